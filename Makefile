@@ -1,0 +1,60 @@
+# Every target sets up what it needs in .venv, from a machine with Python >= 3.11 and make.
+#
+#   make demo        train the digits classifier and show what was compiled
+#   make test        run the tests            (make test EXTRAS=cuda adds the PTX tests)
+#   make lint        format check, lint, types, import contracts
+#   make format      rewrite files in the house format
+#   make bench       compare with JAX         (make bench ARGS="softmax --json out.json")
+#   make docs        build the documentation into site/
+#   make notebooks   execute the notebooks
+#   make clean       remove .venv and everything built
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+EXTRAS ?=
+ARGS ?=
+
+.PHONY: demo test lint format bench docs notebooks clean
+.DEFAULT_GOAL := test
+
+# A stamp per extra: a second `make test` installs nothing.
+installed = $(patsubst %,$(VENV)/.installed-%,$(1))
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'arrayfn needs Python >= 3.11; set PYTHON=/path/to/python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@
+
+demo: $(call installed,demo)
+	$(BIN)/python -m arrayfn demo $(ARGS)
+
+test: $(call installed,test $(EXTRAS))
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(call installed,dev)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+format: $(call installed,dev)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(call installed,bench)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(call installed,docs)
+	$(BIN)/mkdocs build --strict $(ARGS)
+
+notebooks: $(call installed,notebooks)
+	$(BIN)/jupyter execute $(ARGS) $(wildcard notebooks/*.ipynb)
+
+clean:
+	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache
