@@ -21,10 +21,11 @@ class Start:
 
     ``cold`` and ``warm`` are the first call without and with compiled code on disk,
     less the time of a later call: tracing and compiling. ``new_shape`` is the same for
-    the first call with another shape, in a warm process. ``cold_total`` and ``warm_total``
-    are imports and first call together. ``peak`` is the resident memory of the cold process after its first
-    calls, ``growth`` what later calls add at most. ``compiled_warm`` counts the files
-    of compiled code that the warm process and its new shape added.
+    the first call with another shape, in a warm process. ``cold_total`` and
+    ``warm_total`` are imports and the whole first call. ``peak`` is the resident memory
+    of the cold process after its first calls, ``growth`` what later calls add at most.
+    ``compiled_warm`` counts the files of compiled code that the warm process and its
+    new shape added.
     """
 
     cold: float

@@ -71,15 +71,10 @@ def start_table(starts: Starts) -> Table:
     """Tracing and compiling without the run, in fresh processes; arrayfn, then JAX."""
     table = Table(title="First calls and memory", caption=start_table.__doc__)
     table.add_column("case")
-    for name in (
-        "cold",
-        "warm",
-        "new shape",
-        "imports",
-        "peak RSS",
-        "growth of a call",
-    ):
-        table.add_column(name, justify="right")
+    fields = ("cold", "warm", "new_shape", "cold_total", "warm_total")
+    for name in (*fields, "peak RSS", "growth of a call"):
+        title = name.replace("_total", " with imports").replace("_", " ")
+        table.add_column(title, justify="right")
     table.add_column("compiled when warm", justify="right")
     for case, by_engine in starts.items():
         values = list(by_engine.values())
@@ -88,7 +83,7 @@ def start_table(starts: Starts) -> Table:
             case,
             *(
                 " / ".join(_time(getattr(start, field)) for start in values)
-                for field in ("cold", "warm", "new_shape", "imports")
+                for field in fields
             ),
             *(
                 " / ".join(f"{getattr(start, field) / 2**20:.0f}" for start in values)
