@@ -1,0 +1,46 @@
+"""What a backend is: something that turns a Program into a callable of flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from arrayfn.ir import Program
+from arrayfn.lowering.compiled import CompiledProgram
+
+Executable = Callable[[tuple[Any, ...]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What a backend is called, needs and supports; ``missing`` says why it is not there.
+
+    ``missing`` is empty if the backend can be used.
+    """
+
+    name: str
+    description: str
+    requires: tuple[str, ...]
+    missing: str = ""
+
+
+class Backend(Protocol):
+    """One way to run Programs."""
+
+    @property
+    def name(self) -> str:
+        """What ``jit(f, device=name)`` calls it."""
+        ...
+
+    def info(self) -> BackendInfo:
+        """What it needs and whether it is there."""
+        ...
+
+    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
+        """``program`` as kernels and a plan; inputs ``donated`` may be overwritten."""
+        ...
+
+    def load(self, compiled: CompiledProgram) -> Executable:
+        """The callable of ``compiled``: a flat tuple of arrays to a list of arrays."""
+        ...

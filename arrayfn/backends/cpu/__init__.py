@@ -1,0 +1,1 @@
+"""The CPU backend: Numba-compiled kernels, run over threads by a resident plan runner."""

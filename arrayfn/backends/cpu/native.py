@@ -1,0 +1,118 @@
+"""The vocabulary of native routines: memory, atomics and C functions, all in 64 bits.
+
+The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) are written
+as Python functions over integers: every value is an i64, and addresses are integers.
+``native_compiler`` turns them into LLVM IR. The functions below are the operations that
+integer arithmetic does not cover; they exist only in compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+class NativeOnly(RuntimeError):
+    """A native operation was called as Python."""
+
+
+def _native_only() -> NativeOnly:
+    return NativeOnly("this operation exists only in compiled native code")
+
+
+@dataclass(frozen=True, slots=True)
+class CFunction:
+    """A C function of this process, called with i64 arguments."""
+
+    symbol: str
+    arity: int
+    returns: Literal["i64", "i32", "void"] = "i64"
+
+    def __call__(self, *arguments: int) -> int:
+        raise _native_only()
+
+
+def native(function: Callable[..., int]) -> Callable[..., int]:
+    """Mark a function of integers as a native routine, exported as ``arrayfn_<name>``."""
+    return function
+
+
+def load(address: int) -> int:
+    """The i64 at ``address``."""
+    raise _native_only()
+
+
+def load_i32(address: int) -> int:
+    """The i32 at ``address``, sign-extended."""
+    raise _native_only()
+
+
+def load_u8(address: int) -> int:
+    """The byte at ``address``."""
+    raise _native_only()
+
+
+def store(address: int, value: int) -> None:
+    """Write an i64."""
+    raise _native_only()
+
+
+def store_i32(address: int, value: int) -> None:
+    """Write the low 32 bits of ``value``."""
+    raise _native_only()
+
+
+def store_u8(address: int, value: int) -> None:
+    """Write the low 8 bits of ``value``."""
+    raise _native_only()
+
+
+def stack(words: int) -> int:
+    """The address of ``words`` (a constant) i64 words on the routine's stack."""
+    raise _native_only()
+
+
+def atomic_load(address: int) -> int:
+    """The i64 at ``address``; later reads are not moved before it (acquire)."""
+    raise _native_only()
+
+
+def atomic_store(address: int, value: int) -> None:
+    """Write an i64; earlier writes are seen by whoever reads it (release)."""
+    raise _native_only()
+
+
+def atomic_add(address: int, value: int) -> int:
+    """Add to an i64, sequentially consistent; the value before."""
+    raise _native_only()
+
+
+def atomic_exchange_if(address: int, expected: int, value: int) -> int:
+    """Write ``value`` if the i64 is ``expected`` (sequentially consistent); what it was."""
+    raise _native_only()
+
+
+def pause() -> None:
+    """Tell the core that this is a spinning loop."""
+    raise _native_only()
+
+
+def narrow_f64(bits: int) -> int:
+    """The bits of the f32 nearest to the f64 with these bits."""
+    raise _native_only()
+
+
+def float_of(value: int) -> int:
+    """The bits of the f64 nearest to the integer ``value``."""
+    raise _native_only()
+
+
+def call(address: int, *arguments: int) -> int:
+    """Call the function at ``address`` with i64 arguments."""
+    raise _native_only()
+
+
+def address_of(function: Callable[..., int]) -> int:
+    """The address of a native routine or C function."""
+    raise _native_only()

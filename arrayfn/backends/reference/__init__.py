@@ -1,0 +1,47 @@
+"""The reference backend: interprets a Program with the primitives' NumPy references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn import ir_text
+from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.ir import Program
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import ExecutionPlan
+from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.table import TABLE
+from arrayfn.tracing import own
+
+
+class ReferenceBackend:
+    """NumPy, one primitive at a time. The oracle for every other backend."""
+
+    name = "reference"
+
+    def info(self) -> BackendInfo:
+        """Always there."""
+        return BackendInfo(self.name, "NumPy, one primitive at a time", ("numpy",))
+
+    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
+        """No kernels and no plan: the Program's text is what is run."""
+        return CompiledProgram(
+            name=program.name,
+            target=self.name,
+            text=ir_text.format_program(program, comments=False),
+            input_types=program.input_types,
+            output_types=program.output_types,
+            kernels=(),
+            plan=ExecutionPlan((), ()),
+            constants=program.constant_values,
+        )
+
+    def load(self, compiled: CompiledProgram) -> Executable:
+        """Parse the Program back, and interpret it."""
+        program = ir_text.parse_program(compiled.text, TABLE, compiled.constants)
+
+        def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
+            return [own(x) for x in evaluate(program, arrays)]
+
+        return run

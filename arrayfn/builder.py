@@ -1,0 +1,131 @@
+"""Building Programs: a ProgramBuilder collects equations; rules emit into the current one.
+
+Transformations are written with Vars and Literals: inside ``with builder:`` a call of a
+primitive, ``mul(x, y)``, appends an equation to ``builder`` and returns its outputs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn.errors import SourceLocation
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    PrimitiveRow,
+    Program,
+    Var,
+    type_of,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+class ProgramBuilder:
+    """A Program under construction.
+
+    ``source`` is the user's line that the next equations are attributed to.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inputs: list[Var] = []
+        self.equations: list[Equation] = []
+        self.source: SourceLocation | None = None
+        self._constants: dict[int, tuple[Var, Array]] = {}
+
+    def input(self, type: ArrayType) -> Var:
+        """A new input."""
+        var = Var(type)
+        self.inputs.append(var)
+        return var
+
+    def constant(self, array: Array) -> Var:
+        """The constant that holds ``array``; the same array is held once."""
+        known = self._constants.get(id(array))
+        if known is None:
+            known = self._constants[id(array)] = (Var(type_of(array)), array)
+        return known[0]
+
+    def adopt_constant(self, var: Var, array: Array) -> None:
+        """Make ``var``, used already, the constant that holds ``array``."""
+        self._constants[id(array)] = (var, array)
+
+    def emit(
+        self, primitive: PrimitiveRow, inputs: Iterable[Atom], params: Params
+    ) -> tuple[Var, ...]:
+        """Append an equation; its outputs."""
+        equation = Equation.infer(primitive, tuple(inputs), params, self.source)
+        self.equations.append(equation)
+        return equation.outputs
+
+    def replay(self, equation: Equation, environment: dict[Var, Atom]) -> None:
+        """Append ``equation`` with its inputs renamed; record its outputs' new names."""
+        inputs = tuple(rename(a, environment) for a in equation.inputs)
+        self.source = equation.source
+        outputs = self.emit(equation.primitive, inputs, equation.params)
+        environment.update(zip(equation.outputs, outputs, strict=True))
+
+    def inline(self, program: Program, operands: Sequence[Atom]) -> list[Atom]:
+        """Append the equations of ``program`` applied to ``operands``; its outputs."""
+        environment = self.bind_inputs(program, operands)
+        for equation in program.equations:
+            self.replay(equation, environment)
+        return [rename(a, environment) for a in program.outputs]
+
+    def bind_inputs(
+        self, program: Program, operands: Sequence[Atom]
+    ) -> dict[Var, Atom]:
+        """``program``'s inputs as ``operands``, its constants as this one's."""
+        environment: dict[Var, Atom] = dict(zip(program.inputs, operands, strict=True))
+        for var, value in zip(program.constants, program.constant_values, strict=True):
+            environment[var] = self.constant(value)
+        return environment
+
+    def build(self, outputs: Iterable[Atom]) -> Program:
+        """The finished Program."""
+        constants = list(self._constants.values())
+        return Program(
+            self.name,
+            tuple(self.inputs),
+            tuple(self.equations),
+            tuple(outputs),
+            tuple(var for var, _ in constants),
+            tuple(value for _, value in constants),
+        )
+
+    def __enter__(self) -> ProgramBuilder:
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _stack().pop()
+
+
+def rename(atom: Atom, environment: dict[Var, Atom]) -> Atom:
+    """``atom`` under the renaming ``environment``; Literals stay."""
+    return atom if isinstance(atom, Literal) else environment[atom]
+
+
+def current_builder() -> ProgramBuilder:
+    """The builder that primitives called on Vars emit into."""
+    return _stack()[-1]
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.builders: list[ProgramBuilder] = []
+
+
+_local = _Local()
+
+
+def _stack() -> list[ProgramBuilder]:
+    return _local.builders

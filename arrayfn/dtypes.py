@@ -1,0 +1,163 @@
+"""Data types: NumPy dtypes, their short names, and promotion.
+
+A data type is a ``numpy.dtype``; float16 and bfloat16 (from ml_dtypes) are stored half
+and computed in float32. Promotion is NumPy 2's: NEP 50, and the array API's table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+DType = np.dtype[Any]
+PythonScalar = bool | int | float | complex
+
+bool_: Final[DType] = np.dtype(np.bool_)
+int8: Final[DType] = np.dtype(np.int8)
+int16: Final[DType] = np.dtype(np.int16)
+int32: Final[DType] = np.dtype(np.int32)
+int64: Final[DType] = np.dtype(np.int64)
+uint8: Final[DType] = np.dtype(np.uint8)
+uint16: Final[DType] = np.dtype(np.uint16)
+uint32: Final[DType] = np.dtype(np.uint32)
+uint64: Final[DType] = np.dtype(np.uint64)
+float16: Final[DType] = np.dtype(np.float16)
+bfloat16: Final[DType] = np.dtype(ml_dtypes.bfloat16)
+float32: Final[DType] = np.dtype(np.float32)
+float64: Final[DType] = np.dtype(np.float64)
+complex64: Final[DType] = np.dtype(np.complex64)
+complex128: Final[DType] = np.dtype(np.complex128)
+
+SHORT_NAMES: Final[dict[DType, str]] = {
+    bool_: "bool",
+    int8: "i8",
+    int16: "i16",
+    int32: "i32",
+    int64: "i64",
+    uint8: "u8",
+    uint16: "u16",
+    uint32: "u32",
+    uint64: "u64",
+    float16: "f16",
+    bfloat16: "bf16",
+    float32: "f32",
+    float64: "f64",
+    complex64: "c64",
+    complex128: "c128",
+}
+BY_SHORT_NAME: Final[dict[str, DType]] = {name: d for d, name in SHORT_NAMES.items()}
+
+SIGNED: Final = frozenset({int8, int16, int32, int64})
+UNSIGNED: Final = frozenset({uint8, uint16, uint32, uint64})
+INTEGERS: Final = SIGNED | UNSIGNED
+HALVES: Final = frozenset({float16, bfloat16})
+FLOATS: Final = HALVES | {float32, float64}
+COMPLEX: Final = frozenset({complex64, complex128})
+INEXACT: Final = FLOATS | COMPLEX
+ALL: Final = frozenset(SHORT_NAMES)
+
+_REAL_OF: Final = {complex64: float32, complex128: float64}
+_COMPLEX_OF: Final = {float32: complex64, float64: complex128}
+_WEAK_DTYPES: Final[dict[type, DType]] = {
+    bool: bool_,
+    int: int64,
+    float: float64,
+    complex: complex128,
+}
+
+
+def canonical(dtype: Any) -> DType:
+    """The supported data type that ``dtype`` (a NumPy dtype, type or name) names.
+
+    Raises TypeError for data types arrayfn does not have.
+
+    >>> canonical("float32")
+    dtype('float32')
+    """
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        return bfloat16
+    found = np.dtype(dtype)
+    found = found.newbyteorder("=") if not found.isnative else found
+    if found not in SHORT_NAMES:
+        raise TypeError(
+            f"arrayfn has no data type {dtype!r}; it has "
+            + ", ".join(SHORT_NAMES.values())
+        )
+    return found
+
+
+def short_name(dtype: DType) -> str:
+    """The name of ``dtype`` in Programs and kernels: ``f32`` for float32."""
+    return SHORT_NAMES[dtype]
+
+
+def real_of(dtype: DType) -> DType:
+    """The data type of the real part of ``dtype``: itself, if it is not complex."""
+    return _REAL_OF.get(dtype, dtype)
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex data type whose parts are ``dtype``: itself, if it is complex."""
+    return _COMPLEX_OF.get(dtype, dtype)
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The data type in which kernels compute on ``dtype``: float32 for halves."""
+    return float32 if dtype in HALVES else dtype
+
+
+def is_python_scalar(value: object) -> bool:
+    """Whether ``value`` is a Python bool, int, float or complex (and no NumPy scalar)."""
+    return type(value) in _WEAK_DTYPES
+
+
+def weak_dtype(value: PythonScalar) -> DType:
+    """The data type a Python scalar has when nothing else decides it."""
+    return _WEAK_DTYPES[type(value)]
+
+
+def _rank(dtype: DType) -> int:
+    if dtype == bool_:
+        return 0
+    if dtype in INTEGERS:
+        return 1
+    return 2 if dtype in FLOATS else 3
+
+
+def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
+    """Promote (dtype, weak) pairs; the result is weak if all are.
+
+    A weak dtype (a Python scalar's) gives way to any other of its kind or a higher one.
+
+    >>> promote([(float32, False), (float64, True)])
+    (dtype('float32'), False)
+    >>> promote([(int32, False), (float64, True)])
+    (dtype('float64'), False)
+    """
+    pairs = list(typed)
+    strong = [d for d, weak in pairs if not weak]
+    weak = [d for d, is_weak in pairs if is_weak]
+    if not strong:
+        return max(weak, key=_rank), True
+    result = strong[0]
+    for dtype in strong[1:]:
+        result = _promote_two(result, dtype)
+    for dtype in weak:
+        if _rank(dtype) <= _rank(result):
+            continue
+        if dtype == complex128 and result in FLOATS:
+            result = complex_of(compute_dtype(result))
+        else:
+            result = dtype
+    return result, False
+
+
+def _promote_two(a: DType, b: DType) -> DType:
+    if a == b:
+        return a
+    if {a, b} == HALVES:
+        return float32
+    return canonical(np.promote_types(a, b))

@@ -1,0 +1,87 @@
+"""Errors that speak the user's language: where, what was given, what to do instead.
+
+Each also derives from the built-in error a NumPy user would catch. ``SourceLocation``
+names a line of the user's code; ``user_location()`` finds the one that is running.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARIES = tuple(
+    os.sep + os.path.join("site-packages", name) + os.sep for name in ("numpy", "optree")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A line of the user's code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+def user_location() -> SourceLocation | None:
+    """The innermost running line that is not arrayfn's, nor NumPy's or optree's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_PACKAGE) and not any(p in name for p in _LIBRARIES):
+            return SourceLocation(name, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+class ArrayfnError(Exception):
+    """The base of arrayfn's errors. ``location`` is the user's line, if it is known."""
+
+    def __init__(self, message: str, location: SourceLocation | None = None) -> None:
+        self.location = location
+        where = f"{location.file}:{location.line}: " if location else ""
+        super().__init__(where + message)
+
+
+class ShapeError(ArrayfnError, ValueError, TypeError):
+    """Shapes that do not fit an operation."""
+
+
+class DTypeError(ArrayfnError, TypeError):
+    """Data types that do not fit an operation."""
+
+
+class LayoutError(ArrayfnError, ValueError):
+    """A memory layout that cannot be read in place."""
+
+
+class ArgumentError(ArrayfnError, TypeError):
+    """An argument that is no array, or a parameter out of range."""
+
+
+class AbstractValueError(ArrayfnError, TypeError):
+    """Python asked for the value of an array that is not known while tracing."""
+
+
+class TracerLeakError(ArrayfnError, RuntimeError):
+    """A tracer used after the function it belongs to has returned."""
+
+
+class InPlaceError(ArrayfnError, TypeError):
+    """An in-place change of an immutable value."""
+
+
+class DifferentiationError(ArrayfnError, TypeError):
+    """A derivative that does not exist, or of something that is not real."""
+
+
+class ProgramError(ArrayfnError, ValueError):
+    """A Program that breaks a rule of the IR. A bug, unless you built it by hand."""
+
+
+class BackendError(ArrayfnError, RuntimeError):
+    """A backend that is missing or cannot do what is asked."""

@@ -1,0 +1,118 @@
+"""The textual form of Programs: the printer. ``ir_text`` parses it back.
+
+    program loss(w: f32[784,10], x: f32[128,784]) -> (f32[128,10]) {
+      a: f32[128,10] = dot_general(x, w) {contract=((1,),(0,))}     # train.py:14
+      return a
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arrayfn.dtypes import short_name
+
+if TYPE_CHECKING:
+    from arrayfn.ir import Atom, Equation, Program, Var
+
+_COMMENT_COLUMN = 64
+
+
+def variable_names() -> Iterator[str]:
+    """a, b, ..., z, aa, ab, ... without Python's keywords."""
+    for number in count():
+        name = ""
+        while True:
+            number, digit = divmod(number, 26)
+            name = chr(ord("a") + digit) + name
+            if number == 0:
+                break
+            number -= 1
+        if name not in _RESERVED:
+            yield name
+
+
+_RESERVED = frozenset({"as", "if", "in", "is", "or", "program", "return", "inf", "nan"})
+
+
+def format_program(program: Program, comments: bool = True) -> str:
+    """The text of ``program``; ``comments`` adds each equation's source line."""
+    return "\n".join(_program_lines(program, "program ", comments)) + "\n"
+
+
+def name_vars(program: Program) -> dict[Var, str]:
+    """The names that the printer gives to the Vars of ``program``."""
+    names: dict[Var, str] = {}
+    fresh = variable_names()
+    for var in (*program.inputs, *program.constants):
+        names[var] = next(fresh)
+    for equation in program.equations:
+        for var in equation.outputs:
+            names[var] = next(fresh)
+    return names
+
+
+def _program_lines(program: Program, keyword: str, comments: bool) -> list[str]:
+    names = name_vars(program)
+    inputs = ", ".join(f"{names[v]}: {v.type}" for v in program.inputs)
+    constants = ", ".join(f"{names[v]}: {v.type}" for v in program.constants)
+    results = ", ".join(str(a.type) for a in program.outputs)
+    head = f"{keyword}{program.name}({inputs})"
+    if constants:
+        head += f" constants ({constants})"
+    lines = [f"{head} -> ({results}) {{"]
+    for equation in program.equations:
+        lines += _equation_lines(equation, names, comments)
+    outputs = ", ".join(_atom(a, names) for a in program.outputs)
+    lines += [f"  return {outputs}".rstrip(), "}"]
+    return lines
+
+
+def _equation_lines(
+    equation: Equation, names: dict[Var, str], comments: bool
+) -> list[str]:
+    outputs = ", ".join(f"{names[v]}: {v.type}" for v in equation.outputs)
+    inputs = ", ".join(_atom(a, names) for a in equation.inputs)
+    text = f"  {outputs} = {equation.primitive.name}({inputs})"
+    plain, nested = [], []
+    for key, value in equation.params.items():
+        if type(value).__name__ == "Program":
+            nested.append((key, value))
+        else:
+            plain.append(f"{key}={format_param(value)}")
+    if plain or nested:
+        text += " {" + ", ".join(plain)
+        if not nested:
+            text += "}"
+    if comments and equation.source is not None:
+        text = f"{text:<{_COMMENT_COLUMN}}  # {equation.source}"
+    lines = [text]
+    for position, (key, value) in enumerate(nested):
+        inner = _program_lines(value, f"{key} = program ", comments)
+        lines += ["    " + line for line in inner]
+        if position == len(nested) - 1:
+            lines.append("  }")
+    return lines
+
+
+def _atom(atom: Atom, names: dict[Var, str]) -> str:
+    if hasattr(atom, "value"):
+        weak = "~" if atom.type.weak else ""
+        return f"{atom.value!r}:{weak}{short_name(atom.type.dtype)}"
+    return names[atom]  # type: ignore[index]
+
+
+def format_param(value: Any) -> str:
+    """One parameter's value as text that ``ir_text`` reads back."""
+    if isinstance(value, np.dtype):
+        return short_name(value)
+    if isinstance(value, tuple):
+        inner = ",".join(format_param(v) for v in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    return repr(value)

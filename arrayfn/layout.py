@@ -1,0 +1,95 @@
+"""Layouts: how an array's elements lie in memory. Frozen values, part of its type.
+
+``C`` is row-major, ``F`` column-major; ``Strided`` gives each axis its stride, in
+elements. A layout knows its strides for a shape, and what becomes of it under a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowMajor:
+    """The last axis is contiguous, each axis before it encloses those after it."""
+
+    def strides(self, shape: Shape) -> tuple[int, ...]:
+        """Strides in elements of an array of ``shape``."""
+        strides: list[int] = []
+        step = 1
+        for extent in reversed(shape):
+            strides.append(step)
+            step *= extent
+        return tuple(reversed(strides))
+
+    def __str__(self) -> str:
+        return "C"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMajor:
+    """The first axis is contiguous, each axis after it encloses those before it."""
+
+    def strides(self, shape: Shape) -> tuple[int, ...]:
+        """Strides in elements of an array of ``shape``."""
+        strides: list[int] = []
+        step = 1
+        for extent in shape:
+            strides.append(step)
+            step *= extent
+        return tuple(strides)
+
+    def __str__(self) -> str:
+        return "F"
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Each axis has its own stride, in elements; strides may be zero or negative."""
+
+    steps: tuple[int, ...]
+
+    def strides(self, shape: Shape) -> tuple[int, ...]:
+        """Strides in elements of an array of ``shape``."""
+        if len(shape) != len(self.steps):
+            raise ValueError(f"layout {self} has {len(self.steps)} axes, not {shape}")
+        return self.steps
+
+    def __str__(self) -> str:
+        return "S(" + ",".join(map(str, self.steps)) + ")"
+
+
+Layout = RowMajor | ColumnMajor | Strided
+
+C = RowMajor()
+F = ColumnMajor()
+
+
+def from_strides(shape: Shape, strides: Sequence[int]) -> Layout:
+    """The simplest layout with these strides (in elements) for an array of ``shape``.
+
+    Axes of extent 1 do not matter, nor does anything if the array is empty.
+
+    >>> from_strides((2, 3), (3, 1)), from_strides((2, 3), (1, 2))
+    (RowMajor(), ColumnMajor())
+    """
+    for layout in (C, F):
+        wanted = layout.strides(shape)
+        if 0 in shape or all(
+            extent == 1 or have == want
+            for extent, have, want in zip(shape, strides, wanted, strict=True)
+        ):
+            return layout
+    return Strided(tuple(strides))
+
+
+def transposed(layout: Layout, shape: Shape, permutation: Sequence[int]) -> Layout:
+    """The layout of a transposed view of an array of ``shape`` in ``layout``."""
+    strides = layout.strides(shape)
+    return from_strides(
+        tuple(shape[axis] for axis in permutation),
+        [strides[axis] for axis in permutation],
+    )

@@ -1,0 +1,119 @@
+"""What a compiled program is: kernels, buffers, and the steps that run over them.
+
+Plain data. Everything a runtime needs is here, and nothing of the tracer: a plan can be
+printed, saved, and run by any backend that can compile its kernels' sources.
+
+A *kernel* has the uniform entry ``(arguments..., begin, end)``: its arguments are
+pointers and 64-bit integers, and it does the work items ``begin`` to ``end`` of
+``KernelCall.items``. Work items are independent, so a runtime may split the range over
+threads as it likes: the bits of the result do not depend on the split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from arrayfn.ir import ArrayType
+
+BufferKind = Literal["input", "output", "constant", "temporary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel: ``kind`` is ``"i64"`` or a pointer such as ``"f32*"``."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel as source text, with the signature its entry has.
+
+    ``name`` is the function's name in ``source`` (unique within a program). ``key`` is
+    the source without comments and with a neutral function name: kernels with equal keys
+    compute the same and are compiled once. ``parameters`` are those before
+    ``begin, end``. ``reason`` says what was fused, and why.
+    """
+
+    name: str
+    source: str
+    key: str
+    parameters: tuple[Parameter, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryKernel:
+    """A kernel provided by a library (a GEMM): the provider's name and its parameters."""
+
+    name: str
+    provider: str
+    parameters: tuple[Parameter, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAllocation:
+    """One buffer of a plan.
+
+    ``index`` counts within ``kind``: the n-th input, output or constant. Temporaries lie
+    at byte ``offset`` of the arena; ``first`` and ``last`` are the steps between which
+    they live.
+    """
+
+    kind: BufferKind
+    index: int
+    type: ArrayType
+    nbytes: int
+    offset: int = 0
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BufferArgument:
+    """A pointer: ``offset`` bytes into buffer number ``buffer`` of the plan."""
+
+    buffer: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchArgument:
+    """A pointer to the running thread's own scratch memory, ``offset`` bytes in."""
+
+    offset: int = 0
+
+
+Argument = BufferArgument | ScratchArgument | int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """Run ``kernel`` over work items 0 to ``items``.
+
+    ``grain`` is the least number of items worth giving to a thread (a runtime runs
+    ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory it needs per
+    thread. ``writes`` and ``reads`` are buffer numbers.
+    """
+
+    kernel: str
+    arguments: tuple[Argument, ...]
+    items: int
+    grain: int = 1
+    scratch: int = 0
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionPlan:
+    """Buffers and steps, in order. ``arena`` and ``scratch`` are sizes in bytes."""
+
+    buffers: tuple[BufferAllocation, ...]
+    steps: tuple[KernelCall, ...]
+    arena: int = 0
+    scratch: int = 0
+    work_threshold_ns: int = 0

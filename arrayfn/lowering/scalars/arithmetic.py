@@ -1,0 +1,298 @@
+"""The operations that formulas are written in, whatever they are computed with.
+
+A *formula* is a function ``f(m, x, ...)`` of an :class:`Arithmetic` ``m`` and values.
+The same formula computes on NumPy scalars and arrays (``NumpyArithmetic``) and emits
+LLVM instructions (in ``backends``). Values carry a dtype by name (``"f32"``, ``"i64"``)
+and support Python's operators between values of one dtype, or a value and a Python
+number, with NumPy's meaning: integers wrap, ``>>`` is arithmetic for signed integers,
+comparisons give booleans, ``& | ^ ~`` act on integers and booleans.
+
+Formulas have no branches and no loops over data, so that a compiler's loop vectoriser
+sees straight-line code; a path that is rarely needed stands behind ``m.guarded``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Value = Any
+"""A NumPy scalar or array, or an LLVM value: whatever the arithmetic computes with."""
+
+Formula = Callable[..., Value]
+Pair = tuple[Value, Value]
+"""An unevaluated sum ``high + low`` with ``|low| <= ulp(high) / 2``."""
+
+SIGNED = ("i8", "i16", "i32", "i64")
+UNSIGNED = ("u8", "u16", "u32", "u64")
+INTEGERS = SIGNED + UNSIGNED
+FLOATS = ("f32", "f64")
+HALVES = ("f16", "bf16")
+COMPLEXES = ("c64", "c128")
+REAL_PART = {"c64": "f32", "c128": "f64"}
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFormat:
+    """A binary floating-point format: its parameters, and constants derived from them."""
+
+    dtype: str
+    bits: int
+    mantissa: int
+    integer: str
+
+    @property
+    def bias(self) -> int:
+        """The exponent field of 1.0."""
+        return (1 << (self.bits - self.mantissa - 2)) - 1
+
+    @property
+    def one(self) -> int:
+        """The bits of 1.0."""
+        return self.bias << self.mantissa
+
+    @property
+    def magnitude_mask(self) -> int:
+        """All bits but the sign."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def mantissa_mask(self) -> int:
+        """The bits of the fraction field."""
+        return (1 << self.mantissa) - 1
+
+    @property
+    def least_normal(self) -> float:
+        """The least positive number that is not subnormal."""
+        return 2.0 ** (1 - self.bias)
+
+    @property
+    def rounding_shift(self) -> float:
+        """1.5 * 2**mantissa: added, it rounds to an integer kept in the low bits."""
+        return 1.5 * 2.0**self.mantissa
+
+    @property
+    def rounding_shift_bits(self) -> int:
+        """The bits of ``rounding_shift``."""
+        return ((self.bias + self.mantissa) << self.mantissa) | (
+            1 << (self.mantissa - 1)
+        )
+
+
+FORMATS = {
+    "f32": FloatFormat("f32", 32, 23, "i32"),
+    "f64": FloatFormat("f64", 64, 52, "i64"),
+}
+
+
+def width(dtype: str) -> int:
+    """The bits of a value of an integer, float or boolean dtype."""
+    return 1 if dtype == "bool" else int(dtype.lstrip("biuf"))
+
+
+class Arithmetic(Protocol):
+    """What a formula may do besides Python's operators."""
+
+    def dtype(self, x: Value) -> str:
+        """The dtype's name of a value."""
+        ...
+
+    def constant(self, dtype: str, value: float | bool) -> Value:
+        """A value of ``dtype``; ``value`` is exact in it or rounded to nearest."""
+        ...
+
+    def convert(self, x: Value, dtype: str) -> Value:
+        """The nearest value of another dtype.
+
+        Integers wrap; floats truncate, and must lie in the range of an integer dtype.
+        """
+        ...
+
+    def to_half_bits(self, x: Value) -> Value:
+        """An f32 rounded to float16, as the u16 of its bits."""
+        ...
+
+    def from_half_bits(self, x: Value) -> Value:
+        """The f32 of a float16's bits."""
+        ...
+
+    def saturate(self, x: Value, dtype: str) -> Value:
+        """A float truncated to an integer dtype, clamped to its range; NaN gives 0."""
+        ...
+
+    def reinterpret(self, x: Value, dtype: str) -> Value:
+        """The same bits as a dtype of the same width."""
+        ...
+
+    def select(self, condition: Value, x: Value, y: Value) -> Value:
+        """``x`` where ``condition``, else ``y``; one of them may be a Python number."""
+        ...
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """``x * y + z`` with one rounding; ``y`` and ``z`` may be Python numbers."""
+        ...
+
+    def sqrt(self, x: Value) -> Value:
+        """The correctly rounded square root."""
+        ...
+
+    def abs(self, x: Value) -> Value:
+        """A float without its sign."""
+        ...
+
+    def rint(self, x: Value) -> Value:
+        """The nearest integer, ties to even."""
+        ...
+
+    def floor(self, x: Value) -> Value:
+        """The greatest integer not above ``x``."""
+        ...
+
+    def ceil(self, x: Value) -> Value:
+        """The least integer not below ``x``."""
+        ...
+
+    def trunc(self, x: Value) -> Value:
+        """``x`` without its fraction."""
+        ...
+
+    def exact_fmod(self, x: Value, y: Value) -> Value:
+        """C's fmod, for any quotient; slow where it is compiled."""
+        ...
+
+    def popcount(self, x: Value) -> Value:
+        """The number of bits set, in the dtype of ``x``."""
+        ...
+
+    def leading_zeros(self, x: Value) -> Value:
+        """The number of zero bits above the highest bit set; the width for 0."""
+        ...
+
+    def integer_quotient(self, x: Value, y: Value) -> Value:
+        """Truncated division; ``y`` must not be 0, nor the quotient overflow."""
+        ...
+
+    def integer_power(self, x: Value, y: Value) -> Value:
+        """``x ** y`` modulo 2**width, ``y`` taken as unsigned."""
+        ...
+
+    def lookup(self, table: Sequence[int], index: Value) -> Value:
+        """``table[index]`` as ``u64``; ``index`` is an i64 within the table."""
+        ...
+
+    def guarded(
+        self, rare: Formula, slow: Formula, common: Value, *arguments: Value
+    ) -> Value:
+        """``slow(m, *arguments)`` where ``rare(m, *arguments)``, else ``common``.
+
+        Compiled, the slow formula is out of line and runs only where it must; a loop
+        around it still vectorises.
+        """
+        ...
+
+    def accumulate(self, operation: str, x: Value, y: Value) -> Value:
+        """``add``, ``mul``, ``max`` or ``min`` of floats, which a reduction may reorder.
+
+        ``max`` and ``min`` propagate NaN; the sign of a zero result is unspecified.
+        """
+        ...
+
+
+def reals(m: Arithmetic, x: Value) -> FloatFormat:
+    """The format of a float value."""
+    return FORMATS[m.dtype(x)]
+
+
+def bits(m: Arithmetic, x: Value) -> Value:
+    """The bits of a float as a signed integer."""
+    return m.reinterpret(x, reals(m, x).integer)
+
+
+def power_of_two(m: Arithmetic, biased: Value) -> Value:
+    """2**(biased - bias), from an exponent field of the format's integer dtype."""
+    f = FORMATS["f" + m.dtype(biased)[1:]]
+    return m.reinterpret(biased << f.mantissa, f.dtype)
+
+
+def logical_shift_right(m: Arithmetic, x: Value, count: Value | int) -> Value:
+    """``x >> count`` filling with zeros, whatever the signedness of ``x``."""
+    dtype = m.dtype(x)
+    unsigned = "u" + dtype[1:]
+    if not isinstance(count, int):
+        count = m.reinterpret(count, unsigned)
+    return m.reinterpret(m.reinterpret(x, unsigned) >> count, dtype)
+
+
+def with_sign_of(m: Arithmetic, magnitude: Value, sign: Value) -> Value:
+    """``magnitude`` (its sign bit clear) with the sign bit of ``sign``."""
+    f = reals(m, sign)
+    sign_bit = bits(m, sign) & ~f.magnitude_mask
+    return m.reinterpret(bits(m, magnitude) | sign_bit, f.dtype)
+
+
+def is_nan(m: Arithmetic, x: Value) -> Value:
+    """Whether a float is NaN."""
+    return x != x
+
+
+def either_nan(m: Arithmetic, x: Value, y: Value) -> Value:
+    """Whether one of two floats is NaN."""
+    return (x != x) | (y != y)
+
+
+def polynomial(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
+    """Horner's scheme over ascending coefficients, with fused multiply-adds."""
+    *lower, result = coefficients
+    result = m.constant(m.dtype(x), result)
+    for coefficient in reversed(lower):
+        result = m.fma(result, x, coefficient)
+    return result
+
+
+def two_sum(x: Value, y: Value) -> Pair:
+    """The rounded sum and its exact error (Knuth)."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+def fast_two_sum(x: Value, y: Value) -> Pair:
+    """``two_sum`` for ``|x| >= |y|`` or ``x == 0`` (Dekker)."""
+    total = x + y
+    return total, y - (total - x)
+
+
+def two_product(m: Arithmetic, x: Value, y: Value) -> Pair:
+    """The rounded product and its exact error."""
+    product = x * y
+    return product, m.fma(x, y, -product)
+
+
+def pair_product(m: Arithmetic, x: Pair, y: Pair) -> Pair:
+    """The product of two pairs, with a relative error of a few ulp squared."""
+    high, low = two_product(m, x[0], y[0])
+    low = low + (x[0] * y[1] + x[1] * y[0])
+    return fast_two_sum(high, low)
+
+
+def pair_sum(x: Pair, y: Pair) -> Pair:
+    """The sum of two pairs."""
+    high, low = two_sum(x[0], y[0])
+    return fast_two_sum(high, low + (x[1] + y[1]))
+
+
+def pair_quotient(m: Arithmetic, x: Pair, y: Pair) -> Pair:
+    """The quotient of two pairs."""
+    reciprocal = 1.0 / y[0]
+    high = x[0] * reciprocal
+    rest = m.fma(-high, y[0], x[0]) + (x[1] - high * y[1])
+    return fast_two_sum(high, rest * reciprocal)
+
+
+def pair_sqrt(m: Arithmetic, x: Pair) -> Pair:
+    """The square root of a pair; of 0 it is 0."""
+    root = m.sqrt(x[0])
+    rest = m.fma(-root, root, x[0]) + x[1]
+    low = rest / (root + root)
+    return root, m.select(x[0] > 0.0, low, 0.0)

@@ -1,0 +1,300 @@
+"""Exponentials, logarithms and powers.
+
+Exponentials reduce ``x = n ln 2 + r`` with ``|r| <= ln 2 / 2`` (Cody and Waite) and
+scale a polynomial of ``r`` by ``2**n`` in two steps, so that subnormal results round
+once. Logarithms take ``x = 2**e m`` with ``m`` in [sqrt(1/2), sqrt(2)) and expand
+``log m = 2 s + s**3 R(s**2)``, ``s = (m - 1) / (m + 1)``, as fdlibm does. Polynomials
+are minimax (Remez exchange on the interval, relative error as their comments say).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, nan
+
+from arrayfn.lowering.scalars.arithmetic import (
+    Arithmetic,
+    Pair,
+    Value,
+    bits,
+    fast_two_sum,
+    logical_shift_right,
+    pair_product,
+    polynomial,
+    power_of_two,
+    reals,
+    two_product,
+    two_sum,
+)
+
+
+Split = tuple[float, float]
+"""A high and a low part, or a lower and an upper limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """``ln2_high`` is short, so that its products with an exponent are exact."""
+
+    ln2_high: float
+    ln2_low: float
+    ln2: Split
+    log2_e: Split
+    log10_e: Split
+    log10_2: Split
+    exp_limits: Split
+    exp2_limits: Split
+    expm1_minus_one: float
+    exp_p: tuple[float, ...]
+    log_r: tuple[float, ...]
+
+
+LOG2_E = 1.4426950408889634
+SQRT_HALF_BITS = {"f32": 0x3F3504F3, "f64": 0x3FE6A09E667F3BCD}
+
+# exp(r) = 1 + r + r**2 P(r) for |r| <= 0.347: errors 2**-32 and 2**-61.7.
+EXP_P = (
+    0.500000004665749211,
+    0.16666666818629741,
+    0.0416663535434038274,
+    0.00833327268581590644,
+    0.00139411024788306334,
+    0.000199143724222414133,
+)
+# log((1 + s) / (1 - s)) = 2 s + s**3 R(s**2) for s**2 <= 0.02947: 2**-36.6, 2**-65.7.
+LOG_R = (
+    0.666666656415920283,
+    0.400003361685236376,
+    0.285372406529465661,
+    0.23583537213932785,
+)
+CONSTANTS = {
+    "f32": Constants(
+        ln2_high=0.693145751953125,
+        ln2_low=1.428606765330187e-06,
+        ln2=(0.6931471824645996, -1.9046542121259336e-09),
+        log2_e=(1.4426950216293335, 1.925963033500011e-08),
+        log10_e=(0.4342944920063019, -1.0103049952192578e-08),
+        log10_2=(0.3010300099849701, -1.432098883924482e-08),
+        exp_limits=(-104.0, 89.0),
+        exp2_limits=(-151.0, 129.0),
+        expm1_minus_one=-18.0,
+        exp_p=EXP_P,
+        log_r=LOG_R,
+    ),
+    "f64": Constants(
+        ln2_high=0.6931471805598903,
+        ln2_low=5.497923018708371e-14,
+        ln2=(0.6931471805599453, 2.3190468138462996e-17),
+        log2_e=(1.4426950408889634, 2.0355273740931033e-17),
+        log10_e=(0.4342944819032518, 1.098319650216765e-17),
+        log10_2=(0.3010299956639812, -2.8037281277851704e-18),
+        exp_limits=(-746.0, 710.0),
+        exp2_limits=(-1076.0, 1025.0),
+        expm1_minus_one=-38.0,
+        exp_p=(
+            0.5,
+            0.166666666666666767,
+            0.0416666666666667021,
+            0.00833333333332153171,
+            0.00138888888888665337,
+            0.00019841269886400962,
+            0.0000248015873611059153,
+            2.75572439112676769e-6,
+            2.75572423120705052e-7,
+            2.51091476876613115e-8,
+            2.09245777046059596e-9,
+        ),
+        log_r=(
+            0.666666666666666609,
+            0.400000000000062868,
+            0.285714285690729188,
+            0.222222226487690447,
+            0.181817755064140951,
+            0.153870977613904079,
+            0.132499592646702428,
+            0.132527814950397225,
+        ),
+    ),
+}
+
+
+def scale(m: Arithmetic, y: Value, shifted: Value) -> Value:
+    """``y * 2**n``, rounded once; ``shifted`` is ``n`` added to ``rounding_shift``."""
+    f = reals(m, y)
+    biased = bits(m, shifted) - (f.rounding_shift_bits - 2 * f.bias)
+    first = logical_shift_right(m, biased, 1)
+    return y * power_of_two(m, first) * power_of_two(m, biased - first)
+
+
+def clamped(m: Arithmetic, x: Value, limits: Split) -> Value:
+    """``x`` within ``limits``; NaN stays."""
+    low, high = limits
+    x = m.select(x > high, high, x)
+    return m.select(x < low, low, x)
+
+
+def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pair]:
+    """``(shifted n, w)`` with ``exp(x + x_low) = 2**n (1 + w)``, ``|w| < 0.42``."""
+    f = reals(m, x)
+    c = CONSTANTS[f.dtype]
+    shifted = m.fma(x, LOG2_E, m.constant(f.dtype, f.rounding_shift))
+    n = shifted - f.rounding_shift
+    first = m.fma(n, -c.ln2_high, x)
+    product = n * c.ln2_low
+    r = first - product
+    r_low = (first - r) - product
+    if x_low is not None:
+        r_low = r_low + x_low
+    return shifted, fast_two_sum(r, m.fma(r * r, polynomial(m, r, c.exp_p), r_low))
+
+
+def exp(m: Arithmetic, x: Value) -> Value:
+    """e**x."""
+    f = reals(m, x)
+    c = CONSTANTS[f.dtype]
+    x = clamped(m, x, c.exp_limits)
+    shifted = m.fma(x, LOG2_E, m.constant(f.dtype, f.rounding_shift))
+    n = shifted - f.rounding_shift
+    r = m.fma(n, -c.ln2_low, m.fma(n, -c.ln2_high, x))
+    y = 1.0 + m.fma(r * r, polynomial(m, r, c.exp_p), r)
+    return scale(m, y, shifted)
+
+
+def exp_pair(m: Arithmetic, x: Value, x_low: Value) -> tuple[Value, Pair]:
+    """``(shifted n, y)`` with ``exp(x + x_low) = 2**n y``."""
+    shifted, (w, w_low) = exp_reduced(m, x, x_low)
+    y, y_low = fast_two_sum(m.constant(m.dtype(x), 1.0), w)
+    return shifted, (y, y_low + w_low)
+
+
+def exp2(m: Arithmetic, x: Value) -> Value:
+    """2**x."""
+    f = reals(m, x)
+    c = CONSTANTS[f.dtype]
+    x = clamped(m, x, c.exp2_limits)
+    shifted = x + f.rounding_shift
+    fraction = x - (shifted - f.rounding_shift)
+    r = fraction * c.ln2[0]
+    r_low = m.fma(fraction, c.ln2[0], -r) + fraction * c.ln2[1]
+    y = 1.0 + (r + m.fma(r * r, polynomial(m, r, c.exp_p), r_low))
+    return scale(m, y, shifted)
+
+
+def expm1(m: Arithmetic, x: Value) -> Value:
+    """e**x - 1."""
+    f = reals(m, x)
+    c = CONSTANTS[f.dtype]
+    bounded = clamped(m, x, (c.expm1_minus_one, c.exp_limits[1]))
+    shifted, (w, w_low) = exp_reduced(m, bounded, None)
+    biased = bits(m, shifted) - (f.rounding_shift_bits - f.bias + 1)
+    half = power_of_two(m, biased)
+    result = m.fma(half, w, m.fma(half, w_low, half - 0.5))
+    return m.select(m.abs(x) < 2.0 ** -(f.mantissa + 2), x, result + result)
+
+
+def decompose(m: Arithmetic, x: Value) -> Pair:
+    """``(e, m)`` with ``x = 2**e m`` and ``sqrt(1/2) <= m < sqrt(2)``, for ``x > 0``."""
+    f = reals(m, x)
+    tiny = x < f.least_normal
+    x = m.select(tiny, x * 2.0 ** (f.mantissa + 1), x)
+    root = SQRT_HALF_BITS[f.dtype]
+    offset = bits(m, x) + (f.one - root)
+    biased = logical_shift_right(m, offset, f.mantissa)
+    # An exponent field or-ed into the bits of 2**mantissa is an exact float.
+    unit = 2.0**f.mantissa
+    shifted = m.reinterpret(biased | ((f.bias + f.mantissa) << f.mantissa), f.dtype)
+    zero = m.constant(f.dtype, unit + f.bias)
+    e = shifted - m.select(tiny, unit + f.bias + f.mantissa + 1, zero)
+    return e, m.reinterpret((offset & f.mantissa_mask) + root, f.dtype)
+
+
+def finish_log(m: Arithmetic, x: Value, result: Value) -> Value:
+    """``result`` where ``0 < x < inf``, and the logarithm's limits elsewhere."""
+    outside = m.select(x == 0.0, m.constant(m.dtype(x), -inf), nan)
+    return m.select((x > 0.0) & (x < inf), result, m.select(x > 0.0, x, outside))
+
+
+def log_sum(m: Arithmetic, x: Value, x_low: Value | None) -> Value:
+    """``log(x + x_low)`` for positive finite ``x``, ``x_low`` much the smaller."""
+    c = CONSTANTS[m.dtype(x)]
+    e, mantissa = decompose(m, x)
+    f = mantissa - 1.0
+    s = f / (f + 2.0)
+    z = s * s
+    rest = z * polynomial(m, z, c.log_r)
+    half_square = 0.5 * f * f
+    low = e * c.ln2_low
+    if x_low is not None:
+        low = low + x_low / x
+    tail = half_square - m.fma(s, half_square + rest, low)
+    return m.fma(e, c.ln2_high, f - tail)
+
+
+def log(m: Arithmetic, x: Value) -> Value:
+    """The natural logarithm; -inf at 0, NaN below."""
+    return finish_log(m, x, log_sum(m, x, None))
+
+
+def log_mantissa(m: Arithmetic, mantissa: Value) -> Pair:
+    """``log(mantissa)`` in [sqrt(1/2), sqrt(2)) with some 7 bits more than its format."""
+    c = CONSTANTS[m.dtype(mantissa)]
+    f = mantissa - 1.0
+    d, d_low = two_sum(m.constant(m.dtype(f), 2.0), f)
+    s = f / d
+    s_low = (m.fma(-s, d, f) - s * d_low) / d
+    z = s * s
+    low = m.fma(s * z, polynomial(m, z, c.log_r), s_low + s_low)
+    return fast_two_sum(s + s, low)
+
+
+def log2(m: Arithmetic, x: Value) -> Value:
+    """The logarithm to base 2, exact at powers of 2."""
+    e, mantissa = decompose(m, x)
+    scaled = pair_product(m, log_mantissa(m, mantissa), constant_pair(m, x, "log2_e"))
+    high, low = two_sum(e, scaled[0])
+    return finish_log(m, x, high + (low + scaled[1]))
+
+
+def log10(m: Arithmetic, x: Value) -> Value:
+    """The logarithm to base 10."""
+    e, mantissa = decompose(m, x)
+    scaled = pair_product(m, log_mantissa(m, mantissa), constant_pair(m, x, "log10_e"))
+    unit = CONSTANTS[m.dtype(x)].log10_2
+    exponent, exponent_low = two_product(m, e, m.constant(m.dtype(x), unit[0]))
+    high, low = two_sum(exponent, scaled[0])
+    low = low + (scaled[1] + m.fma(e, unit[1], exponent_low))
+    return finish_log(m, x, high + low)
+
+
+def constant_pair(m: Arithmetic, x: Value, name: str) -> Pair:
+    """A split constant of the format of ``x``."""
+    high, low = getattr(CONSTANTS[m.dtype(x)], name)
+    return m.constant(m.dtype(x), high), m.constant(m.dtype(x), low)
+
+
+def log1p_pair(m: Arithmetic, x: Value, x_low: Value) -> Value:
+    """``log(1 + x + x_low)``, not for limits."""
+    high, low = two_sum(m.constant(m.dtype(x), 1.0), x)
+    return log_sum(m, high, low + x_low)
+
+
+def log1p(m: Arithmetic, x: Value) -> Value:
+    """log(1 + x)."""
+    f = reals(m, x)
+    high, low = two_sum(m.constant(f.dtype, 1.0), x)
+    result = finish_log(m, high, log_sum(m, high, low))
+    return m.select(m.abs(x) < 2.0 ** -(f.mantissa + 2), x, result)
+
+
+def logistic(m: Arithmetic, x: Value) -> Value:
+    """1 / (1 + e**-x)."""
+    e = exp(m, -m.abs(x))
+    return m.select(x < 0.0, e, 1.0) / (1.0 + e)
+
+
+def logaddexp(m: Arithmetic, x: Value, y: Value) -> Value:
+    """log(e**x + e**y)."""
+    greater = m.select(x > y, x, y)
+    result = greater + log1p(m, exp(m, -m.abs(x - y)))
+    return m.select(x == y, x + CONSTANTS[m.dtype(x)].ln2[0], result)

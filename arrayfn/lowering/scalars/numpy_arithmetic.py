@@ -1,0 +1,207 @@
+"""Formulas computed with NumPy, on scalars or whole arrays, bit for bit as compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from collections.abc import Sequence
+
+import numpy as np
+
+from arrayfn.lowering.scalars.arithmetic import Formula, Value, width
+
+DTYPES: dict[str, np.dtype] = {
+    "bool": np.dtype(np.bool_),
+    **{f"i{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"u{n}": np.dtype(f"uint{n}") for n in (8, 16, 32, 64)},
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class NumpyArithmetic:
+    """``Arithmetic`` on NumPy scalars and arrays."""
+
+    def dtype(self, x: Value) -> str:
+        return NAMES[x.dtype]
+
+    def constant(self, dtype: str, value: float | bool) -> Value:
+        return DTYPES[dtype].type(value)
+
+    def convert(self, x: Value, dtype: str) -> Value:
+        return x.astype(DTYPES[dtype])
+
+    def to_half_bits(self, x: Value) -> Value:
+        return x.astype(np.float16).view(np.uint16)
+
+    def from_half_bits(self, x: Value) -> Value:
+        return x.view(np.float16).astype(np.float32)
+
+    def saturate(self, x: Value, dtype: str) -> Value:
+        target = DTYPES[dtype]
+        limits = np.iinfo(target)
+        # The largest integer need not be a float: everything at or above the power of
+        # two that follows it saturates.
+        above = x >= x.dtype.type(2.0 ** (width(dtype) - (dtype[0] == "i")))
+        below = x <= x.dtype.type(limits.min)
+        inside = np.where(above | below | (x != x), x.dtype.type(0), x)
+        result = np.where(above, target.type(limits.max), inside.astype(target))
+        return np.where(below, target.type(limits.min), result)[()]
+
+    def reinterpret(self, x: Value, dtype: str) -> Value:
+        return x.view(DTYPES[dtype])
+
+    def select(self, condition: Value, x: Value, y: Value) -> Value:
+        dtype = x.dtype if isinstance(x, (np.generic, np.ndarray)) else y.dtype
+        x, y = (
+            v if isinstance(v, (np.generic, np.ndarray)) else dtype.type(v)
+            for v in (x, y)
+        )
+        if not isinstance(condition, np.ndarray):
+            return x if condition else y
+        return np.where(condition, x, y)
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        if x.dtype == np.float32:
+            return _fma_f32(x, np.float32(y), np.float32(z))
+        return _fma_f64(x, np.float64(y), np.float64(z))
+
+    def sqrt(self, x: Value) -> Value:
+        return np.sqrt(x)
+
+    def abs(self, x: Value) -> Value:
+        return np.abs(x)
+
+    def rint(self, x: Value) -> Value:
+        return np.rint(x)
+
+    def floor(self, x: Value) -> Value:
+        return np.floor(x)
+
+    def ceil(self, x: Value) -> Value:
+        return np.ceil(x)
+
+    def trunc(self, x: Value) -> Value:
+        return np.trunc(x)
+
+    def exact_fmod(self, x: Value, y: Value) -> Value:
+        return np.fmod(x, y)
+
+    def popcount(self, x: Value) -> Value:
+        unsigned = x.view(np.dtype(f"u{x.dtype.itemsize}"))
+        return np.bitwise_count(unsigned).astype(x.dtype)
+
+    def leading_zeros(self, x: Value) -> Value:
+        n = 8 * x.dtype.itemsize
+        unsigned = x.view(np.dtype(f"u{x.dtype.itemsize}"))
+        for step in (1, 2, 4, 8, 16, 32):
+            if step < n:
+                unsigned = unsigned | (unsigned >> step)
+        return (n - np.bitwise_count(unsigned).astype(x.dtype)).astype(x.dtype)
+
+    def integer_quotient(self, x: Value, y: Value) -> Value:
+        quotient = x // y
+        if x.dtype.kind == "u":
+            return quotient
+        inexact = quotient * y != x
+        return (quotient + (inexact & ((x < 0) != (y < 0)))).astype(x.dtype)
+
+    def integer_power(self, x: Value, y: Value) -> Value:
+        unsigned = np.dtype(f"u{x.dtype.itemsize}")
+        result = np.power(x.view(unsigned), y.view(unsigned))
+        return result.view(x.dtype)
+
+    def lookup(self, table: Sequence[int], index: Value) -> Value:
+        return np.asarray(table, np.uint64)[index]
+
+    def guarded(
+        self, rare: Formula, slow: Formula, common: Value, *arguments: Value
+    ) -> Value:
+        condition = rare(self, *arguments)
+        if not isinstance(condition, np.ndarray):
+            return slow(self, *arguments) if condition else common
+        result = np.array(common)
+        if condition.any():
+            parts = (np.broadcast_to(a, condition.shape) for a in arguments)
+            result[condition] = slow(self, *(a[condition] for a in parts))
+        return result
+
+    def accumulate(self, operation: str, x: Value, y: Value) -> Value:
+        functions = {
+            "add": np.add,
+            "mul": np.multiply,
+            "max": np.maximum,
+            "min": np.minimum,
+        }
+        return functions[operation](x, y)
+
+
+def _round_to_odd(high: Value, low: Value) -> Value:
+    """The float64 sum ``high + low`` (a two-sum) rounded to odd.
+
+    Rounding that again to a shorter format, or after adding an exact term that is much
+    larger, is as rounding once (Boldo and Melquiond, Emulation of FMA, 2008).
+    """
+    odd = high.view(np.int64) & 1
+    toward = np.where((low > 0) == (high > 0), 1, -1)
+    nudge = np.where((low != 0) & (odd == 0) & np.isfinite(high), toward, 0)
+    return (high.view(np.int64) + nudge).view(np.float64)[()]
+
+
+def _two_sum(x: Value, y: Value) -> tuple[Value, Value]:
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+def _fma_f32(x: Value, y: Value, z: Value) -> Value:
+    product = x.astype(np.float64) * y.astype(np.float64)
+    high, low = _two_sum(product, z.astype(np.float64))
+    return _round_to_odd(high, low).astype(np.float32)
+
+
+def _split(x: Value) -> tuple[Value, Value]:
+    """Dekker's split of a float64 in two halves of 26 bits."""
+    scaled = x * 134217729.0
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def _load_exact_fma() -> ctypes._CFuncPtr:  # pyright: ignore[reportPrivateUsage]
+    """The C library's fma, which is correctly rounded for all arguments."""
+    library = ctypes.CDLL(ctypes.util.find_library("m") or None)
+    function = library.fma
+    function.restype = ctypes.c_double
+    function.argtypes = [ctypes.c_double] * 3
+    return function
+
+
+_EXACT_FMA = _load_exact_fma()
+_EXACT_FMA_ARRAY = np.frompyfunc(_EXACT_FMA, 3, 1)
+
+
+def _fma_f64(x: Value, y: Value, z: Value) -> Value:
+    if not any(isinstance(v, np.ndarray) for v in (x, y, z)):
+        return np.float64(_EXACT_FMA(x, y, z))
+    high = x * y
+    x_high, x_low = _split(x)
+    y_high, y_low = _split(y)
+    low = ((x_high * y_high - high) + x_high * y_low + x_low * y_high) + x_low * y_low
+    total_high, total_low = _two_sum(z, low)
+    result_high, result_low = _two_sum(high, total_high)
+    result = result_high + _round_to_odd(*_two_sum(total_low, result_low))
+    # The steps above are exact only far from overflow and underflow.
+    terms = (np.abs(v) for v in (x, y, z, high))
+    safe = np.logical_and.reduce(
+        np.broadcast_arrays(*(((v > 1e-140) & (v < 1e140)) | (v == 0) for v in terms))
+    )
+    safe &= (high != 0) | (x == 0) | (y == 0)
+    # An exact zero's sign follows from the signs of the terms.
+    safe &= result != 0
+    if not safe.all():
+        x, y, z = (np.broadcast_to(v, safe.shape)[~safe] for v in (x, y, z))
+        result[~safe] = _EXACT_FMA_ARRAY(x, y, z).astype(np.float64)
+    return result

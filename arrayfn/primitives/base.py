@@ -1,0 +1,199 @@
+"""A primitive is one row: a name, and a rule for everything that can be asked of it.
+
+Every slot is filled; absence is a value (``LINEAR``, ``ZERO_TANGENT``,
+``not_differentiable("why")``). The rules see Vars and Literals and call primitives on
+them, which emits equations into the current builder. Conventions:
+
+* ``types(*types, **params)`` gives the output type (or a tuple of them).
+* ``jvp(primals, outputs, tangents, **params)`` gives each output's tangent; a tangent
+  is None where it is zero.
+* ``transpose(cotangents, inputs, **params)`` gives a cotangent for each input that is
+  ``Linear`` (and None for the others), for a primitive linear in those inputs.
+* ``batch(size, inputs, dims, **params)`` gives (outputs, dims): ``dims`` says which
+  axis of each input is mapped, or None; mapped outputs are mapped along axis 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn.builder import current_builder
+from arrayfn.dtypes import DType, PythonScalar
+from arrayfn.errors import ArrayfnError
+from arrayfn.ir import ArrayType, Atom, Literal, Params, Var
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A rule that is a fact rather than a function."""
+
+    name: str
+    reason: str = ""
+
+
+LINEAR = Marker("linear", "the tangent is the primitive applied to the tangents")
+ZERO_TANGENT = Marker("zero_tangent", "the output does not vary with the inputs")
+NOT_LINEAR = Marker("not_linear", "the primitive is linear in none of its inputs")
+THROUGH_BODY = Marker("through_body", "the transformation is applied to the body")
+
+
+def not_differentiable(reason: str) -> Marker:
+    """A derivative that is refused, and why."""
+    return Marker("not_differentiable", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Stands for an input that a transposition is with respect to."""
+
+    type: ArrayType
+
+
+Operand = Atom | Linear
+Dim = int | None
+JvpRule = Callable[..., Sequence[Atom | None]]
+TransposeRule = Callable[..., Sequence[Atom | None]]
+BatchRule = Callable[..., tuple[Sequence[Atom], Sequence[Dim]]]
+
+
+# What a primitive is to the compiler.
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An elementwise operation: a function of the kernels' scalar vocabulary.
+
+    Its dtype suffix is that of input number ``typed_by``. ``cost`` is its time relative
+    to an addition: what costs more than a few is computed once and kept.
+    """
+
+    function: str
+    typed_by: int = 0
+    cost: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """An elementwise change of dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMap:
+    """Where a view reads along one input axis: ``offset + scale * out[axis]``."""
+
+    axis: int | None
+    scale: int = 1
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An affine view: ``axes(input type, **params)`` says where each input axis reads.
+
+    None means that it is no affine view for these operands.
+    """
+
+    axes: Callable[..., tuple[AxisMap, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction over ``params["axes"]`` with an accumulating scalar function."""
+
+    function: str
+    identity: Callable[[DType], PythonScalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A primitive with kernels of its own in ``lowering.templates``, by this name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A dot_general: a library's GEMM, or a reduction of products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A primitive that means what the Program ``params["body"]`` computes."""
+
+
+KernelForm = (
+    Scalar | Convert | View | Reduction | Template | Contraction | Body
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Inputs for the table-driven tests: arrays and params.
+
+    ``differentiate`` lists the inputs to differentiate by (those of inexact dtype if
+    None).
+    """
+
+    inputs: tuple[Array, ...]
+    params: Mapping[str, Any]
+    differentiate: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a kernel may be from the reference, relative to it, by compute dtype."""
+
+    float32: float = 2e-6
+    float64: float = 4e-15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Primitive:
+    """One row of the table. See the module for what each rule takes and gives."""
+
+    name: str
+    family: str
+    types: Callable[..., ArrayType | tuple[ArrayType, ...]]
+    reference: Callable[..., Any]
+    kernel: KernelForm
+    jvp: JvpRule | Marker
+    transpose: TransposeRule | Marker
+    batch: BatchRule | Marker
+    samples: Callable[[], Iterable[Sample]]
+    tolerance: Tolerance = Tolerance()
+    doc: str = ""
+
+    def result_types(
+        self, inputs: Sequence[Atom], params: Params
+    ) -> tuple[ArrayType, ...]:
+        """The types of the outputs, as a tuple."""
+        try:
+            result = self.types(*[a.type for a in inputs], **params)
+        except ArrayfnError as error:
+            if error.location is None:
+                location = current_builder().source
+                if location is not None:
+                    raise type(error)(str(error), location) from None
+            raise
+        return result if isinstance(result, tuple) else (result,)
+
+    def __call__(self, *operands: Atom | PythonScalar, **params: Any) -> Any:
+        """Emit an equation into the current builder: its output, or tuple of outputs.
+
+        Python scalars become Literals of the first typed operand's dtype.
+        """
+        dtype = next(a.type.dtype for a in operands if isinstance(a, (Var, Literal)))
+        atoms = [
+            a if isinstance(a, (Var, Literal)) else Literal(a, dtype) for a in operands
+        ]
+        outputs = current_builder().emit(self, atoms, params)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def __repr__(self) -> str:
+        return f"<Primitive {self.name}>"

@@ -1,0 +1,105 @@
+"""Elementwise parts and conjugates of complex numbers.
+
+Linear over the reals: their transposes pair cotangents without conjugation, as JAX's
+convention has it (the cotangent of ``real`` is a complex number with that real part).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import LINEAR
+from arrayfn.primitives.families import (
+    common_dtype,
+    common_shape,
+    elementwise,
+    spread,
+    transpose_each,
+)
+
+
+def _complex_types(re: ArrayType, im: ArrayType) -> ArrayType:
+    allowed = frozenset({dtypes.float32, dtypes.float64})
+    dtype = common_dtype("complex", (re, im), allowed)
+    return ArrayType(common_shape("complex", (re, im)), dtypes.complex_of(dtype))
+
+
+def _complex_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+) -> list[Atom | None]:
+    re, im = tangents
+    if re is None and im is None:
+        return [None]
+    zero = e.conversion.literal(0.0, primals[0].type.dtype)
+    value = make_complex(zero if re is None else re, zero if im is None else im)
+    return [spread(value, outputs[0].type.shape)]
+
+
+real = elementwise(
+    "real",
+    np.real,
+    LINEAR,
+    accepts=dtypes.COMPLEX,
+    result=dtypes.real_of,
+    transpose=transpose_each(
+        lambda ct, xs: make_complex(ct, e.conversion.literal(0.0, ct.type.dtype))
+    ),
+)
+imag = elementwise(
+    "imag",
+    np.imag,
+    LINEAR,
+    accepts=dtypes.COMPLEX,
+    result=dtypes.real_of,
+    transpose=transpose_each(
+        lambda ct, xs: make_complex(
+            e.conversion.literal(0.0, ct.type.dtype), e.neg(ct)
+        )
+    ),
+)
+conj = elementwise(
+    "conj",
+    np.conj,
+    LINEAR,
+    accepts=dtypes.COMPLEX,
+    transpose=transpose_each(lambda ct, xs: conj(ct)),
+)
+make_complex = elementwise(
+    "complex",
+    lambda re, im: np.asarray(re + 1j * im).astype(dtypes.complex_of(re.dtype)),
+    [None, None],
+    arity=2,
+    accepts={dtypes.float32, dtypes.float64},
+    types=_complex_types,
+    jvp=_complex_jvp,
+    transpose=transpose_each(
+        lambda ct, xs: real(ct), lambda ct, xs: e.neg(imag(ct))
+    ),
+    doc="The complex number with these real and imaginary parts.",
+)
+complex_abs = elementwise(
+    "complex_abs",
+    np.absolute,
+    LINEAR,
+    accepts=dtypes.COMPLEX,
+    function="abs",
+    result=dtypes.real_of,
+    cost=8,
+    jvp=lambda primals, outputs, tangents: [
+        None
+        if tangents[0] is None
+        else e.div(
+            real(e.mul(conj(primals[0]), tangents[0])), outputs[0]
+        )
+    ],
+    doc="The absolute value of a complex number.",
+)
+
+ROWS = (real, imag, conj, make_complex, complex_abs)

@@ -1,0 +1,221 @@
+"""dot_general: contraction of two arrays over some axes, batched over others.
+
+The output's axes are the batch axes, then the left operand's free axes, then the
+right's. Halves are multiplied and summed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import families, views
+from arrayfn.primitives.base import (
+    Array,
+    Contraction,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+
+Axes = tuple[int, ...]
+AxesPair = tuple[Axes, Axes]
+
+
+def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
+    """The axes that are neither contracted nor batched."""
+    return tuple(axis for axis in range(ndim) if axis not in (*contract, *batch))
+
+
+def _types(
+    x: ArrayType, y: ArrayType, *, contract: AxesPair, batch: AxesPair
+) -> ArrayType:
+    families.common_dtype("dot_general", (x, y), dtypes.ALL - {dtypes.bool_})
+    for left, right, word in (
+        (contract[0], contract[1], "contracted"),
+        (batch[0], batch[1], "batched"),
+    ):
+        for a, b in zip(left, right, strict=True):
+            if x.shape[a] != y.shape[b]:
+                raise ShapeError(
+                    f"dot_general: {word} axes differ: axis {a} of {x} has extent "
+                    f"{x.shape[a]}, axis {b} of {y} has {y.shape[b]}"
+                )
+    shape = [x.shape[axis] for axis in batch[0]]
+    shape += [x.shape[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
+    shape += [y.shape[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
+    return x.with_shape(shape)
+
+
+def _reference(x: Array, y: Array, *, contract: AxesPair, batch: AxesPair) -> Array:
+    wide = dtypes.compute_dtype(x.dtype)
+    left = list(range(x.ndim))
+    right = [x.ndim + axis for axis in range(y.ndim)]
+    for pair in (contract, batch):
+        for a, b in zip(*pair, strict=True):
+            right[b] = left[a]
+    out = [left[axis] for axis in batch[0]]
+    out += [left[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
+    out += [right[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
+    product = np.einsum(
+        x.astype(wide), left, y.astype(wide), right, out, optimize=True
+    )
+    return np.asarray(product).astype(x.dtype)
+
+
+def _jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    (x, y), (dx, dy) = primals, tangents
+    terms = []
+    if dx is not None:
+        terms.append(dot_general(dx, y, **params))
+    if dy is not None:
+        terms.append(dot_general(x, dy, **params))
+    if not terms:
+        return [None]
+    return [terms[0] if len(terms) == 1 else e.add(*terms)]
+
+
+def _transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    contract: AxesPair,
+    batch: AxesPair,
+) -> list[Atom | None]:
+    (ct,) = cotangents
+    x, y = inputs
+    if ct is None:
+        return [None, None]
+    if isinstance(x, Linear):
+        return [_cotangent(ct, x.type, y, contract, batch, left=True), None]
+    pair = (contract[1], contract[0]), (batch[1], batch[0])
+    assert isinstance(y, Linear)
+    return [None, _cotangent(ct, y.type, x, *pair, left=False)]
+
+
+def _cotangent(
+    ct: Atom,
+    wanted: ArrayType,
+    other: Operand,
+    contract: AxesPair,
+    batch: AxesPair,
+    *,
+    left: bool,
+) -> Atom:
+    """The cotangent of one operand; ``contract`` and ``batch`` name its axes first."""
+    assert not isinstance(other, Linear)
+    batches = len(batch[0])
+    own_free = free_axes(wanted.ndim, contract[0], batch[0])
+    other_free = free_axes(other.type.ndim, contract[1], batch[1])
+    if left:
+        first_other = batches + len(own_free)
+    else:
+        first_other = batches
+    ct_other = tuple(range(first_other, first_other + len(other_free)))
+    value = dot_general(
+        ct,
+        other,
+        contract=(ct_other, other_free),
+        batch=(tuple(range(batches)), batch[1]),
+    )
+    # Its axes are: batch, own free, then the contracted ones in the other's order.
+    order = sorted(range(len(contract[1])), key=lambda k: contract[1][k])
+    have = (*batch[0], *own_free, *(contract[0][k] for k in order))
+    permutation = tuple(have.index(axis) for axis in range(wanted.ndim))
+    if permutation == tuple(range(wanted.ndim)):
+        return value
+    return views.transpose(value, permutation=permutation)
+
+
+def _batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    contract: AxesPair,
+    batch: AxesPair,
+) -> tuple[list[Atom], list[Dim]]:
+    x, y = inputs
+    x_dim, y_dim = dims
+    if x_dim is not None and y_dim is not None:
+        x, y = views.move_axis(x, x_dim, 0), views.move_axis(y, y_dim, 0)
+        return [
+            dot_general(
+                x,
+                y,
+                contract=(_shift(contract[0]), _shift(contract[1])),
+                batch=((0, *_shift(batch[0])), (0, *_shift(batch[1]))),
+            )
+        ], [0]
+    if x_dim is not None:
+        # The mapped axis becomes the first of the left operand's free axes.
+        x = views.move_axis(x, x_dim, 0)
+        value = dot_general(
+            x,
+            y,
+            contract=(_shift(contract[0]), contract[1]),
+            batch=(_shift(batch[0]), batch[1]),
+        )
+        return [views.move_axis(value, len(batch[0]), 0)], [0]
+    assert y_dim is not None
+    y = views.move_axis(y, y_dim, 0)
+    value = dot_general(
+        x,
+        y,
+        contract=(contract[0], _shift(contract[1])),
+        batch=(batch[0], _shift(batch[1])),
+    )
+    position = x.type.ndim - len(contract[0])
+    return [views.move_axis(value, position, 0)], [0]
+
+
+def _shift(axes: Axes) -> Axes:
+    return tuple(axis + 1 for axis in axes)
+
+
+def _samples() -> Iterable[Sample]:
+    plain: AxesPair = ((), ())
+    for position, dtype in enumerate(dtypes.SHORT_NAMES):
+        if dtype == dtypes.bool_:
+            continue
+        x = families.random_array(dtype, (3, 4), 51 + position, -1.5, 1.5)
+        y = families.random_array(dtype, (4, 5), 52 + position, -1.5, 1.5)
+        yield Sample((x, y), {"contract": ((1,), (0,)), "batch": plain})
+    for dtype in (dtypes.float32, dtypes.float64):
+        x = families.random_array(dtype, (2, 3, 4), 53, -1.5, 1.5)
+        y = families.random_array(dtype, (4, 2, 5), 54, -1.5, 1.5)
+        yield Sample((x, y), {"contract": ((2,), (0,)), "batch": ((0,), (1,))})
+        yield Sample((x, y), {"contract": ((0, 2), (1, 0)), "batch": plain})
+        yield Sample((x[0, 0], y[:, 0, 0]), {"contract": ((0,), (0,)), "batch": plain})
+        yield Sample((x[0], y[:, 0, 0]), {"contract": ((1,), (0,)), "batch": plain})
+        yield Sample((x[0, 0], y[:, 0, 0]), {"contract": plain, "batch": plain})
+
+
+dot_general = Primitive(
+    name="dot_general",
+    family="contraction",
+    types=_types,
+    reference=_reference,
+    kernel=Contraction(),
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    samples=_samples,
+    tolerance=Tolerance(float32=1e-5, float64=1e-14),
+)
+
+ROWS = (dot_general,)

@@ -1,0 +1,157 @@
+"""Changes of dtype, by value (``convert``) and by bits (``bitcast``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, PythonScalar
+from arrayfn.errors import DTypeError
+from arrayfn.ir import ArrayType, Atom, Literal
+from arrayfn.primitives import complex_numbers, views
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    ZERO_TANGENT,
+    Array,
+    Convert,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Scalar,
+)
+from arrayfn.primitives.families import random_array
+
+
+def literal(value: PythonScalar, dtype: DType) -> Literal:
+    """The Literal of ``value`` as ``dtype``."""
+    kind = dtype.kind if dtype != dtypes.bfloat16 else "f"
+    cast = {"b": bool, "i": int, "u": int, "f": float, "c": complex}[kind]
+    return Literal(cast(value), dtype)
+
+
+def convert(x: Atom, dtype: DType) -> Atom:
+    """``x`` as ``dtype``; itself, if it is so already."""
+    if x.type.dtype == dtype and not x.type.weak:
+        return x
+    if isinstance(x, Literal):
+        if dtype in dtypes.COMPLEX or x.type.dtype not in dtypes.COMPLEX:
+            return literal(np.asarray(x.value).astype(dtype).item(), dtype)
+    return convert_element_type(x, dtype=dtype)
+
+
+def _types(x: ArrayType, *, dtype: DType) -> ArrayType:
+    if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX:
+        raise DTypeError(
+            f"a complex array ({x}) does not convert to "
+            f"{dtypes.short_name(dtype)}; take its real part first"
+        )
+    return ArrayType(x.shape, dtype)
+
+
+def _reference(x: Array, *, dtype: DType) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(x).astype(dtype)
+
+
+def _jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    dtype: DType,
+) -> list[Atom | None]:
+    (tangent,) = tangents
+    if tangent is None or dtype not in dtypes.INEXACT:
+        return [None]
+    return [convert_element_type(tangent, dtype=dtype)]
+
+
+def _transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, dtype: DType
+) -> list[Atom | None]:
+    (ct,), (x,) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None]
+    if dtype in dtypes.COMPLEX and x.type.dtype not in dtypes.COMPLEX:
+        ct = complex_numbers.real(ct)
+    return [convert(ct, x.type.dtype)]
+
+
+def _batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    moved = views.move_axis(inputs[0], dims[0] or 0, 0)
+    return [convert_element_type(moved, **params)], [0]
+
+
+def _samples() -> Iterable[Sample]:
+    for source in dtypes.SHORT_NAMES:
+        for target in dtypes.SHORT_NAMES:
+            if source in dtypes.COMPLEX and target not in dtypes.COMPLEX:
+                continue
+            low = 0.0 if target in dtypes.UNSIGNED else -3.0
+            x = random_array(source, (3, 5), 11, low, 3.0)
+            yield Sample((x,), {"dtype": target})
+
+
+convert_element_type = Primitive(
+    name="convert",
+    family="conversion",
+    types=_types,
+    reference=_reference,
+    kernel=Convert(),
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    samples=_samples,
+    doc="By value; floats to integers truncate, numbers to bool are compared to 0.",
+)
+
+
+def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
+    if x.dtype.itemsize != dtype.itemsize:
+        raise DTypeError(
+            f"bitcast keeps the width, but {x} has {x.dtype.itemsize} bytes an element "
+            f"and {dtypes.short_name(dtype)} {dtype.itemsize}"
+        )
+    return ArrayType(x.shape, dtype)
+
+
+def _bitcast_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    moved = views.move_axis(inputs[0], dims[0] or 0, 0)
+    return [bitcast(moved, **params)], [0]
+
+
+def _bitcast_samples() -> Iterable[Sample]:
+    for source, target in (
+        (dtypes.float32, dtypes.int32),
+        (dtypes.float32, dtypes.uint32),
+        (dtypes.int32, dtypes.float32),
+        (dtypes.float64, dtypes.int64),
+        (dtypes.uint64, dtypes.float64),
+    ):
+        x = random_array(source, (3, 5), 12, 0.0, 3.0)
+        yield Sample((x,), {"dtype": target}, differentiate=())
+
+
+bitcast = Primitive(
+    name="bitcast",
+    family="conversion",
+    types=_bitcast_types,
+    reference=lambda x, dtype: np.array(x).view(dtype),
+    kernel=Scalar("bitcast"),
+    jvp=ZERO_TANGENT,
+    transpose=NOT_LINEAR,
+    batch=_bitcast_batch,
+    samples=_bitcast_samples,
+    doc="The same bits read as another dtype of the same width.",
+)
+
+ROWS = (convert_element_type, bitcast)

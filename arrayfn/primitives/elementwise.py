@@ -1,0 +1,491 @@
+"""Elementwise arithmetic, comparison, rounding and selection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import DTypeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import conversion, special
+from arrayfn.primitives.base import (
+    LINEAR,
+    ZERO_TANGENT,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    not_differentiable,
+)
+from arrayfn.primitives.families import (
+    boolean,
+    common_dtype,
+    common_shape,
+    elementwise,
+    random_array,
+    spread,
+    transpose_each,
+    unspread,
+)
+
+_NUMBERS = dtypes.ALL - {dtypes.bool_}
+_REALS = _NUMBERS - dtypes.COMPLEX
+_BITS = dtypes.INTEGERS | {dtypes.bool_}
+_SIGNED = _NUMBERS - dtypes.UNSIGNED
+
+
+# Arithmetic. Addition and its kin are linear in all operands together.
+
+
+def _jvp_of_sum(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+) -> list[Atom | None]:
+    x, y = tangents
+    if x is None or y is None:
+        total = x if y is None else y
+    else:
+        total = add(x, y)
+    return [None if total is None else spread(total, outputs[0].type.shape)]
+
+
+def _jvp_of_difference(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+) -> list[Atom | None]:
+    x, y = tangents
+    if y is None:
+        total = x
+    else:
+        total = neg(y) if x is None else sub(x, y)
+    return [None if total is None else spread(total, outputs[0].type.shape)]
+
+
+neg = elementwise(
+    "neg",
+    np.negative,
+    LINEAR,
+    accepts=_NUMBERS,
+    transpose=transpose_each(lambda ct, xs: neg(ct)),
+)
+add = elementwise(
+    "add",
+    np.add,
+    [None, None],
+    arity=2,
+    accepts=_NUMBERS,
+    jvp=_jvp_of_sum,
+    transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: ct),
+)
+sub = elementwise(
+    "sub",
+    np.subtract,
+    [None, None],
+    arity=2,
+    accepts=_NUMBERS,
+    jvp=_jvp_of_difference,
+    transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: neg(ct)),
+)
+mul = elementwise(
+    "mul",
+    np.multiply,
+    [lambda x, y, z: y, lambda x, y, z: x],
+    arity=2,
+    accepts=_NUMBERS,
+    transpose=transpose_each(
+        lambda ct, xs: mul(ct, xs[1]), lambda ct, xs: mul(xs[0], ct)
+    ),
+)
+div = elementwise(
+    "div",
+    np.divide,
+    [
+        lambda x, y, z: reciprocal(y),
+        lambda x, y, z: neg(div(z, y)),
+    ],
+    arity=2,
+    accepts=dtypes.INEXACT,
+    cost=4,
+    domain=(0.5, 3.0),
+    transpose=transpose_each(
+        lambda ct, xs: div(ct, xs[1]),
+        lambda ct, xs: _refuse("div is not linear in its divisor"),
+    ),
+)
+reciprocal = elementwise(
+    "reciprocal",
+    np.reciprocal,
+    [lambda x, y: neg(square(y))],
+    accepts=dtypes.INEXACT,
+    cost=4,
+    domain=(0.5, 3.0),
+)
+square = elementwise(
+    "square", np.square, [lambda x, y: mul(x, 2)], accepts=_NUMBERS
+)
+absolute = elementwise(
+    "abs",
+    np.absolute,
+    [lambda x, y: sign(x)],
+    accepts=_REALS,
+    domain=(0.3, 3.0),
+)
+sign = elementwise(
+    "sign",
+    np.sign,
+    ZERO_TANGENT,
+    accepts=_REALS,
+)
+pow = elementwise(
+    "pow",
+    np.power,
+    [
+        lambda x, y, z: mul(y, pow(x, sub(y, 1))),
+        lambda x, y, z: mul(z, special.log(_where_zero_one(x))),
+    ],
+    arity=2,
+    accepts=dtypes.INEXACT | dtypes.INTEGERS,
+    cost=24,
+    domain=(0.4, 2.4),
+)
+floor_divide = elementwise(
+    "floor_divide",
+    np.floor_divide,
+    ZERO_TANGENT,
+    function="floordiv",
+    arity=2,
+    accepts=_REALS,
+    cost=6,
+    domain=(0.5, 3.0),
+)
+remainder = elementwise(
+    "remainder",
+    np.remainder,
+    [lambda x, y, z: _one_like(z), lambda x, y, z: neg(floor_divide(x, y))],
+    arity=2,
+    accepts=_REALS,
+    cost=8,
+    domain=(0.5, 3.0),
+)
+fmod = elementwise(
+    "fmod",
+    np.fmod,
+    [lambda x, y, z: _one_like(z), lambda x, y, z: neg(trunc(div(x, y)))],
+    arity=2,
+    accepts=_REALS,
+    cost=8,
+    domain=(0.5, 3.0),
+)
+maximum = elementwise(
+    "max",
+    np.maximum,
+    [lambda x, y, z: _share(x, y, z), lambda x, y, z: _share(y, x, z)],
+    arity=2,
+    accepts=_REALS,
+)
+minimum = elementwise(
+    "min",
+    np.minimum,
+    [lambda x, y, z: _share(x, y, z), lambda x, y, z: _share(y, x, z)],
+    arity=2,
+    accepts=_REALS,
+)
+copysign = elementwise(
+    "copysign",
+    np.copysign,
+    [lambda x, y, z: mul(sign(x), sign(z)), None],
+    arity=2,
+    accepts=dtypes.FLOATS,
+    domain=(0.3, 3.0),
+)
+nextafter = elementwise(
+    "nextafter",
+    np.nextafter,
+    not_differentiable("nextafter steps between floating-point numbers"),
+    arity=2,
+    accepts={dtypes.float32, dtypes.float64},
+    cost=4,
+)
+hypot = elementwise(
+    "hypot",
+    np.hypot,
+    [lambda x, y, z: div(x, z), lambda x, y, z: div(y, z)],
+    arity=2,
+    accepts=dtypes.FLOATS,
+    cost=8,
+    domain=(0.3, 3.0),
+)
+
+
+# Rounding.
+
+floor = elementwise("floor", np.floor, ZERO_TANGENT, accepts=dtypes.FLOATS)
+ceil = elementwise("ceil", np.ceil, ZERO_TANGENT, accepts=dtypes.FLOATS)
+trunc = elementwise("trunc", np.trunc, ZERO_TANGENT, accepts=dtypes.FLOATS)
+round = elementwise("round", np.rint, ZERO_TANGENT, accepts=dtypes.FLOATS)
+
+
+# Comparison and classification.
+
+eq = elementwise(
+    "eq", np.equal, ZERO_TANGENT, arity=2, accepts=dtypes.ALL, result=boolean
+)
+ne = elementwise(
+    "ne", np.not_equal, ZERO_TANGENT, arity=2, accepts=dtypes.ALL, result=boolean
+)
+_ORDERED = dtypes.ALL - dtypes.COMPLEX
+lt = elementwise(
+    "lt", np.less, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
+)
+le = elementwise(
+    "le", np.less_equal, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
+)
+gt = elementwise(
+    "gt", np.greater, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
+)
+ge = elementwise(
+    "ge", np.greater_equal, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
+)
+isfinite = elementwise(
+    "isfinite", np.isfinite, ZERO_TANGENT, accepts=dtypes.INEXACT, result=boolean
+)
+isinf = elementwise(
+    "isinf", np.isinf, ZERO_TANGENT, accepts=dtypes.INEXACT, result=boolean
+)
+isnan = elementwise(
+    "isnan", np.isnan, ZERO_TANGENT, accepts=dtypes.INEXACT, result=boolean
+)
+signbit = elementwise(
+    "signbit", np.signbit, ZERO_TANGENT, accepts=dtypes.FLOATS, result=boolean
+)
+
+
+# Bits.
+
+
+def _population_count(x: Any) -> Any:
+    unsigned = np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}"))
+    return np.bitwise_count(unsigned).astype(x.dtype)
+
+
+def _leading_zeros(x: Any) -> Any:
+    bits = x.dtype.itemsize * 8
+    rest = np.array(np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}")))
+    zeros = np.full(rest.shape, bits, x.dtype)
+    while rest.any():
+        zeros = np.where(rest != 0, zeros - 1, zeros).astype(x.dtype)
+        rest >>= 1
+    return zeros
+
+
+def _shift_right_logical(x: Any, y: Any) -> Any:
+    unsigned = np.dtype(f"u{np.asarray(x).dtype.itemsize}")
+    shifted = np.right_shift(np.asarray(x).view(unsigned), np.asarray(y).view(unsigned))
+    return np.asarray(shifted).view(np.asarray(x).dtype)
+
+
+bitwise_and = elementwise(
+    "and", np.bitwise_and, ZERO_TANGENT, arity=2, accepts=_BITS
+)
+bitwise_or = elementwise("or", np.bitwise_or, ZERO_TANGENT, arity=2, accepts=_BITS)
+bitwise_xor = elementwise("xor", np.bitwise_xor, ZERO_TANGENT, arity=2, accepts=_BITS)
+bitwise_not = elementwise("not", np.bitwise_not, ZERO_TANGENT, accepts=_BITS)
+shift_left = elementwise(
+    "shift_left",
+    np.left_shift,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.INTEGERS,
+    domain=(0.0, 2.0),
+)
+shift_right_arithmetic = elementwise(
+    "shift_right_arithmetic",
+    np.right_shift,
+    ZERO_TANGENT,
+    function="shift_right",
+    arity=2,
+    accepts=dtypes.INTEGERS,
+    domain=(0.0, 2.0),
+)
+shift_right_logical = elementwise(
+    "shift_right_logical",
+    _shift_right_logical,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.INTEGERS,
+    domain=(0.0, 2.0),
+)
+population_count = elementwise(
+    "population_count",
+    _population_count,
+    ZERO_TANGENT,
+    function="popcount",
+    accepts=dtypes.INTEGERS,
+)
+clz = elementwise("clz", _leading_zeros, ZERO_TANGENT, accepts=dtypes.INTEGERS)
+
+
+# Selection.
+
+
+def _select_types(which: ArrayType, x: ArrayType, y: ArrayType) -> ArrayType:
+    if which.dtype != dtypes.bool_:
+        raise DTypeError(f"select's condition is bool, but was given {which}")
+    dtype = common_dtype("select", (x, y), dtypes.ALL)
+    shape = common_shape("select", (which, x, y))
+    return ArrayType(shape, dtype, weak=x.weak and y.weak)
+
+
+def _select_samples() -> Iterable[Sample]:
+    for dtype in dtypes.SHORT_NAMES:
+        yield Sample(
+            (
+                random_array(dtypes.bool_, (3, 5), 1, -1.0, 1.0),
+                random_array(dtype, (3, 5), 2, -3.0, 3.0),
+                random_array(dtype, (3, 5), 3, -3.0, 3.0),
+            ),
+            {},
+        )
+
+
+def _select_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+) -> list[Atom | None]:
+    which, _, _ = primals
+    _, x, y = tangents
+    if x is None and y is None:
+        return [None]
+    zero = _zero(outputs[0].type.dtype)
+    value = select(which, zero if x is None else x, zero if y is None else y)
+    return [spread(value, outputs[0].type.shape)]
+
+
+def _select_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand]
+) -> list[Atom | None]:
+    (ct,) = cotangents
+    which, x, y = inputs
+    if ct is None or isinstance(which, Linear):
+        return [None, None, None]
+    zero = _zero(ct.type.dtype)
+    to_x = to_y = None
+    if isinstance(x, Linear):
+        to_x = unspread(select(which, ct, zero), x.type)
+    if isinstance(y, Linear):
+        to_y = unspread(select(which, zero, ct), y.type)
+    return [None, to_x, to_y]
+
+
+select = elementwise(
+    "select",
+    lambda which, x, y: np.where(which, x, y).astype(x.dtype),
+    [None, None, None],
+    arity=3,
+    accepts=dtypes.ALL,
+    typed_by=1,
+    types=_select_types,
+    samples=_select_samples,
+    jvp=_select_jvp,
+    transpose=_select_transpose,
+    doc="The second operand where the first is true, else the third.",
+)
+clamp = elementwise(
+    "clamp",
+    lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    [
+        lambda low, x, high, y: _indicator(lt(x, low), y),
+        lambda low, x, high, y: _indicator(
+            bitwise_and(ge(x, low), le(x, high)), y
+        ),
+        lambda low, x, high, y: _indicator(gt(x, high), y),
+    ],
+    arity=3,
+    accepts=_REALS,
+    typed_by=1,
+    doc="The second operand limited to [first, third]: clamp(low, x, high).",
+)
+
+
+def _zero(dtype: DType) -> Atom:
+    return conversion.literal(0, dtype)
+
+
+def _one_like(x: Atom) -> Atom:
+    return conversion.literal(1, x.type.dtype)
+
+
+def _indicator(which: Atom, like: Atom) -> Atom:
+    return conversion.convert(which, like.type.dtype)
+
+
+def _share(x: Atom, y: Atom, z: Atom) -> Atom:
+    # The operand that was taken gets the derivative; equal ones share it (as JAX's do).
+    taken = select(eq(x, z), _one_like(z), _zero(z.type.dtype))
+    half = conversion.literal(0.5, z.type.dtype)
+    return select(eq(x, y), half, taken)
+
+
+def _where_zero_one(x: Atom) -> Atom:
+    # log(0) * 0**y would be nan; the derivative by the exponent is 0 there.
+    return select(eq(x, 0), _one_like(x), x)
+
+
+def _refuse(message: str) -> Atom:
+    raise AssertionError(message)
+
+
+
+
+ROWS = (
+    neg,
+    add,
+    sub,
+    mul,
+    div,
+    reciprocal,
+    square,
+    absolute,
+    sign,
+    pow,
+    floor_divide,
+    remainder,
+    fmod,
+    maximum,
+    minimum,
+    copysign,
+    nextafter,
+    hypot,
+    floor,
+    ceil,
+    trunc,
+    round,
+    eq,
+    ne,
+    lt,
+    le,
+    gt,
+    ge,
+    isfinite,
+    isinf,
+    isnan,
+    signbit,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    bitwise_not,
+    shift_left,
+    shift_right_arithmetic,
+    shift_right_logical,
+    population_count,
+    clz,
+    select,
+    clamp,
+)

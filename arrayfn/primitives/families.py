@@ -1,0 +1,275 @@
+"""Constructors of elementwise rows: most slots follow from a few facts.
+
+``elementwise`` takes the partial derivatives (or ``LINEAR`` and the like) and derives
+types, jvp, transpose and batching. Rank-0 operands combine with any shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import reductions, views
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    Dim,
+    KernelForm,
+    Linear,
+    Marker,
+    Operand,
+    Primitive,
+    Sample,
+    Scalar,
+    Tolerance,
+)
+
+Partial = Callable[..., Atom]
+ResultDType = Callable[[DType], DType]
+
+
+def same(dtype: DType) -> DType:
+    """The result has the operand's dtype."""
+    return dtype
+
+
+def boolean(dtype: DType) -> DType:
+    """The result is bool."""
+    return dtypes.bool_
+
+
+def elementwise(
+    name: str,
+    reference: Callable[..., Any],
+    derivative: Sequence[Partial | None] | Marker,
+    *,
+    accepts: Iterable[DType],
+    function: str | None = None,
+    arity: int = 1,
+    result: ResultDType = same,
+    cost: int = 1,
+    typed_by: int = 0,
+    jvp: Callable[..., Any] | None = None,
+    transpose: Callable[..., Any] | Marker = NOT_LINEAR,
+    kernel: KernelForm | None = None,
+    samples: Callable[[], Iterable[Sample]] | None = None,
+    domain: tuple[float, float] = (-3.0, 3.0),
+    tolerance: Tolerance = Tolerance(),
+    types: Callable[..., ArrayType] | None = None,
+    doc: str = "",
+) -> Primitive:
+    """An elementwise row.
+
+    ``derivative`` holds, for each input, the partial derivative as a function of
+    ``(*inputs, output)``, or None where it is zero. ``domain`` is where the samples lie.
+    """
+    allowed = frozenset(accepts)
+
+    def rule(*operands: ArrayType, **params: Any) -> ArrayType:
+        dtype = common_dtype(name, operands, allowed)
+        weak = all(t.weak for t in operands)
+        return ArrayType(common_shape(name, operands), result(dtype), weak=weak)
+
+    def draw() -> Iterable[Sample]:
+        return default_samples(allowed, arity, domain)
+
+    if jvp is None and not isinstance(derivative, Marker):
+        jvp = jvp_of_partials(tuple(derivative))
+
+    def batch(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        return [row(*align(size, inputs, dims), **params)], [0]
+
+    row = Primitive(
+        name=name,
+        family="elementwise",
+        types=types or rule,
+        reference=in_compute_dtype(reference),
+        kernel=kernel or Scalar(function or name, typed_by, cost),
+        jvp=jvp or derivative,  # type: ignore[arg-type]
+        transpose=transpose,
+        batch=batch,
+        samples=samples or draw,
+        tolerance=tolerance,
+        doc=doc,
+    )
+    return row
+
+
+def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
+    """The jvp rule with these partial derivatives."""
+
+    def rule(
+        primals: Sequence[Atom],
+        outputs: Sequence[Atom],
+        tangents: Sequence[Atom | None],
+        **params: Any,
+    ) -> list[Atom | None]:
+        total: Atom | None = None
+        for tangent, partial in zip(tangents, partials, strict=True):
+            if tangent is None or partial is None:
+                continue
+            term = e.mul(tangent, partial(*primals, outputs[0]))
+            total = term if total is None else e.add(total, term)
+        return [None if total is None else spread(total, outputs[0].type.shape)]
+
+    return rule
+
+
+def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
+    """The one shape of the operands that are not rank-0; ShapeError if they differ."""
+    shape: Shape = ()
+    for operand in operands:
+        if operand.shape and shape and operand.shape != shape:
+            given = ", ".join(str(t) for t in operands)
+            raise ShapeError(
+                f"{name} takes operands of one shape, but was given {given}; "
+                "broadcast them first (arrayfn.numpy functions do)"
+            )
+        shape = operand.shape or shape
+    return shape
+
+
+def common_dtype(
+    name: str, operands: Sequence[ArrayType], allowed: frozenset[DType]
+) -> DType:
+    """The one dtype of the operands, if it is allowed; DTypeError if not."""
+    dtype = operands[0].dtype
+    if any(t.dtype != dtype for t in operands):
+        given = ", ".join(str(t) for t in operands)
+        raise DTypeError(
+            f"{name} takes operands of one dtype, but was given {given}; "
+            "convert them first (arrayfn.numpy functions promote)"
+        )
+    if dtype not in allowed:
+        raise DTypeError(
+            f"{name} is not defined for {dtypes.short_name(dtype)}; it takes "
+            + ", ".join(n for d, n in dtypes.SHORT_NAMES.items() if d in allowed)
+        )
+    return dtype
+
+
+def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` on halves: computed in float32, rounded once to the half."""
+
+    def compute(*operands: Any, **params: Any) -> Any:
+        with np.errstate(all="ignore"):
+            half = next(
+                (x.dtype for x in operands if x.dtype in dtypes.HALVES), None
+            )
+            if half is None:
+                return function(*operands, **params)
+            wide = [
+                x.astype(dtypes.float32) if x.dtype in dtypes.HALVES else x
+                for x in operands
+            ]
+            result = np.asarray(function(*wide, **params))
+            return result.astype(half) if result.dtype == dtypes.float32 else result
+
+    return compute
+
+
+def spread(value: Atom, shape: Shape) -> Atom:
+    """``value`` broadcast to ``shape``, if it is rank-0 and ``shape`` is not."""
+    if value.type.shape == shape:
+        return value
+    return views.broadcast_in_dim(value, shape=shape, axes=())
+
+
+def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
+    """The transpose of ``spread``: summed to rank 0 if the operand is."""
+    if cotangent.type.shape == operand.shape:
+        return cotangent
+    axes = tuple(range(cotangent.type.ndim))
+    return reductions.reduce_sum(cotangent, axes=axes)
+
+
+def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
+    """The transpose of a function linear in each input, or in all together.
+
+    ``maps[k](cotangent, inputs)`` is the cotangent of input k.
+    """
+
+    def rule(
+        cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
+    ) -> list[Atom | None]:
+        (cotangent,) = cotangents
+        results: list[Atom | None] = []
+        for operand, transpose in zip(inputs, maps, strict=True):
+            if cotangent is None or not isinstance(operand, Linear):
+                results.append(None)
+            else:
+                value = transpose(cotangent, inputs)
+                results.append(unspread(value, operand.type))
+        return results
+
+    return rule
+
+
+def align(
+    size: int, operands: Sequence[Atom], dims: Sequence[Dim]
+) -> list[Atom]:
+    """Operands of one shape, mapped along axis 0; unmapped rank-0 ones stay."""
+    inner: Shape = ()
+    for operand, dim in zip(operands, dims, strict=True):
+        shape = operand.type.shape
+        inner = (shape if dim is None else shape[:dim] + shape[dim + 1 :]) or inner
+    target = (size, *inner)
+    aligned: list[Atom] = []
+    for operand, dim in zip(operands, dims, strict=True):
+        if dim is not None:
+            operand = views.move_axis(operand, dim, 0)
+            axes = tuple(range(operand.type.ndim))
+        elif operand.type.ndim == 0:
+            aligned.append(operand)
+            continue
+        else:
+            axes = tuple(range(1, len(target)))
+        if operand.type.shape != target:
+            operand = views.broadcast_in_dim(operand, shape=target, axes=axes)
+        aligned.append(operand)
+    return aligned
+
+
+def random_array(dtype: DType, shape: Shape, seed: int, low: float, high: float) -> Array:
+    """Reproducible values of ``dtype``, uniform in [low, high] (as far as it goes)."""
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(low, high, shape)
+    if dtype == dtypes.bool_:
+        return values > (low + high) / 2
+    if dtype in dtypes.UNSIGNED:
+        return np.floor(np.abs(values) * 3).astype(dtype)
+    if dtype in dtypes.SIGNED:
+        return np.floor(values * 3).astype(dtype)
+    if dtype in dtypes.COMPLEX:
+        imaginary = rng.uniform(low, high, shape)
+        return (values + 1j * imaginary).astype(dtype)
+    return values.astype(dtype)
+
+
+def default_samples(
+    allowed: frozenset[DType], arity: int, domain: tuple[float, float]
+) -> Iterable[Sample]:
+    """One sample for each allowed dtype; with a rank-0 operand for one of them."""
+    order = [d for d in dtypes.SHORT_NAMES if d in allowed]
+    for position, dtype in enumerate(order):
+        shapes: list[Shape] = [(3, 5)] * arity
+        if arity > 1 and position == len(order) - 1:
+            shapes[-1] = ()
+        yield Sample(
+            tuple(
+                random_array(dtype, shape, 7 * k + position, *domain)
+                for k, shape in enumerate(shapes)
+            ),
+            {},
+        )
+

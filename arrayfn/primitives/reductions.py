@@ -1,0 +1,281 @@
+"""Reductions over axes, and the positions of extrema.
+
+Sums run in a fixed order that does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, PythonScalar
+from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import (
+    LINEAR,
+    NOT_LINEAR,
+    ZERO_TANGENT,
+    Array,
+    Dim,
+    Linear,
+    Marker,
+    Operand,
+    Primitive,
+    Reduction,
+    Sample,
+    Template,
+    Tolerance,
+)
+
+Axes = tuple[int, ...]
+
+
+def kept_axes(ndim: int, axes: Axes) -> Axes:
+    """The axes that a reduction over ``axes`` leaves."""
+    return tuple(axis for axis in range(ndim) if axis not in axes)
+
+
+def spread_back(value: Atom, like: ArrayType, axes: Axes) -> Atom:
+    """A reduction's result repeated along the axes it was reduced over."""
+    kept = kept_axes(like.ndim, axes)
+    return views.broadcast_in_dim(value, shape=like.shape, axes=kept)
+
+
+def _reduced(name: str, x: ArrayType, axes: Axes) -> tuple[int, ...]:
+    if list(axes) != sorted(set(axes)) or any(not 0 <= a < x.ndim for a in axes):
+        raise ShapeError(f"{name} cannot reduce axes {axes} of {x}")
+    return tuple(x.shape[axis] for axis in kept_axes(x.ndim, axes))
+
+
+def _reduction(
+    name: str,
+    reference: Callable[..., Any],
+    function: str,
+    identity: Callable[[DType], PythonScalar],
+    *,
+    accepts: Iterable[DType],
+    jvp: Any,
+    transpose: Any = NOT_LINEAR,
+    tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
+) -> Primitive:
+    allowed = frozenset(accepts)
+
+    def types(x: ArrayType, *, axes: Axes) -> ArrayType:
+        if x.dtype not in allowed:
+            raise DTypeError(f"{name} is not defined for {x}")
+        return ArrayType(_reduced(name, x, axes), x.dtype)
+
+    def reduce(x: Array, *, axes: Axes) -> Array:
+        with np.errstate(all="ignore"):
+            wide = x.astype(dtypes.compute_dtype(x.dtype))
+            return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
+
+    def batch(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, axes: Axes
+    ) -> tuple[list[Atom], list[Dim]]:
+        x = views.move_axis(inputs[0], dims[0] or 0, 0)
+        return [row(x, axes=tuple(axis + 1 for axis in axes))], [0]
+
+    def samples() -> Iterable[Sample]:
+        for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in allowed):
+            x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
+            yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
+
+    row = Primitive(
+        name=name,
+        family="reduction",
+        types=types,
+        reference=reduce,
+        kernel=Reduction(function, identity),
+        jvp=jvp,
+        transpose=transpose,
+        batch=batch,
+        samples=samples,
+        tolerance=tolerance,
+    )
+    return row
+
+
+def _sum_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, axes: Axes
+) -> list[Atom | None]:
+    (ct,), (x,) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None]
+    return [spread_back(ct, x.type, axes)]
+
+
+def _extremum_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    axes: Axes,
+) -> list[Atom | None]:
+    # Where several elements are extreme they share the derivative equally.
+    (x,), (y,), (t,) = primals, outputs, tangents
+    if t is None:
+        return [None]
+    at = conversion.convert(e.eq(x, spread_back(y, x.type, axes)), x.type.dtype)
+    count = reduce_sum(at, axes=axes)
+    return [e.div(reduce_sum(e.mul(t, at), axes=axes), count)]
+
+
+def _prod_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    axes: Axes,
+) -> list[Atom | None]:
+    # The product of the others, without dividing by a factor that may be zero:
+    # with no zero, y / x; with one, the product of the rest there; with more, 0.
+    (x,), (y,), (t,) = primals, outputs, tangents
+    if t is None:
+        return [None]
+    zero = e.eq(x, 0)
+    one = conversion.literal(1, x.type.dtype)
+    safe = e.select(zero, one, x)
+    zeros = reduce_sum(conversion.convert(zero, x.type.dtype), axes=axes)
+    rest = reduce_prod(safe, axes=axes)
+    nothing = conversion.literal(0, x.type.dtype)
+    without = e.select(
+        zero,
+        spread_back(e.select(e.eq(zeros, 1), rest, nothing), x.type, axes),
+        spread_back(e.select(e.eq(zeros, 0), rest, nothing), x.type, axes),
+    )
+    return [reduce_sum(e.mul(t, e.div(without, safe)), axes=axes)]
+
+
+def _lowest(dtype: DType) -> PythonScalar:
+    if dtype == dtypes.bool_:
+        return False
+    return -float("inf") if dtype in dtypes.FLOATS else int(np.iinfo(dtype).min)
+
+
+def _highest(dtype: DType) -> PythonScalar:
+    if dtype == dtypes.bool_:
+        return True
+    return float("inf") if dtype in dtypes.FLOATS else int(np.iinfo(dtype).max)
+
+
+def _all_ones(dtype: DType) -> PythonScalar:
+    if dtype == dtypes.bool_:
+        return True
+    return -1 if dtype in dtypes.SIGNED else int(np.iinfo(dtype).max)
+
+
+_NUMBERS = dtypes.ALL - {dtypes.bool_}
+_ORDERED = _NUMBERS - dtypes.COMPLEX
+_BITS = dtypes.INTEGERS | {dtypes.bool_}
+
+reduce_sum = _reduction(
+    "reduce_sum",
+    lambda x, axis: np.sum(x, axis=axis, dtype=x.dtype),
+    "accumulate_add",
+    lambda dtype: 0,
+    accepts=_NUMBERS,
+    jvp=LINEAR,
+    transpose=_sum_transpose,
+)
+reduce_prod = _reduction(
+    "reduce_prod",
+    lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype),
+    "accumulate_mul",
+    lambda dtype: 1,
+    accepts=_NUMBERS,
+    jvp=_prod_jvp,
+)
+reduce_max = _reduction(
+    "reduce_max",
+    lambda x, axis: np.max(x, axis=axis, initial=_lowest(x.dtype)),
+    "accumulate_max",
+    _lowest,
+    accepts=_ORDERED,
+    jvp=_extremum_jvp,
+)
+reduce_min = _reduction(
+    "reduce_min",
+    lambda x, axis: np.min(x, axis=axis, initial=_highest(x.dtype)),
+    "accumulate_min",
+    _highest,
+    accepts=_ORDERED,
+    jvp=_extremum_jvp,
+)
+reduce_and = _reduction(
+    "reduce_and",
+    np.bitwise_and.reduce,
+    "accumulate_and",
+    _all_ones,
+    accepts=_BITS,
+    jvp=ZERO_TANGENT,
+)
+reduce_or = _reduction(
+    "reduce_or",
+    np.bitwise_or.reduce,
+    "accumulate_or",
+    lambda dtype: 0,
+    accepts=_BITS,
+    jvp=ZERO_TANGENT,
+)
+
+
+# Positions of extrema.
+
+
+def _arg_row(name: str, reference: Callable[..., Any]) -> Primitive:
+    def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
+        if x.dtype in dtypes.COMPLEX:
+            raise DTypeError(f"{name} is not defined for {x}")
+        shape = _reduced(name, x, (axis,))
+        if x.shape[axis] == 0:
+            raise ShapeError(f"{name} of an empty axis: {x}, axis {axis}")
+        return ArrayType(shape, dtype)
+
+    def batch(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        x = views.move_axis(inputs[0], dims[0] or 0, 0)
+        return [row(x, axis=params["axis"] + 1, dtype=params["dtype"])], [0]
+
+    def samples() -> Iterable[Sample]:
+        for position, dtype in enumerate(dtypes.SHORT_NAMES):
+            if dtype in dtypes.COMPLEX:
+                continue
+            x = families.random_array(dtype, (4, 5, 3), 41 + position, -3.0, 3.0)
+            yield Sample((x,), {"axis": position % 3, "dtype": dtypes.int64})
+
+    no_derivative: Marker = ZERO_TANGENT
+    row = Primitive(
+        name=name,
+        family="reduction",
+        types=types,
+        reference=lambda x, axis, dtype: np.asarray(reference(x, axis)).astype(dtype),
+        kernel=Template(name),
+        jvp=no_derivative,
+        transpose=NOT_LINEAR,
+        batch=batch,
+        samples=samples,
+        doc="The first position of the extremum; of the first NaN, if there is one.",
+    )
+    return row
+
+
+argmax = _arg_row("argmax", np.argmax)
+argmin = _arg_row("argmin", np.argmin)
+
+ROWS = (
+    reduce_sum,
+    reduce_prod,
+    reduce_max,
+    reduce_min,
+    reduce_and,
+    reduce_or,
+    argmax,
+    argmin,
+)

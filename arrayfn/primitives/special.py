@@ -1,0 +1,291 @@
+"""Elementwise exponentials, logarithms, trigonometric and special functions.
+
+Derivatives: Abramowitz and Stegun, Handbook of Mathematical Functions, chapters 4-7.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.special
+
+from arrayfn import dtypes
+from arrayfn.ir import Atom
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Tolerance, not_differentiable
+from arrayfn.primitives.families import elementwise
+
+_TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+_HALF_SQRT_PI = math.sqrt(math.pi) / 2.0
+_LN2 = math.log(2.0)
+_LN10 = math.log(10.0)
+
+
+
+def _one_minus(x: Atom) -> Atom:
+    return e.add(e.neg(x), 1)
+
+
+# Exponentials and logarithms.
+
+exp = elementwise(
+    "exp", np.exp, [lambda x, y: y], accepts=dtypes.INEXACT, cost=8
+)
+exp2 = elementwise(
+    "exp2", np.exp2, [lambda x, y: e.mul(y, _LN2)], accepts=dtypes.FLOATS, cost=8
+)
+expm1 = elementwise(
+    "expm1", np.expm1, [lambda x, y: e.add(y, 1)], accepts=dtypes.FLOATS, cost=12
+)
+log = elementwise(
+    "log",
+    np.log,
+    [lambda x, y: e.reciprocal(x)],
+    accepts=dtypes.INEXACT,
+    cost=10,
+    domain=(0.2, 4.0),
+)
+log2 = elementwise(
+    "log2",
+    np.log2,
+    [lambda x, y: e.reciprocal(e.mul(x, _LN2))],
+    accepts=dtypes.FLOATS,
+    cost=10,
+    domain=(0.2, 4.0),
+)
+log10 = elementwise(
+    "log10",
+    np.log10,
+    [lambda x, y: e.reciprocal(e.mul(x, _LN10))],
+    accepts=dtypes.FLOATS,
+    cost=10,
+    domain=(0.2, 4.0),
+)
+log1p = elementwise(
+    "log1p",
+    np.log1p,
+    [lambda x, y: e.reciprocal(e.add(x, 1))],
+    accepts=dtypes.FLOATS,
+    cost=12,
+    domain=(-0.6, 4.0),
+)
+logaddexp = elementwise(
+    "logaddexp",
+    np.logaddexp,
+    [
+        lambda x, y, z: exp(e.sub(x, z)),
+        lambda x, y, z: exp(e.sub(y, z)),
+    ],
+    arity=2,
+    accepts=dtypes.FLOATS,
+    cost=22,
+)
+logistic = elementwise(
+    "logistic",
+    scipy.special.expit,
+    [lambda x, y: e.mul(y, _one_minus(y))],
+    accepts=dtypes.FLOATS,
+    cost=12,
+)
+sqrt = elementwise(
+    "sqrt",
+    np.sqrt,
+    [lambda x, y: e.div(_half(x), y)],
+    accepts=dtypes.INEXACT,
+    cost=5,
+    domain=(0.3, 4.0),
+)
+rsqrt = elementwise(
+    "rsqrt",
+    lambda x: np.reciprocal(np.sqrt(x)),
+    [lambda x, y: e.mul(e.mul(y, -0.5), e.reciprocal(x))],
+    accepts=dtypes.FLOATS,
+    cost=8,
+    domain=(0.3, 4.0),
+)
+cbrt = elementwise(
+    "cbrt",
+    np.cbrt,
+    [lambda x, y: e.reciprocal(e.mul(e.square(y), 3))],
+    accepts=dtypes.FLOATS,
+    cost=14,
+    domain=(0.3, 4.0),
+)
+
+
+def _half(x: Atom) -> Atom:
+    return e.conversion.literal(0.5, x.type.dtype)
+
+
+# Trigonometric and hyperbolic functions.
+
+sin = elementwise(
+    "sin", np.sin, [lambda x, y: cos(x)], accepts=dtypes.INEXACT, cost=14
+)
+cos = elementwise(
+    "cos", np.cos, [lambda x, y: e.neg(sin(x))], accepts=dtypes.INEXACT, cost=14
+)
+tan = elementwise(
+    "tan",
+    np.tan,
+    [lambda x, y: e.add(e.square(y), 1)],
+    accepts=dtypes.INEXACT,
+    cost=18,
+    domain=(-1.2, 1.2),
+)
+asin = elementwise(
+    "asin",
+    np.arcsin,
+    [lambda x, y: rsqrt(_one_minus(e.square(x)))],
+    accepts=dtypes.FLOATS,
+    cost=14,
+    domain=(-0.9, 0.9),
+)
+acos = elementwise(
+    "acos",
+    np.arccos,
+    [lambda x, y: e.neg(rsqrt(_one_minus(e.square(x))))],
+    accepts=dtypes.FLOATS,
+    cost=14,
+    domain=(-0.9, 0.9),
+)
+atan = elementwise(
+    "atan",
+    np.arctan,
+    [lambda x, y: e.reciprocal(e.add(e.square(x), 1))],
+    accepts=dtypes.FLOATS,
+    cost=14,
+)
+atan2 = elementwise(
+    "atan2",
+    np.arctan2,
+    [
+        lambda x, y, z: e.div(y, e.add(e.square(x), e.square(y))),
+        lambda x, y, z: e.neg(e.div(x, e.add(e.square(x), e.square(y)))),
+    ],
+    arity=2,
+    accepts=dtypes.FLOATS,
+    cost=18,
+    domain=(0.3, 3.0),
+)
+sinh = elementwise(
+    "sinh", np.sinh, [lambda x, y: cosh(x)], accepts=dtypes.INEXACT, cost=14
+)
+cosh = elementwise(
+    "cosh", np.cosh, [lambda x, y: sinh(x)], accepts=dtypes.INEXACT, cost=14
+)
+tanh = elementwise(
+    "tanh",
+    np.tanh,
+    [lambda x, y: e.add(e.neg(e.square(y)), 1)],
+    accepts=dtypes.INEXACT,
+    cost=14,
+)
+asinh = elementwise(
+    "asinh",
+    np.arcsinh,
+    [lambda x, y: rsqrt(e.add(e.square(x), 1))],
+    accepts=dtypes.FLOATS,
+    cost=18,
+)
+acosh = elementwise(
+    "acosh",
+    np.arccosh,
+    [lambda x, y: rsqrt(e.sub(e.square(x), 1))],
+    accepts=dtypes.FLOATS,
+    cost=18,
+    domain=(1.2, 4.0),
+)
+atanh = elementwise(
+    "atanh",
+    np.arctanh,
+    [lambda x, y: e.reciprocal(_one_minus(e.square(x)))],
+    accepts=dtypes.FLOATS,
+    cost=14,
+    domain=(-0.9, 0.9),
+)
+
+
+# The error function and the gamma function.
+
+
+def _gaussian(x: Atom) -> Atom:
+    return e.mul(exp(e.neg(e.square(x))), _TWO_OVER_SQRT_PI)
+
+
+erf = elementwise(
+    "erf",
+    scipy.special.erf,
+    [lambda x, y: _gaussian(x)],
+    accepts=dtypes.FLOATS,
+    cost=14,
+)
+erfc = elementwise(
+    "erfc",
+    scipy.special.erfc,
+    [lambda x, y: e.neg(_gaussian(x))],
+    accepts=dtypes.FLOATS,
+    cost=18,
+    tolerance=Tolerance(float32=4e-6, float64=1e-14),
+)
+erfinv = elementwise(
+    "erfinv",
+    scipy.special.erfinv,
+    [lambda x, y: e.mul(exp(e.square(y)), _HALF_SQRT_PI)],
+    accepts=dtypes.FLOATS,
+    cost=20,
+    domain=(-0.95, 0.95),
+    tolerance=Tolerance(float32=4e-6, float64=1e-13),
+)
+lgamma = elementwise(
+    "lgamma",
+    scipy.special.gammaln,
+    [lambda x, y: digamma(x)],
+    accepts=dtypes.FLOATS,
+    cost=30,
+    domain=(0.3, 6.0),
+    tolerance=Tolerance(float32=1e-5, float64=1e-13),
+)
+digamma = elementwise(
+    "digamma",
+    scipy.special.digamma,
+    not_differentiable("the trigamma function is not a primitive yet"),
+    accepts=dtypes.FLOATS,
+    cost=30,
+    domain=(0.3, 6.0),
+    tolerance=Tolerance(float32=1e-5, float64=1e-13),
+)
+
+ROWS = (
+    exp,
+    exp2,
+    expm1,
+    log,
+    log2,
+    log10,
+    log1p,
+    logaddexp,
+    logistic,
+    sqrt,
+    rsqrt,
+    cbrt,
+    sin,
+    cos,
+    tan,
+    asin,
+    acos,
+    atan,
+    atan2,
+    sinh,
+    cosh,
+    tanh,
+    asinh,
+    acosh,
+    atanh,
+    erf,
+    erfc,
+    erfinv,
+    lgamma,
+    digamma,
+)

@@ -1,0 +1,1 @@
+"""Transformations of Programs: each takes a Program and gives a Program."""

@@ -1,0 +1,99 @@
+"""Batching: a Program to the Program that maps it along a new axis of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import views
+from arrayfn.primitives.base import THROUGH_BODY, Dim, Marker, Primitive
+
+
+def batch(
+    program: Program, size: int, in_dims: Sequence[Dim], out_dims: Sequence[Dim]
+) -> Program:
+    """``program`` mapped ``size`` times along axes ``in_dims`` of its inputs.
+
+    Outputs are mapped along ``out_dims``, repeated where they do not vary; an output
+    whose dim is None must not vary.
+    """
+    builder = ProgramBuilder(f"batched_{program.name}")
+    with builder:
+        inputs = [
+            builder.input(mapped_type(t, size, dim))
+            for t, dim in zip(program.input_types, in_dims, strict=True)
+        ]
+        outputs, dims = emit_batched(builder, program, size, inputs, in_dims)
+        placed = [
+            place(size, x, dim, wanted)
+            for x, dim, wanted in zip(outputs, dims, out_dims, strict=True)
+        ]
+    return builder.build(placed)
+
+
+def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
+    """``type`` with a mapped axis of extent ``size`` put in at ``dim``."""
+    if dim is None:
+        return type
+    shape = (*type.shape[:dim], size, *type.shape[dim:])
+    return ArrayType(shape, type.dtype, weak=type.weak)
+
+
+def place(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
+    """``x``, mapped along ``dim``, with its mapped axis at ``wanted``."""
+    if wanted is None:
+        return x
+    return views.move_axis(views.batched(size, x, dim), 0, wanted)
+
+
+def emit_batched(
+    builder: ProgramBuilder,
+    program: Program,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+) -> tuple[list[Atom], list[Dim]]:
+    """Emit ``program`` mapped along ``dims`` of ``inputs``; its outputs and their dims."""
+    values = builder.bind_inputs(program, inputs)
+    mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
+    for equation in program.equations:
+        builder.source = equation.source
+        given = [_dim(a, mapped) for a in equation.inputs]
+        if all(dim is None for dim in given):
+            builder.replay(equation, values)
+            continue
+        operands = [rename(a, values) for a in equation.inputs]
+        outputs, output_dims = _apply_rule(equation, size, operands, given)
+        values.update(zip(equation.outputs, outputs, strict=True))
+        mapped.update(zip(equation.outputs, output_dims, strict=True))
+    outputs = [rename(a, values) for a in program.outputs]
+    return outputs, [_dim(a, mapped) for a in program.outputs]
+
+
+def _apply_rule(
+    equation: Equation, size: int, operands: Sequence[Atom], dims: Sequence[Dim]
+) -> tuple[Sequence[Atom], Sequence[Dim]]:
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if row.batch == THROUGH_BODY:
+        # Map every operand, so that the rules that come with the body agree.
+        params = {
+            key: _fully_batched(value, size) if isinstance(value, Program) else value
+            for key, value in equation.params.items()
+        }
+        full = [views.batched(size, x, d) for x, d in zip(operands, dims, strict=True)]
+        result = row(*full, **params)
+        outputs = result if isinstance(result, tuple) else (result,)
+        return outputs, [0] * len(outputs)
+    assert not isinstance(row.batch, Marker)
+    return row.batch(size, operands, dims, **equation.params)
+
+
+def _fully_batched(program: Program, size: int) -> Program:
+    ins, outs = [0] * len(program.inputs), [0] * len(program.outputs)
+    return batch(program, size, ins, outs)
+
+
+def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:
+    return mapped.get(atom) if isinstance(atom, Var) else None

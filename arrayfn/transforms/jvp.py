@@ -1,0 +1,96 @@
+"""Forward mode: a Program to the Program of its values and tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.errors import DifferentiationError
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    LINEAR,
+    THROUGH_BODY,
+    ZERO_TANGENT,
+    Marker,
+    Primitive,
+)
+
+
+def jvp(program: Program, wrt: Sequence[bool]) -> Program:
+    """The Program (inputs, tangents of the inputs in ``wrt``) -> (outputs, tangents).
+
+    An output that does not vary has a tangent of zeros.
+    """
+    builder = ProgramBuilder(f"jvp_{program.name}")
+    with builder:
+        primals = [builder.input(t) for t in program.input_types]
+        tangents = [
+            builder.input(v.type) if wanted else None
+            for v, wanted in zip(primals, wrt, strict=True)
+        ]
+        outputs, output_tangents = push_forward(builder, program, primals, tangents)
+        dense = [
+            views.broadcast_literal(0, y.type) if t is None else t
+            for y, t in zip(outputs, output_tangents, strict=True)
+        ]
+    return builder.build([*outputs, *dense])
+
+
+def push_forward(
+    builder: ProgramBuilder,
+    program: Program,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+) -> tuple[list[Atom], list[Atom | None]]:
+    """Emit ``program`` at ``primals``, and its tangents; None is a tangent of zero."""
+    values = builder.bind_inputs(program, primals)
+    varies: dict[Var, Atom] = {
+        var: tangent
+        for var, tangent in zip(program.inputs, tangents, strict=True)
+        if tangent is not None
+    }
+    for equation in program.equations:
+        builder.source = equation.source
+        given = [_tangent(a, varies) for a in equation.inputs]
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if all(t is None for t in given):
+            builder.replay(equation, values)
+            continue
+        if row.jvp == THROUGH_BODY:
+            operands = [rename(a, values) for a in equation.inputs]
+            body = equation.params["body"]
+            outputs, results = push_forward(builder, body, operands, given)
+            values.update(zip(equation.outputs, outputs, strict=True))
+        else:
+            builder.replay(equation, values)
+            results = _apply_rule(equation, row, values, given)
+        for var, tangent in zip(equation.outputs, results, strict=True):
+            if tangent is not None:
+                varies[var] = tangent
+    outputs = [rename(a, values) for a in program.outputs]
+    return outputs, [_tangent(a, varies) for a in program.outputs]
+
+
+def _apply_rule(
+    equation: Equation,
+    row: Primitive,
+    values: dict[Var, Atom],
+    tangents: Sequence[Atom | None],
+) -> Sequence[Atom | None]:
+    if row.jvp == ZERO_TANGENT:
+        return [None] * len(equation.outputs)
+    if row.jvp == LINEAR:
+        return [row(*[t for t in tangents if t is not None], **equation.params)]
+    if isinstance(row.jvp, Marker):
+        raise DifferentiationError(
+            f"{row.name} has no derivative: {row.jvp.reason}", equation.source
+        )
+    primals = [rename(a, values) for a in equation.inputs]
+    outputs = [rename(v, values) for v in equation.outputs]
+    return row.jvp(primals, outputs, tangents, **equation.params)
+
+
+def _tangent(atom: Atom, varies: dict[Var, Atom]) -> Atom | None:
+    return varies.get(atom) if isinstance(atom, Var) else None
