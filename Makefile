@@ -51,7 +51,7 @@ bench: $(call installed,bench)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(call installed,docs)
-	$(BIN)/mkdocs build --strict $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 notebooks: $(call installed,notebooks)
 	$(BIN)/jupyter execute $(ARGS) $(wildcard notebooks/*.ipynb)

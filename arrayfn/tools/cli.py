@@ -1,0 +1,60 @@
+"""The command line: ``python -m arrayfn COMMAND``, or ``arrayfn COMMAND``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from arrayfn.errors import BackendError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="arrayfn", description="Compile pure functions of arrays."
+    )
+    commands = top.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser(
+        "demo",
+        help="train a digit classifier and show what was compiled",
+        description="Train a classifier of handwritten digits, then show its Program, "
+        "one of its kernels, and its speed beside NumPy's.",
+    )
+    demo.add_argument(
+        "--device", default="cpu", help="cpu (default), cuda or reference"
+    )
+    demo.add_argument(
+        "--epochs", type=int, default=30, help="passes over the data (30)"
+    )
+    demo.add_argument(
+        "--plot",
+        type=Path,
+        default=Path("loss.png"),
+        metavar="FILE",
+        help="where to write the loss curve (loss.png)",
+    )
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    chosen = parser().parse_args(arguments)
+    try:
+        # Its libraries are an extra, without which other commands still work.
+        demo = importlib.import_module("arrayfn.tools.demo")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("arrayfn"):
+            raise
+        print(
+            f"arrayfn demo needs {error.name}: pip install 'arrayfn[demo]'",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        return demo.run(chosen.device, chosen.epochs, chosen.plot)
+    except BackendError as error:
+        print(f"arrayfn demo: {error}", file=sys.stderr)
+        return 2
