@@ -1,13 +1,14 @@
 """The textual form of Programs: the printer. ``ir_text`` parses it back.
 
-    program loss(w: f32[784,10], x: f32[128,784]) -> (f32[128,10]) {
-      a: f32[128,10] = dot_general(x, w) {contract=((1,),(0,))}     # train.py:14
-      return a
-    }
+program loss(w: f32[784,10], x: f32[128,784]) -> (f32[128,10]) {
+  a: f32[128,10] = dot_general(x, w) {contract=((1,),(0,))}     # train.py:14
+  return a
+}
 """
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ _COMMENT_COLUMN = 64
 
 
 def variable_names() -> Iterator[str]:
-    """a, b, ..., z, aa, ab, ... without Python's keywords."""
+    """a, b, ..., z, aa, ab, ... without keywords."""
     for number in count():
         name = ""
         while True:
@@ -36,7 +37,10 @@ def variable_names() -> Iterator[str]:
             yield name
 
 
-_RESERVED = frozenset({"as", "if", "in", "is", "or", "program", "return", "inf", "nan"})
+# Python's keywords, the text form's, and what it would read as numbers.
+_RESERVED = frozenset(
+    {*keyword.kwlist, "program", "constants", "inf", "nan", "infj", "nanj"}
+)
 
 
 def format_program(program: Program, comments: bool = True) -> str:
@@ -84,25 +88,22 @@ def _equation_lines(
             nested.append((key, value))
         else:
             plain.append(f"{key}={format_param(value)}")
-    if plain or nested:
-        text += " {" + ", ".join(plain)
-        if not nested:
-            text += "}"
+    if plain:
+        text += " {" + ", ".join(plain) + "}"
     if comments and equation.source is not None:
         text = f"{text:<{_COMMENT_COLUMN}}  # {equation.source}"
     lines = [text]
-    for position, (key, value) in enumerate(nested):
+    for key, value in nested:
         inner = _program_lines(value, f"{key} = program ", comments)
         lines += ["    " + line for line in inner]
-        if position == len(nested) - 1:
-            lines.append("  }")
     return lines
 
 
 def _atom(atom: Atom, names: dict[Var, str]) -> str:
     if hasattr(atom, "value"):
         weak = "~" if atom.type.weak else ""
-        return f"{atom.value!r}:{weak}{short_name(atom.type.dtype)}"
+        value = format_param(atom.value)  # type: ignore[union-attr]
+        return f"{value}:{weak}{short_name(atom.type.dtype)}"
     return names[atom]  # type: ignore[index]
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from arrayfn.builder import current_builder
 from arrayfn.dtypes import DType, PythonScalar
-from arrayfn.errors import ArrayfnError
+from arrayfn.errors import ArrayfnError, user_location
 from arrayfn.ir import ArrayType, Atom, Literal, Params, Var
 
 Array = np.ndarray[Any, Any]
@@ -127,9 +127,7 @@ class Body:
     """A primitive that means what the Program ``params["body"]`` computes."""
 
 
-KernelForm = (
-    Scalar | Convert | View | Reduction | Template | Contraction | Body
-)
+KernelForm = Scalar | Convert | View | Reduction | Template | Contraction | Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +174,8 @@ class Primitive:
         try:
             result = self.types(*[a.type for a in inputs], **params)
         except ArrayfnError as error:
-            if error.location is None:
-                location = current_builder().source
-                if location is not None:
-                    raise type(error)(str(error), location) from None
+            if error.location is None and (location := user_location()) is not None:
+                raise type(error)(str(error), location) from None
             raise
         return result if isinstance(result, tuple) else (result,)
 
