@@ -23,6 +23,11 @@ class Engine:
         self._lock = threading.Lock()
         self._execution: Any = None
         self._loaded: set[str] = set()
+        self._addresses: dict[str, int] = {}
+
+    def find(self, symbol: str) -> int | None:
+        """The address of a symbol of loaded code, or None."""
+        return self._addresses.get(symbol)
 
     def load(self, key: str, code: bytes, symbols: tuple[str, ...]) -> list[int]:
         """Load ``code`` once per ``key``; the addresses of its ``symbols``."""
@@ -37,6 +42,7 @@ class Engine:
         if not all(addresses):
             missing = symbols[addresses.index(0)]
             raise RuntimeError(f"object code {key} does not define {missing}")
+        self._addresses.update(zip(symbols, addresses, strict=True))
         return addresses
 
 

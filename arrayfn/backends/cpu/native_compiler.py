@@ -124,7 +124,7 @@ class _Routine:
             self.emit("ret i64 0")
         signature = ", ".join(f"i64 %{name}.in" for name in self.parameters)
         head = f"define i64 @{PREFIX}{self.node.name}({signature}) nounwind {{"
-        return "\n".join([head, "entry:", *self.entry, *self.body, "}"])
+        return "\n".join([head, ".entry:", *self.entry, *self.body, "}"])
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
         """An error at ``node``."""
@@ -139,7 +139,7 @@ class _Routine:
     def fresh(self) -> str:
         """A new operand name."""
         self.count += 1
-        return f"%v{self.count}"
+        return f"%.v{self.count}"
 
     def value_of(self, instruction: str) -> str:
         """Append an instruction with a result; its operand."""
@@ -150,7 +150,7 @@ class _Routine:
     def label(self) -> str:
         """A new block label."""
         self.count += 1
-        return f"b{self.count}"
+        return f".b{self.count}"
 
     def branch(self, label: str) -> None:
         """End the block with a jump."""
@@ -283,7 +283,7 @@ class _Routine:
     def short_circuit(self, op: ast.boolop, values: list[ast.expr]) -> str:
         """``and`` and ``or``: later operands run only if they matter."""
         self.count += 1
-        slot = f"%truth{self.count}"
+        slot = f"%.truth{self.count}"
         self.entry.append(f"  {slot} = alloca i1")
         after = self.label()
         for position, value in enumerate(values):

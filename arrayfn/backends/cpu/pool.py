@@ -241,3 +241,13 @@ def pool_leave(pool: int) -> int:
     """Give the pool back."""
     atomic_store(pool + OWNER, 0)
     return 0
+
+
+@native
+def pool_resize(pool: int, threads: int) -> int:
+    """Change the number of threads, between plans."""
+    while pool_enter(pool) == 0:
+        sched_yield()
+    store(pool + THREADS, threads)
+    pool_leave(pool)
+    return 0

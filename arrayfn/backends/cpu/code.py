@@ -1,0 +1,180 @@
+"""From kernels to addresses: the cache, the compiler when it misses, the engine.
+
+``kernel_addresses`` is the one place where a cache miss imports Numba. Numba's front end
+holds the GIL, LLVM does not: while one kernel is optimised, the next is lowered.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import arrayfn
+from arrayfn.backends.cpu import native_compiler, target
+from arrayfn.backends.cpu.engine import ENGINE
+from arrayfn.backends.cpu.object_cache import (
+    ObjectCache,
+    content_key,
+    default_directory,
+)
+from arrayfn.lowering.plan import Kernel
+
+_COMPILER: Final = "arrayfn.backends.cpu.compiler"
+_CODE_SOURCES: Final = (
+    "lowering/scalars*",
+    "lowering/scalars/*",
+    "backends/*scalars*",
+    "backends/cpu/compiler.py",
+    "backends/cpu/native_compiler.py",
+    "backends/cpu/target.py",
+)
+_LOCK = threading.RLock()
+_caches: dict[Path, ObjectCache] = {}
+
+
+def object_cache() -> ObjectCache:
+    """The cache in the directory that the environment names now."""
+    directory = default_directory()
+    with _LOCK:
+        if directory not in _caches:
+            _caches[directory] = ObjectCache(directory)
+        return _caches[directory]
+
+
+@cache
+def _versions() -> str:
+    """What code depends on besides its source: compilers, processor, arrayfn itself.
+
+    arrayfn counts by the content of the files that determine generated code, so that
+    an edited checkout never meets code of its past.
+    """
+    root = Path(arrayfn.__path__[0])
+    sources = {path for pattern in _CODE_SOURCES for path in root.glob(pattern)}
+    texts = [path.read_text("utf-8") for path in sorted(sources) if path.suffix == ".py"]
+    return content_key(
+        target.LLVM_VERSION,
+        target.LLVMLITE_VERSION,
+        _numba_version(),
+        str(target.host()),
+        *texts,
+    )
+
+
+def _numba_version() -> str:
+    """Numba's version, from its package folder: it is not imported for that."""
+    specification = importlib.util.find_spec("numba")
+    if specification is None or specification.origin is None:
+        return ""
+    file = Path(specification.origin).with_name("_version.py")
+    return file.read_text("utf-8")
+
+
+def kernel_key(kernel: Kernel) -> str:
+    """The cache key of a kernel's object code."""
+    signature = ",".join(parameter.kind for parameter in kernel.parameters)
+    return content_key("kernel", kernel.key, signature, _versions())
+
+
+def _symbol(key: str) -> str:
+    return f"arrayfn_kernel_{key[:32]}"
+
+
+def kernel_addresses(kernels: Iterable[Kernel]) -> dict[str, int]:
+    """The entry address of each kernel, by its name. Equal kernels share one."""
+    by_key: dict[str, Kernel] = {}
+    keys: dict[str, str] = {}
+    for kernel in kernels:
+        keys[kernel.name] = key = kernel_key(kernel)
+        by_key.setdefault(key, kernel)
+    known = {key: ENGINE.find(_symbol(key)) for key in by_key}
+    missing = {key: by_key[key] for key, address in known.items() if address is None}
+    addresses = {key: address for key, address in known.items() if address is not None}
+    if missing:
+        with _LOCK:
+            addresses |= _load(missing)
+    return {name: addresses[key] for name, key in keys.items()}
+
+
+def _load(kernels: dict[str, Kernel]) -> dict[str, int]:
+    store = object_cache()
+    codes = {key: store.get(key) for key in kernels}
+    missing = {key: kernels[key] for key, code in codes.items() if code is None}
+    if missing:
+        compiled = _compile(missing)
+        for key, code in compiled.items():
+            store.put(key, code)
+        store.evict()
+        codes |= compiled
+    return {
+        key: ENGINE.load(key, code, (_symbol(key),))[0]
+        for key, code in codes.items()
+        if code is not None
+    }
+
+
+class _Optimiser(threading.Thread):
+    """LLVM's part of a compilation, beside the front end's next kernel."""
+
+    def __init__(self, key: str, text: str, slots: threading.Semaphore) -> None:
+        super().__init__(name=f"arrayfn-llvm-{key[:8]}")
+        self.key = key
+        self.text = text
+        self.slots = slots
+        self.code: bytes | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Compile; an error is kept for the thread that waits."""
+        try:
+            with self.slots:
+                self.code = target.compile_vectorized(self.text)
+        except Exception as error:
+            self.error = error
+
+    def result(self) -> bytes:
+        """Wait for the object code."""
+        self.join()
+        if self.code is None:
+            raise self.error or RuntimeError("the compilation was abandoned")
+        return self.code
+
+
+def _compile(kernels: dict[str, Kernel]) -> dict[str, bytes]:
+    """Compile kernels, LLVM in threads of its own."""
+    compiler = importlib.import_module(_COMPILER)
+    if len(kernels) == 1:
+        ((key, kernel),) = kernels.items()
+        return {key: target.compile_vectorized(_ir(compiler, kernel, key))}
+    slots = threading.Semaphore(2)
+    workers: list[_Optimiser] = []
+    for key, kernel in kernels.items():
+        worker = _Optimiser(key, _ir(compiler, kernel, key), slots)
+        worker.start()
+        workers.append(worker)
+    return {worker.key: worker.result() for worker in workers}
+
+
+def _ir(compiler: Any, kernel: Kernel, key: str) -> str:
+    text = compiler.kernel_ir(
+        kernel.source, kernel.name, kernel.parameters, _symbol(key)
+    )
+    return str(text)
+
+
+def native_addresses(modules: Sequence[ModuleType], symbols: tuple[str, ...]) -> list[int]:
+    """Compile (or find) the native routines of ``modules``; addresses of ``symbols``."""
+    sources = [Path(str(module.__file__)).read_text("utf-8") for module in modules]
+    key = content_key("native", *sources, _versions())
+
+    def compile_native() -> bytes:
+        text = native_compiler.compile_modules(modules, target.host().triple)
+        return target.compile_quickly(text)
+
+    with _LOCK:
+        code = object_cache().get_or_compile(key, compile_native)
+        return ENGINE.load(key, code, symbols)

@@ -1,0 +1,122 @@
+"""Plans that can be called: ``bind`` makes an Executable of a plan and its kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn.backends.cpu import runner
+from arrayfn.backends.cpu.blas import blas, provider_arguments
+from arrayfn.backends.cpu.code import kernel_addresses
+from arrayfn.backends.cpu.image import Entry, encode
+from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
+from arrayfn.errors import ArgumentError, BackendError
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A plan, ready to run. Its entries are builtin functions of the flat inputs.
+
+    ``call(*inputs)`` returns a tuple of new arrays, ``call_single(*inputs)`` the only one.
+    ``call_into(*inputs, *outputs)`` writes into given arrays and returns 0. Inputs are
+    ndarrays exactly as the plan's types say (layout and alignment included), or Python
+    numbers for weakly typed rank-0 inputs. If one does not fit nothing is run, and the
+    result is the ``int`` 1 + its number. Calls are safe from several threads at once.
+    """
+
+    plan: ExecutionPlan
+    input_types: tuple[ArrayType, ...]
+    output_types: tuple[ArrayType, ...]
+    call: Callable[..., tuple[Array, ...] | int]
+    call_single: Callable[..., Array | int]
+    call_into: Callable[..., int]
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Array, ...]:
+        """Run on a flat sequence of inputs; raises ArgumentError if one does not fit."""
+        result = self.call(*inputs)
+        if isinstance(result, int):
+            raise ArgumentError(self.mismatch(inputs, result - 1))
+        return result
+
+    def mismatch(self, inputs: Sequence[Any], number: int) -> str:
+        """Why input ``number`` does not fit, in words."""
+        if len(inputs) != len(self.input_types):
+            return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
+        given = inputs[number]
+        wanted = f"argument {number} is to be {self.input_types[number]}"
+        if type(given) is not np.ndarray:
+            return f"{wanted}, not a {type(given).__name__}"
+        steps = ",".join(map(str, given.strides))
+        aligned = "" if given.flags.aligned else ", not aligned"
+        return (
+            f"{wanted}, not an array of {given.dtype} with shape {given.shape} and "
+            f"strides of {steps or 'no'} bytes{aligned}"
+        )
+
+
+def bind(
+    plan: ExecutionPlan,
+    kernels: Iterable[Kernel | LibraryKernel],
+    constants: Sequence[Array] = (),
+) -> Executable:
+    """Compile or load the kernels of ``plan`` and make it callable.
+
+    ``constants`` are the plan's constant buffers, by index: C-ordered unless their types
+    say otherwise. They are kept, not copied. Raises BackendError for a plan that this
+    runtime cannot run.
+    """
+    process = runtime()
+    entries = _entries(kernels, process)
+    missing = {step.kernel for step in plan.steps} - entries.keys()
+    if missing:
+        raise BackendError(f"the plan calls kernels it does not have: {sorted(missing)}")
+    addresses = [int(c.__array_interface__["data"][0]) for c in constants]
+    words = encode(plan, entries, addresses, process)
+    kept = (words, tuple(constants), plan)
+    address = int(words.__array_interface__["data"][0])
+    words[runner.KEEPALIVE // 8] = id(kept)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    capsule = new_capsule(address, None, process.symbols["image_free"])
+    entry = {name: new_builtin(m, capsule) for name, m in process.methods.items()}
+    types = {kind: _types(plan, kind) for kind in ("input", "output")}
+    return Executable(
+        plan=plan,
+        input_types=types["input"],
+        output_types=types["output"],
+        call=entry["call_tuple"],
+        call_single=entry["call_single"],
+        call_into=entry["call_into"],
+    )
+
+
+def _types(plan: ExecutionPlan, kind: str) -> tuple[ArrayType, ...]:
+    found = {b.index: b.type for b in plan.buffers if b.kind == kind}
+    return tuple(found[index] for index in sorted(found))
+
+
+def _entries(
+    kernels: Iterable[Kernel | LibraryKernel], process: Runtime
+) -> Mapping[str, Entry]:
+    """The entry of each kernel, by its name."""
+    entries: dict[str, Entry] = {}
+    sources: list[Kernel] = []
+    for kernel in kernels:
+        if isinstance(kernel, Kernel):
+            sources.append(kernel)
+        else:
+            prefix = provider_arguments(kernel.provider)
+            entries[kernel.name] = Entry(process.symbols["gemm_tiles_run"], prefix)
+            library = blas()
+            words = (ctypes.c_int64 * 2).from_address(process.blas)
+            words[:] = (library.get_threads, library.set_threads)
+    for name, address in kernel_addresses(sources).items():
+        entries[name] = Entry(address)
+    return entries

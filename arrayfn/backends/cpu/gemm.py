@@ -1,0 +1,243 @@
+"""Matrix products through BLAS: the native routine behind the ``gemm_*`` providers.
+
+A work item is one tile of the output (``lowering.gemm_tiles``), computed by one
+single-threaded call of BLAS: GEMM, or GEMV where the tile is a row or a column. Row-major
+``C = A B`` is column-major ``C^T = B^T A^T``, so the operands are swapped. BLAS's
+functions are called by address, with 32-bit integers by reference as in Fortran.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arrayfn.backends.cpu.native import (
+    CFunction,
+    call,
+    load,
+    native,
+    stack,
+    store,
+    store_i32,
+    store_u8,
+)
+
+memset = CFunction("memset", 3)
+
+# Arguments: four words that name the BLAS, then those of ``gemm_parameters``.
+GEMM: Final = 0
+GEMV: Final = 8
+ONE: Final = 16  # the bits of 1 in the dtype, in one word
+ITEM_BYTES: Final = 24
+A: Final = 32
+B: Final = 40
+C: Final = 48
+M: Final = 56
+N: Final = 64
+K: Final = 72
+LDA: Final = 80
+LDB: Final = 88
+LDC: Final = 96
+TRANSPOSE_A: Final = 104
+TRANSPOSE_B: Final = 112
+BATCH: Final = 120
+BATCH_STRIDE_A: Final = 128
+BATCH_STRIDE_B: Final = 136
+BATCH_STRIDE_C: Final = 144
+TILE_M: Final = 152
+TILE_N: Final = 160
+
+LETTER_N: Final = ord("N")
+LETTER_T: Final = ord("T")
+LETTER_C: Final = ord("C")
+
+
+@native
+def at_least(value: int, least: int) -> int:
+    """The greater of two integers."""
+    if value < least:
+        return least
+    return value
+
+
+@native
+def letter(transpose: int) -> int:
+    """BLAS's name of a transposition."""
+    if transpose == 0:
+        return LETTER_N
+    if transpose == 1:
+        return LETTER_T
+    return LETTER_C
+
+
+@native
+def gemm_tiles_run(arguments: int, begin: int, end: int) -> int:
+    """Compute tiles ``begin`` to ``end``."""
+    m = load(arguments + M)
+    n = load(arguments + N)
+    tile_m = load(arguments + TILE_M)
+    tile_n = load(arguments + TILE_N)
+    rows = (m + tile_m - 1) // tile_m
+    columns = (n + tile_n - 1) // tile_n
+    for item in range(begin, end):
+        problem = item // (rows * columns)
+        row = (item // columns) % rows * tile_m
+        column = item % columns * tile_n
+        height = m - row
+        if height > tile_m:
+            height = tile_m
+        width = n - column
+        if width > tile_n:
+            width = tile_n
+        gemm_tile(arguments, problem, row, column, height, width)
+    return 0
+
+
+@native
+def gemm_tile(
+    arguments: int, problem: int, row: int, column: int, height: int, width: int
+) -> int:
+    """Compute the tile of ``height`` by ``width`` at ``row`` and ``column``."""
+    size = load(arguments + ITEM_BYTES)
+    transpose_a = load(arguments + TRANSPOSE_A)
+    transpose_b = load(arguments + TRANSPOSE_B)
+    a = problem * load(arguments + BATCH_STRIDE_A)
+    b = problem * load(arguments + BATCH_STRIDE_B)
+    c = problem * load(arguments + BATCH_STRIDE_C)
+    if transpose_a:
+        a += row
+    else:
+        a += row * load(arguments + LDA)
+    if transpose_b:
+        b += column * load(arguments + LDB)
+    else:
+        b += column
+    c += row * load(arguments + LDC) + column
+    a = load(arguments + A) + a * size
+    b = load(arguments + B) + b * size
+    c = load(arguments + C) + c * size
+    if transpose_a < 2 and transpose_b < 2:
+        if width == 1:
+            x_step = load(arguments + LDB)
+            if transpose_b:
+                x_step = 1
+            return matrix_vector(
+                arguments,
+                1 - transpose_a,
+                a,
+                load(arguments + LDA),
+                b,
+                x_step,
+                c,
+                load(arguments + LDC),
+                height,
+            )
+        if height == 1:
+            x_step = 1
+            if transpose_a:
+                x_step = load(arguments + LDA)
+            ldb = load(arguments + LDB)
+            return matrix_vector(
+                arguments, transpose_b, b, ldb, a, x_step, c, 1, width
+            )
+    return matrix_matrix(arguments, a, b, c, height, width)
+
+
+@native
+def matrix_matrix(
+    arguments: int, a: int, b: int, c: int, height: int, width: int
+) -> int:
+    """One GEMM."""
+    ints = stack(3)
+    letters = stack(1)
+    one = stack(2)
+    zero = stack(2)
+    store_i32(ints, width)
+    store_i32(ints + 4, height)
+    store_i32(ints + 8, load(arguments + K))
+    store_i32(ints + 12, at_least(load(arguments + LDB), 1))
+    store_i32(ints + 16, at_least(load(arguments + LDA), 1))
+    store_i32(ints + 20, at_least(load(arguments + LDC), 1))
+    store_u8(letters, letter(load(arguments + TRANSPOSE_B)))
+    store_u8(letters + 1, letter(load(arguments + TRANSPOSE_A)))
+    store(one, load(arguments + ONE))
+    store(one + 8, 0)
+    store(zero, 0)
+    store(zero + 8, 0)
+    call(
+        load(arguments + GEMM),
+        letters,
+        letters + 1,
+        ints,
+        ints + 4,
+        ints + 8,
+        one,
+        b,
+        ints + 12,
+        a,
+        ints + 16,
+        zero,
+        c,
+        ints + 20,
+    )
+    return 0
+
+
+@native
+def matrix_vector(
+    arguments: int,
+    transposed: int,
+    matrix: int,
+    step: int,
+    x: int,
+    x_step: int,
+    y: int,
+    y_step: int,
+    length: int,
+) -> int:
+    """One GEMV: ``y`` of ``length`` from K elements of ``x``.
+
+    The matrix is row-major with rows ``step`` apart: [length, K] if ``transposed`` (as
+    BLAS sees it), else [K, length]. ``y`` is zeroed first, for some versions of BLAS keep
+    a NaN of the old ``y`` where ``beta`` is zero.
+    """
+    k = load(arguments + K)
+    size = load(arguments + ITEM_BYTES)
+    if y_step == 1:
+        memset(y, 0, length * size)
+    else:
+        for i in range(length):
+            memset(y + i * y_step * size, 0, size)
+    if k == 0:
+        return 0
+    ints = stack(3)
+    letters = stack(1)
+    one = stack(2)
+    rows = length
+    columns = k
+    store_u8(letters, LETTER_N)
+    if transposed:
+        rows = k
+        columns = length
+        store_u8(letters, LETTER_T)
+    store_i32(ints, rows)
+    store_i32(ints + 4, columns)
+    store_i32(ints + 8, at_least(step, at_least(rows, 1)))
+    store_i32(ints + 12, at_least(x_step, 1))
+    store_i32(ints + 16, at_least(y_step, 1))
+    store(one, load(arguments + ONE))
+    store(one + 8, 0)
+    call(
+        load(arguments + GEMV),
+        letters,
+        ints,
+        ints + 4,
+        one,
+        matrix,
+        ints + 8,
+        x,
+        ints + 12,
+        one,
+        y,
+        ints + 16,
+    )
+    return 0

@@ -1,0 +1,230 @@
+"""What all executables of a process share: native routines, thread pool, heap.
+
+``runtime()`` makes it on first use. ``set_num_threads`` and ``get_num_threads`` govern
+the pool; the default is ``ARRAYFN_NUM_THREADS``, else the processors this process may use.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cpu import entry, gemm, heap, pool, runner
+from arrayfn.backends.cpu.code import native_addresses
+from arrayfn.backends.cpu.native_compiler import PREFIX
+from arrayfn.errors import ArgumentError
+
+THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
+_MODULES: Final = (heap, pool, runner, entry, gemm)
+_SYMBOLS: Final = (
+    "pool_reset",
+    "pool_stop",
+    "pool_resize",
+    "call_tuple",
+    "call_single",
+    "call_into",
+    "image_free",
+    "handler_malloc",
+    "handler_calloc",
+    "handler_realloc",
+    "handler_free",
+    "gemm_tiles_run",
+)
+METH_FASTCALL: Final = 0x80
+SPINS: Final = 2000
+HEAP_LIMIT: Final = 512 << 20
+MADV_HUGEPAGE: Final = 14
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _MemoryHandler(ctypes.Structure):
+    """NumPy's ``PyDataMem_Handler``, version 1 (NEP 49)."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("malloc", ctypes.c_void_p),
+        ("calloc", ctypes.c_void_p),
+        ("realloc", ctypes.c_void_p),
+        ("free", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Addresses of the native routines and of the process's pool, heap and BLAS words."""
+
+    symbols: dict[str, int]
+    pool: int
+    heap: int
+    blas: int
+    memory_handler: int
+    numpy_api: int
+    methods: dict[str, _MethodDef]
+    keepalive: tuple[Any, ...]
+
+    def routine(self, name: str) -> Any:
+        """A native routine as a callable of integers; the GIL stays held."""
+        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+        return prototype(self.symbols[name])
+
+
+def usable_cpus() -> int:
+    """The processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_threads() -> int:
+    """The number of threads to begin with."""
+    text = os.environ.get(THREADS_VARIABLE)
+    if text is None:
+        return min(usable_cpus(), pool.MAX_THREADS)
+    if not text.isdecimal() or not 1 <= int(text) <= pool.MAX_THREADS:
+        raise ArgumentError(
+            f"{THREADS_VARIABLE}={text!r}: it is a number from 1 to {pool.MAX_THREADS}"
+        )
+    return int(text)
+
+
+def _immortal(size: int) -> int:
+    """Zeroed memory, aligned to a page, that outlives the interpreter's objects."""
+    libc = ctypes.CDLL(None)
+    libc.posix_memalign.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+    address = ctypes.c_void_p()
+    if libc.posix_memalign(ctypes.byref(address), 4096, size) or not address.value:
+        raise MemoryError
+    ctypes.memset(address, 0, size)
+    return address.value
+
+
+def _numpy_api() -> int:
+    """The address of NumPy's table of C functions."""
+    capsule = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype = ctypes.c_void_p
+    pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    return int(pointer(capsule, None))
+
+
+def _heap_limit() -> int:
+    try:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return HEAP_LIMIT
+    return min(HEAP_LIMIT, physical // 16)
+
+
+def _word(address: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(address)
+
+
+_lock = threading.RLock()
+
+
+@cache
+def runtime() -> Runtime:
+    """The process's runtime. The first call loads the native routines."""
+    with _lock:
+        return _make()
+
+
+def _make() -> Runtime:
+    names = tuple(PREFIX + name for name in _SYMBOLS)
+    symbols = dict(zip(_SYMBOLS, native_addresses(_MODULES, names), strict=True))
+    the_pool = _immortal(pool.POOL_BYTES)
+    the_heap = _immortal(heap.HEAP_BYTES)
+    _word(the_heap + heap.LIMIT).value = _heap_limit()
+    if os.uname().sysname == "Linux":
+        _word(the_heap + heap.HUGE_ADVICE).value = MADV_HUGEPAGE
+    _word(the_pool + pool.THREADS).value = default_threads()
+    _word(the_pool + pool.SPINS).value = SPINS
+    handler = _MemoryHandler(
+        b"arrayfn",
+        1,
+        the_heap,
+        *(symbols[f"handler_{f}"] for f in ("malloc", "calloc", "realloc", "free")),
+    )
+    handler_address = _immortal(ctypes.sizeof(handler))
+    ctypes.memmove(handler_address, ctypes.byref(handler), ctypes.sizeof(handler))
+    capsule = new_capsule(handler_address, b"mem_handler", 0)
+    methods = {
+        name: _MethodDef(name.encode(), symbols[name], METH_FASTCALL, None)
+        for name in ("call_tuple", "call_single", "call_into")
+    }
+    made = Runtime(
+        symbols=symbols,
+        pool=the_pool,
+        heap=the_heap,
+        blas=_immortal(runner.BLAS_BYTES),
+        memory_handler=id(capsule),
+        numpy_api=_numpy_api(),
+        methods=methods,
+        keepalive=(capsule,),
+    )
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    made.routine("pool_reset")(the_pool, 0)
+    os.register_at_fork(after_in_child=lambda: made.routine("pool_reset")(the_pool, 0))
+    atexit.register(lambda: made.routine("pool_stop")(the_pool, 0))
+    return made
+
+
+_CAPSULE_NAMES: Final[dict[bytes, ctypes.c_char_p]] = {}
+
+
+def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
+    """A PyCapsule; its name lives as long as the process."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    kept = None if name is None else _CAPSULE_NAMES.setdefault(name, ctypes.c_char_p(name))
+    return new(pointer, kept, destructor)
+
+
+def new_builtin(method: _MethodDef, owner: Any) -> Any:
+    """A builtin function with ``owner`` as its ``self``."""
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return new(ctypes.addressof(method), owner, None)
+
+
+def get_num_threads() -> int:
+    """How many threads a compiled function may use.
+
+    >>> get_num_threads() >= 1
+    True
+    """
+    return _word(runtime().pool + pool.THREADS).value
+
+
+def set_num_threads(count: int) -> None:
+    """Let compiled functions use ``count`` threads, the calling one included.
+
+    Raises ArgumentError unless ``1 <= count <= 256``. Results don't depend on it.
+    """
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise ArgumentError(f"the number of threads is an int, not {count!r}")
+    if not 1 <= count <= pool.MAX_THREADS:
+        raise ArgumentError(
+            f"the number of threads is from 1 to {pool.MAX_THREADS}, not {count}"
+        )
+    made = runtime()
+    made.routine("pool_resize")(made.pool, count)
