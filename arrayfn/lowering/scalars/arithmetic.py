@@ -35,7 +35,7 @@ REAL_PART = {"c64": "f32", "c128": "f64"}
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """A binary floating-point format: its parameters, and constants derived from them."""
+    """A binary floating-point format and constants derived from it."""
 
     dtype: str
     bits: int
@@ -117,10 +117,6 @@ class Arithmetic(Protocol):
         """The f32 of a float16's bits."""
         ...
 
-    def saturate(self, x: Value, dtype: str) -> Value:
-        """A float truncated to an integer dtype, clamped to its range; NaN gives 0."""
-        ...
-
     def reinterpret(self, x: Value, dtype: str) -> Value:
         """The same bits as a dtype of the same width."""
         ...
@@ -192,7 +188,7 @@ class Arithmetic(Protocol):
         ...
 
     def accumulate(self, operation: str, x: Value, y: Value) -> Value:
-        """``add``, ``mul``, ``max`` or ``min`` of floats, which a reduction may reorder.
+        """``add``, ``mul``, ``max`` or ``min`` of floats, which may be reordered.
 
         ``max`` and ``min`` propagate NaN; the sign of a zero result is unspecified.
         """

@@ -27,7 +27,6 @@ from arrayfn.lowering.scalars.arithmetic import (
     two_sum,
 )
 
-
 Split = tuple[float, float]
 """A high and a low part, or a lower and an upper limit."""
 
@@ -194,7 +193,7 @@ def expm1(m: Arithmetic, x: Value) -> Value:
 
 
 def decompose(m: Arithmetic, x: Value) -> Pair:
-    """``(e, m)`` with ``x = 2**e m`` and ``sqrt(1/2) <= m < sqrt(2)``, for ``x > 0``."""
+    """``(e, m)``: ``x = 2**e m`` with ``sqrt(1/2) <= m < sqrt(2)``, for ``x > 0``."""
     f = reals(m, x)
     tiny = x < f.least_normal
     x = m.select(tiny, x * 2.0 ** (f.mantissa + 1), x)
@@ -237,7 +236,7 @@ def log(m: Arithmetic, x: Value) -> Value:
 
 
 def log_mantissa(m: Arithmetic, mantissa: Value) -> Pair:
-    """``log(mantissa)`` in [sqrt(1/2), sqrt(2)) with some 7 bits more than its format."""
+    """``log(mantissa)``, in [sqrt(1/2), sqrt(2)), with some 7 more bits."""
     c = CONSTANTS[m.dtype(mantissa)]
     f = mantissa - 1.0
     d, d_low = two_sum(m.constant(m.dtype(f), 2.0), f)

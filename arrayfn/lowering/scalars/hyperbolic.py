@@ -136,7 +136,9 @@ def asinh(m: Arithmetic, x: Value) -> Value:
     result = log_sum(
         m, m.select(huge, a, moderate), m.select(huge, zero, moderate_low + low)
     )
-    result = result + m.select(huge, m.constant(f.dtype, CONSTANTS[f.dtype].ln2[0]), 0.0)
+    result = result + m.select(
+        huge, m.constant(f.dtype, CONSTANTS[f.dtype].ln2[0]), 0.0
+    )
     result = m.select(a < inf, result, a)
     result = m.select(a < 2.0 ** -(f.mantissa // 2 + 2), a, result)
     return with_sign_of(m, m.abs(result), x)
@@ -159,7 +161,9 @@ def acosh(m: Arithmetic, x: Value) -> Value:
         m.select(huge, x, moderate),
         m.select(huge, zero, moderate_low + (low + root_low)),
     )
-    result = result + m.select(huge, m.constant(f.dtype, CONSTANTS[f.dtype].ln2[0]), 0.0)
+    result = result + m.select(
+        huge, m.constant(f.dtype, CONSTANTS[f.dtype].ln2[0]), 0.0
+    )
     result = m.select(x < inf, result, x)
     return m.select(x >= 1.0, result, nan)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from arrayfn.lowering.scalars.arithmetic import Formula, Value, width
+from arrayfn.lowering.scalars.arithmetic import Formula, Value
 
 DTYPES: dict[str, np.dtype] = {
     "bool": np.dtype(np.bool_),
@@ -39,17 +39,6 @@ class NumpyArithmetic:
 
     def from_half_bits(self, x: Value) -> Value:
         return x.view(np.float16).astype(np.float32)
-
-    def saturate(self, x: Value, dtype: str) -> Value:
-        target = DTYPES[dtype]
-        limits = np.iinfo(target)
-        # The largest integer need not be a float: everything at or above the power of
-        # two that follows it saturates.
-        above = x >= x.dtype.type(2.0 ** (width(dtype) - (dtype[0] == "i")))
-        below = x <= x.dtype.type(limits.min)
-        inside = np.where(above | below | (x != x), x.dtype.type(0), x)
-        result = np.where(above, target.type(limits.max), inside.astype(target))
-        return np.where(below, target.type(limits.min), result)[()]
 
     def reinterpret(self, x: Value, dtype: str) -> Value:
         return x.view(DTYPES[dtype])

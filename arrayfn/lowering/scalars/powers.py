@@ -28,7 +28,6 @@ from arrayfn.lowering.scalars.exponential import (
     EXP_P,
     LOG2_E,
     clamped,
-    constant_pair,
     decompose,
     exp_pair,
     scale,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from math import inf, log, nan, pi
+from math import inf, nan
 
 from arrayfn.lowering.scalars.arithmetic import (
+    FORMATS,
     Arithmetic,
+    Formula,
     Value,
+    bits,
     fast_two_sum,
     pair_product,
+    pair_quotient,
     polynomial,
-    reals,
     two_product,
+    two_sum,
     with_sign_of,
 )
-from arrayfn.lowering.scalars.exponential import exp_pair, log_sum, scale
-from arrayfn.lowering.scalars.exponential import log as logarithm
-from arrayfn.lowering.scalars.exponential import log1p
-from arrayfn.lowering.scalars.trigonometric import finish, reduce
+from arrayfn.lowering.scalars.exponential import exp_pair, log, scale
+from arrayfn.lowering.scalars.trigonometric import finish
 
 # erf x = x + x P(x**2) for |x| <= 1: 2**-35, 2**-69.
 ERF = {
@@ -101,30 +103,20 @@ def erf_small(m: Arithmetic, x: Value) -> Value:
 def erfc_positive(m: Arithmetic, a: Value) -> Value:
     """erfc for ``a >= 0``."""
     dtype = m.dtype(a)
+    one = m.constant(dtype, 1.0)
     a = m.select(a > ERFC_ZERO[dtype], ERFC_ZERO[dtype], a)
-    center = ERFCX_CENTER[dtype]
-    bottom, bottom_low = two_product(m, a, m.constant(dtype, 1.0))
-    bottom, bottom_low = a + center, (center - ((a + center) - a))
-    bottom_low = (a - (bottom - (bottom - a))) + (center - (bottom - a))
-    q = (a - center) / bottom
-    rest = m.fma(-q, bottom, a - center) - q * bottom_low
-    q_low = rest / bottom
-    coefficients = ERFCX[dtype]
-    tail = polynomial(m, q, coefficients[1:])
-    p, p_low = two_product(m, q, tail)
-    p_low = m.fma(q_low, tail, p_low)
-    p, error = fast_two_sum(m.constant(dtype, coefficients[0]), p)
-    p_low = p_low + error
+    center = m.constant(dtype, ERFCX_CENTER[dtype])
+    q, q_low = pair_quotient(m, two_sum(a, -center), two_sum(a, center))
+    first, *others = ERFCX[dtype]
+    tail = polynomial(m, q, others)
+    product, product_low = two_product(m, q, tail)
+    p, p_low = fast_two_sum(m.constant(dtype, first), product)
+    p_low = p_low + m.fma(q_low, tail, product_low)
     square, square_low = two_product(m, a, a)
     shifted, e = exp_pair(m, -square, -square_low)
-    high, low = pair_product(m, (p, p_low), e)
-    divisor, divisor_low = fast_two_sum(a + a, m.constant(dtype, 1.0))
-    divisor, divisor_low = 1.0 + 2.0 * a, m.constant(dtype, 0.0) * divisor_low
-    total = divisor - 1.0
-    divisor_low = (a + a) - total
-    quotient = high / divisor
-    rest = m.fma(-quotient, divisor, high) + (low - quotient * divisor_low)
-    return scale(m, quotient + rest / divisor, shifted)
+    top = pair_product(m, (p, p_low), e)
+    high, low = pair_quotient(m, top, two_sum(one, a + a))
+    return scale(m, high + low, shifted)
 
 
 def erf(m: Arithmetic, x: Value) -> Value:
@@ -142,3 +134,256 @@ def erfc(m: Arithmetic, x: Value) -> Value:
     result = m.select(x < 0.0, 2.0 - tail, tail)
     result = m.select(a < 0.25, 1.0 - erf_small(m, x), result)
     return m.select(x == x, result, x)
+
+
+# erfinv(x) / x by w = -log(1 - x**2): of w - 3.125 below 6.25 (2**-58), of
+# sqrt(w) - 3.25 below 16 (2**-52), of sqrt(w) - 5.1 beyond (2**-49). After Giles, 2012.
+ERFINV_CENTER = (
+    1.6536545626831027,
+    0.24015818242558834,
+    -0.006033670871426948,
+    -0.0007407025341546148,
+    0.0001867342080202871,
+    -1.3882523394034881e-05,
+    -1.365469176791854e-06,
+    4.2347881691947144e-07,
+    -2.9070390369474855e-08,
+    -4.112660504807199e-09,
+    1.0512228468853884e-09,
+    -5.4143004158320704e-11,
+    -1.2978608838779907e-11,
+    2.6305190376442003e-12,
+    -8.076719616057965e-14,
+    -4.0018645237936694e-14,
+    6.5291304794734964e-15,
+    -3.9562321930029646e-17,
+    -1.229937408047192e-16,
+    1.55224359370139e-17,
+    6.645201170575844e-19,
+    -3.478295526520146e-19,
+    1.7763025301912703e-20,
+    3.2026654484076007e-21,
+    -3.2118301879896865e-22,
+)
+ERFINV_MIDDLE = (
+    3.0838856104922208,
+    1.0052589676941592,
+    0.005370914553584659,
+    -0.0037512085075681848,
+    0.0024914420963664504,
+    -0.001688275556058075,
+    0.0009532893749715129,
+    -0.0003550375198783048,
+    2.403115438434738e-05,
+    6.828484799042728e-05,
+    -4.7318457141664716e-05,
+    1.2475318181265422e-05,
+    2.924139669652149e-06,
+    -4.013897688145533e-06,
+    1.5015074243114766e-06,
+    1.8274284790120552e-08,
+    -2.7399424187810806e-07,
+    9.07403800891731e-08,
+    1.7433902392613428e-09,
+)
+ERFINV_TAIL = (
+    4.9509348530788735,
+    1.0102665645022715,
+    -0.00019885886850157827,
+    -0.00018651301653447444,
+    6.680006598913017e-05,
+    -1.7162641500956054e-05,
+    3.8899572316406944e-06,
+    -8.310293425486454e-07,
+    1.7906070268008844e-07,
+    -4.5542514210267654e-08,
+    1.670897085824018e-08,
+    -7.99406409655155e-09,
+    4.068649930792551e-09,
+    -2.1660993245775833e-09,
+    9.780535367419577e-10,
+    -2.369217453794994e-10,
+    1.1741517026861344e-11,
+)
+# lgamma(2 + t) = t P(t) for |t| <= 1/2: 2**-67.
+LGAMMA = (
+    0.42278433509846713,
+    0.3224670334241132,
+    -0.06735230105319809,
+    0.02058080842778463,
+    -0.0073855510286742025,
+    0.0028905103307343386,
+    -0.0011927539116907524,
+    0.0005096695250263021,
+    -0.00022315475882500266,
+    9.945750665139864e-05,
+    -4.492623028160987e-05,
+    2.0507292367970076e-05,
+    -9.439558394410411e-06,
+    4.3742211949535355e-06,
+    -2.0387265604948683e-06,
+    9.584290694824879e-07,
+    -4.5143326539697533e-07,
+    2.019216145965021e-07,
+    -9.442093385774757e-08,
+    6.473980449373881e-08,
+    -3.1788881922075804e-08,
+)
+# lgamma(a) = (a - 1/2) (log(a) - 1) + C + P(1/a**2) / a for a >= 8: 2**-60.
+STIRLING = (
+    0.08333333333333333,
+    -0.0027777777777741,
+    0.0007936507898353706,
+    -0.0005952366070811184,
+    0.0008414728652154978,
+    -0.001890540873331661,
+    0.005069268988594893,
+)
+# digamma(3/2 + t) = (3/2 + t - root) P(t) for |t| <= 1/2: 2**-61.
+DIGAMMA = (
+    0.9510558760318328,
+    -0.42362742128146047,
+    0.24054248424078736,
+    -0.1484049230539199,
+    0.09498872445282817,
+    -0.061922133271418864,
+    0.040760833944741774,
+    -0.02697579685572535,
+    0.017907248192268275,
+    -0.01190821486685582,
+    0.007927024137249336,
+    -0.005280022807277575,
+    0.0035180792668855704,
+    -0.0023445978627757184,
+    0.001563574027601196,
+    -0.0010426199688207288,
+    0.0006899426797082744,
+    -0.00045835884969132307,
+    0.00032689367038367384,
+    -0.00022237315973864413,
+    9.158732898768994e-05,
+    -5.394253060768359e-05,
+    0.00012241651197444318,
+    -8.656061611020472e-05,
+)
+# digamma(a) = log(a) - 1 / (2 a) - w P(w), w = 1 / a**2, for a >= 8: 2**-70.
+DIGAMMA_ASYMPTOTIC = (
+    0.08333333333333333,
+    -0.008333333333322632,
+    0.00396825396055275,
+    -0.004166663977871554,
+    0.007575235261446759,
+    -0.021033039876517768,
+    0.07927971538831387,
+    -0.28706483482018763,
+)
+DIGAMMA_ROOT = (1.4616321449683622, 9.549995429965697e-17)
+PI = (3.141592653589793, 1.2246467991473532e-16)
+
+
+def in_float64(formula: Formula) -> Formula:
+    """A formula that computes float32 in float64, for functions rarely of any cost."""
+
+    def wrapped(m: Arithmetic, x: Value) -> Value:
+        if m.dtype(x) == "f64":
+            return formula(m, x)
+        return m.convert(formula(m, m.convert(x, "f64")), "f32")
+
+    wrapped.__doc__ = formula.__doc__
+    return wrapped
+
+
+@in_float64
+def erfinv(m: Arithmetic, x: Value) -> Value:
+    """The inverse of erf; infinite at -1 and 1, NaN outside."""
+    w = -log(m, (1.0 - x) * (1.0 + x))
+    near = w < 6.25
+    root = m.sqrt(w)
+    middle = w < 16.0
+    center = polynomial(m, w - 3.125, ERFINV_CENTER)
+    between = polynomial(m, root - 3.25, ERFINV_MIDDLE)
+    tail = polynomial(m, root - 5.1, ERFINV_TAIL)
+    result = x * m.select(near, center, m.select(middle, between, tail))
+    return m.select(m.abs(x) == 1.0, x * inf, result)
+
+
+def sin_pi(m: Arithmetic, function: str, a: Value) -> Value:
+    """sin or tan of ``pi a``, up to the sign for sin."""
+    n = m.rint(a + a)
+    r = a - 0.5 * n
+    pi_pair = m.constant("f64", PI[0]), m.constant("f64", PI[1])
+    quadrant = bits(m, (n - 2.0 * m.floor(0.5 * n)) + FORMATS["f64"].rounding_shift)
+    return finish(m, function, quadrant, pair_product(m, (r, r * 0.0), pi_pair))
+
+
+def shift_product(m: Arithmetic, a: Value) -> tuple[Value, Value, Value]:
+    """``(t, top, bottom)`` with ``gamma(a) = gamma(2 + t) top / bottom``, ``a < 8``."""
+    one = m.constant("f64", 1.0)
+    n = m.rint(a) - 2.0
+    # Halves round to even, so t is at most 1/2 in magnitude for any n.
+    bottom = m.select(n < -1.5, a * (a + 1.0), m.select(n < -0.5, a, one))
+    top = one
+    for k in range(1, 7):
+        top = m.select(n > k - 0.5, top * (a - float(k)), top)
+    return (a - n) - 2.0, top, bottom
+
+
+@in_float64
+def lgamma(m: Arithmetic, x: Value) -> Value:
+    """log |gamma(x)|; infinite at 0 and the negative integers.
+
+    Its relative error is large near its zeros at negative arguments.
+    """
+    a = m.abs(x)
+    small = a < 8.0
+    bounded = m.select(small, a, 1.0)
+    t, top, bottom = shift_product(m, bounded)
+    # For tiny a, t is a itself: (a + 2) - 2 would lose it.
+    t = m.select(bounded < 0.5, bounded, t)
+    product = m.select(top == 1.0, bottom, top)
+    log_a = log(m, m.select(small, product, a))
+    signed_log = m.select(top == 1.0, -log_a, log_a)
+    series = m.fma(t, polynomial(m, t, LGAMMA), signed_log)
+    inverse = 1.0 / a
+    correction = inverse * polynomial(m, inverse * inverse, STIRLING)
+    # log(2 pi) / 2 - 1/2
+    stirling = m.fma(a - 0.5, log_a - 1.0, correction + 0.4189385332046727)
+    result = m.select(small, series, stirling)
+    sine = m.abs(sin_pi(m, "sin", m.select(a < 2.0**53, a, 0.0)))
+    reflected = log(m, PI[0] / (a * sine)) - result
+    result = m.select(x < 0.0, m.select(sine == 0.0, inf, reflected), result)
+    result = m.select(a == inf, inf, result)
+    return m.select(x == 0.0, inf, result)
+
+
+@in_float64
+def digamma(m: Arithmetic, x: Value) -> Value:
+    """The derivative of lgamma; infinite at 0, NaN at the negative integers."""
+    a = m.abs(x)
+    small = a < 8.0
+    bounded = m.select(small, a, 1.5)
+    one, zero = m.constant("f64", 1.0), m.constant("f64", 0.0)
+    # digamma(a) = digamma(y) + the sum of 1 / (a - k), or - 1 / a, with 1 <= y < 2.
+    n = m.floor(bounded) - 1.0
+    below = n < 0.0
+    top, bottom = m.select(below, -one, zero), m.select(below, bounded, one)
+    for k in range(1, 7):
+        factor = bounded - float(k)
+        used = n > k - 0.5
+        top = m.select(used, m.fma(top, factor, bottom), top)
+        bottom = m.select(used, bottom * factor, bottom)
+    y = m.select(below, bounded + 1.0, bounded - n)
+    distance = (y - DIGAMMA_ROOT[0]) - DIGAMMA_ROOT[1]
+    series = m.fma(distance, polynomial(m, y - 1.5, DIGAMMA), top / bottom)
+    inverse = 1.0 / a
+    w = inverse * inverse
+    asymptotic = log(m, a) - m.fma(
+        w, polynomial(m, w, DIGAMMA_ASYMPTOTIC), 0.5 * inverse
+    )
+    result = m.select(small, series, asymptotic)
+    # digamma(-a) = digamma(a) + 1 / a + pi / tan(pi a)
+    tangent = sin_pi(m, "tan", m.select(a < 2.0**53, a, 0.0))
+    reflected = (result + inverse) + PI[0] / tangent
+    reflected = m.select(m.floor(a) == a, nan, reflected)
+    result = m.select(x < 0.0, reflected, result)
+    return m.select(x == 0.0, with_sign_of(m, inverse, x) * -inf, result)

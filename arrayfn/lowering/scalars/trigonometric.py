@@ -129,19 +129,55 @@ CONSTANTS = {
 
 # 2/pi in words of 32 bits, high first, after two words of zeros.
 TWO_OVER_PI = (
-    0x00000000, 0x00000000, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0,
-    0xDB629599, 0x3C439041, 0xFE5163AB, 0xDEBBC561, 0xB7246E3A, 0x424DD2E0,
-    0x06492EEA, 0x09D1921C, 0xFE1DEB1C, 0xB129A73E, 0xE88235F5, 0x2EBB4484,
-    0xE99C7026, 0xB45F7E41, 0x3991D639, 0x835339F4, 0x9C845F8B, 0xBDF9283B,
-    0x1FF897FF, 0xDE05980F, 0xEF2F118B, 0x5A0A6D1F, 0x6D367ECF, 0x27CB09B7,
-    0x4F463F66, 0x9E5FEA2D, 0x7527BAC7, 0xEBE5F17B, 0x3D0739F7, 0x8A5292EA,
-    0x6BFB5FB1, 0x1F8D5D08, 0x56033046, 0xFC7B6BAB, 0xF0CFBC20, 0x9AF4361D,
-    0xA9E39161, 0x5EE61B08,
+    0x00000000,
+    0x00000000,
+    0xA2F9836E,
+    0x4E441529,
+    0xFC2757D1,
+    0xF534DDC0,
+    0xDB629599,
+    0x3C439041,
+    0xFE5163AB,
+    0xDEBBC561,
+    0xB7246E3A,
+    0x424DD2E0,
+    0x06492EEA,
+    0x09D1921C,
+    0xFE1DEB1C,
+    0xB129A73E,
+    0xE88235F5,
+    0x2EBB4484,
+    0xE99C7026,
+    0xB45F7E41,
+    0x3991D639,
+    0x835339F4,
+    0x9C845F8B,
+    0xBDF9283B,
+    0x1FF897FF,
+    0xDE05980F,
+    0xEF2F118B,
+    0x5A0A6D1F,
+    0x6D367ECF,
+    0x27CB09B7,
+    0x4F463F66,
+    0x9E5FEA2D,
+    0x7527BAC7,
+    0xEBE5F17B,
+    0x3D0739F7,
+    0x8A5292EA,
+    0x6BFB5FB1,
+    0x1F8D5D08,
+    0x56033046,
+    0xFC7B6BAB,
+    0xF0CFBC20,
+    0x9AF4361D,
+    0xA9E39161,
+    0x5EE61B08,
 )
 
 
 def reduce(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
-    """``(n, r)`` with ``a = n pi/2 + r`` for ``0 <= a <= limit``; n's low bits count."""
+    """``(n, r)`` with ``a = n pi/2 + r``, ``0 <= a <= limit``; n modulo 4 counts."""
     f = reals(m, a)
     first, second, third = CONSTANTS[f.dtype].half_pi
     shifted = m.fma(a, 0.6366197723675814, m.constant(f.dtype, f.rounding_shift))
@@ -229,8 +265,12 @@ def finish(m: Arithmetic, function: str, n: Value, r: Pair) -> Value:
     cosine = cos_polynomial(m, r, z)
     odd = (n & 1) != 0
     if function == "tan":
-        numerator = tuple(m.select(odd, -c, s) for s, c in zip(sine, cosine, strict=True))
-        denominator = tuple(m.select(odd, s, c) for s, c in zip(sine, cosine, strict=True))
+        numerator = tuple(
+            m.select(odd, -c, s) for s, c in zip(sine, cosine, strict=True)
+        )
+        denominator = tuple(
+            m.select(odd, s, c) for s, c in zip(sine, cosine, strict=True)
+        )
         top, top_low = fast_two_sum(*numerator)
         bottom, bottom_low = fast_two_sum(*denominator)
         reciprocal = 1.0 / bottom

@@ -1,0 +1,433 @@
+"""Formulas emitted as LLVM instructions, through llvmlite's IR builder.
+
+Instructions carry no fast-math flags but for ``accumulate``'s ``reassoc`` (or ``nsz``),
+so that results do not depend on how a loop was vectorised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from arrayfn.lowering.scalars.arithmetic import Formula, width
+
+I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+VECTOR_LANES = (2, 4, 8, 16)
+"""Widths for which a guarded function gets a vector variant."""
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a dtype's LLVM type is a float."""
+    return dtype in ("f32", "f64")
+
+
+def is_signed(dtype: str) -> bool:
+    """Whether shifts, comparisons and conversions treat a dtype as signed."""
+    return dtype[0] == "i"
+
+
+def scalar_type(dtype: str) -> ir.Type:
+    """The LLVM type of one value."""
+    if dtype == "f32":
+        return ir.FloatType()
+    return ir.DoubleType() if dtype == "f64" else ir.IntType(width(dtype))
+
+
+class LLVMValue:
+    """An LLVM value (or vector), its dtype, and Python's operators on it."""
+
+    __slots__ = ("dtype", "m", "value")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, m: LLVMArithmetic, value: ir.Value, dtype: str) -> None:
+        self.m, self.value, self.dtype = m, value, dtype
+
+    def _binary(self, name: str, x: Any, y: Any) -> LLVMValue:
+        m, dtype = self.m, self.dtype
+        instruction = getattr(m.builder, ("f" if is_float(dtype) else "") + name)
+        return LLVMValue(m, instruction(m.raw(x, dtype), m.raw(y, dtype)), dtype)
+
+    def __add__(self, other: Any) -> LLVMValue:
+        return self._binary("add", self, other)
+
+    def __radd__(self, other: Any) -> LLVMValue:
+        return self._binary("add", other, self)
+
+    def __sub__(self, other: Any) -> LLVMValue:
+        return self._binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> LLVMValue:
+        return self._binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> LLVMValue:
+        return self._binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> LLVMValue:
+        return self._binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> LLVMValue:
+        return self._binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> LLVMValue:
+        return self._binary("div", other, self)
+
+    def __neg__(self) -> LLVMValue:
+        return LLVMValue(self.m, self.m.builder.fneg(self.value), self.dtype)
+
+    def __and__(self, other: Any) -> LLVMValue:
+        return self._binary("and_", self, other)
+
+    def __or__(self, other: Any) -> LLVMValue:
+        return self._binary("or_", self, other)
+
+    def __ror__(self, other: Any) -> LLVMValue:
+        return self._binary("or_", other, self)
+
+    def __xor__(self, other: Any) -> LLVMValue:
+        return self._binary("xor", self, other)
+
+    def __invert__(self) -> LLVMValue:
+        return self._binary("xor", self, 1 if self.dtype == "bool" else -1)
+
+    def __lshift__(self, other: Any) -> LLVMValue:
+        return self._binary("shl", self, other)
+
+    def __rshift__(self, other: Any) -> LLVMValue:
+        return self._binary("ashr" if is_signed(self.dtype) else "lshr", self, other)
+
+    def _compare(self, operator: str, other: Any) -> LLVMValue:
+        builder = self.m.builder
+        if not is_float(self.dtype):
+            signed = is_signed(self.dtype)
+            function = builder.icmp_signed if signed else builder.icmp_unsigned
+        else:
+            unordered = operator == "!="
+            function = builder.fcmp_unordered if unordered else builder.fcmp_ordered
+        value = function(operator, self.value, self.m.raw(other, self.dtype))
+        return LLVMValue(self.m, value, "bool")
+
+    def __lt__(self, other: Any) -> LLVMValue:
+        return self._compare("<", other)
+
+    def __le__(self, other: Any) -> LLVMValue:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Any) -> LLVMValue:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Any) -> LLVMValue:
+        return self._compare(">=", other)
+
+    def __eq__(self, other: Any) -> LLVMValue:  # type: ignore[override]
+        return self._compare("==", other)
+
+    def __ne__(self, other: Any) -> LLVMValue:  # type: ignore[override]
+        return self._compare("!=", other)
+
+
+class LLVMArithmetic:
+    """``Arithmetic`` that emits instructions at a builder's position.
+
+    ``scope`` names the function being emitted: what is put out of line is found under
+    it again. With ``lanes``, values are vectors.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, scope: str, lanes: int = 1) -> None:
+        self.builder, self.scope, self.lanes = builder, scope, lanes
+        self._guards = 0
+
+    @property
+    def module(self) -> ir.Module:
+        return self.builder.module
+
+    def type(self, dtype: str) -> ir.Type:
+        """The LLVM type of a dtype's values here."""
+        scalar = scalar_type(dtype)
+        return scalar if self.lanes == 1 else ir.VectorType(scalar, self.lanes)
+
+    def raw(self, x: Any, dtype: str) -> ir.Value:
+        """The LLVM value of a value or a Python number."""
+        if isinstance(x, LLVMValue):
+            return x.value
+        x = float(x) if is_float(dtype) else int(x)
+        if not is_float(dtype):
+            # In two's complement, as llvmlite prints what it is given.
+            x &= (1 << width(dtype)) - 1
+        scalar = ir.Constant(scalar_type(dtype), x)
+        if self.lanes == 1:
+            return scalar
+        return ir.Constant(self.type(dtype), [scalar] * self.lanes)
+
+    def wrap(self, value: ir.Value, dtype: str) -> LLVMValue:
+        """A value of this arithmetic."""
+        return LLVMValue(self, value, dtype)
+
+    def dtype(self, x: LLVMValue) -> str:
+        return x.dtype
+
+    def constant(self, dtype: str, value: float | bool) -> LLVMValue:
+        return self.wrap(self.raw(value, dtype), dtype)
+
+    def convert(self, x: LLVMValue, dtype: str) -> LLVMValue:
+        source, b, target = x.dtype, self.builder, self.type(dtype)
+        if source == dtype:
+            return x
+        if is_float(source) and is_float(dtype):
+            cast = b.fptrunc if dtype == "f32" else b.fpext
+        elif is_float(source):
+            cast = b.fptosi if is_signed(dtype) else b.fptoui
+        elif is_float(dtype):
+            cast = b.sitofp if is_signed(source) else b.uitofp
+        elif width(source) == width(dtype):
+            return self.wrap(x.value, dtype)
+        elif width(source) > width(dtype):
+            cast = b.trunc
+        else:
+            cast = b.sext if is_signed(source) else b.zext
+        return self.wrap(cast(x.value, target), dtype)
+
+    def _half_type(self) -> ir.Type:
+        half = ir.HalfType()
+        return half if self.lanes == 1 else ir.VectorType(half, self.lanes)
+
+    def to_half_bits(self, x: LLVMValue) -> LLVMValue:
+        half = self.builder.fptrunc(x.value, self._half_type())
+        return self.wrap(self.builder.bitcast(half, self.type("u16")), "u16")
+
+    def from_half_bits(self, x: LLVMValue) -> LLVMValue:
+        half = self.builder.bitcast(x.value, self._half_type())
+        return self.wrap(self.builder.fpext(half, self.type("f32")), "f32")
+
+    def reinterpret(self, x: LLVMValue, dtype: str) -> LLVMValue:
+        if is_float(x.dtype) == is_float(dtype):
+            return self.wrap(x.value, dtype)
+        return self.wrap(self.builder.bitcast(x.value, self.type(dtype)), dtype)
+
+    def select(self, condition: LLVMValue, x: Any, y: Any) -> LLVMValue:
+        dtype = x.dtype if isinstance(x, LLVMValue) else y.dtype
+        value = self.builder.select(
+            condition.value, self.raw(x, dtype), self.raw(y, dtype)
+        )
+        return self.wrap(value, dtype)
+
+    def intrinsic(
+        self, name: str, x: LLVMValue, *others: Any, flags: tuple[str, ...] = ()
+    ) -> LLVMValue:
+        """A call of ``llvm.<name>``; all arguments have the dtype of ``x``."""
+        suffix = f"{'f' if is_float(x.dtype) else 'i'}{width(x.dtype)}"
+        if self.lanes > 1:
+            suffix = f"v{self.lanes}{suffix}"
+        arguments = [x.value, *(self.raw(y, x.dtype) for y in others)]
+        t = self.type(x.dtype)
+        types = [t] * len(arguments)
+        if name == "ctlz":
+            arguments, types = [*arguments, ir.Constant(I1, 0)], [*types, I1]
+        function = self.declare(f"llvm.{name}.{suffix}", ir.FunctionType(t, types))
+        value = self.builder.call(function, arguments, fastmath=flags)
+        return self.wrap(value, x.dtype)
+
+    def declare(self, name: str, function_type: ir.FunctionType) -> ir.Function:
+        """A function of the module, declared if it is not there."""
+        existing = self.module.globals.get(name)
+        return existing or ir.Function(self.module, function_type, name)
+
+    def fma(self, x: LLVMValue, y: Any, z: Any) -> LLVMValue:
+        return self.intrinsic("fma", x, y, z)
+
+    def sqrt(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("sqrt", x)
+
+    def abs(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("fabs", x)
+
+    def rint(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("rint", x)
+
+    def floor(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("floor", x)
+
+    def ceil(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("ceil", x)
+
+    def trunc(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("trunc", x)
+
+    def exact_fmod(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        return self.wrap(self.builder.frem(x.value, y.value), x.dtype)
+
+    def popcount(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("ctpop", x)
+
+    def leading_zeros(self, x: LLVMValue) -> LLVMValue:
+        return self.intrinsic("ctlz", x)
+
+    def integer_quotient(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        divide = self.builder.sdiv if is_signed(x.dtype) else self.builder.udiv
+        return self.wrap(divide(x.value, y.value), x.dtype)
+
+    def integer_power(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        t = self.type(x.dtype)
+        function = self.declare(
+            f"arrayfn.integer_power.i{width(x.dtype)}", ir.FunctionType(t, [t, t])
+        )
+        if function.is_declaration:
+            _define_integer_power(function)
+        return self.wrap(self.builder.call(function, [x.value, y.value]), x.dtype)
+
+    def lookup(self, table: Sequence[int], index: LLVMValue) -> LLVMValue:
+        pointer = self.builder.gep(
+            self.table_pointer(table),
+            [index.value],
+            source_etype=I64,
+        )
+        return self.wrap(self.builder.load(pointer, typ=I64), "u64")
+
+    def table_pointer(self, table: Sequence[int], space: int = 0) -> ir.Value:
+        """A constant array of u64 in the module, in an address space."""
+        array = ir.ArrayType(I64, len(table))
+        name = f"arrayfn.table.{len(table)}.{hash(tuple(table)) & (2**63 - 1):x}"
+        existing = self.module.globals.get(name)
+        if existing is None:
+            existing = ir.GlobalVariable(self.module, array, name, addrspace=space)
+            existing.linkage = "internal"
+            existing.global_constant = True
+            existing.initializer = ir.Constant(array, list(table))
+        return existing
+
+    def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
+        b, other = self.builder, self.raw(y, x.dtype)
+        if operation == "add":
+            return self.wrap(b.fadd(x.value, other, flags=("reassoc",)), x.dtype)
+        if operation == "mul":
+            return self.wrap(b.fmul(x.value, other, flags=("reassoc",)), x.dtype)
+        return self.intrinsic(f"{operation}imum", x, y, flags=("nsz",))
+
+    def guarded(
+        self, rare: Formula, slow: Formula, common: LLVMValue, *arguments: LLVMValue
+    ) -> LLVMValue:
+        name = f"arrayfn.{self.scope}.{self._guards}"
+        self._guards += 1
+        values = (*arguments, common)
+        dtypes = tuple(v.dtype for v in values)
+        function = self.declare(
+            name,
+            ir.FunctionType(
+                scalar_type(common.dtype), [scalar_type(dtype) for dtype in dtypes]
+            ),
+        )
+        if function.is_declaration:
+            _mark_pure(function)
+            self._define_guard(function, dtypes, rare, slow)
+            variants = [
+                self._define_variant(function, dtypes, rare, lanes)
+                for lanes in VECTOR_LANES
+            ]
+            _keep(self.module, variants)
+        call = self.builder.call(function, [v.value for v in values])
+        kinds = "v" * len(values)
+        names = ",".join(
+            f"_ZGV_LLVM_N{lanes}{kinds}_{name}({name}.v{lanes})"
+            for lanes in VECTOR_LANES
+        )
+        for attribute in ("nounwind", "willreturn", "memory(none)"):
+            set.add(call.attributes, attribute)
+        set.add(call.attributes, f'"vector-function-abi-variant"="{names}"')
+        return self.wrap(call, common.dtype)
+
+    def _define_guard(
+        self, function: ir.Function, dtypes: Sequence[str], rare: Formula, slow: Formula
+    ) -> None:
+        """One value: the slow formula's where it is needed."""
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        m = type(self)(builder, f"{function.name}.slow")
+        *arguments, common = map(m.wrap, function.args, dtypes)
+        with builder.if_then(rare(m, *arguments).value, likely=False):
+            builder.ret(slow(m, *arguments).value)
+        builder.ret(common.value)
+
+    def _define_variant(
+        self, guard: ir.Function, dtypes: Sequence[str], rare: Formula, lanes: int
+    ) -> ir.Function:
+        """Several values: the guard, one by one, if any needs the slow formula."""
+        types = [ir.VectorType(scalar_type(dtype), lanes) for dtype in dtypes]
+        function = ir.Function(
+            self.module, ir.FunctionType(types[-1], types), f"{guard.name}.v{lanes}"
+        )
+        _mark_pure(function)
+        entry = function.append_basic_block("entry")
+        builder = ir.IRBuilder(entry)
+        m = type(self)(builder, function.name, lanes)
+        *arguments, _ = map(m.wrap, function.args, dtypes)
+        mask = ir.IntType(lanes)
+        any_rare = builder.icmp_unsigned(
+            "!=", builder.bitcast(rare(m, *arguments).value, mask), ir.Constant(mask, 0)
+        )
+        loop, done = (function.append_basic_block(name) for name in ("loop", "done"))
+        builder.cbranch(any_rare, loop, done)
+        builder.position_at_end(loop)
+        lane, result = builder.phi(I32), builder.phi(types[-1])
+        lane.add_incoming(ir.Constant(I32, 0), entry)
+        result.add_incoming(function.args[-1], entry)
+        parts = [builder.extract_element(a, lane) for a in function.args]
+        following = builder.insert_element(result, builder.call(guard, parts), lane)
+        lane_after = builder.add(lane, ir.Constant(I32, 1))
+        lane.add_incoming(lane_after, loop)
+        result.add_incoming(following, loop)
+        more = builder.icmp_unsigned("<", lane_after, ir.Constant(I32, lanes))
+        builder.cbranch(more, loop, done)
+        builder.position_at_end(done)
+        final = builder.phi(types[-1])
+        final.add_incoming(function.args[-1], entry)
+        final.add_incoming(following, loop)
+        builder.ret(final)
+        return function
+
+
+def _mark_pure(function: ir.Function) -> None:
+    """Internal, out of line, without effects: calls of it may be vectorised."""
+    function.linkage = "internal"
+    # llvmlite checks attributes against a list that lacks some of these.
+    for attribute in ("noinline", "nounwind", "willreturn", "memory(none)"):
+        set.add(function.attributes, attribute)
+
+
+def _keep(module: ir.Module, functions: Sequence[ir.Function]) -> None:
+    """Keep functions that only an attribute names until the vectoriser has run."""
+    name = "llvm.compiler.used"
+    used = module.globals.get(name)
+    if used is None:
+        used = ir.GlobalVariable(module, ir.ArrayType(ir.PointerType(), 0), name)
+        used.linkage, used.section = "appending", "llvm.metadata"
+        used.initializer = ir.Constant(used.value_type, [])
+    kept = [*used.initializer.constant, *functions]
+    used.value_type = ir.ArrayType(ir.PointerType(), len(kept))
+    used.initializer = ir.Constant(used.value_type, kept)
+
+
+def _define_integer_power(function: ir.Function) -> None:
+    """Square and multiply, over an unsigned exponent."""
+    function.linkage = "internal"
+    entry, loop, done = map(function.append_basic_block, ("entry", "loop", "done"))
+    base, exponent = function.args
+    one = ir.Constant(base.type, 1)
+    zero = ir.Constant(base.type, 0)
+    builder = ir.IRBuilder(entry)
+    builder.cbranch(builder.icmp_unsigned("==", exponent, zero), done, loop)
+    builder.position_at_end(loop)
+    rest, power, result = (builder.phi(base.type) for _ in range(3))
+    odd = builder.trunc(rest, I1)
+    product = builder.select(odd, builder.mul(result, power), result)
+    following = (builder.lshr(rest, one), builder.mul(power, power), product)
+    for phi, start, after in zip(
+        (rest, power, result), (exponent, base, one), following, strict=True
+    ):
+        phi.add_incoming(start, entry)
+        phi.add_incoming(after, loop)
+    builder.cbranch(builder.icmp_unsigned("==", following[0], zero), done, loop)
+    builder.position_at_end(done)
+    final = builder.phi(base.type)
+    final.add_incoming(one, entry)
+    final.add_incoming(product, loop)
+    builder.ret(final)

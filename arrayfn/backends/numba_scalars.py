@@ -1,0 +1,138 @@
+"""The scalar vocabulary in Numba: typed by the table, lowered to its formulas.
+
+Importing this module registers it for the CPU. A ``ScalarFunction`` in a kernel's
+globals has a Numba type of its own and is emitted inline, without a dispatcher or an
+overload between. ``register`` serves other targets with their own registries.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types as core_types
+from numba.core import typing as core_typing
+from numba.core.datamodel import models as core_models
+from numba.core.datamodel import register_default
+from numba.core.imputils import builtin_registry
+from numba.extending import typeof_impl as core_typeof_impl
+
+from arrayfn.backends.llvm_arithmetic import LLVMArithmetic, LLVMValue
+from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
+from arrayfn.lowering.scalars.table import SCALARS, ScalarFunction
+
+
+def numba_type(types: ModuleType, dtype: str) -> Any:
+    """The Numba type of a dtype's values in kernels."""
+    if dtype in HALVES:
+        return types.uint16
+    names = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
+    if dtype == "bool":
+        return types.boolean
+    return getattr(types, names[dtype[0]] + dtype[1:])
+
+
+def function_type(types: ModuleType, signature: Any) -> type:
+    """The class of Numba types of scalar functions, for one set of Numba's types."""
+
+    class ScalarFunctionType(types.Callable, types.Opaque):
+        """The type of one scalar function."""
+
+        def __init__(self, function: ScalarFunction) -> None:
+            self.function = function
+            self.signature = signature(
+                numba_type(types, function.result),
+                *(numba_type(types, dtype) for dtype in function.arguments),
+            )
+            super().__init__(f"ScalarFunction({function.name})")
+
+        def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+            if kws or len(args) != len(self.signature.args):
+                raise TypeError(
+                    f"{self.function.name} takes {len(self.signature.args)} positional "
+                    f"arguments, not {len(args)}"
+                )
+            return self.signature
+
+        def get_call_signatures(self) -> tuple[list[Any], bool]:
+            return [self.signature], False
+
+        def get_impl_key(self, sig: Any) -> ScalarFunction:
+            return self.function
+
+    return ScalarFunctionType
+
+
+def emit(
+    m: LLVMArithmetic, function: ScalarFunction, arguments: tuple[ir.Value, ...]
+) -> ir.Value:
+    """One call: LLVM values in (complex ones as structs of two), one out."""
+    b = m.builder
+    values: list[Any] = []
+    for dtype, value in zip(function.arguments, arguments, strict=True):
+        if dtype in COMPLEXES:
+            part = REAL_PART[dtype]
+            values.append(
+                tuple(m.wrap(b.extract_value(value, k), part) for k in range(2))
+            )
+        else:
+            values.append(m.wrap(value, "u16" if dtype in HALVES else dtype))
+    result = function.formula(m, *values)
+    if isinstance(result, LLVMValue):
+        return result.value
+    real, imaginary = (part.value for part in result)
+    struct = ir.Constant(
+        ir.LiteralStructType([real.type, imaginary.type]), ir.Undefined
+    )
+    return b.insert_value(b.insert_value(struct, real, 0), imaginary, 1)
+
+
+def register(
+    types: ModuleType,
+    signature: Any,
+    typeof_impl: Any,
+    register_model: Any,
+    opaque_model: Any,
+    registry: Any,
+    arithmetic: type[LLVMArithmetic] = LLVMArithmetic,
+) -> None:
+    """Make a Numba target know the vocabulary.
+
+    ``types``, ``signature``, ``typeof_impl``, ``register_model`` and ``opaque_model``
+    are of Numba, or of a fork with its own type classes; ``registry`` is the target's
+    lowering registry and ``arithmetic`` what emits for it.
+    """
+    kind = function_type(types, signature)
+    register_model(kind)(opaque_model)
+    known = {function: kind(function) for function in SCALARS.values()}
+
+    @typeof_impl.register(ScalarFunction)
+    def typeof_scalar_function(value: ScalarFunction, c: Any) -> Any:
+        return known.get(value) or kind(value)
+
+    @registry.lower_constant(kind)
+    def constant(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+        return context.get_dummy_value()
+
+    for function, function_kind in known.items():
+        registry.lower(function, *function_kind.signature.args)(
+            _lowering(function, arithmetic)
+        )
+
+
+def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return emit(arithmetic(builder, function.name), function, args)
+
+    return lower
+
+
+register(
+    core_types,
+    core_typing.signature,
+    core_typeof_impl,
+    register_default,
+    core_models.OpaqueModel,
+    builtin_registry,
+)

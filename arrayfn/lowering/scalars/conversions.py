@@ -1,0 +1,80 @@
+"""Conversions between all dtypes.
+
+float16 and bfloat16 values are the ``u16`` of their bits. NumPy's meaning, and where
+NumPy leaves a conversion to the machine (a float outside the integer's range), the
+nearest integer of the range, and 0 for NaN.
+"""
+
+from __future__ import annotations
+
+from arrayfn.lowering.scalars.arithmetic import (
+    FLOATS,
+    HALVES,
+    INTEGERS,
+    Arithmetic,
+    Value,
+    width,
+)
+
+
+def bf16_to_f32(m: Arithmetic, x: Value) -> Value:
+    """The f32 of a bfloat16's bits."""
+    return m.reinterpret(m.convert(x, "u32") << 16, "f32")
+
+
+def f32_to_bf16(m: Arithmetic, x: Value) -> Value:
+    """The bits of the nearest bfloat16, ties to even; NaN stays (quiet)."""
+    raw = m.reinterpret(x, "u32")
+    rounded = (raw + (((raw >> 16) & 1) + 0x7FFF)) >> 16
+    quiet = (raw >> 16) | 0x40
+    return m.convert(m.select(x != x, quiet, rounded), "u16")
+
+
+def f64_to_f32_odd(m: Arithmetic, x: Value) -> Value:
+    """An f64 rounded to odd, so that a second rounding to fewer bits is as one."""
+    near = m.convert(x, "f32")
+    back = m.convert(near, "f64")
+    raw = m.reinterpret(near, "i32")
+    even = (raw & 1) == 0
+    inexact = (back != x) & (x == x)
+    one = m.constant("i32", 1)
+    # Away from zero when the rounding went towards it.
+    step = m.select(m.abs(back) < m.abs(x), one, -1)
+    return m.reinterpret(raw + m.select(inexact & even, step, 0), "f32")
+
+
+def saturate(m: Arithmetic, x: Value, target: str) -> Value:
+    """A float truncated to an integer dtype, clamped to its range; NaN gives 0."""
+    n, signed = width(target), target[0] == "i"
+    least = -(1 << (n - 1)) if signed else 0
+    most = (1 << (n - signed)) - 1
+    # ``most`` need not be a float, but the power of two that follows it is.
+    above, below = x >= float(most + 1), x <= float(least)
+    inside = m.select(above | below | (x != x), 0.0, x)
+    result = m.select(above, most, m.convert(inside, target))
+    return m.select(below, least, result)
+
+
+def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:
+    """A conversion between real dtypes (bool included)."""
+    if source == target:
+        return x
+    if source in HALVES:
+        x = m.from_half_bits(x) if source == "f16" else bf16_to_f32(m, x)
+        return real(m, x, "f32", target)
+    if target in HALVES:
+        if source == "f64":
+            x = f64_to_f32_odd(m, x) if target == "f16" else m.convert(x, "f32")
+        elif source != "f32":
+            x = real(m, x, source, "f32")
+        return m.to_half_bits(x) if target == "f16" else f32_to_bf16(m, x)
+    if target == "bool":
+        return x != 0
+    if source in FLOATS and target in INTEGERS:
+        return saturate(m, x, target)
+    return m.convert(x, target)
+
+
+def stored(dtype: str) -> str:
+    """The dtype that a value of ``dtype`` has in a kernel."""
+    return "u16" if dtype in HALVES else dtype

@@ -1,0 +1,111 @@
+"""Remainders, comparisons and sign operations of floats, with NumPy's meaning."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+from arrayfn.lowering.scalars.arithmetic import (
+    Arithmetic,
+    Value,
+    bits,
+    reals,
+    with_sign_of,
+)
+
+
+def maximum(m: Arithmetic, x: Value, y: Value) -> Value:
+    """The greater; NaN if either is."""
+    return m.select(x != x, x, m.select(x > y, x, y))
+
+
+def minimum(m: Arithmetic, x: Value, y: Value) -> Value:
+    """The lesser; NaN if either is."""
+    return m.select(x != x, x, m.select(x < y, x, y))
+
+
+def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:
+    """``minimum(maximum(x, low), high)``, as np.clip."""
+    return minimum(m, maximum(m, x, low), high)
+
+
+def sign(m: Arithmetic, x: Value) -> Value:
+    """-1, 0 or 1; NaN for NaN."""
+    one = m.constant(m.dtype(x), 1.0)
+    return m.select(x > 0.0, one, m.select(x < 0.0, -one, m.select(x == 0.0, 0.0, x)))
+
+
+def copysign(m: Arithmetic, x: Value, y: Value) -> Value:
+    """``x`` with the sign of ``y``."""
+    return with_sign_of(m, m.abs(x), y)
+
+
+def signbit(m: Arithmetic, x: Value) -> Value:
+    """Whether the sign bit is set."""
+    return bits(m, x) < 0
+
+
+def isfinite(m: Arithmetic, x: Value) -> Value:
+    """Neither infinite nor NaN."""
+    return m.abs(x) < inf
+
+
+def isinf(m: Arithmetic, x: Value) -> Value:
+    """Infinite."""
+    return m.abs(x) == inf
+
+
+def isnan(m: Arithmetic, x: Value) -> Value:
+    """NaN."""
+    return x != x
+
+
+def fmod(m: Arithmetic, x: Value, y: Value) -> Value:
+    """The exact remainder with the sign of ``x``, as C's fmod."""
+    most = 2.0 ** (reals(m, x).mantissa - 1)
+
+    def is_far(m: Arithmetic, x: Value, y: Value) -> Value:
+        return ~(m.abs(x / y) < most)
+
+    def of_far(m: Arithmetic, x: Value, y: Value) -> Value:
+        return m.exact_fmod(x, y)
+
+    a, b = m.abs(x), m.abs(y)
+    quotient = m.trunc(a / b)
+    # Exact: a multiple of the smaller argument's last bit, and below 2 b. A quotient
+    # that was rounded up gives a negative remainder.
+    rest = m.fma(-quotient, b, a)
+    rest = m.select(b == inf, a, m.select(rest < 0.0, rest + b, rest))
+    return m.guarded(is_far, of_far, with_sign_of(m, m.abs(rest), x), x, y)
+
+
+def remainder(m: Arithmetic, x: Value, y: Value) -> Value:
+    """The remainder with the sign of ``y``, as Python's and NumPy's ``%``."""
+    rest = fmod(m, x, y)
+    shifted = m.select((y < 0.0) != (rest < 0.0), rest + y, rest)
+    return m.select(rest == 0.0, with_sign_of(m, m.abs(rest), y), shifted)
+
+
+def floordiv(m: Arithmetic, x: Value, y: Value) -> Value:
+    """The floor of the quotient, consistent with ``remainder``, as NumPy's ``//``."""
+    rest = fmod(m, x, y)
+    quotient = (x - rest) / y
+    down = (rest != 0.0) & ((y < 0.0) != (rest < 0.0))
+    quotient = m.select(down, quotient - 1.0, quotient)
+    floor = m.floor(quotient)
+    floor = m.select(quotient - floor > 0.5, floor + 1.0, floor)
+    ratio = x / y
+    floor = m.select(quotient == 0.0, with_sign_of(m, quotient * 0.0, ratio), floor)
+    return m.select(y == 0.0, ratio, floor)
+
+
+def nextafter(m: Arithmetic, x: Value, y: Value) -> Value:
+    """The next representable number from ``x`` towards ``y``."""
+    f = reals(m, x)
+    raw = bits(m, x)
+    away = (y > x) == (x > 0.0)
+    one = m.constant(f.integer, 1)
+    stepped = m.reinterpret(raw + m.select(away, one, -1), f.dtype)
+    least = with_sign_of(m, m.reinterpret(one, f.dtype), y)
+    result = m.select(x == 0.0, least, stepped)
+    result = m.select(x == y, y, result)
+    return m.select((x != x) | (y != y), nan, result)

@@ -1,0 +1,348 @@
+"""The table of scalar functions: the source of truth for names and types.
+
+``SCALARS["exp_f32"]`` is callable on Python and NumPy scalars and on NumPy arrays;
+backends emit its ``formula``. A name is the function and its arguments' dtype; a
+conversion's is ``convert_FROM_TO``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn.lowering.scalars import (
+    complexes,
+    conversions,
+    exponential,
+    hyperbolic,
+    integers,
+    powers,
+    rounding,
+    special,
+    trigonometric,
+)
+from arrayfn.lowering.scalars.arithmetic import (
+    COMPLEXES,
+    FLOATS,
+    HALVES,
+    INTEGERS,
+    REAL_PART,
+    Arithmetic,
+    Formula,
+    Value,
+)
+from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES, NumpyArithmetic
+
+NUMPY = NumpyArithmetic()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalarFunction:
+    """One function of the vocabulary.
+
+    ``arguments`` and ``result`` are dtype names; ``f16`` and ``bf16`` values are the
+    ``u16`` of their bits. ``formula(m, *arguments)`` takes and gives complex values as
+    tuples (real, imaginary). Called, it computes with NumPy.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    result: str
+    formula: Formula
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function of scalars or arrays, which are converted to its dtypes."""
+        if len(arguments) != len(self.arguments):
+            raise TypeError(
+                f"{self.name} takes {len(self.arguments)} arguments "
+                f"({', '.join(self.arguments)}), not {len(arguments)}"
+            )
+        with np.errstate(all="ignore"):
+            values = map(_unpack, self.arguments, arguments)
+            return _pack(self.result, self.formula(NUMPY, *values))
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(self.arguments)}) -> {self.result}"
+
+
+def _unpack(dtype: str, x: Any) -> Value:
+    if dtype in HALVES:
+        if hasattr(x, "dtype") and x.dtype != np.uint16 and x.dtype.itemsize == 2:
+            return x.view(np.uint16)
+        dtype = "u16"
+    target = DTYPES[dtype]
+    if isinstance(x, np.ndarray):
+        x = x.astype(target, copy=False)
+    elif type(x) is not target.type:
+        x = target.type(x)
+    if dtype in COMPLEXES:
+        return x.real, x.imag
+    return x
+
+
+def _pack(dtype: str, result: Value) -> Any:
+    if dtype not in COMPLEXES:
+        return result
+    real, imaginary = result
+    if isinstance(real, np.ndarray):
+        packed = np.empty(real.shape, DTYPES[dtype])
+        packed.real, packed.imag = real, imaginary
+        return packed
+    packed = np.empty(1, DTYPES[dtype])
+    packed.real, packed.imag = real, imaginary
+    return packed[0]
+
+
+def _infix(expression: str, count: int) -> Formula:
+    """A formula of one Python operator."""
+    functions: dict[str, Callable[[Value, Value], Value]] = {
+        "+": lambda x, y: x + y,
+        "-": lambda x, y: x - y,
+        "*": lambda x, y: x * y,
+        "/": lambda x, y: x / y,
+        "&": lambda x, y: x & y,
+        "|": lambda x, y: x | y,
+        "^": lambda x, y: x ^ y,
+        "==": lambda x, y: x == y,
+        "!=": lambda x, y: x != y,
+        "<": lambda x, y: x < y,
+        "<=": lambda x, y: x <= y,
+        ">": lambda x, y: x > y,
+        ">=": lambda x, y: x >= y,
+    }
+    function = functions[expression]
+    del count
+
+    def formula(m: Arithmetic, x: Value, y: Value) -> Value:
+        return function(x, y)
+
+    return formula
+
+
+COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def _accumulate(operation: str) -> Formula:
+    def formula(m: Arithmetic, x: Value, y: Value) -> Value:
+        return m.accumulate(operation, x, y)
+
+    return formula
+
+
+def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
+    """``(function, number of arguments, result dtype, formula)``."""
+    for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/")):
+        yield name, 2, t, _infix(sign, 2)
+    for name, sign in COMPARISONS.items():
+        yield name, 2, "bool", _infix(sign, 2)
+    unary: dict[str, Formula] = {
+        "neg": lambda m, x: -x,
+        "abs": lambda m, x: m.abs(x),
+        "sign": rounding.sign,
+        "reciprocal": lambda m, x: 1.0 / x,
+        "square": lambda m, x: x * x,
+        "sqrt": lambda m, x: m.sqrt(x),
+        "rsqrt": powers.rsqrt,
+        "cbrt": powers.cbrt,
+        "exp": exponential.exp,
+        "exp2": exponential.exp2,
+        "expm1": exponential.expm1,
+        "log": exponential.log,
+        "log2": exponential.log2,
+        "log10": exponential.log10,
+        "log1p": exponential.log1p,
+        "logistic": exponential.logistic,
+        "sin": trigonometric.sin,
+        "cos": trigonometric.cos,
+        "tan": trigonometric.tan,
+        "asin": trigonometric.asin,
+        "acos": trigonometric.acos,
+        "atan": trigonometric.atan,
+        "sinh": hyperbolic.sinh,
+        "cosh": hyperbolic.cosh,
+        "tanh": hyperbolic.tanh,
+        "asinh": hyperbolic.asinh,
+        "acosh": hyperbolic.acosh,
+        "atanh": hyperbolic.atanh,
+        "erf": special.erf,
+        "erfc": special.erfc,
+        "erfinv": special.erfinv,
+        "lgamma": special.lgamma,
+        "digamma": special.digamma,
+        "floor": lambda m, x: m.floor(x),
+        "ceil": lambda m, x: m.ceil(x),
+        "trunc": lambda m, x: m.trunc(x),
+        "round": lambda m, x: m.rint(x),
+    }
+    for name, formula in unary.items():
+        yield name, 1, t, formula
+    binary: dict[str, Formula] = {
+        "atan2": trigonometric.atan2,
+        "pow": powers.pow,
+        "hypot": powers.hypot,
+        "remainder": rounding.remainder,
+        "fmod": rounding.fmod,
+        "floordiv": rounding.floordiv,
+        "max": rounding.maximum,
+        "min": rounding.minimum,
+        "nextafter": rounding.nextafter,
+        "copysign": rounding.copysign,
+        "logaddexp": exponential.logaddexp,
+    }
+    for name, formula in binary.items():
+        yield name, 2, t, formula
+    yield "fma", 3, t, lambda m, x, y, z: m.fma(x, y, z)
+    yield "clamp", 3, t, rounding.clamp
+    for name in ("signbit", "isfinite", "isinf", "isnan"):
+        yield name, 1, "bool", getattr(rounding, name)
+    for operation in ("add", "mul", "max", "min"):
+        yield f"accumulate_{operation}", 2, t, _accumulate(operation)
+
+
+def _integer_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
+    signs = (("add", "+"), ("sub", "-"), ("mul", "*"))
+    for name, sign in (*signs, ("and", "&"), ("or", "|"), ("xor", "^")):
+        yield name, 2, t, _infix(sign, 2)
+    for name, sign in COMPARISONS.items():
+        yield name, 2, "bool", _infix(sign, 2)
+    unary: dict[str, Formula] = {
+        "neg": lambda m, x: 0 - x,
+        "abs": integers.absolute,
+        "sign": integers.sign,
+        "square": lambda m, x: x * x,
+        "not": lambda m, x: ~x,
+        "popcount": lambda m, x: m.popcount(x),
+        "clz": lambda m, x: m.leading_zeros(x),
+    }
+    for name, formula in unary.items():
+        yield name, 1, t, formula
+    binary: dict[str, Formula] = {
+        "floordiv": integers.floordiv,
+        "remainder": integers.remainder,
+        "div": integers.trunc_div,
+        "fmod": integers.trunc_rem,
+        "trunc_rem": integers.trunc_rem,
+        "max": integers.maximum,
+        "min": integers.minimum,
+        "shift_left": integers.shift_left,
+        "shift_right": integers.shift_right,
+        "shift_right_logical": integers.shift_right_logical,
+        "pow": integers.pow,
+        "accumulate_add": _infix("+", 2),
+        "accumulate_mul": _infix("*", 2),
+        "accumulate_max": integers.maximum,
+        "accumulate_min": integers.minimum,
+        "accumulate_and": _infix("&", 2),
+        "accumulate_or": _infix("|", 2),
+        "accumulate_xor": _infix("^", 2),
+    }
+    for name, formula in binary.items():
+        yield name, 2, t, formula
+    yield "clamp", 3, t, integers.clamp
+
+
+def _bool_rows() -> Iterator[tuple[str, int, str, Formula]]:
+    for name, sign in (("and", "&"), ("or", "|"), ("xor", "^")):
+        yield name, 2, "bool", _infix(sign, 2)
+        yield f"accumulate_{name}", 2, "bool", _infix(sign, 2)
+    # False < True, as in NumPy: max is or, min is and.
+    for name, sign in (("max", "|"), ("min", "&"), ("add", "|"), ("mul", "&")):
+        yield name, 2, "bool", _infix(sign, 2)
+        yield f"accumulate_{name}", 2, "bool", _infix(sign, 2)
+    for name, sign in COMPARISONS.items():
+        yield name, 2, "bool", _infix(sign, 2)
+    yield "not", 1, "bool", lambda m, x: ~x
+
+
+def _complex_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
+    unary = (
+        *("neg", "square", "conj", "reciprocal", "sign", "exp", "log", "sqrt"),
+        *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
+    )
+    for name in unary:
+        yield name, 1, t, getattr(complexes, name)
+    for name in ("add", "sub", "mul", "div", "pow"):
+        yield name, 2, t, getattr(complexes, name)
+    for name in ("eq", "ne"):
+        yield name, 2, "bool", getattr(complexes, name)
+    for name in ("isfinite", "isinf", "isnan"):
+        yield name, 1, "bool", getattr(complexes, name)
+    real = REAL_PART[t]
+    yield "abs", 1, real, complexes.absolute
+    yield "angle", 1, real, complexes.angle
+    yield "real", 1, real, lambda m, x: x[0]
+    yield "imag", 1, real, lambda m, x: x[1]
+    yield (
+        "accumulate_add",
+        2,
+        t,
+        lambda m, x, y: tuple(
+            m.accumulate("add", a, b) for a, b in zip(x, y, strict=True)
+        ),
+    )
+    yield "accumulate_mul", 2, t, complexes.mul
+
+
+def _convert(source: str, target: str) -> Formula:
+    real_source = REAL_PART.get(source, source)
+
+    def formula(m: Arithmetic, x: Value) -> Value:
+        if target in COMPLEXES:
+            part = REAL_PART[target]
+            if source in COMPLEXES:
+                return tuple(conversions.real(m, v, real_source, part) for v in x)
+            return conversions.real(m, x, source, part), m.constant(part, 0.0)
+        if source in COMPLEXES:
+            if target == "bool":
+                return (x[0] != 0.0) | (x[1] != 0.0)
+            x = x[0]
+        return conversions.real(m, x, real_source, target)
+
+    return formula
+
+
+def _functions() -> Iterator[ScalarFunction]:
+    families = (
+        *((t, _float_rows(t)) for t in FLOATS),
+        *((t, _integer_rows(t)) for t in INTEGERS),
+        ("bool", _bool_rows()),
+        *((t, _complex_rows(t)) for t in COMPLEXES),
+    )
+    for t, rows in families:
+        for name, count, result, formula in rows:
+            yield ScalarFunction(f"{name}_{t}", (t,) * count, result, formula)
+        choose = complexes.select if t in COMPLEXES else _select
+        yield ScalarFunction(f"select_{t}", ("bool", t, t), t, choose)
+    for t, real in REAL_PART.items():
+        yield ScalarFunction(f"complex_{t}", (real, real), t, lambda m, x, y: (x, y))
+    for word in range(2):
+        yield ScalarFunction(
+            f"threefry2x32_{word}", ("u32",) * 4, "u32", _threefry_word(word)
+        )
+    dtypes = ("bool", *INTEGERS, *HALVES, *FLOATS, *COMPLEXES)
+    for source in dtypes:
+        for target in dtypes:
+            yield ScalarFunction(
+                f"convert_{source}_{target}",
+                (source,),
+                target,
+                _convert(source, target),
+            )
+
+
+def _select(m: Arithmetic, condition: Value, x: Value, y: Value) -> Value:
+    return m.select(condition, x, y)
+
+
+def _threefry_word(word: int) -> Formula:
+    def formula(m: Arithmetic, *arguments: Value) -> Value:
+        return integers.threefry2x32(m, *arguments)[word]
+
+    return formula
+
+
+SCALARS: dict[str, ScalarFunction] = {f.name: f for f in _functions()}
+"""All functions, by name."""
