@@ -14,8 +14,8 @@ from llvmlite import ir
 from arrayfn.lowering.scalars.arithmetic import Formula, width
 
 I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
-VECTOR_LANES = (2, 4, 8, 16)
-"""Widths for which a guarded function gets a vector variant."""
+VECTOR_BITS = (128, 256)
+"""Vector widths for which a guarded function gets variants; AVX-512 hosts add one."""
 
 
 def is_float(dtype: str) -> bool:
@@ -133,6 +133,8 @@ class LLVMArithmetic:
     ``scope`` names the function being emitted: what is put out of line is found under
     it again. With ``lanes``, values are vectors.
     """
+
+    vector_bits = VECTOR_BITS
 
     def __init__(self, builder: ir.IRBuilder, scope: str, lanes: int = 1) -> None:
         self.builder, self.scope, self.lanes = builder, scope, lanes
@@ -311,6 +313,7 @@ class LLVMArithmetic:
         self._guards += 1
         values = (*arguments, common)
         dtypes = tuple(v.dtype for v in values)
+        all_lanes = [n // max(map(width, dtypes)) for n in self.vector_bits]
         function = self.declare(
             name,
             ir.FunctionType(
@@ -322,14 +325,13 @@ class LLVMArithmetic:
             self._define_guard(function, dtypes, rare, slow)
             variants = [
                 self._define_variant(function, dtypes, rare, lanes)
-                for lanes in VECTOR_LANES
+                for lanes in all_lanes
             ]
             _keep(self.module, variants)
         call = self.builder.call(function, [v.value for v in values])
         kinds = "v" * len(values)
         names = ",".join(
-            f"_ZGV_LLVM_N{lanes}{kinds}_{name}({name}.v{lanes})"
-            for lanes in VECTOR_LANES
+            f"_ZGV_LLVM_N{lanes}{kinds}_{name}({name}.v{lanes})" for lanes in all_lanes
         )
         for attribute in ("nounwind", "willreturn", "memory(none)"):
             set.add(call.attributes, attribute)
@@ -386,10 +388,13 @@ class LLVMArithmetic:
 
 
 def _mark_pure(function: ir.Function) -> None:
-    """Internal, out of line, without effects: calls of it may be vectorised."""
+    """Internal, out of line, without effects: calls of it may be vectorised.
+
+    Rarely run, it is not worth the time to optimise.
+    """
     function.linkage = "internal"
     # llvmlite checks attributes against a list that lacks some of these.
-    for attribute in ("noinline", "nounwind", "willreturn", "memory(none)"):
+    for attribute in ("noinline", "nounwind", "willreturn", "memory(none)", "optnone"):
         set.add(function.attributes, attribute)
 
 

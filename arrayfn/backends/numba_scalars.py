@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba.core import types as core_types
 from numba.core import typing as core_typing
 from numba.core.datamodel import models as core_models
@@ -18,7 +19,7 @@ from numba.core.datamodel import register_default
 from numba.core.imputils import builtin_registry
 from numba.extending import typeof_impl as core_typeof_impl
 
-from arrayfn.backends.llvm_arithmetic import LLVMArithmetic, LLVMValue
+from arrayfn.backends.llvm_arithmetic import VECTOR_BITS, LLVMArithmetic, LLVMValue
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import SCALARS, ScalarFunction
 
@@ -128,6 +129,14 @@ def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any
     return lower
 
 
+class HostArithmetic(LLVMArithmetic):
+    """``LLVMArithmetic`` with vector variants for this machine's widest vectors."""
+
+    vector_bits = (
+        (*VECTOR_BITS, 512) if get_host_cpu_features().get("avx512f") else VECTOR_BITS
+    )
+
+
 register(
     core_types,
     core_typing.signature,
@@ -135,4 +144,5 @@ register(
     register_default,
     core_models.OpaqueModel,
     builtin_registry,
+    HostArithmetic,
 )

@@ -145,7 +145,9 @@ def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pa
     r_low = (first - r) - product
     if x_low is not None:
         r_low = r_low + x_low
-    return shifted, fast_two_sum(r, m.fma(r * r, polynomial(m, r, c.exp_p), r_low))
+    tail = r * r * polynomial(m, r, c.exp_p)
+    # exp(r + r_low) - 1 = (exp(r) - 1) + r_low exp(r)
+    return shifted, fast_two_sum(r, tail + m.fma(r_low, r + tail, r_low))
 
 
 def exp(m: Arithmetic, x: Value) -> Value:
@@ -289,7 +291,13 @@ def log1p(m: Arithmetic, x: Value) -> Value:
 def logistic(m: Arithmetic, x: Value) -> Value:
     """1 / (1 + e**-x)."""
     e = exp(m, -m.abs(x))
-    return m.select(x < 0.0, e, 1.0) / (1.0 + e)
+    one = m.constant(m.dtype(x), 1.0)
+    total, total_low = fast_two_sum(one, e)
+    top = m.select(x < 0.0, e, one)
+    reciprocal = 1.0 / total
+    quotient = top * reciprocal
+    rest = m.fma(-quotient, total, top) - quotient * total_low
+    return m.fma(rest, reciprocal, quotient)
 
 
 def logaddexp(m: Arithmetic, x: Value, y: Value) -> Value:

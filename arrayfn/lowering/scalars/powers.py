@@ -87,7 +87,10 @@ def log_pair(m: Arithmetic, x: Value) -> Pair:
 
 def pow_f64(m: Arithmetic, x: Value, y: Value) -> Value:
     """``|x| ** y`` for finite arguments, ``x`` not 0."""
-    high, low = pair_product(m, (y, y * 0.0), log_pair(m, m.abs(x)))
+    # No logarithm but 0 is below 2**-53: such powers overflow all the same.
+    y = clamped(m, y, (-(2.0**100), 2.0**100))
+    zero = m.constant("f64", 0.0)
+    high, low = pair_product(m, (y, zero), log_pair(m, m.abs(x)))
     c = CONSTANTS["f64"]
     bounded = clamped(m, high, c.exp_limits)
     shifted, (p, p_low) = exp_pair(m, bounded, m.select(bounded == high, low, 0.0))
