@@ -1,0 +1,42 @@
+"""arrayfn: pure functions of arrays, differentiated, mapped and compiled.
+
+    import arrayfn as af, arrayfn.numpy as anp
+
+    step = af.jit(af.value_and_grad(loss))
+    value, gradients = step(params, batch)
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from arrayfn import numpy, tree
+from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+from arrayfn.backends.registry import (
+    available_backends,
+    backend_info,
+    is_backend_available,
+)
+from arrayfn.functions import grad, jvp, value_and_grad, vjp, vmap
+from arrayfn.jit import jit
+
+try:
+    __version__ = version("arrayfn")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "available_backends",
+    "backend_info",
+    "get_num_threads",
+    "grad",
+    "is_backend_available",
+    "jit",
+    "jvp",
+    "numpy",
+    "set_num_threads",
+    "tree",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]

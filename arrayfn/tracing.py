@@ -10,8 +10,9 @@ closes over becomes an input of its Program (see ``Trace.captured``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,12 +23,13 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import (
     AbstractValueError,
     ArgumentError,
+    ArrayfnError,
     InPlaceError,
     SourceLocation,
     TracerLeakError,
     user_location,
 )
-from arrayfn.ir import ArrayType, Atom, Literal, Program, Var, type_of
+from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var, type_of
 from arrayfn.layout import Shape
 from arrayfn.primitives.base import Primitive
 
@@ -35,11 +37,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Frame:
-    """A function being traced. ``abstract`` frames stage every operation."""
+    """A function being traced.
+
+    ``abstract`` frames, and those inside them, stage every operation, also those on
+    arrays alone; the others compute these at once.
+    """
 
     def __init__(self, name: str, abstract: bool, parent: Frame | None) -> None:
         self.builder = ProgramBuilder(name)
-        self.abstract = abstract
+        self.abstract = abstract or (parent is not None and parent.abstract)
         self.parent = parent
         self.closed = False
         self._captured: dict[int, tuple[Tracer | Array, Var]] = {}
@@ -58,6 +64,8 @@ class Frame:
             if isinstance(operand.atom, Literal):
                 return operand.atom
             return self._capture(operand, operand.type)
+        if isinstance(operand, Literal):
+            return operand
         if dtypes.is_python_scalar(operand):
             return Literal(operand, dtypes.weak_dtype(operand), weak=True)
         array = np.asarray(operand)
@@ -139,15 +147,21 @@ def trace(
     return Trace(builder.build(outputs), tuple(v for v, _ in captured))
 
 
+def is_staged(operands: Sequence[Any]) -> bool:
+    """Whether an operation on ``operands`` is traced, rather than computed at once."""
+    frame = _local.frame
+    return frame is not None and (
+        frame.abstract or any(isinstance(x, Tracer) for x in operands)
+    )
+
+
 def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     """Apply ``primitive`` to Tracers, arrays and scalars; the output or their tuple.
 
     Traces into the current frame, or computes at once with the NumPy reference.
     """
     frame = _local.frame
-    if frame is None or not (
-        frame.abstract or any(isinstance(x, Tracer) for x in operands)
-    ):
+    if frame is None or not is_staged(operands):
         return _compute(primitive, operands, params)
     tracers = _stage(frame, primitive, operands, params, user_location())
     return tracers[0] if len(tracers) == 1 else tracers
@@ -157,19 +171,28 @@ def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
     """The outputs of ``program`` on Tracers and arrays, by inlining or computing it."""
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
-    frame = _local.frame
+    frame = _local.frame if is_staged(operands) else None
     for equation in program.equations:
         arguments = [_lookup(a, environment) for a in equation.inputs]
         row = equation.primitive
         assert isinstance(row, Primitive)
         if frame is None:
-            result = row.reference(*arguments, **equation.params)
+            arrays = [_array(x) for x in arguments]
+            result = row.reference(*arrays, **equation.params)
         else:
             result = _stage(frame, row, arguments, equation.params, equation.source)
         results = result if isinstance(result, (tuple, list)) else (result,)
         environment.update(zip(equation.outputs, results, strict=True))
     outputs = [_lookup(a, environment) for a in program.outputs]
-    return [own(x) for x in outputs] if frame is None else outputs
+    if frame is not None:
+        return [_array(x) if isinstance(x, Literal) else x for x in outputs]
+    taken = {id(x) for x in (*operands, *program.constant_values)}
+    owned: list[Any] = []
+    for output in outputs:
+        array = own(_array(output), taken)
+        taken.add(id(array))
+        owned.append(array)
+    return owned
 
 
 def _stage(
@@ -179,9 +202,12 @@ def _stage(
     params: Any,
     location: SourceLocation | None,
 ) -> tuple[Any, ...]:
-    frame.builder.source = location
-    atoms = [frame.atom(x) for x in operands]
-    outputs = frame.builder.emit(primitive, atoms, params)
+    atoms = tuple(frame.atom(x) for x in operands)
+    types = _output_types(primitive, [a.type for a in atoms], params, location)
+    outputs = tuple(Var(type) for type in types)
+    frame.builder.equations.append(
+        Equation(primitive, atoms, MappingProxyType(dict(params)), outputs, location)
+    )
     values: Sequence[Any] = [None] * len(outputs)
     known = None if frame.abstract else _values(operands)
     if known is not None:
@@ -193,39 +219,71 @@ def _stage(
     )
 
 
+def _output_types(
+    primitive: Primitive,
+    types: Sequence[ArrayType],
+    params: Any,
+    location: SourceLocation | None,
+) -> tuple[ArrayType, ...]:
+    try:
+        result = primitive.types(*types, **params)
+    except ArrayfnError as error:
+        if error.location is None and location is not None:
+            raise type(error)(str(error), location) from None
+        raise
+    return result if isinstance(result, tuple) else (result,)
+
+
 def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
-    if isinstance(atom, Literal):
-        return np.asarray(atom.value).astype(atom.type.dtype)
-    return environment[atom]
+    return atom if isinstance(atom, Literal) else environment[atom]
+
+
+def _array(value: Any) -> Array:
+    """``value``, an array or scalar or Literal, as an array."""
+    if isinstance(value, Literal):
+        return np.asarray(value.value).astype(value.type.dtype)
+    return np.asarray(value)
 
 
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
     for operand in operands:
         if isinstance(operand, Tracer):
             operand.check_alive(None)
-    arrays = [np.asarray(x) for x in operands]
-    primitive.types(*[type_of(a) for a in arrays], **params)
+    arrays = [_array(x) for x in operands]
+    types = [type_of(a) for a in arrays]
+    try:
+        primitive.types(*types, **params)
+    except ArrayfnError as error:
+        if error.location is None:
+            raise type(error)(str(error), user_location()) from None
+        raise
     result = primitive.reference(*arrays, **params)
+    taken = {id(a) for a in arrays}
     if isinstance(result, (tuple, list)):
-        return tuple(own(x) for x in result)
-    return own(result)
+        return tuple(own(x, taken) for x in result)
+    return own(result, taken)
 
 
-def own(value: Any) -> Array:
-    """``value`` as an array that is row-major, writable and nobody else's."""
+def own(value: Any, taken: Container[int] = ()) -> Array:
+    """``value`` as an array that is row-major, writable and nobody else's.
+
+    ``taken`` holds the ids of arrays that are somebody else's.
+    """
     array = np.asarray(value)
-    if array.base is None and array.flags.c_contiguous and array.flags.writeable:
-        return array if array is value else np.array(array)
+    flags = array.flags
+    free = array.base is None and id(array) not in taken
+    if free and flags.c_contiguous and flags.writeable:
+        return array
     return np.array(array, order="C")
 
 
 def _values(operands: Sequence[Any]) -> list[Any] | None:
     values: list[Any] = []
     for x in operands:
-        value = x.value if isinstance(x, Tracer) else np.asarray(x)
+        value = x.value if isinstance(x, Tracer) else x
         if value is None:
             return None
-        values.append(np.asarray(value))
+        values.append(_array(value))
     return values
 
 
@@ -380,7 +438,8 @@ class Tracer:
             user_location(),
         )
 
-    def _concrete(self, wanted: str, remedy: str) -> Any:
+    def concrete(self, wanted: str, remedy: str = "") -> Any:
+        """The value; AbstractValueError if it is not known. ``wanted``: who asks."""
         if self.value is not None:
             return self.value
         made = f" It was made at {self.location}." if self.location else ""
@@ -392,7 +451,7 @@ class Tracer:
 
     def __bool__(self) -> bool:
         return bool(
-            self._concrete(
+            self.concrete(
                 "if, while, and, or, not: a truth value",
                 "Write arrayfn.numpy.where(condition, x, y) to choose between values, "
                 "or make the argument static (jit(f, static_argnums=...))",
@@ -400,19 +459,19 @@ class Tracer:
         )
 
     def __float__(self) -> float:
-        return float(self._concrete("float()", _SCALAR_REMEDY))
+        return float(self.concrete("float()", _SCALAR_REMEDY))
 
     def __int__(self) -> int:
-        return int(self._concrete("int()", _SCALAR_REMEDY))
+        return int(self.concrete("int()", _SCALAR_REMEDY))
 
     def __index__(self) -> int:
-        return self._concrete("an index or a shape", _SCALAR_REMEDY).__index__()
+        return self.concrete("an index or a shape", _SCALAR_REMEDY).__index__()
 
     def __complex__(self) -> complex:
-        return complex(self._concrete("complex()", _SCALAR_REMEDY))
+        return complex(self.concrete("complex()", _SCALAR_REMEDY))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        value = self._concrete(
+        value = self.concrete(
             "numpy.asarray",
             "Use arrayfn.numpy functions (or NumPy functions of this value), which are "
             "traced",
@@ -421,11 +480,11 @@ class Tracer:
 
     def item(self, *index: int) -> Any:
         """The Python scalar at ``index``; needs a value."""
-        return self._concrete("item()", _SCALAR_REMEDY).item(*index)
+        return self.concrete("item()", _SCALAR_REMEDY).item(*index)
 
     def tolist(self) -> Any:
         """Nested lists; needs a value."""
-        return self._concrete("tolist()", _SCALAR_REMEDY).tolist()
+        return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any

@@ -38,8 +38,8 @@ _INTEGERS: Final = (
     "tile_n",
 )
 
-TILE_WORK: Final = 1 << 21  # multiply-adds that are worth a tile of their own
-TILES_PER_CORE: Final = 2
+TILE_WORK: Final = 1 << 18  # multiply-adds that are worth a tile of their own
+BALANCED_WORK: Final = 1 << 24  # from here two tiles a core even out uneven cores
 TILE_MULTIPLE: Final = 16
 
 
@@ -69,29 +69,29 @@ def gemm_parameters(dtype: DType) -> tuple[Parameter, ...]:
 def gemm_tiles(
     m: int, n: int, k: int, batch: int, dtype: DType, cores: int = 2
 ) -> GemmTiles:
-    """Cut ``batch`` products of ``[m, k]`` and ``[k, n]`` into tiles for ``cores`` cores.
+    """Cut ``batch`` products of ``[m, k]`` and ``[k, n]`` into tiles.
 
     >>> gemm_tiles(1024, 1024, 1024, 1, np.dtype(np.float32), cores=2)
-    GemmTiles(items=4, tile_m=256, tile_n=1024, grain=1)
+    GemmTiles(items=4, tile_m=512, tile_n=512, grain=1)
     >>> gemm_tiles(8, 8, 8, 100, np.dtype(np.float32)).items
     100
     """
     weight = 4 if dtype.kind == "c" else 1
     work = max(1, m * n * k * weight)
-    wanted = -(-TILES_PER_CORE * cores // max(1, batch))
-    wanted = max(1, min(wanted, work // TILE_WORK))
+    tiles = 2 * cores if work >= 2 * cores * BALANCED_WORK else cores
+    wanted = max(1, min(-(-tiles // max(1, batch)), work // TILE_WORK))
     rows, columns = _split(m, n, wanted)
     tile_m, tile_n = _tile(m, rows), _tile(n, columns)
     items = batch * _tiles(m, tile_m) * _tiles(n, tile_n)
     tile_work = max(1, tile_m * tile_n * k * weight)
-    return GemmTiles(items, tile_m, tile_n, max(1, TILE_WORK // 4 // tile_work))
+    return GemmTiles(items, tile_m, tile_n, max(1, TILE_WORK // 2 // tile_work))
 
 
 def _split(m: int, n: int, wanted: int) -> tuple[int, int]:
     """Tiles along rows and columns, ``wanted`` in all, the longer extent cut first.
 
-    Cutting rows packs all of ``b`` in every tile and none of ``a`` twice; of two cuts the
-    one across the longer extent duplicates less.
+    Cutting rows packs all of ``b`` in every tile and none of ``a`` twice; of two cuts
+    the one across the longer extent duplicates less.
     """
     rows = columns = 1
     while rows * columns < wanted:

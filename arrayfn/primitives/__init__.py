@@ -1,0 +1,1 @@
+"""The primitives: one row each, one file a family, ``table`` of them all."""

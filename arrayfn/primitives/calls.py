@@ -1,4 +1,4 @@
-"""Primitives that hold a Program: named operators and functions with rules of their own.
+"""Primitives that hold a Program: named operators, and functions with own rules.
 
 ``operator_call`` means its body. ``custom_jvp`` means its body, but is differentiated
 by ``jvp_body`` (primals and tangents in, outputs and their tangents out).
@@ -134,9 +134,7 @@ def _custom_jvp_samples() -> Iterable[Sample]:
         )
         product = e.mul(x, y)
         tangent = e.add(e.mul(dx, y), e.mul(x, dy))
-        jvp_body = builder.build(
-            [e.add(product, product), e.add(tangent, tangent)]
-        )
+        jvp_body = builder.build([e.add(product, product), e.add(tangent, tangent)])
     for sample in _samples():
         params = {"name": "double_product", "body": body, "jvp_body": jvp_body}
         yield Sample(sample.inputs, params)
@@ -201,9 +199,7 @@ def _custom_vjp_samples() -> Iterable[Sample]:
 def _sample_backward() -> Program:
     backward = ProgramBuilder("double_product_backward")
     with backward:
-        x, y, ct = (
-            backward.input(ArrayType((3, 4), dtypes.float32)) for _ in range(3)
-        )
+        x, y, ct = (backward.input(ArrayType((3, 4), dtypes.float32)) for _ in range(3))
         to_x = e.mul(e.mul(ct, y), 2)
         return backward.build([to_x, e.mul(e.mul(ct, x), 2)])
 
@@ -225,9 +221,7 @@ custom_vjp = Primitive(
 def _linear_types(
     *operands: ArrayType, name: str, backward: Program, residuals: int
 ) -> tuple[ArrayType, ...]:
-    return tuple(
-        ArrayType(t.shape, t.dtype) for t in backward.input_types[residuals:]
-    )
+    return tuple(ArrayType(t.shape, t.dtype) for t in backward.input_types[residuals:])
 
 
 def _linear_reference(
@@ -249,8 +243,7 @@ def _linear_transpose(
 ) -> list[Atom | None]:
     types = backward.input_types[residuals:]
     full = [
-        _zero(t) if ct is None else ct
-        for ct, t in zip(cotangents, types, strict=True)
+        _zero(t) if ct is None else ct for ct, t in zip(cotangents, types, strict=True)
     ]
     saved = [a for a in inputs[:residuals] if not isinstance(a, Linear)]
     results = current_builder().inline(backward, [*saved, *full])

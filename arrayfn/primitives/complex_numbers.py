@@ -59,9 +59,7 @@ imag = elementwise(
     accepts=dtypes.COMPLEX,
     result=dtypes.real_of,
     transpose=transpose_each(
-        lambda ct, xs: make_complex(
-            e.conversion.literal(0.0, ct.type.dtype), e.neg(ct)
-        )
+        lambda ct, xs: make_complex(e.conversion.literal(0.0, ct.type.dtype), e.neg(ct))
     ),
 )
 conj = elementwise(
@@ -79,9 +77,7 @@ make_complex = elementwise(
     accepts={dtypes.float32, dtypes.float64},
     types=_complex_types,
     jvp=_complex_jvp,
-    transpose=transpose_each(
-        lambda ct, xs: real(ct), lambda ct, xs: e.neg(imag(ct))
-    ),
+    transpose=transpose_each(lambda ct, xs: real(ct), lambda ct, xs: e.neg(imag(ct))),
     doc="The complex number with these real and imaginary parts.",
 )
 complex_abs = elementwise(
@@ -95,9 +91,8 @@ complex_abs = elementwise(
     jvp=lambda primals, outputs, tangents: [
         None
         if tangents[0] is None
-        else e.div(
-            real(e.mul(conj(primals[0]), tangents[0])), outputs[0]
-        )
+        # At 0, where there is no derivative, JAX has 0 too.
+        else e.div(real(e.mul(conj(primals[0]), tangents[0])), e.nonzero(outputs[0]))
     ],
     doc="The absolute value of a complex number.",
 )

@@ -66,9 +66,7 @@ def _reference(x: Array, y: Array, *, contract: AxesPair, batch: AxesPair) -> Ar
     out = [left[axis] for axis in batch[0]]
     out += [left[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
     out += [right[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
-    product = np.einsum(
-        x.astype(wide), left, y.astype(wide), right, out, optimize=True
-    )
+    product = np.einsum(x.astype(wide), left, y.astype(wide), right, out, optimize=True)
     return np.asarray(product).astype(x.dtype)
 
 

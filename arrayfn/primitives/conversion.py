@@ -38,9 +38,9 @@ def convert(x: Atom, dtype: DType) -> Atom:
     """``x`` as ``dtype``; itself, if it is so already."""
     if x.type.dtype == dtype and not x.type.weak:
         return x
-    if isinstance(x, Literal):
-        if dtype in dtypes.COMPLEX or x.type.dtype not in dtypes.COMPLEX:
-            return literal(np.asarray(x.value).astype(dtype).item(), dtype)
+    keeps_kind = dtype in dtypes.COMPLEX or x.type.dtype not in dtypes.COMPLEX
+    if isinstance(x, Literal) and keeps_kind:
+        return literal(_reference(np.asarray(x.value), dtype=dtype).item(), dtype)
     return convert_element_type(x, dtype=dtype)
 
 
@@ -54,8 +54,22 @@ def _types(x: ArrayType, *, dtype: DType) -> ArrayType:
 
 
 def _reference(x: Array, *, dtype: DType) -> Array:
+    x = np.asarray(x)
     with np.errstate(all="ignore"):
-        return np.asarray(x).astype(dtype)
+        if x.dtype in dtypes.FLOATS and dtype in dtypes.INTEGERS:
+            return _to_integer(x.astype(dtypes.float64), dtype)
+        return x.astype(dtype)
+
+
+def _to_integer(x: Array, dtype: DType) -> Array:
+    # Outside the integers' range NumPy leaves the result to the machine.
+    limits = np.iinfo(dtype)
+    # The greatest need not be a float, but the power of two that follows it is.
+    above, below = x >= float(int(limits.max) + 1), x <= float(limits.min)
+    inside = np.where(above | below | np.isnan(x), 0.0, x).astype(dtype)
+    return np.where(above, limits.max, np.where(below, limits.min, inside)).astype(
+        dtype
+    )
 
 
 def _jvp(
@@ -109,7 +123,8 @@ convert_element_type = Primitive(
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
-    doc="By value; floats to integers truncate, numbers to bool are compared to 0.",
+    doc="By value; floats to integers truncate, to the nearest of the range (NaN to 0); "
+    "numbers to bool are compared to 0.",
 )
 
 

@@ -17,7 +17,6 @@ from arrayfn.primitives.base import (
     ZERO_TANGENT,
     Linear,
     Operand,
-    Primitive,
     Sample,
     not_differentiable,
 )
@@ -65,6 +64,14 @@ def _jvp_of_difference(
     else:
         total = neg(y) if x is None else sub(x, y)
     return [None if total is None else spread(total, outputs[0].type.shape)]
+
+
+def _power(x: Any, y: Any) -> Any:
+    if x.dtype not in dtypes.SIGNED:
+        return np.power(x, y)
+    # NumPy refuses negative powers of integers; a compiled loop cannot.
+    truncated = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y % 2), 0))
+    return np.where(y < 0, truncated, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
 
 neg = elementwise(
@@ -126,15 +133,12 @@ reciprocal = elementwise(
     cost=4,
     domain=(0.5, 3.0),
 )
-square = elementwise(
-    "square", np.square, [lambda x, y: mul(x, 2)], accepts=_NUMBERS
-)
+square = elementwise("square", np.square, [lambda x, y: mul(x, 2)], accepts=_NUMBERS)
 absolute = elementwise(
     "abs",
     np.absolute,
-    [lambda x, y: sign(x)],
+    [lambda x, y: _sign_factor(lt(x, 0), y)],
     accepts=_REALS,
-    domain=(0.3, 3.0),
 )
 sign = elementwise(
     "sign",
@@ -144,15 +148,16 @@ sign = elementwise(
 )
 pow = elementwise(
     "pow",
-    np.power,
+    _power,
     [
-        lambda x, y, z: mul(y, pow(x, sub(y, 1))),
-        lambda x, y, z: mul(z, special.log(_where_zero_one(x))),
+        lambda x, y, z: mul(y, pow(x, _one_less(x, y))),
+        lambda x, y, z: mul(z, special.log(nonzero(x))),
     ],
     arity=2,
     accepts=dtypes.INEXACT | dtypes.INTEGERS,
     cost=24,
     domain=(0.4, 2.4),
+    doc="Integers wrap; to a negative power they give the truncated reciprocal.",
 )
 floor_divide = elementwise(
     "floor_divide",
@@ -182,27 +187,27 @@ fmod = elementwise(
     cost=8,
     domain=(0.5, 3.0),
 )
+_SHARES = (lambda x, y, z: _share(x, y, z), lambda x, y, z: _share(y, x, z))
 maximum = elementwise(
     "max",
     np.maximum,
-    [lambda x, y, z: _share(x, y, z), lambda x, y, z: _share(y, x, z)],
+    _SHARES,
     arity=2,
     accepts=_REALS,
 )
 minimum = elementwise(
     "min",
     np.minimum,
-    [lambda x, y, z: _share(x, y, z), lambda x, y, z: _share(y, x, z)],
+    _SHARES,
     arity=2,
     accepts=_REALS,
 )
 copysign = elementwise(
     "copysign",
     np.copysign,
-    [lambda x, y, z: mul(sign(x), sign(z)), None],
+    [lambda x, y, z: _sign_factor(ne(signbit(x), signbit(y)), z), None],
     arity=2,
     accepts=dtypes.FLOATS,
-    domain=(0.3, 3.0),
 )
 nextafter = elementwise(
     "nextafter",
@@ -215,7 +220,10 @@ nextafter = elementwise(
 hypot = elementwise(
     "hypot",
     np.hypot,
-    [lambda x, y, z: div(x, z), lambda x, y, z: div(y, z)],
+    [
+        lambda x, y, z: div(x, nonzero(z)),
+        lambda x, y, z: div(y, nonzero(z)),
+    ],
     arity=2,
     accepts=dtypes.FLOATS,
     cost=8,
@@ -240,9 +248,7 @@ ne = elementwise(
     "ne", np.not_equal, ZERO_TANGENT, arity=2, accepts=dtypes.ALL, result=boolean
 )
 _ORDERED = dtypes.ALL - dtypes.COMPLEX
-lt = elementwise(
-    "lt", np.less, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
-)
+lt = elementwise("lt", np.less, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean)
 le = elementwise(
     "le", np.less_equal, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
 )
@@ -290,9 +296,7 @@ def _shift_right_logical(x: Any, y: Any) -> Any:
     return np.asarray(shifted).view(np.asarray(x).dtype)
 
 
-bitwise_and = elementwise(
-    "and", np.bitwise_and, ZERO_TANGENT, arity=2, accepts=_BITS
-)
+bitwise_and = elementwise("and", np.bitwise_and, ZERO_TANGENT, arity=2, accepts=_BITS)
 bitwise_or = elementwise("or", np.bitwise_or, ZERO_TANGENT, arity=2, accepts=_BITS)
 bitwise_xor = elementwise("xor", np.bitwise_xor, ZERO_TANGENT, arity=2, accepts=_BITS)
 bitwise_not = elementwise("not", np.bitwise_not, ZERO_TANGENT, accepts=_BITS)
@@ -401,11 +405,10 @@ clamp = elementwise(
     "clamp",
     lambda low, x, high: np.minimum(np.maximum(x, low), high),
     [
-        lambda low, x, high, y: _indicator(lt(x, low), y),
-        lambda low, x, high, y: _indicator(
-            bitwise_and(ge(x, low), le(x, high)), y
-        ),
-        lambda low, x, high, y: _indicator(gt(x, high), y),
+        # At a bound the derivative is zero, as JAX's.
+        lambda low, x, high, y: _indicator(bitwise_and(lt(x, low), lt(low, high)), y),
+        lambda low, x, high, y: _indicator(bitwise_and(lt(low, x), lt(x, high)), y),
+        lambda low, x, high, y: _indicator(lt(high, x), y),
     ],
     arity=3,
     accepts=_REALS,
@@ -433,15 +436,24 @@ def _share(x: Atom, y: Atom, z: Atom) -> Atom:
     return select(eq(x, y), half, taken)
 
 
-def _where_zero_one(x: Atom) -> Atom:
-    # log(0) * 0**y would be nan; the derivative by the exponent is 0 there.
+def _sign_factor(negative: Atom, like: Atom) -> Atom:
+    minus_one = conversion.literal(-1, like.type.dtype)
+    return select(negative, minus_one, _one_like(like))
+
+
+def nonzero(x: Atom) -> Atom:
+    """``x``, with 1 for 0: a divisor or logarithm's argument whose result is unused."""
     return select(eq(x, 0), _one_like(x), x)
+
+
+def _one_less(x: Atom, y: Atom) -> Atom:
+    # x**0 is 1 for all x; at x = 0 its derivative 0 * 0**-1 would be nan.
+    constant = bitwise_and(eq(x, 0), eq(y, 0))
+    return select(constant, _one_like(y), sub(y, 1))
 
 
 def _refuse(message: str) -> Atom:
     raise AssertionError(message)
-
-
 
 
 ROWS = (

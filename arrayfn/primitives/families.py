@@ -69,7 +69,7 @@ def elementwise(
     """An elementwise row.
 
     ``derivative`` holds, for each input, the partial derivative as a function of
-    ``(*inputs, output)``, or None where it is zero. ``domain`` is where the samples lie.
+    ``(*inputs, output)``, or None where it is zero. ``domain`` is where samples lie.
     """
     allowed = frozenset(accepts)
 
@@ -163,9 +163,7 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def compute(*operands: Any, **params: Any) -> Any:
         with np.errstate(all="ignore"):
-            half = next(
-                (x.dtype for x in operands if x.dtype in dtypes.HALVES), None
-            )
+            half = next((x.dtype for x in operands if x.dtype in dtypes.HALVES), None)
             if half is None:
                 return function(*operands, **params)
             wide = [
@@ -215,9 +213,7 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., list[Atom | None
     return rule
 
 
-def align(
-    size: int, operands: Sequence[Atom], dims: Sequence[Dim]
-) -> list[Atom]:
+def align(size: int, operands: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
     """Operands of one shape, mapped along axis 0; unmapped rank-0 ones stay."""
     inner: Shape = ()
     for operand, dim in zip(operands, dims, strict=True):
@@ -240,7 +236,9 @@ def align(
     return aligned
 
 
-def random_array(dtype: DType, shape: Shape, seed: int, low: float, high: float) -> Array:
+def random_array(
+    dtype: DType, shape: Shape, seed: int, low: float, high: float
+) -> Array:
     """Reproducible values of ``dtype``, uniform in [low, high] (as far as it goes)."""
     rng = np.random.default_rng(seed)
     values = rng.uniform(low, high, shape)
@@ -272,4 +270,3 @@ def default_samples(
             ),
             {},
         )
-

@@ -5,6 +5,7 @@ Sums run in a fixed order that does not depend on the number of threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -133,23 +134,42 @@ def _prod_jvp(
     *,
     axes: Axes,
 ) -> list[Atom | None]:
-    # The product of the others, without dividing by a factor that may be zero:
-    # with no zero, y / x; with one, the product of the rest there; with more, 0.
-    (x,), (y,), (t,) = primals, outputs, tangents
+    # By a tree of pairwise products: exact where factors are zero, and to all orders.
+    (x,), (t,) = primals, tangents
     if t is None:
         return [None]
-    zero = e.eq(x, 0)
-    one = conversion.literal(1, x.type.dtype)
-    safe = e.select(zero, one, x)
-    zeros = reduce_sum(conversion.convert(zero, x.type.dtype), axes=axes)
-    rest = reduce_prod(safe, axes=axes)
-    nothing = conversion.literal(0, x.type.dtype)
-    without = e.select(
-        zero,
-        spread_back(e.select(e.eq(zeros, 1), rest, nothing), x.type, axes),
-        spread_back(e.select(e.eq(zeros, 0), rest, nothing), x.type, axes),
+    kept = kept_axes(x.type.ndim, axes)
+    outer = tuple(x.type.shape[axis] for axis in kept)
+    count = math.prod(x.type.shape[axis] for axis in axes)
+    x, t = (
+        views.reshape(
+            views.transpose(v, permutation=(*kept, *axes)), shape=(*outer, count)
+        )
+        for v in (x, t)
     )
-    return [reduce_sum(e.mul(t, e.div(without, safe)), axes=axes)]
+    while count > 1:
+        half = count // 2
+        (a, b), (da, db) = (
+            (_columns(v, 0, half), _columns(v, half, 2 * half)) for v in (x, t)
+        )
+        rest = [_columns(v, 2 * half, count) for v in (x, t)] if count % 2 else None
+        x, t = e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
+        if rest is not None:
+            x = views.concatenate(x, rest[0], axis=len(outer))
+            t = views.concatenate(t, rest[1], axis=len(outer))
+        count -= half
+    return [reduce_sum(t, axes=(len(outer),))]
+
+
+def _columns(x: Atom, start: int, limit: int) -> Atom:
+    """``x[..., start:limit]``."""
+    outer = x.type.shape[:-1]
+    return views.slice_(
+        x,
+        start=(*(0 for _ in outer), start),
+        limit=(*outer, limit),
+        strides=(1,) * x.type.ndim,
+    )
 
 
 def _lowest(dtype: DType) -> PythonScalar:

@@ -13,7 +13,7 @@ import scipy.special
 from arrayfn import dtypes
 from arrayfn.ir import Atom
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Tolerance, not_differentiable
+from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
@@ -22,16 +22,18 @@ _LN2 = math.log(2.0)
 _LN10 = math.log(10.0)
 
 
-
 def _one_minus(x: Atom) -> Atom:
     return e.add(e.neg(x), 1)
 
 
+def _one_minus_square(x: Atom) -> Atom:
+    # (1 - x)(1 + x), which does not cancel near 1.
+    return e.mul(_one_minus(x), e.add(x, 1))
+
+
 # Exponentials and logarithms.
 
-exp = elementwise(
-    "exp", np.exp, [lambda x, y: y], accepts=dtypes.INEXACT, cost=8
-)
+exp = elementwise("exp", np.exp, [lambda x, y: y], accepts=dtypes.INEXACT, cost=8)
 exp2 = elementwise(
     "exp2", np.exp2, [lambda x, y: e.mul(y, _LN2)], accepts=dtypes.FLOATS, cost=8
 )
@@ -74,8 +76,8 @@ logaddexp = elementwise(
     "logaddexp",
     np.logaddexp,
     [
-        lambda x, y, z: exp(e.sub(x, z)),
-        lambda x, y, z: exp(e.sub(y, z)),
+        lambda x, y, z: logistic(e.sub(x, y)),
+        lambda x, y, z: logistic(e.sub(y, x)),
     ],
     arity=2,
     accepts=dtypes.FLOATS,
@@ -120,9 +122,7 @@ def _half(x: Atom) -> Atom:
 
 # Trigonometric and hyperbolic functions.
 
-sin = elementwise(
-    "sin", np.sin, [lambda x, y: cos(x)], accepts=dtypes.INEXACT, cost=14
-)
+sin = elementwise("sin", np.sin, [lambda x, y: cos(x)], accepts=dtypes.INEXACT, cost=14)
 cos = elementwise(
     "cos", np.cos, [lambda x, y: e.neg(sin(x))], accepts=dtypes.INEXACT, cost=14
 )
@@ -137,7 +137,7 @@ tan = elementwise(
 asin = elementwise(
     "asin",
     np.arcsin,
-    [lambda x, y: rsqrt(_one_minus(e.square(x)))],
+    [lambda x, y: rsqrt(_one_minus_square(x))],
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(-0.9, 0.9),
@@ -145,7 +145,7 @@ asin = elementwise(
 acos = elementwise(
     "acos",
     np.arccos,
-    [lambda x, y: e.neg(rsqrt(_one_minus(e.square(x))))],
+    [lambda x, y: e.neg(rsqrt(_one_minus_square(x)))],
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(-0.9, 0.9),
@@ -192,7 +192,7 @@ asinh = elementwise(
 acosh = elementwise(
     "acosh",
     np.arccosh,
-    [lambda x, y: rsqrt(e.sub(e.square(x), 1))],
+    [lambda x, y: rsqrt(e.mul(e.sub(x, 1), e.add(x, 1)))],
     accepts=dtypes.FLOATS,
     cost=18,
     domain=(1.2, 4.0),
@@ -200,7 +200,7 @@ acosh = elementwise(
 atanh = elementwise(
     "atanh",
     np.arctanh,
-    [lambda x, y: e.reciprocal(_one_minus(e.square(x)))],
+    [lambda x, y: e.reciprocal(_one_minus_square(x))],
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(-0.9, 0.9),
@@ -208,6 +208,30 @@ atanh = elementwise(
 
 
 # The error function and the gamma function.
+
+
+def _trigamma(x: Atom) -> Atom:
+    """The derivative of digamma, by Abramowitz and Stegun 6.4.6, 6.4.7 and 6.4.12."""
+    reflected = e.lt(x, 0.5)
+    z = e.select(reflected, _one_minus(x), x)
+    total = e.square(e.reciprocal(z))
+    for step in range(1, _TRIGAMMA_STEPS):
+        total = e.add(total, e.square(e.reciprocal(e.add(z, step))))
+    inverse = e.reciprocal(e.add(z, _TRIGAMMA_STEPS))
+    square = e.square(inverse)
+    series: Atom = e.mul(square, _BERNOULLI[-1])
+    for number in reversed(_BERNOULLI[:-1]):
+        series = e.mul(square, e.add(series, number))
+    tail = e.mul(inverse, e.add(e.add(series, e.mul(inverse, 0.5)), 1))
+    total = e.add(total, tail)
+    # One period of the sine, so that it is accurate far from 0.
+    sine = sin(e.mul(e.sub(x, e.round(x)), math.pi))
+    mirror = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
+    return e.select(reflected, e.sub(mirror, total), total)
+
+
+_TRIGAMMA_STEPS = 7
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def _gaussian(x: Atom) -> Atom:
@@ -250,7 +274,7 @@ lgamma = elementwise(
 digamma = elementwise(
     "digamma",
     scipy.special.digamma,
-    not_differentiable("the trigamma function is not a primitive yet"),
+    [lambda x, y: _trigamma(x)],
     accepts=dtypes.FLOATS,
     cost=30,
     domain=(0.3, 6.0),

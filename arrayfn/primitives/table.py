@@ -1,4 +1,4 @@
-"""The primitive table: every row, by name. Each set of primitives is derived from it."""
+"""The primitive table: every row, by name. Sets of primitives are derived from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from arrayfn.primitives import (
     complex_numbers,
     contraction,
     conversion,
+    cumulative,
+    dynamic_slices,
     elementwise,
+    indexing,
+    random_bits,
     reductions,
     special,
     views,
@@ -23,6 +27,10 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *conversion.ROWS,
     *views.ROWS,
     *reductions.ROWS,
+    *cumulative.ROWS,
+    *indexing.ROWS,
+    *dynamic_slices.ROWS,
+    *random_bits.ROWS,
     *contraction.ROWS,
     *calls.ROWS,
 )

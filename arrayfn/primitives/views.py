@@ -44,7 +44,7 @@ def move_axis(x: Atom, source: int, target: int) -> Atom:
     return transpose(x, permutation=tuple(order))
 
 
-def broadcast_literal(value: int | float, type: ArrayType) -> Atom:
+def broadcast_literal(value: float, type: ArrayType) -> Atom:
     """An array of ``type``'s shape and dtype filled with ``value``."""
     scalar = conversion.literal(value, type.dtype)
     if not type.shape:
@@ -107,7 +107,7 @@ transpose = Primitive(
     name="transpose",
     family="view",
     types=_transpose_types,
-    reference=lambda x, permutation: np.transpose(x, permutation),
+    reference=lambda x, permutation: x.transpose(permutation),
     kernel=View(_transpose_axes),
     jvp=LINEAR,
     transpose=_one(
@@ -129,9 +129,7 @@ transpose = Primitive(
 # broadcast_in_dim
 
 
-def _broadcast_types(
-    x: ArrayType, *, shape: Shape, axes: tuple[int, ...]
-) -> ArrayType:
+def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> ArrayType:
     fits = (
         len(axes) == x.ndim
         and list(axes) == sorted(set(axes))
@@ -229,7 +227,7 @@ reshape = Primitive(
     name="reshape",
     family="view",
     types=_reshape_types,
-    reference=lambda x, shape: np.reshape(x, shape),
+    reference=lambda x, shape: x.reshape(shape),
     kernel=View(_reshape_axes),
     jvp=LINEAR,
     transpose=_one(lambda ct, type, shape: reshape(ct, shape=type.shape)),
@@ -328,7 +326,7 @@ rev = Primitive(
     name="rev",
     family="view",
     types=_rev_types,
-    reference=lambda x, axes: np.flip(x, axes),
+    reference=lambda x, axes: np.flip(x, axis=axes),
     kernel=View(
         lambda x, axes: tuple(
             AxisMap(axis, -1, extent - 1) if axis in axes else AxisMap(axis)
@@ -440,9 +438,7 @@ pad = Primitive(
     transpose=_pad_transpose,
     batch=_pad_batch,
     samples=lambda: [
-        Sample(
-            (_sample((3, 4)), np.float32(0.5)), {"config": ((1, 2, 0), (0, -1, 1))}
-        ),
+        Sample((_sample((3, 4)), np.float32(0.5)), {"config": ((1, 2, 0), (0, -1, 1))}),
         Sample((_sample((4,)), np.float32(0.0)), {"config": ((-1, 2, 2),)}),
     ],
     doc="(low, high, interior) elements of a value put around and between; negative "
@@ -514,9 +510,7 @@ def _concatenate_transpose(
         else:
             ndim = ct.type.ndim
             start = tuple(begin if k == axis else 0 for k in range(ndim))
-            limit = tuple(
-                end if k == axis else n for k, n in enumerate(ct.type.shape)
-            )
+            limit = tuple(end if k == axis else n for k, n in enumerate(ct.type.shape))
             results.append(slice_(ct, start=start, limit=limit, strides=(1,) * ndim))
         begin = end
     return results
@@ -591,14 +585,25 @@ relayout = Primitive(
     family="structure",
     types=_relayout_types,
     reference=lambda x, layout: np.array(x, order=layout),
-    kernel=View(
-        lambda x, layout: tuple(AxisMap(axis) for axis in range(x.ndim))
-    ),
+    kernel=View(lambda x, layout: tuple(AxisMap(axis) for axis in range(x.ndim))),
     jvp=LINEAR,
     transpose=_one(lambda ct, type, layout: ct),
     batch=_along(lambda x, layout: relayout(x, layout="C")),
     samples=lambda: [Sample((_sample((3, 4)),), {"layout": "C"})],
     doc="A copy in another layout: 'C' or 'F'.",
+)
+
+stop_gradient = Primitive(
+    name="stop_gradient",
+    family="view",
+    types=lambda x: ArrayType(x.shape, x.dtype, weak=x.weak),
+    reference=np.array,
+    kernel=View(lambda x: tuple(AxisMap(axis) for axis in range(x.ndim))),
+    jvp=ZERO_TANGENT,
+    transpose=NOT_LINEAR,
+    batch=_along(lambda x, **_: stop_gradient(x)),
+    samples=lambda: [Sample((_sample((3, 4), 23, d),), {}) for d in dtypes.ALL],
+    doc="The operand, as if it were constant to derivatives.",
 )
 
 
@@ -612,4 +617,5 @@ ROWS: Iterable[Primitive] = (
     concatenate,
     iota,
     relayout,
+    stop_gradient,
 )

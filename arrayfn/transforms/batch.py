@@ -54,7 +54,7 @@ def emit_batched(
     inputs: Sequence[Atom],
     dims: Sequence[Dim],
 ) -> tuple[list[Atom], list[Dim]]:
-    """Emit ``program`` mapped along ``dims`` of ``inputs``; its outputs and their dims."""
+    """Emit ``program`` mapped along ``dims`` of ``inputs``; outputs and their dims."""
     values = builder.bind_inputs(program, inputs)
     mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
     for equation in program.equations:

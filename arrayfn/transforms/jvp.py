@@ -66,9 +66,8 @@ def push_forward(
         else:
             builder.replay(equation, values)
             results = _apply_rule(equation, row, values, given)
-        for var, tangent in zip(equation.outputs, results, strict=True):
-            if tangent is not None:
-                varies[var] = tangent
+        pairs = zip(equation.outputs, results, strict=True)
+        varies.update((var, t) for var, t in pairs if t is not None)
     outputs = [rename(a, values) for a in program.outputs]
     return outputs, [_tangent(a, varies) for a in program.outputs]
 

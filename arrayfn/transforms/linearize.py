@@ -1,7 +1,7 @@
-"""Linearization: a Program at a point, split into what is known there and what is linear.
+"""Linearization: a Program split into what is known at a point and what is linear.
 
-    known:  inputs -> outputs, residuals
-    linear: residuals, tangents -> output tangents
+known:  inputs -> outputs, residuals
+linear: residuals, tangents -> output tangents
 """
 
 from __future__ import annotations
@@ -59,4 +59,3 @@ def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
         ),
         len(residuals),
     )
-

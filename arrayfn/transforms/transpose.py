@@ -63,8 +63,7 @@ def pull_back(
             continue
         builder.source = equation.source
         operands: list[Operand] = [
-            Linear(a.type) if a in linear else rename(a, known)
-            for a in equation.inputs
+            Linear(a.type) if a in linear else rename(a, known) for a in equation.inputs
         ]
         row = equation.primitive
         assert isinstance(row, Primitive)

@@ -1,7 +1,7 @@
 """Where BLAS's functions are: the addresses that SciPy exports for Cython.
 
-Only the extension module ``scipy.linalg.cython_blas`` is loaded (20 ms), not the package
-``scipy.linalg`` (250 ms), unless that is imported already.
+Only the extension module ``scipy.linalg.cython_blas`` is loaded (20 ms), not the
+package ``scipy.linalg`` (250 ms), unless that is imported already.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _load() -> ModuleType:
 
 @cache
 def provider_arguments(provider: str) -> tuple[int, ...]:
-    """The words that precede a GEMM's own arguments: which BLAS functions, 1, item size."""
+    """The words before a GEMM's own arguments: BLAS functions, 1, item size."""
     dtype = provider.removeprefix("gemm_")
     if provider == dtype or dtype not in _LETTERS:
         raise BackendError(f"the CPU backend has no library kernel {provider!r}")

@@ -1,12 +1,13 @@
 """From kernels to addresses: the cache, the compiler when it misses, the engine.
 
-``kernel_addresses`` is the one place where a cache miss imports Numba. Numba's front end
-holds the GIL, LLVM does not: while one kernel is optimised, the next is lowered.
+``kernel_addresses`` is the one place where a cache miss imports Numba. Numba's front
+end holds the GIL, LLVM does not: while one kernel is optimised, the next is lowered.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import arrayfn
-from arrayfn.backends.cpu import native_compiler, target
+from arrayfn.backends.cpu import native, native_compiler, target
 from arrayfn.backends.cpu.engine import ENGINE
 from arrayfn.backends.cpu.object_cache import (
     ObjectCache,
@@ -25,13 +26,11 @@ from arrayfn.backends.cpu.object_cache import (
 from arrayfn.lowering.plan import Kernel
 
 _COMPILER: Final = "arrayfn.backends.cpu.compiler"
-_CODE_SOURCES: Final = (
-    "lowering/scalars*",
-    "lowering/scalars/*",
-    "backends/*scalars*",
+_KERNEL_SOURCES: Final = (
+    "lowering/scalars/*.py",
+    "backends/llvm_arithmetic.py",
+    "backends/numba_scalars.py",
     "backends/cpu/compiler.py",
-    "backends/cpu/native_compiler.py",
-    "backends/cpu/target.py",
 )
 _LOCK = threading.RLock()
 _caches: dict[Path, ObjectCache] = {}
@@ -47,22 +46,30 @@ def object_cache() -> ObjectCache:
 
 
 @cache
-def _versions() -> str:
-    """What code depends on besides its source: compilers, processor, arrayfn itself.
-
-    arrayfn counts by the content of the files that determine generated code, so that
-    an edited checkout never meets code of its past.
-    """
-    root = Path(arrayfn.__path__[0])
-    sources = {path for pattern in _CODE_SOURCES for path in root.glob(pattern)}
-    texts = [path.read_text("utf-8") for path in sorted(sources) if path.suffix == ".py"]
+def _toolchain() -> str:
+    """What all object code depends on besides its source: LLVM and the processor."""
     return content_key(
         target.LLVM_VERSION,
         target.LLVMLITE_VERSION,
-        _numba_version(),
         str(target.host()),
-        *texts,
+        *_texts("backends/cpu/target.py"),
     )
+
+
+@cache
+def _kernel_compiler() -> str:
+    """What kernels' code depends on: also Numba, and arrayfn's scalar functions.
+
+    arrayfn counts by the content of the files that determine generated code, so that an
+    edited checkout never meets code of its past.
+    """
+    return content_key(_toolchain(), _numba_version(), *_texts(*_KERNEL_SOURCES))
+
+
+def _texts(*patterns: str) -> list[str]:
+    root = Path(arrayfn.__path__[0])
+    paths = {path for pattern in patterns for path in root.glob(pattern)}
+    return [path.read_text("utf-8") for path in sorted(paths)]
 
 
 def _numba_version() -> str:
@@ -77,7 +84,7 @@ def _numba_version() -> str:
 def kernel_key(kernel: Kernel) -> str:
     """The cache key of a kernel's object code."""
     signature = ",".join(parameter.kind for parameter in kernel.parameters)
-    return content_key("kernel", kernel.key, signature, _versions())
+    return content_key("kernel", kernel.key, signature, _kernel_compiler())
 
 
 def _symbol(key: str) -> str:
@@ -133,7 +140,7 @@ class _Optimiser(threading.Thread):
         try:
             with self.slots:
                 self.code = target.compile_vectorized(self.text)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # raised again in result()
             self.error = error
 
     def result(self) -> bytes:
@@ -166,10 +173,13 @@ def _ir(compiler: Any, kernel: Kernel, key: str) -> str:
     return str(text)
 
 
-def native_addresses(modules: Sequence[ModuleType], symbols: tuple[str, ...]) -> list[int]:
-    """Compile (or find) the native routines of ``modules``; addresses of ``symbols``."""
-    sources = [Path(str(module.__file__)).read_text("utf-8") for module in modules]
-    key = content_key("native", *sources, _versions())
+def native_addresses(
+    modules: Sequence[ModuleType], symbols: tuple[str, ...]
+) -> list[int]:
+    """Compile or find the routines of ``modules``; the addresses of ``symbols``."""
+    used = [*modules, native, native_compiler]
+    sources = [Path(str(module.__file__)).read_text("utf-8") for module in used]
+    key = content_key("native", *sources, _toolchain())
 
     def compile_native() -> bytes:
         text = native_compiler.compile_modules(modules, target.host().triple)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.heap import free, heap_give, heap_take
+from arrayfn.backends.cpu.heap import heap_give, heap_take
 from arrayfn.backends.cpu.native import (
     CFunction,
     call,
-    float_of,
     load,
     load_i32,
     load_u8,
@@ -139,15 +138,15 @@ def array_fits(image: int, array: int, spec: int, flags: int) -> int:
     if layout == LAYOUT_STRIDED and not empty:
         strides = load(array + ARRAY_STRIDES)
         for j in range(ndim):
-            if load(dims + 8 * j) != 1:
-                if load(strides + 8 * j) != load(spec + SPEC_DIMS + 8 * (ndim + j)):
-                    return 0
+            wanted = load(spec + SPEC_DIMS + 8 * (ndim + j))
+            if load(dims + 8 * j) != 1 and load(strides + 8 * j) != wanted:
+                return 0
     return 1
 
 
 @native
 def scalar_fits(image: int, number: int, spec: int, value: int) -> int:
-    """Write a Python number that stands for a rank-0 array to ``value``; 0 if it can't."""
+    """Write a Python number given for a rank-0 array to ``value``; 0 if it can't."""
     scalar = load(spec + SPEC_SCALAR)
     kind = load(number + OBJECT_TYPE)
     if scalar == SCALAR_NONE:
@@ -176,7 +175,7 @@ def scalar_fits(image: int, number: int, spec: int, value: int) -> int:
 
 @native
 def bind_inputs(image: int, frame: int, arguments: int) -> int:
-    """Set the frame's input bases: 0, or 1 + the number of the first that does not fit."""
+    """Set the frame's input bases: 0, or 1 + the number of the first mismatch."""
     specs = load(image + INPUT_SPECS)
     bases = frame + FRAME_HEADER
     for i in range(load(image + INPUT_COUNT)):
@@ -211,7 +210,9 @@ def output_make(image: int, spec: int) -> int:
         strides = 0
     Py_IncRef(descr)
     new = load(image + NEW_FROM_DESCR)
-    array = call(new, load(image + NDARRAY_TYPE), descr, ndim, dims, strides, data, flags, 0)
+    array = call(
+        new, load(image + NDARRAY_TYPE), descr, ndim, dims, strides, data, flags, 0
+    )
     if data != 0:
         if array == 0:
             heap_give(load(image + HEAP), data, size)
@@ -240,10 +241,9 @@ def call_with(self: int, arguments: int, count: int, single: int) -> int:
         frame_give(image, frame)
         return PyLong_FromLongLong(mismatch)
     result = outputs_make(image, frame, single)
-    if result != 0:
-        if run_frame(image, frame) == 0:
-            Py_DecRef(result)
-            result = PyErr_NoMemory()
+    if result != 0 and run_frame(image, frame) == 0:
+        Py_DecRef(result)
+        result = PyErr_NoMemory()
     frame_give(image, frame)
     return result
 

@@ -25,11 +25,12 @@ Array = np.ndarray[Any, Any]
 class Executable:
     """A plan, ready to run. Its entries are builtin functions of the flat inputs.
 
-    ``call(*inputs)`` returns a tuple of new arrays, ``call_single(*inputs)`` the only one.
-    ``call_into(*inputs, *outputs)`` writes into given arrays and returns 0. Inputs are
-    ndarrays exactly as the plan's types say (layout and alignment included), or Python
-    numbers for weakly typed rank-0 inputs. If one does not fit nothing is run, and the
-    result is the ``int`` 1 + its number. Calls are safe from several threads at once.
+    ``call(*inputs)`` returns a tuple of new arrays, ``call_single(*inputs)`` the only
+    one. ``call_into(*inputs, *outputs)`` writes into given arrays and returns 0. Inputs
+    are ndarrays exactly as the plan's types say (layout and alignment included), or
+    Python numbers for weakly typed rank-0 inputs. If one does not fit nothing is run,
+    and the result is the ``int`` 1 + its number. Calls are safe from several threads at
+    once.
     """
 
     plan: ExecutionPlan
@@ -40,7 +41,7 @@ class Executable:
     call_into: Callable[..., int]
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Array, ...]:
-        """Run on a flat sequence of inputs; raises ArgumentError if one does not fit."""
+        """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
         result = self.call(*inputs)
         if isinstance(result, int):
             raise ArgumentError(self.mismatch(inputs, result - 1))
@@ -69,15 +70,17 @@ def bind(
 ) -> Executable:
     """Compile or load the kernels of ``plan`` and make it callable.
 
-    ``constants`` are the plan's constant buffers, by index: C-ordered unless their types
-    say otherwise. They are kept, not copied. Raises BackendError for a plan that this
-    runtime cannot run.
+    ``constants`` are the plan's constant buffers, by index: C-ordered unless their
+    types say otherwise. They are kept, not copied. Raises BackendError for a plan that
+    this runtime cannot run.
     """
     process = runtime()
     entries = _entries(kernels, process)
     missing = {step.kernel for step in plan.steps} - entries.keys()
     if missing:
-        raise BackendError(f"the plan calls kernels it does not have: {sorted(missing)}")
+        raise BackendError(
+            f"the plan calls kernels it does not have: {sorted(missing)}"
+        )
     addresses = [int(c.__array_interface__["data"][0]) for c in constants]
     words = encode(plan, entries, addresses, process)
     kept = (words, tuple(constants), plan)

@@ -1,9 +1,9 @@
 """Matrix products through BLAS: the native routine behind the ``gemm_*`` providers.
 
 A work item is one tile of the output (``lowering.gemm_tiles``), computed by one
-single-threaded call of BLAS: GEMM, or GEMV where the tile is a row or a column. Row-major
-``C = A B`` is column-major ``C^T = B^T A^T``, so the operands are swapped. BLAS's
-functions are called by address, with 32-bit integers by reference as in Fortran.
+single-threaded call of BLAS: GEMM, or GEMV where the tile is a row or a column.
+Row-major ``C = A B`` is column-major ``C^T = B^T A^T``, so the operands are swapped.
+BLAS's functions are called by address, with 32-bit integers by reference as in Fortran.
 """
 
 from __future__ import annotations
@@ -136,9 +136,7 @@ def gemm_tile(
             if transpose_a:
                 x_step = load(arguments + LDA)
             ldb = load(arguments + LDB)
-            return matrix_vector(
-                arguments, transpose_b, b, ldb, a, x_step, c, 1, width
-            )
+            return matrix_vector(arguments, transpose_b, b, ldb, a, x_step, c, 1, width)
     return matrix_matrix(arguments, a, b, c, height, width)
 
 
@@ -197,8 +195,8 @@ def matrix_vector(
     """One GEMV: ``y`` of ``length`` from K elements of ``x``.
 
     The matrix is row-major with rows ``step`` apart: [length, K] if ``transposed`` (as
-    BLAS sees it), else [K, length]. ``y`` is zeroed first, for some versions of BLAS keep
-    a NaN of the old ``y`` where ``beta`` is zero.
+    BLAS sees it), else [K, length]. ``y`` is zeroed first, for some versions of BLAS
+    keep a NaN of the old ``y`` where ``beta`` is zero.
     """
     k = load(arguments + K)
     size = load(arguments + ITEM_BYTES)

@@ -1,9 +1,10 @@
 """Large blocks of memory, kept for reuse: native routines.
 
-Fresh pages cost more than most kernels: the system clears each on first touch. Blocks of
-big outputs and workspaces therefore go to a list when they die, up to a limit of bytes,
-and are handed out again for the same size. The list is guarded by the GIL. Blocks reach
-NumPy arrays through a memory handler (NEP 49), so an output owns its data as any array.
+Fresh pages cost more than most kernels: the system clears each on first touch. Blocks
+of big outputs and workspaces therefore go to a list when they die, up to a limit of
+bytes, and are handed out again for the same size. The list is guarded by the GIL.
+Blocks reach NumPy arrays through a memory handler (NEP 49), so an output owns its data
+as any array.
 """
 
 from __future__ import annotations

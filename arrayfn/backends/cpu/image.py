@@ -108,7 +108,7 @@ class _Arguments:
         self.template.append(0)
 
     def add_step(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:
-        """All arguments of a step; the numbers of those that point to scratch memory."""
+        """A step's arguments; the numbers of those that point to scratch memory."""
         first = len(self.template)
         slots: list[int] = []
         self.template += prefix

@@ -1,9 +1,9 @@
 """The vocabulary of native routines: memory, atomics and C functions, all in 64 bits.
 
-The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) are written
-as Python functions over integers: every value is an i64, and addresses are integers.
-``native_compiler`` turns them into LLVM IR. The functions below are the operations that
-integer arithmetic does not cover; they exist only in compiled code.
+The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) are
+written as Python functions over integers: every value is an i64, and addresses are
+integers. ``native_compiler`` turns them into LLVM IR. The functions below are the
+operations that integer arithmetic does not cover; they exist only in compiled code.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 
-class NativeOnly(RuntimeError):
+class NativeOnlyError(RuntimeError):
     """A native operation was called as Python."""
 
 
-def _native_only() -> NativeOnly:
-    return NativeOnly("this operation exists only in compiled native code")
+def _native_only() -> NativeOnlyError:
+    return NativeOnlyError("this operation exists only in compiled native code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CFunction:
 
 
 def native(function: Callable[..., int]) -> Callable[..., int]:
-    """Mark a function of integers as a native routine, exported as ``arrayfn_<name>``."""
+    """Mark a function of integers as native; it is exported as ``arrayfn_<name>``."""
     return function
 
 
@@ -89,7 +89,7 @@ def atomic_add(address: int, value: int) -> int:
 
 
 def atomic_exchange_if(address: int, expected: int, value: int) -> int:
-    """Write ``value`` if the i64 is ``expected`` (sequentially consistent); what it was."""
+    """Write ``value`` if the i64 is ``expected``, seq. consistent; what it was."""
     raise _native_only()
 
 

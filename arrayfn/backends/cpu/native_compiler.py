@@ -1,12 +1,13 @@
 """Native routines to LLVM IR: a compiler for integer-only Python.
 
-In: modules whose functions are marked ``@native`` (see ``native``). Out: the text of one
-LLVM module that exports each as ``i64 arrayfn_<name>(i64...)``. The language: integer
-constants (also of the module), local variables, ``+ - * // % << >> & | ^``, comparisons,
-``and or not``, ``if``, ``while``, ``for ... in range``, ``break``, ``continue``,
-``return``, and calls of the native vocabulary, of C functions and of other routines.
-Arithmetic wraps in 64 bits; ``//`` and ``%`` truncate, and serve non-negative operands.
-Anything else raises ``NativeSyntaxError`` with its file and line.
+In: modules whose functions are marked ``@native`` (see ``native``). Out: the text of
+one LLVM module that exports each as ``i64 arrayfn_<name>(i64...)``. The language:
+integer constants (also of the module), local variables, ``+ - * // % << >> & | ^``,
+comparisons, ``and or not``, ``if``, ``while``, ``for ... in range``, ``break``,
+``continue``, ``return``, and calls of the native vocabulary, of C functions and of
+other routines. Arithmetic wraps in 64 bits; ``//`` and ``%`` truncate, and serve
+non-negative operands. Anything else raises ``NativeSyntaxError`` with its file and
+line.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _PAUSE_DECLARATION: Final = {
 
 def compile_modules(modules: Iterable[ModuleType], triple: str) -> str:
     """The LLVM IR of all native routines of ``modules``, for a target ``triple``."""
-    architecture = triple.split("-")[0]
+    architecture = triple.split("-", 1)[0]
     routines: list[str] = []
     externals: dict[str, CFunction] = {}
     for module in modules:
@@ -83,7 +84,9 @@ def compile_modules(modules: Iterable[ModuleType], triple: str) -> str:
 
 
 def _is_native(node: ast.FunctionDef) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "native" for d in node.decorator_list)
+    return any(
+        isinstance(d, ast.Name) and d.id == "native" for d in node.decorator_list
+    )
 
 
 class _Routine:
@@ -247,7 +250,9 @@ class _Routine:
             case ast.Call(func=ast.Name(id="range"), args=[start, stop], keywords=[]):
                 pass
             case _:
-                raise self.error(node, "loops are over range(stop) or range(start, stop)")
+                raise self.error(
+                    node, "loops are over range(stop) or range(start, stop)"
+                )
         self.emit(f"store i64 {self.value(start)}, ptr %{name}")
         bound = f"{name}.stop{self.count}"
         self.entry.append(f"  %{bound} = alloca i64")
@@ -292,7 +297,9 @@ class _Routine:
             if position + 1 == len(values):
                 break
             following = self.label()
-            yes, no = (following, after) if isinstance(op, ast.And) else (after, following)
+            yes, no = (
+                (following, after) if isinstance(op, ast.And) else (after, following)
+            )
             self.emit(f"br i1 {condition}, label %{yes}, label %{no}")
             self.terminated = True
             self.begin(following)
@@ -333,7 +340,9 @@ class _Routine:
         constant = self.module.get(name)
         if isinstance(constant, int):
             return str(int(constant))
-        raise self.error(node, f"{name!r} is neither a variable nor an integer constant")
+        raise self.error(
+            node, f"{name!r} is neither a variable nor an integer constant"
+        )
 
     def pointer(self, address: str) -> str:
         """An address as a pointer."""
@@ -360,7 +369,9 @@ class _Routine:
     def c_call(self, node: ast.Call, function: CFunction, values: list[str]) -> str:
         """A call of a C function by its symbol."""
         if len(values) != function.arity:
-            raise self.error(node, f"{function.symbol} takes {function.arity} arguments")
+            raise self.error(
+                node, f"{function.symbol} takes {function.arity} arguments"
+            )
         self.externals[function.symbol] = function
         operands = ", ".join(f"i64 {value}" for value in values)
         instruction = f"call {function.returns} @{function.symbol}({operands})"

@@ -2,12 +2,12 @@
 
 ``ObjectCache.get_or_compile(key, compile)`` returns the object code for a key: from
 memory, from the cache directory, or by compiling and storing it. A key names everything
-that the code depends on (``content_key``), so entries are never out of date. Entries are
-written to a temporary file and renamed, and carry their length and hash: a reader sees a
-whole entry or none, and two processes may write the same one. The directory is
-``ARRAYFN_CACHE_DIR``, else ``$XDG_CACHE_HOME/arrayfn``, else ``~/.cache/arrayfn``; it must
-belong to this user and not be writable by others, since what it holds is executed. Where
-it cannot be used, code is kept in memory and one warning says what to do.
+that the code depends on (``content_key``), so entries are never out of date. Entries
+are written to a temporary file and renamed, and carry their length and hash: a reader
+sees a whole entry or none, and two processes may write the same one. The directory is
+``ARRAYFN_CACHE_DIR``, else ``$XDG_CACHE_HOME/arrayfn``, else ``~/.cache/arrayfn``; it
+must belong to this user and not be writable by others, since what it holds is executed.
+Where it cannot be used, code is kept in memory and one warning says what to do.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ObjectCache:
         return code
 
     def get(self, key: str) -> bytes | None:
-        """The object code for ``key``, or None. A damaged entry is removed and logged."""
+        """The code for ``key``, or None; a damaged entry is removed and logged."""
         code = self._memory.get(key)
         if code is not None or not self._is_usable():
             return code
@@ -149,9 +149,9 @@ class ObjectCache:
 
     def _warn(self, problem: str) -> None:
         warnings.warn(
-            f"arrayfn keeps compiled kernels in memory only, because the cache directory "
-            f"{self.directory} cannot be used: {problem}. Set {DIRECTORY_VARIABLE} to a "
-            "directory of your own that only you can write.",
+            "arrayfn keeps compiled kernels in memory only, because the cache "
+            f"directory {self.directory} cannot be used: {problem}. Set "
+            f"{DIRECTORY_VARIABLE} to a directory of your own that only you can write.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,11 +1,12 @@
 """The thread pool: native routines that spread a kernel's work items over threads.
 
 One launch publishes a *job* (a kernel entry, its arguments, a number of chunks) by a
-ticket word: a count of launches in its high half, chunks not yet claimed in its low half.
-A thread claims a chunk by decrementing the ticket; who holds a chunk keeps the job's
-words valid, because the launching thread waits until every chunk is done. Threads that
-are late find no chunk, and are never waited for. Idle workers spin for a short while, as
-the next step of a plan mostly follows at once, then sleep on a condition variable.
+ticket word: a count of launches in its high half, chunks not yet claimed in its low
+half. A thread claims a chunk by decrementing the ticket; who holds a chunk keeps the
+job's words valid, because the launching thread waits until every chunk is done. Threads
+that are late find no chunk, and are never waited for. Idle workers spin for a short
+while, as the next step of a plan mostly follows at once, then sleep on a condition
+variable.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from arrayfn.backends.cpu.native import (
     store,
 )
 
-# Byte offsets into the pool. Words that threads fight for have cache lines of their own.
+# Byte offsets into the pool. Words that threads fight for have their own cache lines.
 OWNER: Final = 0  # 1 while a plan uses the pool
 THREADS: Final = 8  # threads of a launch, the launching one included
 STARTED: Final = 16  # workers that exist
@@ -128,7 +129,9 @@ def pool_has_work(pool: int, worker: int) -> int:
     """Whether this worker may claim a chunk, or has to end."""
     if atomic_load(pool + STOP):
         return 1
-    return (atomic_load(pool + TICKET) & REMAINING) != 0 and worker < load(pool + THREADS)
+    return (atomic_load(pool + TICKET) & REMAINING) != 0 and worker < load(
+        pool + THREADS
+    )
 
 
 @native

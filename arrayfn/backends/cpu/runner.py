@@ -1,9 +1,10 @@
 """The resident plan runner: native routines that walk a plan's steps.
 
-An *image* is a plan encoded as words (``image.py`` writes it). A *frame* is what one call
-of it needs: resolved arguments, the threads' own copies of them, and a small workspace
-(arena and scratch memory). Frames go back to a list of their image, so that concurrent
-calls are safe and a repeated call allocates nothing. Large workspaces come from the heap.
+An *image* is a plan encoded as words (``image.py`` writes it). A *frame* is what one
+call of it needs: resolved arguments, the threads' own copies of them, and a small
+workspace (arena and scratch memory). Frames go back to a list of their image, so that
+concurrent calls are safe and a repeated call allocates nothing. Large workspaces come
+from the heap.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ STEP_COUNT: Final = 32
 STEPS: Final = 40
 TEMPLATE: Final = 48  # address of the arguments of all steps, constants filled in
 TEMPLATE_WORDS: Final = 56
-PATCHES: Final = 64  # triples (argument word, base, offset); a base is an input or output
+PATCHES: Final = (
+    64  # triples (argument word, base, offset); a base is an input or output
+)
 PATCH_COUNT: Final = 72
 WORKSPACE_PATCHES: Final = 80  # pairs (argument word, offset)
 WORKSPACE_PATCH_COUNT: Final = 88
@@ -70,7 +73,7 @@ STEP_SLOTS: Final = 40
 STEP_SLOT_COUNT: Final = 48
 STEP_BYTES: Final = 56
 
-# Byte offsets into a frame. Bases (one word an input or output), values of scalar inputs,
+# Byte offsets into a frame. Bases (a word an input or output), values of scalar inputs,
 # arguments, copies and the workspace follow the header.
 FRAME_NEXT: Final = 0
 FRAME_THREADS: Final = 8
@@ -182,7 +185,7 @@ def patch_workspace(image: int, frame: int, workspace: int) -> int:
     """Point the arguments at a workspace."""
     arguments = frame_arguments(image, frame)
     patch = load(image + WORKSPACE_PATCHES)
-    for i in range(load(image + WORKSPACE_PATCH_COUNT)):
+    for _ in range(load(image + WORKSPACE_PATCH_COUNT)):
         store(arguments + 8 * load(patch), workspace + load(patch + 8))
         patch += 16
     store(frame + FRAME_PATCHED, workspace)
@@ -195,7 +198,7 @@ def patch_bases(image: int, frame: int) -> int:
     arguments = frame_arguments(image, frame)
     bases = frame + FRAME_HEADER
     patch = load(image + PATCHES)
-    for i in range(load(image + PATCH_COUNT)):
+    for _ in range(load(image + PATCH_COUNT)):
         base = load(bases + 8 * load(patch + 8))
         store(arguments + 8 * load(patch), base + load(patch + 16))
         patch += 24
@@ -236,14 +239,16 @@ def run_steps(image: int, frame: int) -> int:
     pool = load(image + POOL)
     shared = 0
     if (load(image + FLAGS) & PARALLEL) and load(pool + THREADS) > 1:
-        shared = load(pool + THREADS) <= load(frame + FRAME_THREADS) and pool_enter(pool)
+        shared = load(pool + THREADS) <= load(frame + FRAME_THREADS) and pool_enter(
+            pool
+        )
     if shared:
         store(pool + JOB_COPIES, frame_copies(image, frame))
         store(pool + JOB_COPY_STRIDE, load(image + COPY_BYTES))
         store(pool + JOB_SCRATCH_STRIDE, load(image + SCRATCH_BYTES))
     first = frame_arguments(image, frame)
     step = load(image + STEPS)
-    for i in range(load(image + STEP_COUNT)):
+    for _ in range(load(image + STEP_COUNT)):
         entry = load(step + STEP_ENTRY)
         arguments = first + 8 * load(step + STEP_ARGUMENTS)
         items = load(step + STEP_ITEMS)

@@ -1,7 +1,8 @@
 """What all executables of a process share: native routines, thread pool, heap.
 
 ``runtime()`` makes it on first use. ``set_num_threads`` and ``get_num_threads`` govern
-the pool; the default is ``ARRAYFN_NUM_THREADS``, else the processors this process may use.
+the pool; the default is ``ARRAYFN_NUM_THREADS``, else the processors this process may
+use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from arrayfn.errors import ArgumentError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
 _MODULES: Final = (heap, pool, runner, entry, gemm)
-_SYMBOLS: Final = (
+_SYMBOLS: Final[tuple[str, ...]] = (
     "pool_reset",
     "pool_stop",
     "pool_resize",
@@ -68,7 +69,7 @@ class _MemoryHandler(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Runtime:
-    """Addresses of the native routines and of the process's pool, heap and BLAS words."""
+    """Addresses: native routines, and the process's pool, heap and BLAS words."""
 
     symbols: dict[str, int]
     pool: int
@@ -148,7 +149,8 @@ def runtime() -> Runtime:
 
 def _make() -> Runtime:
     names = tuple(PREFIX + name for name in _SYMBOLS)
-    symbols = dict(zip(_SYMBOLS, native_addresses(_MODULES, names), strict=True))
+    addresses = native_addresses(_MODULES, names)
+    symbols: dict[str, int] = dict(zip(_SYMBOLS, addresses, strict=True))
     the_pool = _immortal(pool.POOL_BYTES)
     the_heap = _immortal(heap.HEAP_BYTES)
     _word(the_heap + heap.LIMIT).value = _heap_limit()
@@ -194,7 +196,9 @@ def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    kept = None if name is None else _CAPSULE_NAMES.setdefault(name, ctypes.c_char_p(name))
+    kept = (
+        None if name is None else _CAPSULE_NAMES.setdefault(name, ctypes.c_char_p(name))
+    )
     return new(pointer, kept, destructor)
 
 

@@ -77,8 +77,8 @@ def compile_vectorized(text: str) -> bytes:
 def compile_quickly(text: str) -> bytes:
     """Put the variables of the LLVM IR ``text`` into registers, and make object code.
 
-    For the runtime's own routines, which are short: full optimisation takes ten times as
-    long and saves 0.03 us of a call.
+    For the runtime's own routines, which are short: full optimisation takes ten times
+    as long and saves 0.03 us of a call.
     """
     machine = target_machine(optimize=False)
     module = _parse(text, machine)

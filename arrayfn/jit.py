@@ -1,0 +1,391 @@
+"""jit: a function compiled for the types of its arguments, once for each.
+
+A call looks its arguments' signature up, and runs the executable found there. A new
+signature traces the function anew; kernels that are equal compile once.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.backends.base import Backend
+from arrayfn.backends.cpu.executable import Executable
+from arrayfn.backends.registry import choose
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.functions import (
+    FlatTrace,
+    Function,
+    check_leaf,
+    inside_trace,
+    leaf_type,
+    name_of,
+    trace_function,
+)
+from arrayfn.ir import ArrayType, Program
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
+from arrayfn.primitives.calls import operator_call
+from arrayfn.tracing import apply
+
+Device = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function compiled for one signature: call it with arguments of that signature."""
+
+    compiled: CompiledProgram
+    run: Callable[..., Any]
+    in_tree: tree.TreeDef
+    out_tree: tree.TreeDef
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on dynamic arguments (static ones are left out)."""
+        leaves, structure = tree.flatten((args, kwargs))
+        if structure != self.in_tree:
+            raise ArgumentError(
+                f"this was compiled for arguments of structure {self.in_tree}, "
+                f"not {structure}",
+                user_location(),
+            )
+        return tree.unflatten(self.out_tree, list(self.run(tuple(leaves))))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A function lowered for one signature, before it is compiled.
+
+    ``program`` is as traced; ``kernels`` have a name, a source and why they are fused
+    so; ``plan`` runs them; ``text()`` is all of it, to read.
+    """
+
+    program: Program
+    compiled_program: CompiledProgram
+    in_tree: tree.TreeDef
+    out_tree: tree.TreeDef
+    backend: Backend
+
+    @property
+    def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:
+        """The kernels, generated and of libraries."""
+        return self.compiled_program.kernels
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """Buffers and steps."""
+        return self.compiled_program.plan
+
+    def text(self) -> str:
+        """The Program, the Program after the passes, the kernels' sources, the plan."""
+        parts = [
+            str(self.program),
+            "# after the passes",
+            self.compiled_program.text,
+            *[k.source for k in self.kernels if isinstance(k, Kernel)],
+            format_plan(self.plan),
+        ]
+        return "\n".join(parts)
+
+    def compile(self) -> Compiled:
+        """The callable."""
+        run = self.backend.load(self.compiled_program)
+        return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
+
+
+def format_plan(plan: ExecutionPlan) -> str:
+    """The steps of ``plan`` and its buffers, as text."""
+
+    def name(number: int) -> str:
+        buffer = plan.buffers[number]
+        return f"{buffer.kind} {buffer.index}"
+
+    lines = [f"plan: {len(plan.steps)} steps, arena {plan.arena} bytes"]
+    for step in plan.steps:
+        reads = ", ".join(map(name, step.reads))
+        writes = ", ".join(map(name, step.writes))
+        lines.append(f"  {step.kernel}: {reads} -> {writes}; {step.items} items")
+    return "\n".join(lines) + "\n"
+
+
+class Jitted:
+    """What ``jit`` gives: call it as the function it wraps."""
+
+    def __init__(
+        self,
+        function: Function,
+        device: Device,
+        static_argnums: tuple[int, ...],
+        static_argnames: tuple[str, ...],
+        donate_argnums: tuple[int, ...],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._device = device
+        self._static_argnums = static_argnums
+        self._static_argnames = static_argnames
+        self._donated = donate_argnums
+        self._cache: dict[Any, _Entry] = {}
+        self._last: Callable[..., Any] | None = None
+        self._static = bool(static_argnums or static_argnames)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function compiled for these arguments' types."""
+        last = self._last
+        if last is not None and not kwargs:
+            result = last(*args)
+            if type(result) is not int:
+                return result
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs, static = self._split(args, kwargs)
+        leaves, structure = tree.flatten((args, kwargs))
+        if inside_trace(leaves):
+            return self._inline(args, kwargs, static, leaves)
+        for position, leaf in enumerate(leaves):
+            check_leaf(leaf, f"{name_of(self._function)}: leaf {position}")
+        types = tuple(leaf_type(x) for x in leaves)
+        key = (structure, static, types)
+        entry = self._cache.get(key)
+        if entry is None:
+            entry = self._compile(args, kwargs, static, types)
+            self._cache[key] = entry
+        arrays = tuple(
+            x if type(x) is np.ndarray or dtypes.is_python_scalar(x) else np.asarray(x)
+            for x in leaves
+        )
+        self._remember(entry, args, kwargs, leaves)
+        return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
+
+    def _remember(
+        self,
+        entry: _Entry,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+    ) -> None:
+        """Take the short way next time, where the arguments are the leaves."""
+        flat = not kwargs and not self._static and len(leaves) == len(args)
+        flat = flat and all(a is b for a, b in zip(args, leaves, strict=True))
+        run = entry.run
+        if not flat or not isinstance(run, Executable):
+            self._last = None
+        elif entry.single:
+            self._last = run.call_single
+        elif entry.out_tree == tree.structure((0,) * entry.out_tree.num_leaves):
+            self._last = run.call
+        else:
+            self._last = None
+
+    def _split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Dynamic arguments, and the static ones as a hashable value."""
+        if not self._static:
+            return args, kwargs, ()
+        count = len(args)
+        positions = {k % count for k in self._static_argnums if -count <= k < count}
+        static = tuple((k, args[k]) for k in sorted(positions))
+        named = tuple(
+            (k, kwargs[k]) for k in sorted(kwargs) if k in self._static_argnames
+        )
+        for where, value in (*static, *named):
+            try:
+                hash(value)
+            except TypeError:
+                raise ArgumentError(
+                    f"{name_of(self._function)}: static argument {where!r} is a "
+                    f"{type(value).__name__}, which is not hashable; pass a tuple for a "
+                    "list, or make the argument an array and not static",
+                    user_location(),
+                ) from None
+        dynamic = tuple(x for k, x in enumerate(args) if k not in positions)
+        rest = {k: v for k, v in kwargs.items() if k not in self._static_argnames}
+        return dynamic, rest, _Static(static, named)
+
+    def _bound(self, static: Any) -> Function:
+        """The function of the dynamic arguments alone."""
+        if not static:
+            return self._function
+
+        @functools.wraps(self._function)
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            whole = list(args)
+            for position, value in static.positional:
+                whole.insert(position, value)
+            return self._function(*whole, **kwargs, **dict(static.named))
+
+        return bound
+
+    def _trace(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: Any,
+        types: Sequence[ArrayType] | None = None,
+    ) -> FlatTrace:
+        return trace_function(
+            self._bound(static), args, kwargs, types=types, abstract=True, with_values=False
+        )
+
+    def _inline(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: Any,
+        leaves: list[Any],
+    ) -> Any:
+        """Inside a trace: one operator_call, whose body is the traced function."""
+        traced = self._trace(args, kwargs, static)
+        operands = [*leaves, *traced.trace.captured]
+        results = apply(
+            operator_call, *operands, name=name_of(self._function), body=traced.program
+        )
+        if not isinstance(results, tuple):
+            results = (results,)
+        return tree.unflatten(traced.out_tree, list(results))
+
+    def _lower(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: Any,
+        types: Sequence[ArrayType],
+    ) -> Lowered:
+        backend = choose(self._device)
+        traced = self._trace(args, kwargs, static, types)
+        program = _with_own_constants(traced.program)
+        donated = frozenset(self._donated_leaves(args))
+        return Lowered(
+            program,
+            backend.lower(program, donated),
+            tree.structure((args, kwargs)),
+            traced.out_tree,
+            backend,
+        )
+
+    def _donated_leaves(self, args: tuple[Any, ...]) -> list[int]:
+        donated: list[int] = []
+        position = 0
+        for number, argument in enumerate(args):
+            count = len(tree.leaves(argument))
+            if number in self._donated:
+                donated += range(position, position + count)
+            position += count
+        return donated
+
+    def _compile(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: Any,
+        types: Sequence[ArrayType],
+    ) -> _Entry:
+        lowered = self._lower(args, kwargs, static, types)
+        run = lowered.backend.load(lowered.compiled_program)
+        single = lowered.out_tree == tree.structure(0)
+        return _Entry(run, lowered.out_tree, single)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The Program, kernels and plan for these arguments' types (values unused)."""
+        args, kwargs, static = self._split(args, kwargs)
+        leaves = tree.leaves((args, kwargs))
+        for position, leaf in enumerate(leaves):
+            check_leaf(leaf, f"{name_of(self._function)}: leaf {position}")
+        return self._lower(args, kwargs, static, [leaf_type(x) for x in leaves])
+
+
+@dataclass(frozen=True)
+class _Entry:
+    run: Callable[..., Any]
+    out_tree: tree.TreeDef
+    single: bool
+
+
+@dataclass(frozen=True)
+class _Static:
+    """Static arguments, equal if their values and types are."""
+
+    positional: tuple[tuple[int, Any], ...]
+    named: tuple[tuple[str, Any], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.positional or self.named)
+
+
+def _with_own_constants(program: Program) -> Program:
+    """``program`` with copies of the arrays it captured, which the caller may change."""
+    if not program.constants:
+        return program
+    return Program(
+        program.name,
+        program.inputs,
+        program.equations,
+        program.outputs,
+        tuple(program.constants),
+        tuple(np.array(value) for value in program.constant_values),
+    )
+
+
+def jit(
+    function: Function | None = None,
+    *,
+    device: Device = "cpu",
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+) -> Any:
+    """Compile ``function`` for the types of its arguments, at its first call with them.
+
+    Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
+    to fall back in their order. Static arguments are Python values, hashed, for each of
+    which the function is compiled anew. Donated arguments may be overwritten.
+
+    Raises ArgumentError for what is no array and not static.
+
+    >>> import numpy as np
+    >>> jit(lambda x, y: x * y + 1.0)(np.ones(3), np.full(3, 2.0))
+    array([3., 3., 3.])
+    """
+    if function is None:
+        return functools.partial(
+            jit,
+            device=device,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+        )
+    choose(device)
+    return Jitted(
+        function,
+        device,
+        _tuple(static_argnums),
+        _named(function, static_argnames, static_argnums),
+        _tuple(donate_argnums),
+    )
+
+
+def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _named(
+    function: Function, names: str | Sequence[str], positions: int | Sequence[int]
+) -> tuple[str, ...]:
+    """The static names, with those of static positions: they may be given by keyword."""
+    found = [names] if isinstance(names, str) else list(names)
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return tuple(found)
+    for k in _tuple(positions):
+        if -len(parameters) <= k < len(parameters):
+            found.append(parameters[k])
+    return tuple(dict.fromkeys(found))

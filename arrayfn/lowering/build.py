@@ -1,0 +1,395 @@
+"""From fused groups to nests: axes ordered and merged, reads as strides, SSA scalars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, compute_dtype, short_name
+from arrayfn.ir import Atom, Equation, Literal, Var
+from arrayfn.lowering.fusion import AxisIds, FusedGroup
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Axis,
+    Compute,
+    Constant,
+    Count,
+    Level,
+    Load,
+    Nest,
+    Reduce,
+    Scalar,
+    Statement,
+    Store,
+    Value,
+)
+from arrayfn.lowering.reads import Read, identity_read
+from arrayfn.primitives.base import Convert, Primitive, Reduction, Template, View
+from arrayfn.primitives.base import Scalar as ScalarForm
+
+
+def build_nest(
+    group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
+) -> Nest:
+    """The nest of ``group``: its axes are outermost first, kept and reduced."""
+    return _Builder(group, reads, names).build()
+
+
+class _Builder:
+    def __init__(
+        self, group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
+    ) -> None:
+        self.group = group
+        self.reads = reads
+        self.names = dict(names)
+        self.operands: list[ArrayOperand] = []
+        self.statements: list[Statement] = []
+        self.values: dict[Var, Value] = {}
+        self.levels: dict[Var, Level] = {}
+        self.stages: dict[Var, int] = {}
+        self.loaded: dict[tuple[Var, tuple[int, ...], int], Var] = {}
+        self.resolved: dict[Var, Var] = {}
+
+    def build(self) -> Nest:
+        for equation in self.group.equations:
+            self.equation(equation)
+        for var in self.group.outputs:
+            self.store(var)
+        nest = Nest(
+            tuple(
+                Axis(n, i in self.group.reduced)
+                for i, n in enumerate(self.group.extents)
+            ),
+            tuple(self.operands),
+            tuple(self.statements),
+            tuple(eq.primitive.name for eq in self.group.equations),
+            self.group.reason,
+        )
+        return merge_axes(order_axes(drop_unit_axes(nest)))
+
+    # Operands.
+
+    def strides(self, read: Read, ids: AxisIds, ndim: int) -> tuple[tuple[int, ...], int]:
+        type = read.base.type
+        base = type.layout.strides(type.shape)
+        by_axis = read.strides(base, ndim)
+        strides = [0] * len(self.group.extents)
+        for axis, i in enumerate(ids):
+            if i is not None:
+                strides[i] += by_axis[axis]
+        return tuple(strides), read.offset(base)
+
+    def load(self, atom: Var, shape_ids: AxisIds, equation: Equation) -> Var:
+        """Read ``atom``, which varies over ``shape_ids``; the Var that stands for it."""
+        read = self.reads[atom]
+        ids = shape_ids if atom.type.shape else ()
+        strides, offset = self.strides(read, ids, atom.type.ndim)
+        key = (read.base, strides, offset)
+        known = self.loaded.get(key)
+        if known is not None:
+            return known
+        if atom in self.values:
+            # The same value at another place: a scalar of its own.
+            again = Var(atom.type)
+            self.names[again] = f"{self.names[atom]}_{len(self.operands)}"
+            atom = again
+        operand = ArrayOperand(read.base, atom.type.dtype, strides, offset, False)
+        self.operands.append(operand)
+        self.loaded[key] = atom
+        level = self.level_of_strides(strides)
+        self.define(atom, level, 0)
+        self.statements.append(
+            Load(
+                self.values[atom], len(self.operands) - 1, level, 0, equation.source
+            )
+        )
+        return atom
+
+    def level_of_strides(self, strides: Sequence[int]) -> Level:
+        """Element-level, if it moves along a reduced axis, or if nothing is reduced."""
+        if not self.group.reduced:
+            return "element"
+        return "element" if any(strides[i] for i in self.group.reduced) else "outer"
+
+    def define(self, var: Var, level: Level, stage: int) -> Value:
+        value = Value(self.names[var], compute_dtype(var.type.dtype))
+        self.values[var] = value
+        self.levels[var] = level
+        self.stages[var] = stage
+        return value
+
+    # Statements.
+
+    def equation(self, equation: Equation) -> None:
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        output = equation.outputs[0]
+        ids = self.group.maps[output]
+        if isinstance(row.kernel, Reduction):
+            self.reduction(equation, row.kernel)
+            return
+        operands = [self.scalar(a, ids, equation) for a in equation.inputs]
+        level, stage = self.place(equation.inputs, ids)
+        if isinstance(row.kernel, Template):
+            axis = ids[equation.params["axis"]]
+            self.count(equation, axis, level, stage)
+            return
+        if isinstance(row.kernel, View):
+            # A copy, or a literal spread: the value itself.
+            self.alias(output, operands[0], equation, level, stage)
+            return
+        if isinstance(row.kernel, Convert):
+            function = convert_function(equation.inputs[0].type.dtype, output.type.dtype)
+            if function is None:
+                self.alias(output, operands[0], equation, level, stage)
+                return
+            cost = 1
+        elif row.name == "bitcast":
+            source = short_name(equation.inputs[0].type.dtype)
+            function = f"bitcast_{source}_{short_name(output.type.dtype)}"
+            cost = 1
+        else:
+            assert isinstance(row.kernel, ScalarForm)
+            typed = equation.inputs[row.kernel.typed_by].type.dtype
+            function = f"{row.kernel.function}_{short_name(compute_dtype(typed))}"
+            cost = row.kernel.cost
+        result = self.define(output, level, stage)
+        self.statements.append(
+            Compute(
+                result, function, tuple(operands), level, stage, cost, equation.source
+            )
+        )
+
+    def place(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
+        """The level and stage of a statement with these operands, over axes ``ids``."""
+        reduced = self.group.reduced
+        spans = not reduced or any(i in reduced for i in ids)
+        level: Level = "element" if spans else "outer"
+        stage = 0
+        for atom in atoms:
+            if isinstance(atom, Var):
+                var = self.resolved[atom]
+                stage = max(stage, self.stages[var])
+        return level, stage
+
+    def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
+        """The scalar that ``atom`` is at the place being computed."""
+        if isinstance(atom, Literal):
+            return Constant(atom.value, compute_dtype(atom.type.dtype))
+        base = self.reads[atom].base
+        var = base if base in self.values and base in self.group.maps else None
+        if var is None:
+            var = self.load(atom, ids, equation)
+        self.resolved[atom] = var
+        return self.values[var]
+
+    def alias(
+        self,
+        output: Var,
+        operand: Scalar,
+        equation: Equation,
+        level: Level,
+        stage: int,
+    ) -> None:
+        dtype = compute_dtype(output.type.dtype)
+        result = self.define(output, level, stage)
+        self.statements.append(
+            Compute(
+                result,
+                f"identity_{short_name(dtype)}",
+                (operand,),
+                level,
+                stage,
+                0,
+                equation.source,
+            )
+        )
+
+    def count(
+        self, equation: Equation, axis: int | None, level: Level, stage: int
+    ) -> None:
+        output = equation.outputs[0]
+        dtype = compute_dtype(output.type.dtype)
+        index = Value(f"{self.names[output]}_index", dtypes.int64)
+        self.statements.append(Count(index, axis, level, stage, equation.source))
+        result = self.define(output, level, stage)
+        function = convert_function(dtypes.int64, dtype) or "identity_i64"
+        self.statements.append(
+            Compute(result, function, (index,), level, stage, 1, equation.source)
+        )
+
+    def reduction(self, equation: Equation, form: Reduction) -> None:
+        (atom,) = equation.inputs
+        output = equation.outputs[0]
+        ids = self.reduction_ids(equation)
+        operand = self.scalar(atom, ids, equation)
+        dtype = compute_dtype(output.type.dtype)
+        stage = 0 if isinstance(atom, Literal) else self.stages[self.resolved[atom]]
+        result = self.define(output, "outer", stage + 1)
+        identity = Constant(form.identity(dtype), dtype)
+        self.statements.append(
+            Reduce(
+                result,
+                f"{form.function}_{short_name(dtype)}",
+                operand,
+                identity,
+                stage,
+                equation.source,
+            )
+        )
+
+    def reduction_ids(self, equation: Equation) -> AxisIds:
+        (atom,) = equation.inputs
+        axes = equation.params["axes"]
+        kept = list(self.group.maps[equation.outputs[0]])
+        if isinstance(atom, Var):
+            read = self.reads[atom]
+            base_ids = self.group.maps.get(read.base)
+            if base_ids is not None:
+                ids: list[int | None] = [None] * atom.type.ndim
+                for axis_map, i in zip(read.axes, base_ids, strict=True):
+                    if axis_map.axis is not None:
+                        ids[axis_map.axis] = i
+                return self.complete(ids, axes, kept, atom.type.shape)
+        ids = []
+        spare = iter(sorted(self.group.reduced))
+        remaining = iter(kept)
+        for axis, extent in enumerate(atom.type.shape):
+            if axis in axes:
+                ids.append(None if extent == 1 else next(spare))
+            else:
+                ids.append(next(remaining))
+        return tuple(ids)
+
+    def complete(
+        self,
+        ids: list[int | None],
+        axes: Sequence[int],
+        kept: Sequence[int | None],
+        shape: Sequence[int],
+    ) -> AxisIds:
+        remaining = iter(kept)
+        for axis in range(len(shape)):
+            if axis not in axes:
+                ids[axis] = next(remaining)
+        return tuple(ids)
+
+    def store(self, var: Var) -> None:
+        ids = self.group.maps[var]
+        strides, offset = self.strides(identity_read(var), ids, var.type.ndim)
+        self.operands.append(
+            ArrayOperand(var, var.type.dtype, strides, offset, True)
+        )
+        level = self.levels[var]
+        self.statements.append(
+            Store(
+                len(self.operands) - 1, self.values[var], level, self.stages[var]
+            )
+        )
+
+
+def convert_function(source: DType, target: DType) -> str | None:
+    """The conversion between compute dtypes; None if there is nothing to do.
+
+    A conversion to a half rounds, although the value stays float32 in the kernel.
+    """
+    if target in dtypes.HALVES:
+        return f"round_{short_name(compute_dtype(source))}_{short_name(target)}"
+    have = compute_dtype(source)
+    if have == target:
+        return None
+    return f"convert_{short_name(have)}_{short_name(target)}"
+
+
+# Axes.
+
+
+def drop_unit_axes(nest: Nest) -> Nest:
+    """``nest`` without its axes of extent 1."""
+    kept = [k for k, axis in enumerate(nest.axes) if axis.extent != 1]
+    return select_axes(nest, kept)
+
+
+def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
+    """``nest`` with its axes in ``order``; axes left out must have extent 1."""
+    place = {axis: k for k, axis in enumerate(order)}
+    return replace(
+        nest,
+        axes=tuple(nest.axes[k] for k in order),
+        operands=tuple(
+            replace(o, strides=tuple(o.strides[k] for k in order))
+            for o in nest.operands
+        ),
+        statements=tuple(
+            replace(s, axis=place.get(s.axis) if s.axis is not None else None)
+            if isinstance(s, Count)
+            else s
+            for s in nest.statements
+        ),
+    )
+
+
+def order_axes(nest: Nest) -> Nest:
+    """``nest`` with the axes outermost first as the most of its memory lies.
+
+    Written arrays count double: a strided write is dearer than a strided read.
+    """
+
+    def touched(operand: ArrayOperand) -> int:
+        axes = zip(nest.axes, operand.strides, strict=True)
+        return math.prod(axis.extent for axis, stride in axes if stride)
+
+    def weight(axis: int) -> float:
+        total = 0.0
+        for operand in nest.operands:
+            stride = abs(operand.strides[axis])
+            if stride:
+                times = 2.0 if operand.written else 1.0
+                total += times * touched(operand) / stride
+        return total
+
+    keys = [(weight(axis), axis) for axis in range(len(nest.axes))]
+    order = [axis for _, axis in sorted(keys)]
+    return select_axes(nest, order)
+
+
+def merge_axes(nest: Nest) -> Nest:
+    """``nest`` with neighbouring axes merged where every operand allows it."""
+    counted = {s.axis for s in nest.statements if isinstance(s, Count)}
+    position = 0
+    while position + 1 < len(nest.axes):
+        outer, inner = nest.axes[position], nest.axes[position + 1]
+        mergeable = outer.reduced == inner.reduced and not (
+            counted & {position, position + 1}
+        )
+        if mergeable and all(
+            o.strides[position] == o.strides[position + 1] * inner.extent
+            for o in nest.operands
+        ):
+            nest = _merge_at(nest, position)
+            counted = {a - (a > position) if a is not None else None for a in counted}
+        else:
+            position += 1
+    return nest
+
+
+def _merge_at(nest: Nest, position: int) -> Nest:
+    outer, inner = nest.axes[position], nest.axes[position + 1]
+    merged = Axis(outer.extent * inner.extent, outer.reduced)
+    return replace(
+        nest,
+        axes=(*nest.axes[:position], merged, *nest.axes[position + 2 :]),
+        operands=tuple(
+            replace(o, strides=o.strides[:position] + o.strides[position + 1 :])
+            for o in nest.operands
+        ),
+        statements=tuple(
+            replace(s, axis=s.axis - (s.axis > position))
+            if isinstance(s, Count) and s.axis is not None
+            else s
+            for s in nest.statements
+        ),
+    )
+

@@ -1,0 +1,73 @@
+"""The CPU's dispatch strategy: how a nest becomes work items, and how large they are.
+
+Work items are independent and their results do not depend on how they are spread over
+threads. Three shapes of kernel:
+
+* elementwise: an item is a block of the innermost axis (an element, if there is only
+  that axis);
+* rows: the innermost axis is reduced; an item is one row, that is, one index of the
+  kept axes;
+* columns: the innermost axis is kept; an item is a block of columns.
+
+A reduction in one stage with few results is split first: partial results of fixed
+chunks, then a combination of them. Chunks depend on the shape alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from arrayfn.lowering.kernel_ir import Compute, Nest, Reduce
+
+Shape = Literal["elementwise", "rows", "columns"]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuConfig:
+    """Numbers of the hardware that schedules are made from."""
+
+    block: int = 4096  # elements of the innermost axis in one item
+    column_block: int = 512  # columns in one item
+    chunk: int = 16384  # elements of a chunk of a split reduction
+    cores: int = 2
+    item_ns: float = 0.5  # a statement on one element, with its share of memory
+    chunk_ns: float = 12_000.0  # work worth giving to a thread
+    keep_cost: int = 4  # a value dearer than this is kept, not computed again
+
+
+CPU: Final = CpuConfig()
+
+
+def shape_of(nest: Nest) -> Shape:
+    """Which shape of kernel ``nest`` becomes."""
+    if not any(axis.reduced for axis in nest.axes):
+        has_reduction = any(isinstance(s, Reduce) for s in nest.statements)
+        return "rows" if has_reduction else "elementwise"
+    return "rows" if nest.axes[-1].reduced else "columns"
+
+
+def is_split(nest: Nest) -> bool:
+    """Whether partial results of chunks are combined in a second kernel."""
+    if nest.stages > 1 or not any(axis.reduced for axis in nest.axes):
+        return False
+    if shape_of(nest) == "columns":
+        return True
+    return all(axis.reduced for axis in nest.axes)
+
+
+def work_per_element(nest: Nest) -> float:
+    """An estimate of the nanoseconds one element takes."""
+    cost = sum(
+        s.cost if isinstance(s, Compute) else 1
+        for s in nest.statements
+        if isinstance(s, Reduce) or s.level == "element"
+    )
+    return max(1, cost) * CPU.item_ns / 4
+
+
+def grain_of(nest: Nest, elements_per_item: int) -> int:
+    """The least number of items worth giving to a thread."""
+    item = max(1.0, work_per_element(nest) * elements_per_item)
+    return max(1, math.ceil(CPU.chunk_ns / item))

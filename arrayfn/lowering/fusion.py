@@ -1,0 +1,576 @@
+"""Fusion: which equations are computed together, in one pass over one domain.
+
+A group iterates over a *domain* of axes. A member's value varies either over the whole
+domain, or (after a reduction) over the axes that are kept. Producers join their
+consumers, reductions over the same axes share a group, and so do siblings that read the
+same arrays; views are read through. Library calls and templates are units of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.lowering.reads import Read, affine_view, resolve_reads
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    Convert,
+    Primitive,
+    Reduction,
+    Scalar,
+    Template,
+    View,
+)
+
+AxisIds = tuple[int | None, ...]
+MAX_STATEMENTS = 160
+MAX_ARRAYS = 40
+SIBLING_WINDOW = 24
+
+
+@dataclass(frozen=True)
+class FusedGroup:
+    """Equations computed together.
+
+    ``extents`` are the domain's axes, ``reduced`` those that its reductions run over;
+    ``maps`` gives each member value its domain axes. ``outputs`` are the member values
+    that something outside needs.
+    """
+
+    equations: tuple[Equation, ...]
+    extents: tuple[int, ...]
+    reduced: frozenset[int]
+    maps: dict[Var, AxisIds]
+    outputs: tuple[Var, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class SingleUnit:
+    """An equation that is lowered by itself: a template, a library call, an alias."""
+
+    equation: Equation
+
+
+Unit = FusedGroup | SingleUnit
+
+
+@dataclass
+class _Group:
+    """A unit under construction. ``open`` groups can take equations."""
+
+    number: int
+    open: bool
+    extents: tuple[int, ...] = ()
+    reduced: frozenset[int] = frozenset()
+    equations: list[Equation] = field(default_factory=list)
+    maps: dict[Var, AxisIds] = field(default_factory=dict)
+    stages: dict[Var, int] = field(default_factory=dict)
+    arrays: dict[Var, AxisIds] = field(default_factory=dict)
+    before: int = 0  # bit set of the groups it needs
+    after: int = 0  # bit set of the groups that need it
+
+    @property
+    def kept(self) -> frozenset[int]:
+        return frozenset(range(len(self.extents))) - self.reduced
+
+
+def is_fusible(equation: Equation) -> bool:
+    """Whether ``equation`` is elementwise, a copy, a count, or a reduction."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    form = row.kernel
+    if isinstance(form, Template):
+        return form.name == "iota"
+    if isinstance(form, View):
+        # A broadcast literal, or a copy.
+        return row is views.relayout or not isinstance(equation.inputs[0], Var)
+    return isinstance(form, (Scalar, Convert, Reduction))
+
+
+def fuse(program: Program) -> tuple[Unit, ...]:
+    """The units of ``program``, in an order in which they can run."""
+    return _Fuser(program).run()
+
+
+class _Fuser:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.reads = resolve_reads(program)
+        self.position = {eq: k for k, eq in enumerate(program.equations)}
+        self.groups: dict[int, _Group] = {}
+        self.made_in: dict[Var, int] = {}
+        self.read_in: dict[Var, list[int]] = {}
+        self.sources: dict[Var, Equation] = {}
+        self.count = 0
+
+    def run(self) -> tuple[Unit, ...]:
+        for equation in self.program.equations:
+            if affine_view(equation) is not None:
+                continue
+            if not is_fusible(equation):
+                self.place_sources(equation)
+                group = self.new_group(equation, is_open=False)
+                group.equations.append(equation)
+                self.note(group, equation)
+                continue
+            if not any(isinstance(a, Var) for a in equation.inputs):
+                # Iota and constants are made where they are used.
+                self.sources[equation.outputs[0]] = equation
+                continue
+            self.place_sources(equation, only_odd=True)
+            self.place(equation)
+        for atom in self.program.outputs:
+            if isinstance(atom, Var):
+                self.place_source(self.reads[atom].base)
+        return self.finish()
+
+    def place_sources(self, equation: Equation, only_odd: bool = False) -> None:
+        """Make arrays of the sources among the operands (those not read plainly)."""
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                read = self.reads[atom]
+                plain = all(
+                    m.scale == 1 and m.offset == 0 and (m.axis is not None or n == 1)
+                    for m, n in zip(read.axes, read.base.type.shape, strict=True)
+                )
+                if not (only_odd and plain):
+                    self.place_source(read.base)
+
+    def place_source(self, var: Var) -> None:
+        if var in self.sources and var not in self.made_in:
+            self.place(self.sources[var])
+
+    # Groups and their order.
+
+    def new_group(self, equation: Equation, *, is_open: bool) -> _Group:
+        group = _Group(self.count, is_open)
+        self.groups[group.number] = group
+        self.count += 1
+        return group
+
+    def note(self, group: _Group, equation: Equation) -> None:
+        """Record that ``equation`` is now in ``group``: what it makes and needs."""
+        for var in equation.outputs:
+            self.made_in[var] = group.number
+        for base in self.bases(equation):
+            number = self.made_in.get(base)
+            if number != group.number:
+                self.read_in.setdefault(base, []).append(group.number)
+                if number is not None:
+                    self.order(self.groups[number], group)
+
+    def order(self, first: _Group, second: _Group) -> None:
+        if second.before >> first.number & 1:
+            return
+        earlier = first.before | 1 << first.number
+        later = second.after | 1 << second.number
+        for number in _bits(earlier):
+            self.groups[number].after |= later
+        for number in _bits(later):
+            self.groups[number].before |= earlier
+
+    def bases(self, equation: Equation) -> list[Var]:
+        return [self.reads[a].base for a in equation.inputs if isinstance(a, Var)]
+
+    def needs_through(self, equation: Equation, group: _Group) -> bool:
+        """Whether an operand is made, after ``group``, by another unit."""
+        bit = 1 << group.number
+        for base in self.bases(equation):
+            number = self.made_in.get(base)
+            if number is not None and number != group.number:
+                if self.groups[number].before & bit:
+                    return True
+        return False
+
+    # Placing an equation.
+
+    def place(self, equation: Equation) -> None:
+        domain = _domain(equation)
+        producers = sorted(
+            {
+                self.made_in[base]
+                for base in self.bases(equation)
+                if base in self.made_in and self.groups[self.made_in[base]].open
+            },
+            reverse=True,
+        )
+        for number in producers:
+            group = self.groups[number]
+            if self.join(equation, group):
+                self.merge_others(equation, group, producers)
+                return
+        for number in self.siblings(equation):
+            if self.join(equation, self.groups[number]):
+                return
+        group = self.new_group(equation, is_open=True)
+        group.extents = domain
+        assert self.join(equation, group)
+
+    def siblings(self, equation: Equation) -> Iterable[int]:
+        """Recent open groups that read what ``equation`` reads, over the same domain."""
+        found: set[int] = set()
+        for base in self.bases(equation):
+            for number in self.read_in.get(base, ())[-4:]:
+                group = self.groups.get(number)
+                if (
+                    group is not None
+                    and group.open
+                    and number > self.count - SIBLING_WINDOW
+                    and group.extents == _domain(equation)
+                ):
+                    found.add(number)
+        return sorted(found, reverse=True)
+
+    def join(self, equation: Equation, group: _Group) -> bool:
+        if (
+            len(group.equations) >= MAX_STATEMENTS
+            or len(group.arrays) >= MAX_ARRAYS
+            or self.needs_through(equation, group)
+        ):
+            return False
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if isinstance(row.kernel, Reduction):
+            return self.join_reduction(equation, group)
+        ids = self.output_ids(equation, group)
+        if ids is None or not self.level_fits(equation, ids, group):
+            return False
+        self.add(equation, group, ids, ids)
+        return True
+
+    def add(
+        self, equation: Equation, group: _Group, operand_ids: AxisIds, ids: AxisIds
+    ) -> None:
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                base = self.reads[atom].base
+                if base in group.maps:
+                    continue
+                if base in self.sources and base not in self.made_in:
+                    self.add_source(atom, group, operand_ids)
+                else:
+                    group.arrays[atom] = operand_ids if atom.type.shape else ()
+        stage = self.stage(equation, group)
+        group.equations.append(equation)
+        for var in equation.outputs:
+            group.maps[var] = ids
+            group.stages[var] = stage
+        self.note(group, equation)
+
+    def add_source(self, atom: Var, group: _Group, ids: AxisIds) -> None:
+        read = self.reads[atom]
+        group.equations.append(self.sources[read.base])
+        group.maps[read.base] = tuple(
+            None if m.axis is None else ids[m.axis] for m in read.axes
+        )
+        group.stages[read.base] = 0
+
+    def stage(self, equation: Equation, group: _Group) -> int:
+        """Which pass over the reduced axes ``equation`` belongs to, counting from 0.
+
+        A reduction's result is there from the stage after its operand's.
+        """
+        before = [
+            group.stages.get(self.reads[a].base, 0)
+            for a in equation.inputs
+            if isinstance(a, Var)
+        ]
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        return max(before, default=0) + isinstance(row.kernel, Reduction)
+
+    def join_reduction(self, equation: Equation, group: _Group) -> bool:
+        (operand,) = equation.inputs
+        axes: tuple[int, ...] = equation.params["axes"]
+        if not isinstance(operand, Var) or operand.type.size == 0:
+            if group.equations:
+                return False
+        ids = self.operand_ids(operand, operand.type.shape, group)
+        if ids is None or not self.is_full(ids, group):
+            return False
+        reduced = frozenset(i for axis in axes if (i := ids[axis]) is not None)
+        if group.reduced and group.reduced != reduced:
+            return False
+        if not group.reduced and not self.can_reduce(group, reduced):
+            return False
+        if not reduced:
+            # Only axes of extent 1: the value itself, without those axes.
+            reduced = group.reduced
+        group.reduced = reduced
+        kept = tuple(i for axis, i in enumerate(ids) if axis not in axes)
+        self.add(equation, group, ids, kept)
+        return True
+
+    def can_reduce(self, group: _Group, reduced: frozenset[int]) -> bool:
+        """Members so far vary over the whole domain, or would over what is kept."""
+        return all(self.is_full(ids, group) for ids in group.maps.values())
+
+    def is_full(self, ids: Sequence[int | None], group: _Group) -> bool:
+        have = {i for i in ids if i is not None}
+        return all(i in have or n == 1 for i, n in enumerate(group.extents))
+
+    def level_fits(self, equation: Equation, ids: AxisIds, group: _Group) -> bool:
+        """Whether values over axes ``ids`` belong to ``group``: all of it, or the kept.
+
+        What needs the result of a reduction to one value is a kernel of its own, so
+        that both can run over all threads.
+        """
+        if self.is_full(ids, group):
+            flat = math.prod(group.extents[i] for i in group.kept) == 1
+            return not (group.reduced and flat and self.stage(equation, group) > 0)
+        if not group.reduced:
+            return False
+        have = {i for i in ids if i is not None}
+        kept = {i for i in group.kept if group.extents[i] != 1}
+        return have == kept
+
+    def output_ids(self, equation: Equation, group: _Group) -> AxisIds | None:
+        """The domain axes of an elementwise equation's output, if it can join."""
+        shape = equation.outputs[0].type.shape
+        known: list[int | None] = [None] * len(shape)
+        bound = False
+        for atom in equation.inputs:
+            if not isinstance(atom, Var):
+                continue
+            read = self.reads[atom]
+            ids = group.maps.get(read.base)
+            if ids is None:
+                continue
+            if not self.match(read, ids, atom, shape, known):
+                return None
+            bound = True
+        if not bound and group.equations:
+            # A sibling: its domain is the group's own, axis by axis.
+            return tuple(range(len(shape))) if shape == group.extents else None
+        return self.fill(shape, known, group)
+
+    def operand_ids(
+        self, operand: Atom, shape: tuple[int, ...], group: _Group
+    ) -> AxisIds | None:
+        """The domain axes that a reduction's operand varies over."""
+        known: list[int | None] = [None] * len(shape)
+        if isinstance(operand, Var):
+            read = self.reads[operand]
+            ids = group.maps.get(read.base)
+            if ids is not None:
+                if not self.match(read, ids, operand, shape, known):
+                    return None
+                return self.fill(shape, known, group)
+            if group.equations:
+                if operand in group.arrays and self.is_full(
+                    group.arrays[operand], group
+                ):
+                    return group.arrays[operand]
+                return None
+        elif group.equations:
+            return None
+        return tuple(range(len(shape)))
+
+    def match(
+        self,
+        read: Read,
+        ids: AxisIds,
+        atom: Var,
+        shape: tuple[int, ...],
+        known: list[int | None],
+    ) -> bool:
+        """Bind output axes so that ``atom`` reads its base at the place being computed."""
+        if not atom.type.shape and shape:
+            return all(i is None for i in ids) or not ids
+        for axis_map, domain_axis, extent in zip(
+            read.axes, ids, read.base.type.shape, strict=True
+        ):
+            if extent == 1:
+                continue
+            axis = axis_map.axis
+            if axis is None or axis_map.scale != 1 or axis_map.offset != 0:
+                return False
+            if shape[axis] != extent or known[axis] not in (None, domain_axis):
+                return False
+            known[axis] = domain_axis
+        return True
+
+    def fill(
+        self, shape: tuple[int, ...], known: list[int | None], group: _Group
+    ) -> AxisIds | None:
+        """Give the axes not bound yet the domain axes that are left, in order."""
+        used = {i for i in known if i is not None}
+        if len(used) != sum(i is not None for i in known):
+            return None
+        free = [i for i in range(len(group.extents)) if i not in used]
+        for axis, extent in enumerate(shape):
+            if known[axis] is not None or extent == 1:
+                continue
+            choice = next((i for i in free if group.extents[i] == extent), None)
+            if choice is None:
+                return None
+            free.remove(choice)
+            known[axis] = choice
+        return tuple(known)
+
+    # Merging the producers of one equation.
+
+    def merge_others(
+        self, equation: Equation, group: _Group, producers: Sequence[int]
+    ) -> None:
+        for number in producers:
+            other = self.groups.get(number)
+            if other is not None and other is not group and other.open:
+                self.merge(equation, other, group)
+
+    def merge(self, equation: Equation, other: _Group, group: _Group) -> None:
+        """Move ``other``, a producer of ``equation``, into ``group`` if nothing forbids.
+
+        Only elementwise groups move, whose values are read in place.
+        """
+        if (
+            other.reduced
+            or len(other.equations) + len(group.equations) > MAX_STATEMENTS
+            or len(other.arrays) + len(group.arrays) > MAX_ARRAYS
+            or other.after & group.before
+        ):
+            return
+        ids = self.correspondence(equation, other, group)
+        if ids is None:
+            return
+        both = dict.fromkeys([*other.equations, *group.equations])
+        group.equations = self.in_program_order(list(both))
+        for var, axes in other.maps.items():
+            group.maps[var] = tuple(None if i is None else ids[i] for i in axes)
+            group.stages[var] = 0
+            if var in self.made_in:
+                self.made_in[var] = group.number
+        for atom, axes in other.arrays.items():
+            group.arrays.setdefault(
+                atom, tuple(None if i is None else ids[i] for i in axes)
+            )
+        for var in list(group.arrays):
+            if self.reads[var].base in group.maps:
+                del group.arrays[var]
+        for base, numbers in self.read_in.items():
+            if other.number in numbers:
+                numbers[:] = [
+                    group.number if n == other.number else n for n in numbers
+                ]
+        self.absorb(other, group)
+
+    def absorb(self, other: _Group, group: _Group) -> None:
+        bit, own = 1 << other.number, 1 << group.number
+        before = (group.before | other.before) & ~(bit | own)
+        after = (group.after | other.after) & ~(bit | own)
+        group.before, group.after = before, after
+        for number in _bits(before):
+            g = self.groups[number]
+            g.after = (g.after & ~bit) | after | own
+        for number in _bits(after):
+            g = self.groups[number]
+            g.before = (g.before & ~bit) | before | own
+        del self.groups[other.number]
+
+    def in_program_order(self, equations: list[Equation]) -> list[Equation]:
+        return sorted(equations, key=self.position.__getitem__)
+
+    def correspondence(
+        self, equation: Equation, other: _Group, group: _Group
+    ) -> dict[int, int] | None:
+        """Which axis of ``group`` each axis of ``other`` is, seen from ``equation``."""
+        own = group.maps[equation.outputs[0]]
+        if isinstance(equation.primitive, Primitive) and isinstance(
+            equation.primitive.kernel, Reduction
+        ):
+            return None
+        if not self.is_full(own, group):
+            return None
+        for atom in equation.inputs:
+            if not isinstance(atom, Var):
+                continue
+            read = self.reads[atom]
+            theirs = other.maps.get(read.base)
+            if theirs is None:
+                continue
+            if read.base.type.shape != equation.outputs[0].type.shape:
+                return None
+            if not read.is_identity:
+                return None
+            pairs = {
+                a: b
+                for a, b in zip(theirs, own, strict=True)
+                if a is not None and b is not None
+            }
+            if len(pairs) != sum(n != 1 for n in other.extents):
+                return None
+            spare = [i for i in range(len(group.extents)) if i not in pairs.values()]
+            for axis, extent in enumerate(other.extents):
+                if axis not in pairs:
+                    match = next(
+                        (i for i in spare if group.extents[i] == extent), None
+                    )
+                    if match is None:
+                        return None
+                    spare.remove(match)
+                    pairs[axis] = match
+            return pairs
+        return None
+
+    # Finishing.
+
+    def finish(self) -> tuple[Unit, ...]:
+        needed: set[Var] = {a for a in self.program.outputs if isinstance(a, Var)}
+        needed |= {self.reads[a].base for a in needed}
+        for group in self.groups.values():
+            for equation in group.equations:
+                for base in self.bases(equation):
+                    if self.made_in.get(base) != group.number:
+                        needed.add(base)
+        units: list[Unit] = []
+        for group in self.sorted_groups():
+            if not group.open:
+                units.append(SingleUnit(group.equations[0]))
+                continue
+            outputs = tuple(
+                v
+                for v in group.maps
+                if v in needed and self.made_in.get(v) == group.number
+            )
+            units.append(
+                FusedGroup(
+                    tuple(group.equations),
+                    group.extents,
+                    group.reduced,
+                    group.maps,
+                    outputs,
+                    _reason(group),
+                )
+            )
+        return tuple(units)
+
+    def sorted_groups(self) -> list[_Group]:
+        """The groups in an order of dependency, otherwise as they were begun."""
+        groups = sorted(self.groups.values(), key=lambda g: g.number)
+        return sorted(groups, key=lambda g: g.before.bit_count())
+
+
+def _domain(equation: Equation) -> tuple[int, ...]:
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if isinstance(row.kernel, Reduction):
+        return equation.inputs[0].type.shape
+    return equation.outputs[0].type.shape
+
+
+def _reason(group: _Group) -> str:
+    names = ", ".join(eq.primitive.name for eq in group.equations)
+    if not group.reduced:
+        return f"one pass over {list(group.extents)}: {names}"
+    axes = ", ".join(str(group.extents[i]) for i in sorted(group.reduced))
+    return f"reductions over the same axes (extents {axes}): {names}"
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

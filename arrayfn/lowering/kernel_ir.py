@@ -1,0 +1,141 @@
+"""Kernel IR: a nest of axes and the scalar statements inside it. Target-neutral.
+
+A ``Nest`` says what a kernel computes: axes (kept ones run in parallel, reduced ones in
+order), operands with a stride for each axis, and statements in static single
+assignment. Each statement varies over all axes ("element") or only the kept ones
+("outer"), and belongs to a stage: one pass over the reduced axes. Which loops, threads
+and blocks that becomes is the schedule's decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from arrayfn.dtypes import DType
+from arrayfn.errors import SourceLocation
+from arrayfn.ir import Var
+
+Level = Literal["element", "outer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the nest, outermost first. ``reduced`` axes run in order."""
+
+    extent: int
+    reduced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOperand:
+    """Memory that the nest reads or writes: ``array`` from element ``offset`` on."""
+
+    array: Var
+    dtype: DType
+    strides: tuple[int, ...]
+    offset: int
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A scalar of the nest: its name in the Program's text, and its compute dtype."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal."""
+
+    value: bool | int | float | complex
+    dtype: DType
+
+
+Scalar = Value | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``result = operand[...]``, widened to its compute dtype."""
+
+    result: Value
+    operand: int
+    level: Level
+    stage: int
+    source: SourceLocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """``result = function(*arguments)``; ``function`` has its dtype suffix."""
+
+    result: Value
+    function: str
+    arguments: tuple[Scalar, ...]
+    level: Level
+    stage: int
+    cost: int
+    source: SourceLocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """``result`` is the index along ``axis`` (an iota)."""
+
+    result: Value
+    axis: int | None
+    level: Level
+    stage: int
+    source: SourceLocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """``result`` accumulates ``argument`` over the reduced axes, from ``identity``."""
+
+    result: Value
+    function: str
+    argument: Scalar
+    identity: Constant
+    stage: int
+    source: SourceLocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``operand[...] = value``, narrowed to its dtype."""
+
+    operand: int
+    value: Scalar
+    level: Level
+    stage: int
+    source: SourceLocation | None = None
+
+
+Statement = Load | Compute | Count | Reduce | Store
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A kernel before it is scheduled. ``names`` are of the primitives, for its title."""
+
+    axes: tuple[Axis, ...]
+    operands: tuple[ArrayOperand, ...]
+    statements: tuple[Statement, ...]
+    primitives: tuple[str, ...]
+    reason: str
+
+    @property
+    def stages(self) -> int:
+        """The number of passes over the reduced axes that do anything."""
+        return 1 + max(
+            (
+                s.stage
+                for s in self.statements
+                if isinstance(s, Reduce) or s.level == "element"
+            ),
+            default=0,
+        )

@@ -1,0 +1,92 @@
+"""How a value is read: through which affine views, from which base.
+
+A view is no computation. ``Read`` says that a value's element at index w is the base's
+element at ``offset + scale * w[axis]`` along each base axis; views compose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.primitives import views
+from arrayfn.primitives.base import AxisMap, Primitive, View
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """``base`` read along ``axes``: one AxisMap for each axis of the base."""
+
+    base: Var
+    axes: tuple[AxisMap, ...]
+
+    def strides(self, base_strides: Sequence[int], ndim: int) -> tuple[int, ...]:
+        """Strides (elements) of the value's ``ndim`` axes in the base's memory."""
+        strides = [0] * ndim
+        for axis_map, stride in zip(self.axes, base_strides, strict=True):
+            if axis_map.axis is not None:
+                strides[axis_map.axis] += axis_map.scale * stride
+        return tuple(strides)
+
+    def offset(self, base_strides: Sequence[int]) -> int:
+        """The element of the base at which the value begins."""
+        return sum(
+            axis_map.offset * stride
+            for axis_map, stride in zip(self.axes, base_strides, strict=True)
+        )
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the value is the base itself."""
+        return all(m == AxisMap(k) for k, m in enumerate(self.axes))
+
+
+def identity_read(var: Var) -> Read:
+    """``var`` read as itself."""
+    return Read(var, tuple(AxisMap(axis) for axis in range(var.type.ndim)))
+
+
+def compose(view: Sequence[AxisMap], read: Read) -> Read:
+    """The read of a view (``view``: from its operand's axes to its own) of ``read``."""
+    axes: list[AxisMap] = []
+    for outer in read.axes:
+        if outer.axis is None:
+            axes.append(outer)
+            continue
+        inner = view[outer.axis]
+        axes.append(
+            AxisMap(
+                inner.axis,
+                outer.scale * inner.scale,
+                outer.offset + outer.scale * inner.offset,
+            )
+        )
+    return Read(read.base, tuple(axes))
+
+
+def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
+    """The AxisMaps of ``equation`` if it is an affine view, and not a copy."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if not isinstance(row.kernel, View) or row is views.relayout:
+        return None
+    if not isinstance(equation.inputs[0], Var):
+        return None
+    return row.kernel.axes(equation.inputs[0].type, **equation.params)
+
+
+def resolve_reads(program: Program) -> dict[Var, Read]:
+    """For each Var of ``program``, the base it is read from, and how."""
+    reads: dict[Var, Read] = {
+        v: identity_read(v) for v in (*program.inputs, *program.constants)
+    }
+    for equation in program.equations:
+        view = affine_view(equation)
+        if view is None:
+            reads.update((v, identity_read(v)) for v in equation.outputs)
+        else:
+            source: Atom = equation.inputs[0]
+            assert isinstance(source, Var)
+            reads[equation.outputs[0]] = compose(view, reads[source])
+    return reads

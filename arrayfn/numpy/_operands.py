@@ -1,0 +1,227 @@
+"""Operands of the public functions: promoted, and broadcast by equations of their own.
+
+Elementwise equations take operands of one dtype, and of one shape or rank 0. What NumPy
+does implicitly is made explicit here: Python scalars become Literals of the promoted
+dtype, others are converted, and ``broadcast_in_dim`` makes the shapes equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import ArrayType, Literal, type_of
+from arrayfn.layout import Shape
+from arrayfn.primitives import conversion, views
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing import Tracer, apply, is_staged
+
+# A NumPy array, or a Tracer inside a traced function; operands may be numbers too.
+Array: TypeAlias = Any
+ArrayLike: TypeAlias = Any
+DTypeLike: TypeAlias = Any
+Axis: TypeAlias = int | tuple[int, ...] | None
+
+_MESSAGE_LENGTH = 40
+
+
+def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
+    """The type of an operand of function ``name``; ArgumentError if it is no array."""
+    if isinstance(x, (Tracer, Literal)):
+        return x.type
+    if isinstance(x, (np.ndarray, np.generic)) or dtypes.is_python_scalar(x):
+        try:
+            return type_of(x)
+        except TypeError as error:
+            raise ArgumentError(f"{name}: {error}", user_location()) from None
+    text = repr(x)
+    if len(text) > _MESSAGE_LENGTH:
+        text = text[: _MESSAGE_LENGTH - 3] + "..."
+    raise ArgumentError(
+        f"{name} takes arrays and numbers, not {type(x).__name__} ({text}); convert it "
+        "with arrayfn.numpy.asarray",
+        user_location(),
+    )
+
+
+def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
+    """The Literal of a Python scalar; OverflowError if ``dtype`` cannot hold it."""
+    if dtype in dtypes.INTEGERS:
+        limits = np.iinfo(dtype)
+        if not limits.min <= value <= limits.max:
+            raise OverflowError(f"Python integer {value} out of bounds for {dtype}")
+    plain = conversion.literal(value, dtype)
+    return Literal(plain.value, dtype, weak) if weak else plain
+
+
+def convert(x: ArrayLike, dtype: DType) -> ArrayLike:
+    """``x`` as ``dtype``; itself, if it is so already. Scalars become Literals."""
+    if isinstance(x, Literal):
+        return scalar(x.value, dtype)
+    if dtypes.is_python_scalar(x):
+        return scalar(x, dtype)
+    if x.dtype == dtype:
+        return x
+    return apply(conversion.convert_element_type, x, dtype=dtype)
+
+
+def promoted(
+    name: str, operands: Sequence[ArrayLike], dtype: DType | None = None
+) -> tuple[list[ArrayLike], list[ArrayType], DType]:
+    """``operands`` in their common dtype (or in ``dtype``); their types; that dtype."""
+    types = [type_of_operand(name, x) for x in operands]
+    first = types[0]
+    if dtype is None and all(
+        isinstance(x, Tracer) and t.dtype == first.dtype
+        for x, t in zip(operands, types, strict=True)
+    ):
+        return list(operands), types, first.dtype
+    weak = False
+    if dtype is None:
+        dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
+    converted: list[ArrayLike] = []
+    for x in operands:
+        value = x.value if isinstance(x, Literal) else x
+        if dtypes.is_python_scalar(value):
+            converted.append(scalar(value, dtype, weak))
+        else:
+            converted.append(convert(x, dtype))
+    return converted, types, dtype
+
+
+def common_dtype(name: str, operands: Sequence[ArrayLike]) -> DType:
+    """The dtype that ``operands`` promote to."""
+    types = [type_of_operand(name, x) for x in operands]
+    return dtypes.promote((t.dtype, t.weak) for t in types)[0]
+
+
+def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
+    """The shape that ``shapes`` broadcast to; ShapeError if they do not."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        given = ", ".join(str(shape) for shape in shapes)
+        raise ShapeError(
+            f"{name}: shapes {given} do not broadcast together", user_location()
+        ) from None
+
+
+def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
+    """``x`` of shape ``have`` broadcast to ``shape``; NumPy's view if not ``staged``."""
+    if have == shape:
+        return x
+    if not staged:
+        value = as_array(x)
+        return np.broadcast_to(value, shape)
+    axes = tuple(range(len(shape) - len(have), len(shape)))
+    return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
+
+
+def as_array(x: ArrayLike) -> ArrayLike:
+    """A Literal as a NumPy array; anything else as it is."""
+    return np.asarray(x.value).astype(x.type.dtype) if isinstance(x, Literal) else x
+
+
+def broadcast(
+    name: str, operands: Sequence[ArrayLike], types: Sequence[ArrayType]
+) -> list[ArrayLike]:
+    """``operands`` of one shape, except those of rank 0."""
+    shapes = {t.shape for t in types if t.shape}
+    if len(shapes) <= 1:
+        return list(operands)
+    shape = broadcast_shape(name, [t.shape for t in types])
+    staged = is_staged(operands)
+    return [
+        spread(x, t.shape, shape, staged) if t.shape else x
+        for x, t in zip(operands, types, strict=True)
+    ]
+
+
+def elementwise(
+    primitive: Primitive,
+    name: str,
+    *operands: ArrayLike,
+    dtype: DType | None = None,
+    of_bools: Primitive | None = None,
+) -> Array:
+    """``primitive`` of ``operands``, promoted (or converted to ``dtype``) and broadcast.
+
+    ``of_bools`` takes its place where the promoted dtype is bool.
+    """
+    converted, types, common = promoted(name, operands, dtype)
+    if of_bools is not None and common == dtypes.bool_:
+        primitive = of_bools
+    return apply(primitive, *broadcast(name, converted, types))
+
+
+def floating_dtype(dtype: DType) -> DType:
+    """The floating-point dtype in which NumPy's float functions take ``dtype``."""
+    if dtype in dtypes.INEXACT:
+        return dtype
+    if dtype.itemsize == 1:
+        return dtypes.float16
+    return dtypes.float32 if dtype.itemsize == 2 else dtypes.float64  # noqa: PLR2004
+
+
+def floating(primitive: Primitive, name: str, *operands: ArrayLike) -> Array:
+    """As ``elementwise``, but integers become floating-point first, as in NumPy."""
+    converted, types, dtype = promoted(name, operands)
+    if dtype not in dtypes.INEXACT:
+        wide = floating_dtype(dtype)
+        converted = [convert(x, wide) for x in converted]
+    return apply(primitive, *broadcast(name, converted, types))
+
+
+def normalize_axis(name: str, axis: Any, ndim: int) -> int:
+    """``axis`` counted from the front; ShapeError if there is no such axis."""
+    position = axis.__index__()
+    if not -ndim <= position < ndim:
+        raise ShapeError(
+            f"{name}: axis {position} is out of bounds for an array with {ndim} axes",
+            user_location(),
+        )
+    return position % ndim
+
+
+def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
+    """``axis`` (None: all) as ascending axes; ShapeError if one repeats or is absent."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = sorted(normalize_axis(name, a, ndim) for a in given)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{name}: an axis repeats in {axis}", user_location())
+    return tuple(axes)
+
+
+def full(value: Any, shape: Shape, dtype: DType) -> Array:
+    """An array filled with a scalar ``value``."""
+    filler = scalar(value, dtype) if dtypes.is_python_scalar(value) else value
+    return apply(views.broadcast_in_dim, filler, shape=shape, axes=())
+
+
+def same(x: ArrayLike) -> Array:
+    """``x`` itself if it is traced (and so immutable), else a copy."""
+    if isinstance(x, Tracer):
+        return x
+    value = as_array(x)
+    return np.array(value, order="C")
+
+
+def as_shape(name: str, shape: Any) -> Shape:
+    """``shape``, an integer or a sequence of them, as a tuple of ints."""
+    entries = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if isinstance(shape, np.ndarray) and shape.ndim == 1:
+        entries = shape.tolist()
+    extents = tuple(entry.__index__() for entry in entries)
+    if any(extent < 0 for extent in extents):
+        raise ShapeError(
+            f"{name}: negative extents are not allowed in shape {extents}",
+            user_location(),
+        )
+    return extents

@@ -1,0 +1,362 @@
+"""Elementwise arithmetic and rounding, with NumPy's promotion and broadcasting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, DTypeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives import complex_numbers as c
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import special
+from arrayfn.tracing import Tracer, apply
+
+_LARGEST_UNROLLED_POWER = 8
+
+
+def add(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x + y, elementwise; of bools, logical or."""
+    return ops.elementwise(e.add, "add", x, y, of_bools=e.bitwise_or)
+
+
+def subtract(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x - y, elementwise; DTypeError for bools."""
+    return ops.elementwise(e.sub, "subtract", x, y)
+
+
+def multiply(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x * y, elementwise; of bools, logical and."""
+    return ops.elementwise(e.mul, "multiply", x, y, of_bools=e.bitwise_and)
+
+
+def divide(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x / y, elementwise; integers are divided as float64."""
+    dtype = ops.common_dtype("divide", (x, y))
+    if dtype not in dtypes.INEXACT:
+        return ops.elementwise(e.div, "divide", x, y, dtype=dtypes.float64)
+    return ops.elementwise(e.div, "divide", x, y)
+
+
+true_divide = divide
+
+
+def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The largest integer not above x / y, in the promoted dtype; 0 for integers by 0."""
+    return ops.elementwise(e.floor_divide, "floor_divide", x, y, dtype=_number(x, y))
+
+
+def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x - floor(x / y) * y, elementwise, with the sign of y."""
+    return ops.elementwise(e.remainder, "remainder", x, y, dtype=_number(x, y))
+
+
+mod = remainder
+
+
+def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x - trunc(x / y) * y, elementwise, with the sign of x."""
+    return ops.elementwise(e.fmod, "fmod", x, y, dtype=_number(x, y))
+
+
+def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
+    """The pair of ``floor_divide`` and ``remainder``."""
+    return floor_divide(x, y), remainder(x, y)
+
+
+def power(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x to the power y, elementwise.
+
+    Small whole Python exponents are multiplications, and 0.5 is a square root. Raises
+    ArgumentError for integers to a negative Python integer.
+    """
+    if dtypes.is_python_scalar(y) and not isinstance(y, (bool, complex)):
+        dtype = ops.common_dtype("power", (x, y))
+        if dtype in dtypes.INTEGERS and y < 0:
+            raise ArgumentError(
+                "power: integers to negative integer powers are not allowed; convert "
+                "them to floating-point first",
+                user_location(),
+            )
+        if not dtypes.is_python_scalar(x) and dtype != dtypes.bool_:
+            unrolled = _unrolled_power(ops.convert(x, dtype), y)
+            if unrolled is not None:
+                return unrolled
+    return ops.elementwise(e.pow, "power", x, y, dtype=_number(x, y))
+
+
+pow = power
+
+
+def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
+    """x to the power y by multiplications or a root; None where that is no good."""
+    if y == 0.5:  # noqa: PLR2004
+        return sqrt(x)
+    if y != int(y) or not 0 < abs(y) <= _LARGEST_UNROLLED_POWER:
+        return None
+    exponent = int(abs(y))
+    result: Array | None = None
+    factor = x
+    while exponent:
+        if exponent & 1:
+            result = factor if result is None else apply(e.mul, result, factor)
+        exponent >>= 1
+        if exponent:
+            factor = apply(e.square, factor)
+    if y < 0:
+        return reciprocal(result)
+    return ops.same(result) if result is x else result
+
+
+def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x to the power y, elementwise, in at least float64."""
+    wide = ops.common_dtype("float_power", (x, y, np.float64(1)))
+    return ops.elementwise(e.pow, "float_power", x, y, dtype=wide)
+
+
+def negative(x: ArrayLike, /) -> Array:
+    """-x, elementwise; DTypeError for bools."""
+    return ops.elementwise(e.neg, "negative", x)
+
+
+def positive(x: ArrayLike, /) -> Array:
+    """+x, elementwise: a copy; DTypeError for bools."""
+    if ops.type_of_operand("positive", x).dtype == dtypes.bool_:
+        raise DTypeError("positive is not defined for bool", user_location())
+    return ops.same(x)
+
+
+def absolute(x: ArrayLike, /) -> Array:
+    """The absolute value, elementwise; real for complex x."""
+    dtype = ops.type_of_operand("absolute", x).dtype
+    if dtype in dtypes.COMPLEX:
+        return ops.elementwise(c.complex_abs, "absolute", x)
+    if dtype == dtypes.bool_ or dtype in dtypes.UNSIGNED:
+        return ops.same(x)
+    return ops.elementwise(e.absolute, "absolute", x)
+
+
+abs = absolute
+
+
+def fabs(x: ArrayLike, /) -> Array:
+    """The absolute value of real x, in floating-point."""
+    return ops.floating(e.absolute, "fabs", x)
+
+
+def sign(x: ArrayLike, /) -> Array:
+    """-1, 0 or 1 as x is negative, zero or positive; x / abs(x) for complex x."""
+    if ops.type_of_operand("sign", x).dtype in dtypes.COMPLEX:
+        size = absolute(x)
+        nothing = ops.elementwise(e.eq, "sign", size, 0)
+        safe = ops.elementwise(e.add, "sign", size, ops.convert(nothing, size.dtype))
+        return divide(x, safe)
+    return ops.elementwise(e.sign, "sign", x)
+
+
+def square(x: ArrayLike, /) -> Array:
+    """x * x, elementwise."""
+    return ops.elementwise(e.square, "square", x, dtype=_number(x))
+
+
+def reciprocal(x: ArrayLike, /) -> Array:
+    """1 / x, elementwise; integers are divided as integers."""
+    if ops.type_of_operand("reciprocal", x).dtype in dtypes.INEXACT:
+        return ops.elementwise(e.reciprocal, "reciprocal", x)
+    one = ops.scalar(1, _number(x))
+    # Truncating division differs from floor_divide only where x < -1: there it is 0.
+    quotient = ops.elementwise(e.floor_divide, "reciprocal", one, x, dtype=_number(x))
+    below = ops.elementwise(e.lt, "reciprocal", x, -1) if _signed(x) else False
+    zero = ops.scalar(0, _number(x))
+    return apply(e.select, below, zero, quotient)
+
+
+def sqrt(x: ArrayLike, /) -> Array:
+    """The square root, elementwise; NaN for negative real x."""
+    return ops.floating(special.sqrt, "sqrt", x)
+
+
+def cbrt(x: ArrayLike, /) -> Array:
+    """The real cube root, elementwise."""
+    return ops.floating(special.cbrt, "cbrt", x)
+
+
+def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The square root of x**2 + y**2 without overflow between."""
+    return ops.floating(e.hypot, "hypot", x, y)
+
+
+def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The larger of x and y, elementwise; NaN where either is."""
+    return ops.elementwise(e.maximum, "maximum", x, y, of_bools=e.bitwise_or)
+
+
+def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The smaller of x and y, elementwise; NaN where either is."""
+    return ops.elementwise(e.minimum, "minimum", x, y, of_bools=e.bitwise_and)
+
+
+def fmax(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The larger of x and y, elementwise; the other where one is NaN."""
+    return _unless_nan(x, y, maximum(x, y))
+
+
+def fmin(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The smaller of x and y, elementwise; the other where one is NaN."""
+    return _unless_nan(x, y, minimum(x, y))
+
+
+def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
+    dtype = extreme.dtype
+    if dtype not in dtypes.FLOATS:
+        return extreme
+    (a, b), types, _ = ops.promoted("fmax", (x, y))
+    a, b = ops.broadcast("fmax", (a, b), types)
+    other = apply(e.select, apply(e.isnan, b), a, extreme)
+    return apply(e.select, apply(e.isnan, a), b, other)
+
+
+def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x with the sign of y, elementwise."""
+    return ops.floating(e.copysign, "copysign", x, y)
+
+
+def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The floating-point number next to x towards y, elementwise."""
+    return ops.floating(e.nextafter, "nextafter", x, y)
+
+
+def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """0 where x < 0, y where x == 0, 1 where x > 0, NaN where x is."""
+    dtype = ops.floating_dtype(ops.common_dtype("heaviside", (x, y)))
+    (x, y), types, _ = ops.promoted("heaviside", (x, y), dtype)
+    x, y = ops.broadcast("heaviside", (x, y), types)
+    zero, one = ops.scalar(0, dtype), ops.scalar(1, dtype)
+    step = apply(e.select, apply(e.gt, x, zero), one, zero)
+    at_zero = apply(e.select, apply(e.eq, x, zero), y, step)
+    return apply(e.select, apply(e.isnan, x), x, at_zero)
+
+
+# Rounding. Integers are whole already.
+
+
+def floor(x: ArrayLike, /) -> Array:
+    """The largest integer not above x, in x's dtype."""
+    if ops.type_of_operand("floor", x).dtype not in dtypes.INEXACT:
+        return ops.same(x)
+    return ops.elementwise(e.floor, "floor", x)
+
+
+def ceil(x: ArrayLike, /) -> Array:
+    """The smallest integer not below x, in x's dtype."""
+    if ops.type_of_operand("ceil", x).dtype not in dtypes.INEXACT:
+        return ops.same(x)
+    return ops.elementwise(e.ceil, "ceil", x)
+
+
+def trunc(x: ArrayLike, /) -> Array:
+    """x rounded towards zero, in x's dtype."""
+    if ops.type_of_operand("trunc", x).dtype not in dtypes.INEXACT:
+        return ops.same(x)
+    return ops.elementwise(e.trunc, "trunc", x)
+
+
+fix = trunc
+
+
+def round(x: ArrayLike, /, decimals: int = 0) -> Array:
+    """x rounded to ``decimals`` places, halves to even, in x's dtype."""
+    dtype = ops.type_of_operand("round", x).dtype
+    if dtype in dtypes.COMPLEX:
+        parts = round(real(x), decimals), round(imag(x), decimals)
+        return apply(c.make_complex, *parts)
+    if dtype not in dtypes.FLOATS:
+        return ops.same(x) if decimals >= 0 else _rounded_integers(x, decimals)
+    if decimals == 0:
+        return ops.elementwise(e.round, "round", x)
+    scale = 10.0 ** np.abs(decimals)
+    before, after = (multiply, divide) if decimals > 0 else (divide, multiply)
+    return after(ops.elementwise(e.round, "round", before(x, scale.item())), scale.item())
+
+
+around = round
+
+
+def rint(x: ArrayLike, /) -> Array:
+    """x rounded to the nearest integer, halves to even, in floating-point."""
+    return ops.floating(e.round, "rint", x)
+
+
+def _rounded_integers(x: ArrayLike, decimals: int) -> Array:
+    scale = 10**-decimals
+    whole = ops.elementwise(e.round, "round", divide(x, scale))
+    return ops.convert(multiply(whole, float(scale)), x.dtype)
+
+
+def clip(
+    x: ArrayLike,
+    /,
+    min: ArrayLike | None = None,
+    max: ArrayLike | None = None,
+    *,
+    a_min: ArrayLike | None = None,
+    a_max: ArrayLike | None = None,
+) -> Array:
+    """x limited to [min, max], elementwise; None is no limit.
+
+    ``a_min`` and ``a_max`` are NumPy's older names.
+    """
+    low = a_min if min is None else min
+    high = a_max if max is None else max
+    if low is None:
+        return ops.same(x) if high is None else minimum(x, high)
+    if high is None:
+        return maximum(x, low)
+    return ops.elementwise(e.clamp, "clip", low, x, high)
+
+
+# Complex numbers.
+
+
+def real(x: ArrayLike, /) -> Array:
+    """The real part; of real x, x."""
+    if ops.type_of_operand("real", x).dtype not in dtypes.COMPLEX:
+        return ops.same(x)
+    return ops.elementwise(c.real, "real", x)
+
+
+def imag(x: ArrayLike, /) -> Array:
+    """The imaginary part; of real x, zeros."""
+    dtype = ops.type_of_operand("imag", x).dtype
+    if dtype in dtypes.COMPLEX:
+        return ops.elementwise(c.imag, "imag", x)
+    return ops.full(0, ops.type_of_operand("imag", x).shape, dtype)
+
+
+def conj(x: ArrayLike, /) -> Array:
+    """The complex conjugate; of real x, x."""
+    if ops.type_of_operand("conj", x).dtype not in dtypes.COMPLEX:
+        return ops.same(x)
+    return ops.elementwise(c.conj, "conj", x)
+
+
+conjugate = conj
+
+
+def angle(x: ArrayLike, /, deg: bool = False) -> Array:
+    """The argument of complex x in radians (degrees if ``deg``), within (-pi, pi]."""
+    value = ops.floating(special.atan2, "angle", imag(x), real(x))
+    return multiply(value, 180.0 / np.pi) if deg else value
+
+
+def _number(*operands: ArrayLike) -> DType:
+    """The promoted dtype; int8 where that is bool, as NumPy's arithmetic has it."""
+    dtype = ops.common_dtype("arithmetic", operands)
+    return dtypes.int8 if dtype == dtypes.bool_ else dtype
+
+
+def _signed(x: ArrayLike) -> bool:
+    dtype = x.dtype if isinstance(x, (Tracer, np.ndarray)) else _number(x)
+    return dtype in dtypes.SIGNED

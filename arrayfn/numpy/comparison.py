@@ -1,0 +1,241 @@
+"""Comparisons, logic, bits and selection, elementwise with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import absolute
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing import Tracer, apply
+
+
+def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Array:
+    try:
+        return ops.elementwise(primitive, name, x, y)
+    except OverflowError:
+        # A Python integer outside the other's range: both compare as float64.
+        return ops.elementwise(primitive, name, x, y, dtype=dtypes.float64)
+
+
+def equal(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x == y: bool."""
+    return _compare(e.eq, "equal", x, y)
+
+
+def not_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x != y: bool."""
+    return _compare(e.ne, "not_equal", x, y)
+
+
+def less(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x < y: bool."""
+    return _compare(e.lt, "less", x, y)
+
+
+def less_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x <= y: bool."""
+    return _compare(e.le, "less_equal", x, y)
+
+
+def greater(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x > y: bool."""
+    return _compare(e.gt, "greater", x, y)
+
+
+def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x >= y: bool."""
+    return _compare(e.ge, "greater_equal", x, y)
+
+
+def _truth(x: ArrayLike, name: str) -> ArrayLike:
+    dtype = ops.type_of_operand(name, x).dtype
+    return x if dtype == dtypes.bool_ else not_equal(x, 0)
+
+
+def logical_and(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether both x and y are true (not 0): bool."""
+    name = "logical_and"
+    return ops.elementwise(e.bitwise_and, name, _truth(x, name), _truth(y, name))
+
+
+def logical_or(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x or y is true (not 0): bool."""
+    name = "logical_or"
+    return ops.elementwise(e.bitwise_or, name, _truth(x, name), _truth(y, name))
+
+
+def logical_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether just one of x and y is true (not 0): bool."""
+    name = "logical_xor"
+    return ops.elementwise(e.bitwise_xor, name, _truth(x, name), _truth(y, name))
+
+
+def logical_not(x: ArrayLike, /) -> Array:
+    """Whether x is false (0): bool."""
+    return ops.elementwise(e.bitwise_not, "logical_not", _truth(x, "logical_not"))
+
+
+def isnan(x: ArrayLike, /) -> Array:
+    """Whether x is NaN: bool."""
+    return _classify(e.isnan, "isnan", x, of_whole_numbers=False)
+
+
+def isinf(x: ArrayLike, /) -> Array:
+    """Whether x is infinite: bool."""
+    return _classify(e.isinf, "isinf", x, of_whole_numbers=False)
+
+
+def isfinite(x: ArrayLike, /) -> Array:
+    """Whether x is neither infinite nor NaN: bool."""
+    return _classify(e.isfinite, "isfinite", x, of_whole_numbers=True)
+
+
+def isposinf(x: ArrayLike, /) -> Array:
+    """Whether x is +infinity: bool."""
+    return equal(x, float("inf"))
+
+
+def isneginf(x: ArrayLike, /) -> Array:
+    """Whether x is -infinity: bool."""
+    return equal(x, -float("inf"))
+
+
+def _classify(
+    primitive: Primitive, name: str, x: ArrayLike, *, of_whole_numbers: bool
+) -> Array:
+    type = ops.type_of_operand(name, x)
+    if type.dtype not in dtypes.INEXACT:
+        return ops.full(of_whole_numbers, type.shape, dtypes.bool_)
+    return ops.elementwise(primitive, name, x)
+
+
+def signbit(x: ArrayLike, /) -> Array:
+    """Whether the sign bit of x is set (so for -0.0): bool."""
+    if ops.type_of_operand("signbit", x).dtype in dtypes.SIGNED:
+        return less(x, 0)
+    return ops.floating(e.signbit, "signbit", x)
+
+
+def isclose(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> Array:
+    """Whether abs(x - y) <= atol + rtol * abs(y): bool."""
+    dtype = ops.floating_dtype(ops.common_dtype("isclose", (x, y)))
+    x, y = ops.convert(x, dtype), ops.convert(y, dtype)
+    size = ops.elementwise(e.mul, "isclose", absolute(y), rtol)
+    limit = ops.elementwise(e.add, "isclose", size, atol)
+    distance = absolute(ops.elementwise(e.sub, "isclose", x, y))
+    near = logical_and(less_equal(distance, limit), isfinite(y))
+    close = logical_or(near, equal(x, y))
+    if equal_nan:
+        close = logical_or(close, logical_and(isnan(x), isnan(y)))
+    return close
+
+
+# Bits.
+
+
+def bitwise_and(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits set in both x and y; integers or bools."""
+    return ops.elementwise(e.bitwise_and, "bitwise_and", x, y)
+
+
+def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits set in x or y; integers or bools."""
+    return ops.elementwise(e.bitwise_or, "bitwise_or", x, y)
+
+
+def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits set in just one of x and y; integers or bools."""
+    return ops.elementwise(e.bitwise_xor, "bitwise_xor", x, y)
+
+
+def invert(x: ArrayLike, /) -> Array:
+    """The bits not set in x; integers or bools."""
+    return ops.elementwise(e.bitwise_not, "invert", x)
+
+
+bitwise_not = invert
+bitwise_invert = invert
+
+
+def left_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits of integer x moved up by y; 0 if y is the width or more."""
+    return ops.elementwise(e.shift_left, "left_shift", x, y)
+
+
+bitwise_left_shift = left_shift
+
+
+def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits of integer x moved down by y, keeping the sign."""
+    return ops.elementwise(e.shift_right_arithmetic, "right_shift", x, y)
+
+
+bitwise_right_shift = right_shift
+
+
+def bitwise_count(x: ArrayLike, /) -> Array:
+    """How many bits of abs(x) are set: uint8."""
+    size = absolute(x)
+    return ops.convert(
+        ops.elementwise(e.population_count, "bitwise_count", size), dtypes.uint8
+    )
+
+
+# Selection.
+
+
+def where(
+    condition: ArrayLike, x: ArrayLike | None = None, y: ArrayLike | None = None, /
+) -> Array | tuple[Array, ...]:
+    """x where ``condition`` is true (not 0), else y; all three broadcast.
+
+    With the condition alone, ``nonzero(condition)``, which needs its value.
+    """
+    if x is None and y is None:
+        return nonzero(condition)
+    if x is None or y is None:
+        raise ArgumentError("where takes both x and y, or neither", user_location())
+    (x, y), types, _ = ops.promoted("where", (x, y))
+    which = _truth(condition, "where")
+    types = [ops.type_of_operand("where", which), *types]
+    return apply(e.select, *ops.broadcast("where", (which, x, y), types))
+
+
+def nonzero(x: ArrayLike, /) -> tuple[Array, ...]:
+    """The indices where x is not 0: an int64 array for each axis.
+
+    Needs the value of x, for the shapes of the results depend on it.
+    """
+    value = x.concrete("nonzero()") if isinstance(x, Tracer) else x
+    return tuple(np.nonzero(value))
+
+
+def select(
+    condlist: Sequence[ArrayLike], choicelist: Sequence[ArrayLike], default: ArrayLike = 0
+) -> Array:
+    """For each element, the choice of the first condition that is true there."""
+    if len(condlist) != len(choicelist) or not condlist:
+        raise ArgumentError(
+            f"select takes as many choices as conditions, but was given "
+            f"{len(choicelist)} and {len(condlist)}",
+            user_location(),
+        )
+    result = default
+    pairs = zip(reversed(condlist), reversed(choicelist), strict=True)
+    for condition, choice in pairs:
+        result = where(condition, choice, result)
+    return result

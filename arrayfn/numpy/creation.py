@@ -1,0 +1,305 @@
+"""Making arrays: from data, filled, counting, and grids.
+
+Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``): no large constant is
+stored in the Program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
+from arrayfn.numpy.comparison import equal, where
+from arrayfn.primitives import views
+from arrayfn.primitives import elementwise as e
+from arrayfn.tracing import Tracer, apply, is_staged
+
+
+def asarray(x: Any, /, dtype: DTypeLike = None, *, copy: bool | None = None) -> Array:
+    """x (an array, a number, or nested sequences of them) as an array.
+
+    Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
+    new array whatever ``copy`` says; a traced array is immutable and needs no copy.
+    """
+    wanted = None if dtype is None else dtypes.canonical(dtype)
+    if isinstance(x, (list, tuple)) and _holds_tracers(x):
+        parts = [asarray(part, dtype) for part in x]
+        return stack_parts(parts)
+    if isinstance(x, Tracer):
+        return x if wanted is None else ops.convert(x, wanted)
+    value = np.array(x, dtype=wanted, order="C")
+    ops.type_of_operand("asarray", value)
+    return value
+
+
+def array(x: Any, /, dtype: DTypeLike = None, *, copy: bool | None = True) -> Array:
+    """As ``asarray``."""
+    return asarray(x, dtype, copy=copy)
+
+
+def copy(x: ArrayLike, /) -> Array:
+    """A copy of x."""
+    return asarray(x)
+
+
+def _holds_tracers(x: Any) -> bool:
+    if isinstance(x, (list, tuple)):
+        return any(_holds_tracers(part) for part in x)
+    return isinstance(x, Tracer)
+
+
+def stack_parts(parts: Sequence[ArrayLike]) -> Array:
+    """Arrays of one shape one after the other along a new first axis."""
+    converted, types, _ = ops.promoted("stack", parts)
+    rows = [
+        apply(
+            views.broadcast_in_dim,
+            x,
+            shape=(1, *t.shape),
+            axes=tuple(range(1, t.ndim + 1)),
+        )
+        for x, t in zip(converted, types, strict=True)
+    ]
+    return apply(views.concatenate, *rows, axis=0)
+
+
+# Filled.
+
+
+def full(shape: Any, fill_value: ArrayLike, dtype: DTypeLike = None) -> Array:
+    """An array of ``shape`` filled with a number, of its dtype if none is given."""
+    extents = ops.as_shape("full", shape)
+    given = ops.type_of_operand("full", fill_value)
+    wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
+    value = ops.convert(fill_value, wanted)
+    if given.shape:
+        target = ops.broadcast_shape("full", (given.shape, extents))
+        return ops.same(ops.spread(value, given.shape, target, is_staged((value,))))
+    return ops.full(value, extents, wanted)
+
+
+def zeros(shape: Any, dtype: DTypeLike = None) -> Array:
+    """An array of zeros, float64 if no dtype is given."""
+    return full(shape, 0.0, _or_float64(dtype))
+
+
+def ones(shape: Any, dtype: DTypeLike = None) -> Array:
+    """An array of ones, float64 if no dtype is given."""
+    return full(shape, 1.0, _or_float64(dtype))
+
+
+def empty(shape: Any, dtype: DTypeLike = None) -> Array:
+    """As ``zeros``: there is no use for undefined elements in pure functions."""
+    return zeros(shape, dtype)
+
+
+def full_like(
+    x: ArrayLike, /, fill_value: ArrayLike, dtype: DTypeLike = None, shape: Any = None
+) -> Array:
+    """As ``full``, with x's shape and dtype where none is given."""
+    like = ops.type_of_operand("full_like", x)
+    extents = like.shape if shape is None else shape
+    return full(extents, fill_value, like.dtype if dtype is None else dtype)
+
+
+def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, shape: Any = None) -> Array:
+    """Zeros, with x's shape and dtype where none is given."""
+    return full_like(x, 0, dtype, shape)
+
+
+def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, shape: Any = None) -> Array:
+    """Ones, with x's shape and dtype where none is given."""
+    return full_like(x, 1, dtype, shape)
+
+
+def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, shape: Any = None) -> Array:
+    """As ``zeros_like``."""
+    return zeros_like(x, dtype, shape)
+
+
+def _or_float64(dtype: DTypeLike) -> DType:
+    return dtypes.float64 if dtype is None else dtypes.canonical(dtype)
+
+
+# Counting.
+
+
+def _iota(count: int, dtype: DType) -> Array:
+    return apply(views.iota, shape=(count,), axis=0, dtype=dtype)
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike = None
+) -> Array:
+    """start, start + step, ... up to stop (exclusive); with one argument, from 0.
+
+    The bounds are numbers, for they decide the shape; integers give int64.
+    """
+    if stop is None:
+        start, stop = 0, start
+    first, last, by = (_number("arange", x) for x in (start, stop, step))
+    wanted = np.result_type(first, last, by) if dtype is None else dtype
+    target = dtypes.canonical(wanted)
+    if not is_staged(()):
+        return np.arange(first, last, by, dtype=target)
+    count = max(0, math.ceil((last - first) / by))
+    steps = _iota(count, target)
+    if by != 1:
+        steps = multiply(steps, ops.scalar(_cast(by, target), target))
+    return steps if first == 0 else add(steps, ops.scalar(_cast(first, target), target))
+
+
+def _number(name: str, x: Any) -> Any:
+    if isinstance(x, Tracer):
+        return x.concrete(f"{name}: a shape")
+    return x
+
+
+def _cast(value: Any, dtype: DType) -> Any:
+    return int(value) if dtype in dtypes.INTEGERS else float(value)
+
+
+def linspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: DTypeLike = None,
+    axis: int = 0,
+) -> Any:
+    """``num`` numbers evenly from start to stop (inclusive if ``endpoint``).
+
+    start and stop may be arrays; the numbers then run along a new ``axis``. With
+    ``retstep``, a pair of that and the step.
+    """
+    given = ops.common_dtype("linspace", (start, stop))
+    inexact = dtypes.float64 if given not in dtypes.INEXACT else given
+    start, stop = ops.convert(start, inexact), ops.convert(stop, inexact)
+    gaps = num - 1 if endpoint else num
+    step = divide(subtract(stop, start), max(gaps, 1))
+    ndim = ops.type_of_operand("linspace", step).ndim
+    place = ops.normalize_axis("linspace", axis, ndim + 1)
+    count = _iota(num, dtypes.real_of(inexact))
+    count = _alone_on_axis(count, place, ndim + 1)
+    values = add(multiply(count, _with_axis(step, place)), _with_axis(start, place))
+    if endpoint and num > 1:
+        values = where(equal(count, num - 1), _with_axis(stop, place), values)
+    if dtype is not None:
+        values = ops.convert(values, dtypes.canonical(dtype))
+    return (values, step) if retstep else values
+
+
+def _with_axis(x: ArrayLike, axis: int) -> ArrayLike:
+    type = ops.type_of_operand("linspace", x)
+    if not type.shape:
+        return x
+    shape = (*type.shape[:axis], 1, *type.shape[axis:])
+    axes = tuple(k for k in range(len(shape)) if k != axis)
+    return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
+
+
+def _alone_on_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
+    shape = tuple(x.shape[0] if k == axis else 1 for k in range(ndim))
+    return x if ndim == 1 else apply(views.broadcast_in_dim, x, shape=shape, axes=(axis,))
+
+
+def logspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    base: ArrayLike = 10.0,
+    dtype: DTypeLike = None,
+) -> Array:
+    """``base`` to the powers ``linspace(start, stop, num)``."""
+    values = power(base, linspace(start, stop, num, endpoint))
+    return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
+
+
+# Matrices and grids.
+
+
+def eye(n: int, m: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
+    """n by m, ones on diagonal k (above the main one if positive), else zeros."""
+    shape = (n, n if m is None else m)
+    return ops.convert(on_diagonal(shape, k), _or_float64(dtype))
+
+
+def identity(n: int, dtype: DTypeLike = None) -> Array:
+    """The n by n identity matrix."""
+    return eye(n, dtype=dtype)
+
+
+def on_diagonal(shape: tuple[int, int], k: int) -> Array:
+    """Where column - row == k, in a matrix of ``shape``: bool."""
+    return equal(*_rows_and_columns(shape, k))
+
+
+def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
+    rows = apply(views.iota, shape=shape, axis=0, dtype=dtypes.int64)
+    columns = apply(views.iota, shape=shape, axis=1, dtype=dtypes.int64)
+    return (add(rows, k) if k else rows), columns
+
+
+def tri(n: int, m: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
+    """n by m, ones on diagonal k and below it, else zeros."""
+    below = _below((n, n if m is None else m), k)
+    return ops.convert(below, _or_float64(dtype))
+
+
+def _below(shape: tuple[int, int], k: int) -> Array:
+    rows, columns = _rows_and_columns(shape, k)
+    return apply(e.ge, rows, columns)
+
+
+def tril(x: ArrayLike, /, k: int = 0) -> Array:
+    """x (..., n, m) with zeros above diagonal k."""
+    type = ops.type_of_operand("tril", x)
+    return where(_below(_matrix_shape("tril", type.shape), k), x, _zero(type.dtype))
+
+
+def triu(x: ArrayLike, /, k: int = 0) -> Array:
+    """x (..., n, m) with zeros below diagonal k."""
+    type = ops.type_of_operand("triu", x)
+    below = _below(_matrix_shape("triu", type.shape), k - 1)
+    return where(below, _zero(type.dtype), x)
+
+
+def _zero(dtype: DType) -> ArrayLike:
+    return ops.scalar(0, dtype)
+
+
+def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    ops.normalize_axis(name, -2, len(shape))
+    return shape[-2], shape[-1]
+
+
+def meshgrid(*x: ArrayLike, indexing: str = "xy", sparse: bool = False) -> list[Array]:
+    """Vectors as grids: one array for each, all of one shape, varying along its axis.
+
+    With ``indexing="xy"`` the first two axes are exchanged, as for plots; with ``"ij"``
+    axis k belongs to vector k. ``sparse`` grids have extent 1 along the other axes.
+    """
+    vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, x)]
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = [1, 0]
+    shape = [0] * len(vectors)
+    for vector, axis in zip(vectors, order, strict=True):
+        shape[axis] = vector.shape[0]
+    grids: list[Array] = []
+    for vector, axis in zip(vectors, order, strict=True):
+        own = [n if sparse is False or k == axis else 1 for k, n in enumerate(shape)]
+        grids.append(
+            apply(views.broadcast_in_dim, vector, shape=tuple(own), axes=(axis,))
+        )
+    return grids

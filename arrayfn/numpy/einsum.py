@@ -1,0 +1,182 @@
+"""Einstein summation: a path from opt_einsum, pairs by dot_general."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import opt_einsum
+from opt_einsum import parser
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import multiply
+from arrayfn.numpy.linear_algebra import diagonal, dot_general
+from arrayfn.numpy.manipulation import expand_dims, squeeze, transpose
+from arrayfn.primitives import reductions as r
+from arrayfn.tracing import apply
+
+
+def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
+    """The sum of products that ``subscripts`` say, as NumPy's.
+
+    ``einsum("ij,jk->ik", x, y)`` is a matrix product. Several operands are contracted
+    pair by pair in the order that opt_einsum finds; ``optimize`` is passed on to it.
+    """
+    inputs, output, values = _parsed(subscripts, operands)
+    values, _, dtype = ops.promoted("einsum", values)
+    narrow = dtype
+    if dtype == dtypes.bool_:
+        dtype = dtypes.int32
+        values = [ops.convert(x, dtype) for x in values]
+    terms = [
+        _without_repeats(labels, ops.as_array(x))
+        for labels, x in zip(inputs, values, strict=True)
+    ]
+    terms = _without_broadcast(terms)
+    for positions in _path(terms, output, optimize):
+        taken = [terms[k] for k in positions]
+        terms = [t for k, t in enumerate(terms) if k not in positions]
+        needed = set(output).union(*(labels for labels, _ in terms))
+        result = _reduced(taken[0], needed.union(*(t[0] for t in taken[1:])))
+        for term in taken[1:]:
+            result = _product(result, _reduced(term, needed | set(result[0])), needed)
+        terms.append(result)
+    labels, value = _reduced(terms[0], set(output))
+    value = transpose(value, [labels.index(label) for label in output])
+    return ops.convert(value, narrow) if narrow != dtype else value
+
+
+Term = tuple[str, Any]
+
+
+def _parsed(
+    subscripts: Any, operands: tuple[Any, ...]
+) -> tuple[list[str], str, list[ArrayLike]]:
+    if isinstance(subscripts, str):
+        values = list(operands)
+        form: list[Any] = [subscripts, *_shapes(values)]
+    else:
+        # einsum(x, [0, 1], y, [1, 2], [0, 2])
+        given = [subscripts, *operands]
+        values = given[: len(given) - len(given) % 2 : 2]
+        shapes = iter(_shapes(values))
+        pairs = len(values) * 2
+        form = [
+            next(shapes) if k % 2 == 0 and k < pairs else part
+            for k, part in enumerate(given)
+        ]
+    try:
+        inputs, output, _ = parser.parse_einsum_input(form, shapes=True)
+    except ValueError as error:
+        raise ShapeError(f"einsum: {error}", user_location()) from None
+    return inputs.split(","), output, values
+
+
+def _shapes(values: list[ArrayLike]) -> list[tuple[int, ...]]:
+    return [ops.type_of_operand("einsum", x).shape for x in values]
+
+
+def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]]:
+    if len(terms) == 1:
+        return []
+    if len(terms) == 2:  # noqa: PLR2004
+        return [(0, 1)]
+    subscripts = ",".join(labels for labels, _ in terms) + "->" + output
+    shapes = [x.shape for _, x in terms]
+    path, _ = opt_einsum.contract_path(
+        subscripts, *shapes, shapes=True, optimize=optimize
+    )
+    return [tuple(step) for step in path]
+
+
+def _without_repeats(labels: str, x: Array) -> Term:
+    """Labels that repeat in one operand become its diagonal."""
+    if len(labels) != x.ndim:
+        raise ShapeError(
+            f"einsum: {labels!r} does not name the axes of shape {x.shape}",
+            user_location(),
+        )
+    for label in set(labels):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            if x.shape[first] != x.shape[second]:
+                raise ShapeError(
+                    f"einsum: the axes {label!r} of shape {x.shape} differ",
+                    user_location(),
+                )
+            x = diagonal(x, 0, first, second)
+            rest = [l for k, l in enumerate(labels) if k not in (first, second)]
+            labels = "".join(rest) + label
+    return labels, x
+
+
+def _without_broadcast(terms: list[Term]) -> list[Term]:
+    """Axes of extent 1 that meet longer ones are dropped; ShapeError if others differ."""
+    extents: dict[str, int] = {}
+    for labels, x in terms:
+        for label, extent in zip(labels, x.shape, strict=True):
+            if extents.setdefault(label, extent) == 1:
+                extents[label] = extent
+            elif extent not in (1, extents[label]):
+                raise ShapeError(
+                    f"einsum: axis {label!r} has extent {extents[label]} in one operand "
+                    f"and {extent} in another",
+                    user_location(),
+                )
+    kept: list[Term] = []
+    for labels, x in terms:
+        short = [
+            k
+            for k, label in enumerate(labels)
+            if x.shape[k] == 1 != extents[label]
+        ]
+        rest = "".join(l for k, l in enumerate(labels) if k not in short)
+        kept.append((rest, squeeze(x, tuple(short)) if short else x))
+    return kept
+
+
+def _reduced(term: Term, needed: set[str]) -> Term:
+    """``term`` summed over the labels that nothing else needs."""
+    labels, x = term
+    axes = tuple(k for k, label in enumerate(labels) if label not in needed)
+    if not axes:
+        return term
+    rest = "".join(label for label in labels if label in needed)
+    return rest, apply(r.reduce_sum, x, axes=axes)
+
+
+def _product(first: Term, second: Term, needed: set[str]) -> Term:
+    (left, x), (right, y) = first, second
+    shared = [label for label in left if label in right]
+    batch = [label for label in shared if label in needed]
+    contract = [label for label in shared if label not in needed]
+    free = [label for label in left if label not in right]
+    others = [label for label in right if label not in left]
+    labels = "".join(batch + free + others)
+    if not contract:
+        return labels, multiply(_aligned(left, x, labels), _aligned(right, y, labels))
+    value = dot_general(
+        "einsum",
+        x,
+        y,
+        (_places(left, contract), _places(right, contract)),
+        (_places(left, batch), _places(right, batch)),
+    )
+    return labels, value
+
+
+def _places(labels: str, wanted: list[str]) -> tuple[int, ...]:
+    return tuple(labels.index(label) for label in wanted)
+
+
+def _aligned(labels: str, x: Array, wanted: str) -> Array:
+    """``x`` with its axes in the order ``wanted``, and extent 1 where it has none."""
+    have = [label for label in wanted if label in labels]
+    x = transpose(x, _places(labels, have))
+    missing = tuple(k for k, label in enumerate(wanted) if label not in labels)
+    return expand_dims(x, missing) if missing else x
+
+

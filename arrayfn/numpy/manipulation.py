@@ -1,0 +1,336 @@
+"""Shapes and places of elements: reshaping, joining, splitting, repeating, padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
+from arrayfn.primitives import views
+from arrayfn.tracing import Tracer, apply
+
+
+def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True) -> Array:
+    """x as ``dtype``: floats to integers truncate; complex to real is a DTypeError."""
+    ops.type_of_operand("astype", x)
+    converted = ops.convert(x, dtypes.canonical(dtype))
+    return ops.same(converted) if converted is x else ops.as_array(converted)
+
+
+# Shapes.
+
+
+def reshape(
+    x: ArrayLike, /, shape: Any, order: str = "C", *, copy: bool | None = None
+) -> Array:
+    """x's elements, in row-major (``order="F"``: column-major) order, as ``shape``.
+
+    One extent may be -1, which stands for what is left.
+    """
+    type = ops.type_of_operand("reshape", x)
+    wanted = _completed_shape(type.size, type.shape, shape)
+    if order == "F":
+        reversed_shape = wanted[::-1]
+        return transpose(apply(views.reshape, transpose(x), shape=reversed_shape))
+    if wanted == type.shape:
+        return ops.same(x)
+    return apply(views.reshape, x, shape=wanted)
+
+
+def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
+    entries = shape if isinstance(shape, (tuple, list)) else (shape,)
+    extents = [entry.__index__() for entry in entries]
+    if extents.count(-1) == 1:
+        known = math.prod(extent for extent in extents if extent != -1)
+        if known and size % known == 0:
+            extents[extents.index(-1)] = size // known
+    if any(extent < 0 for extent in extents) or math.prod(extents) != size:
+        raise ShapeError(
+            f"reshape: an array of shape {have} has {size} elements and does not "
+            f"reshape to {tuple(entries)}",
+            user_location(),
+        )
+    return tuple(extents)
+
+
+def ravel(x: ArrayLike, /, order: str = "C") -> Array:
+    """x's elements as a vector, in row-major (``order="F"``: column-major) order."""
+    return reshape(x, -1, order)
+
+
+def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Array:
+    """x with its axes reversed, or in the order ``axes``."""
+    ndim = ops.type_of_operand("transpose", x).ndim
+    if axes is None:
+        permutation = tuple(reversed(range(ndim)))
+    else:
+        permutation = tuple(ops.normalize_axis("transpose", a, ndim) for a in axes)
+    if permutation == tuple(range(ndim)):
+        return ops.same(x)
+    return apply(views.transpose, x, permutation=permutation)
+
+
+permute_dims = transpose
+
+
+def matrix_transpose(x: ArrayLike, /) -> Array:
+    """x (..., n, m) with its last two axes exchanged."""
+    return swapaxes(x, -1, -2)
+
+
+def swapaxes(x: ArrayLike, /, axis1: int, axis2: int) -> Array:
+    """x with two axes exchanged."""
+    ndim = ops.type_of_operand("swapaxes", x).ndim
+    first = ops.normalize_axis("swapaxes", axis1, ndim)
+    second = ops.normalize_axis("swapaxes", axis2, ndim)
+    order = list(range(ndim))
+    order[first], order[second] = second, first
+    return transpose(x, order)
+
+
+def moveaxis(
+    x: ArrayLike, /, source: int | Sequence[int], destination: int | Sequence[int]
+) -> Array:
+    """x with axes ``source`` moved to ``destination``, the others in their order."""
+    ndim = ops.type_of_operand("moveaxis", x).ndim
+    sources = _several("moveaxis", source, ndim)
+    destinations = _several("moveaxis", destination, ndim)
+    order = [axis for axis in range(ndim) if axis not in sources]
+    for place, axis in sorted(zip(destinations, sources, strict=True)):
+        order.insert(place, axis)
+    return transpose(x, order)
+
+
+def rollaxis(x: ArrayLike, /, axis: int, start: int = 0) -> Array:
+    """x with ``axis`` moved before the axis ``start``."""
+    ndim = ops.type_of_operand("rollaxis", x).ndim
+    place = ops.normalize_axis("rollaxis", axis, ndim)
+    before = start % (ndim + 1)
+    return moveaxis(x, place, before - 1 if place < before else before)
+
+
+def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
+    given = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return [ops.normalize_axis(name, axis, ndim) for axis in given]
+
+
+def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...]) -> Array:
+    """x with axes of extent 1 that stand at ``axis`` in the result."""
+    type = ops.type_of_operand("expand_dims", x)
+    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    placed = set(_several("expand_dims", axis, type.ndim + count))
+    kept = tuple(k for k in range(type.ndim + count) if k not in placed)
+    if len(kept) != type.ndim:
+        raise ShapeError(f"expand_dims: an axis repeats in {axis}", user_location())
+    shape = [1] * (type.ndim + count)
+    for extent, k in zip(type.shape, kept, strict=True):
+        shape[k] = extent
+    return apply(views.broadcast_in_dim, x, shape=tuple(shape), axes=kept)
+
+
+def squeeze(x: ArrayLike, /, axis: Axis = None) -> Array:
+    """x without its axes of extent 1, or without ``axis``, which must be so."""
+    shape = ops.type_of_operand("squeeze", x).shape
+    if axis is None:
+        dropped = {k for k, extent in enumerate(shape) if extent == 1}
+    else:
+        dropped = set(ops.normalize_axes("squeeze", axis, len(shape)))
+        if any(shape[k] != 1 for k in dropped):
+            raise ShapeError(
+                f"squeeze: axis {axis} of shape {shape} has an extent other than 1",
+                user_location(),
+            )
+    return reshape(x, tuple(n for k, n in enumerate(shape) if k not in dropped))
+
+
+def atleast_1d(*x: ArrayLike) -> Any:
+    """x with at least one axis; a tuple for several."""
+    return _each([_atleast(a, (0,)) for a in x])
+
+
+def atleast_2d(*x: ArrayLike) -> Any:
+    """x with at least two axes, new ones first; a tuple for several."""
+    return _each([_atleast(a, (0, 0)) for a in x])
+
+
+def atleast_3d(*x: ArrayLike) -> Any:
+    """x with at least three axes, (n, m) as (n, m, 1); a tuple for several."""
+    return _each([_atleast(a, (0, 0, 2)) for a in x])
+
+
+def _atleast(x: ArrayLike, places: tuple[int, ...]) -> Array:
+    value = ops.same(x) if not dtypes.is_python_scalar(x) else np.asarray(x)
+    for ndim in range(value.ndim, len(places)):
+        value = expand_dims(value, places[ndim])
+    return value
+
+
+def _each(values: list[Array]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+# Broadcasting.
+
+
+def broadcast_to(x: ArrayLike, /, shape: Any) -> Array:
+    """x repeated to ``shape``, as NumPy broadcasts."""
+    have = ops.type_of_operand("broadcast_to", x).shape
+    wanted = ops.as_shape("broadcast_to", shape)
+    if ops.broadcast_shape("broadcast_to", (have, wanted)) != wanted:
+        raise ShapeError(
+            f"broadcast_to: shape {have} does not broadcast to {wanted}", user_location()
+        )
+    if have == wanted:
+        return ops.same(x)
+    axes = tuple(range(len(wanted) - len(have), len(wanted)))
+    return apply(views.broadcast_in_dim, x, shape=wanted, axes=axes)
+
+
+def broadcast_arrays(*x: ArrayLike) -> tuple[Array, ...]:
+    """The arrays, each repeated to the shape they broadcast to."""
+    shapes = [ops.type_of_operand("broadcast_arrays", a).shape for a in x]
+    shape = ops.broadcast_shape("broadcast_arrays", shapes)
+    return tuple(broadcast_to(a, shape) for a in x)
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape that ``shapes`` broadcast to; ShapeError if they do not."""
+    return ops.broadcast_shape("broadcast_shapes", shapes)
+
+
+# Joining.
+
+
+def concatenate(
+    x: Sequence[ArrayLike], /, axis: int | None = 0, dtype: DTypeLike = None
+) -> Array:
+    """Arrays one after the other along ``axis`` (None: each as a vector), promoted."""
+    parts = list(x) if not isinstance(x, (Tracer, np.ndarray)) else [*x]
+    if not parts:
+        raise ArgumentError("concatenate takes at least one array", user_location())
+    if axis is None:
+        parts, axis = [ravel(part) for part in parts], 0
+    wanted = None if dtype is None else dtypes.canonical(dtype)
+    converted, types, _ = ops.promoted("concatenate", parts, wanted)
+    place = ops.normalize_axis("concatenate", axis, types[0].ndim)
+    if len(parts) == 1:
+        return ops.same(converted[0])
+    return apply(views.concatenate, *converted, axis=place)
+
+
+concat = concatenate
+
+
+def stack(x: Sequence[ArrayLike], /, axis: int = 0) -> Array:
+    """Arrays of one shape one after the other along a new ``axis``."""
+    parts = list(x) if not isinstance(x, (Tracer, np.ndarray)) else [*x]
+    if not parts:
+        raise ArgumentError("stack takes at least one array", user_location())
+    shapes = {ops.type_of_operand("stack", part).shape for part in parts}
+    if len(shapes) > 1:
+        given = ", ".join(map(str, sorted(shapes)))
+        raise ShapeError(
+            f"stack takes arrays of one shape, but was given {given}", user_location()
+        )
+    place = ops.normalize_axis("stack", axis, len(shapes.pop()) + 1)
+    return concatenate([expand_dims(part, place) for part in parts], place)
+
+
+def vstack(x: Sequence[ArrayLike], /) -> Array:
+    """Arrays one below the other, along axis 0; vectors as rows."""
+    return concatenate([atleast_2d(part) for part in x], 0)
+
+
+def hstack(x: Sequence[ArrayLike], /) -> Array:
+    """Arrays side by side: along axis 1, vectors along axis 0."""
+    parts = [atleast_1d(part) for part in x]
+    return concatenate(parts, 0 if parts and parts[0].ndim == 1 else 1)
+
+
+def dstack(x: Sequence[ArrayLike], /) -> Array:
+    """Arrays behind each other, along axis 2."""
+    return concatenate([atleast_3d(part) for part in x], 2)
+
+
+def column_stack(x: Sequence[ArrayLike], /) -> Array:
+    """Matrices side by side; vectors as columns."""
+    parts = [atleast_1d(part) for part in x]
+    return concatenate([p if p.ndim > 1 else expand_dims(p, 1) for p in parts], 1)
+
+
+def append(x: ArrayLike, values: ArrayLike, /, axis: int | None = None) -> Array:
+    """x and then ``values``, along ``axis`` (None: both as vectors)."""
+    return concatenate([x, values], axis)
+
+
+# Splitting.
+
+
+def slice_along(x: ArrayLike, begin: int, end: int, axis: int) -> Array:
+    """Elements ``begin`` to ``end`` (exclusive) of x along ``axis``."""
+    shape = ops.type_of_operand("slice", x).shape
+    start = tuple(begin if k == axis else 0 for k in range(len(shape)))
+    limit = tuple(end if k == axis else n for k, n in enumerate(shape))
+    return apply(views.slice_, x, start=start, limit=limit, strides=(1,) * len(shape))
+
+
+def array_split(
+    x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[Array]:
+    """x cut along ``axis`` at the given indices, or into parts as equal as can be."""
+    shape = ops.type_of_operand("array_split", x).shape
+    place = ops.normalize_axis("array_split", axis, len(shape))
+    extent = shape[place]
+    if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
+        cuts = [slice(0, cut).indices(extent)[1] for cut in indices_or_sections]
+    else:
+        each, extra = divmod(extent, int(indices_or_sections))
+        sizes = [each + (k < extra) for k in range(int(indices_or_sections))]
+        cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
+    bounds = [0, *cuts, extent]
+    return [
+        slice_along(x, begin, max(begin, end), place)
+        for begin, end in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def split(
+    x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[Array]:
+    """x cut along ``axis`` at the given indices, or into so many equal parts."""
+    shape = ops.type_of_operand("split", x).shape
+    place = ops.normalize_axis("split", axis, len(shape))
+    if isinstance(indices_or_sections, int) and shape[place] % indices_or_sections:
+        raise ShapeError(
+            f"split: axis {place} of shape {shape} does not divide into "
+            f"{indices_or_sections} equal parts; array_split allows unequal ones",
+            user_location(),
+        )
+    return array_split(x, indices_or_sections, place)
+
+
+def vsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Array]:
+    """``split`` along axis 0."""
+    return split(x, indices_or_sections, 0)
+
+
+def hsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Array]:
+    """``split`` along axis 1; of a vector, along axis 0."""
+    one_axis = ops.type_of_operand("hsplit", x).ndim == 1
+    return split(x, indices_or_sections, 0 if one_axis else 1)
+
+
+def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """The arrays that ``stack`` along ``axis`` would make x of."""
+    shape = ops.type_of_operand("unstack", x).shape
+    place = ops.normalize_axis("unstack", axis, len(shape))
+    return tuple(
+        squeeze(slice_along(x, k, k + 1, place), place) for k in range(shape[place])
+    )

@@ -1,0 +1,340 @@
+"""Reductions over axes: sums, extrema, statistics, and where extrema are.
+
+``axis`` is an axis, a tuple of them, or None for all; ``keepdims`` leaves the reduced
+axes with extent 1. Halves are summed in float32; integer sums are int64 or uint64.
+"""
+
+from __future__ import annotations
+
+import math
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
+from arrayfn.numpy.arithmetic import absolute, divide, multiply, sqrt, square, subtract
+from arrayfn.numpy.comparison import isclose, isnan, logical_not, not_equal, where
+from arrayfn.primitives import reductions as r
+from arrayfn.primitives import views
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing import apply
+
+
+def _reduce(
+    primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
+) -> Array:
+    value = apply(primitive, x, axes=axes) if axes else ops.same(x)
+    return _keep(value, ops.type_of_operand("reduce", x), axes) if keepdims else value
+
+
+def _keep(value: Array, like: ArrayType, axes: tuple[int, ...]) -> Array:
+    extents = tuple(1 if k in axes else n for k, n in enumerate(like.shape))
+    kept = r.kept_axes(like.ndim, axes)
+    return apply(views.broadcast_in_dim, value, shape=extents, axes=kept)
+
+
+def _axes(name: str, x: ArrayLike, axis: Axis) -> tuple[int, ...]:
+    return ops.normalize_axes(name, axis, ops.type_of_operand(name, x).ndim)
+
+
+def _sum_dtype(dtype: DType, wanted: DTypeLike) -> DType:
+    """NumPy's dtype of a sum or product: small integers widen to 64 bits."""
+    if wanted is not None:
+        return dtypes.canonical(wanted)
+    if dtype in dtypes.UNSIGNED:
+        return dtypes.uint64
+    if dtype in dtypes.SIGNED or dtype == dtypes.bool_:
+        return dtypes.int64
+    return dtype
+
+
+def sum(
+    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+) -> Array:
+    """The sum over ``axis``; 0 of nothing."""
+    axes = _axes("sum", x, axis)
+    wanted = _sum_dtype(ops.type_of_operand("sum", x).dtype, dtype)
+    return _reduce(r.reduce_sum, ops.convert(x, wanted), axes, keepdims)
+
+
+def prod(
+    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+) -> Array:
+    """The product over ``axis``; 1 of nothing."""
+    axes = _axes("prod", x, axis)
+    wanted = _sum_dtype(ops.type_of_operand("prod", x).dtype, dtype)
+    return _reduce(r.reduce_prod, ops.convert(x, wanted), axes, keepdims)
+
+
+def _extremum(
+    primitive: Primitive,
+    of_bools: Primitive,
+    name: str,
+    x: ArrayLike,
+    axis: Axis,
+    keepdims: bool,
+) -> Array:
+    type = ops.type_of_operand(name, x)
+    axes = ops.normalize_axes(name, axis, type.ndim)
+    if any(type.shape[k] == 0 for k in axes):
+        raise ShapeError(
+            f"{name} of nothing: axes {axes} of {type} are empty", user_location()
+        )
+    chosen = of_bools if type.dtype == dtypes.bool_ else primitive
+    return _reduce(chosen, x, axes, keepdims)
+
+
+def max(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The largest element over ``axis``; NaN if there is one. ShapeError of nothing."""
+    return _extremum(r.reduce_max, r.reduce_or, "max", x, axis, keepdims)
+
+
+amax = max
+
+
+def min(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The smallest element over ``axis``; NaN if there is one. ShapeError of nothing."""
+    return _extremum(r.reduce_min, r.reduce_and, "min", x, axis, keepdims)
+
+
+amin = min
+
+
+def ptp(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The largest minus the smallest element over ``axis``."""
+    return subtract(max(x, axis, keepdims), min(x, axis, keepdims))
+
+
+def all(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether no element over ``axis`` is 0 (False): bool."""
+    return _reduce(r.reduce_and, _truth(x), _axes("all", x, axis), keepdims)
+
+
+def any(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether an element over ``axis`` is not 0 (False): bool."""
+    return _reduce(r.reduce_or, _truth(x), _axes("any", x, axis), keepdims)
+
+
+def _truth(x: ArrayLike) -> ArrayLike:
+    is_bool = ops.type_of_operand("any", x).dtype == dtypes.bool_
+    return x if is_bool else not_equal(x, 0)
+
+
+def count_nonzero(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """How many elements over ``axis`` are not 0: int64."""
+    return sum(_truth(x), axis, dtypes.int64, keepdims)
+
+
+def allclose(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> Array:
+    """Whether ``isclose`` holds everywhere: bool."""
+    return all(isclose(x, y, rtol, atol, equal_nan))
+
+
+def shape(x: ArrayLike, /) -> tuple[int, ...]:
+    """The extents of x's axes."""
+    return ops.type_of_operand("shape", x).shape
+
+
+def ndim(x: ArrayLike, /) -> int:
+    """The number of x's axes."""
+    return ops.type_of_operand("ndim", x).ndim
+
+
+def size(x: ArrayLike, /, axis: int | None = None) -> int:
+    """The number of x's elements, or the extent of ``axis``."""
+    type = ops.type_of_operand("size", x)
+    if axis is None:
+        return type.size
+    return type.shape[ops.normalize_axis("size", axis, type.ndim)]
+
+
+def array_equal(x: ArrayLike, y: ArrayLike, /, equal_nan: bool = False) -> Array:
+    """Whether x and y have one shape and equal elements: bool."""
+    if shape(x) != shape(y):
+        return ops.full(False, (), dtypes.bool_)
+    unequal = not_equal(x, y)
+    if equal_nan:
+        unequal = unequal & logical_not(isnan(x) & isnan(y))
+    return logical_not(any(unequal))
+
+
+# Statistics.
+
+
+def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
+    """x in the dtype to compute in, and the dtype of the result."""
+    given = ops.type_of_operand(name, x).dtype
+    if dtype is not None:
+        result = dtypes.canonical(dtype)
+    else:
+        result = given if given in dtypes.INEXACT else dtypes.float64
+    return ops.convert(x, dtypes.compute_dtype(result)), result
+
+
+def _count(x: ArrayLike, axes: tuple[int, ...]) -> int:
+    extents = shape(x)
+    return math.prod(extents[k] for k in axes)
+
+
+def mean(
+    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+) -> Array:
+    """The arithmetic mean over ``axis``; of integers in float64. NaN of nothing."""
+    wide, result = _wide("mean", x, dtype)
+    return ops.convert(_mean(wide, _axes("mean", x, axis), keepdims), result)
+
+
+def _mean(x: ArrayLike, axes: tuple[int, ...], keepdims: bool) -> Array:
+    total = _reduce(r.reduce_sum, x, axes, keepdims)
+    return divide(total, float(_count(x, axes)))
+
+
+def average(
+    x: ArrayLike, /, axis: Axis = None, weights: ArrayLike | None = None
+) -> Array:
+    """The mean over ``axis``, each element counted ``weights`` times.
+
+    ``weights`` has x's shape, or is a vector along the one ``axis``.
+    """
+    if weights is None:
+        return mean(x, axis)
+    type, given = (ops.type_of_operand("average", a) for a in (x, weights))
+    if given.ndim == 1 != type.ndim and isinstance(axis, int):
+        place = ops.normalize_axis("average", axis, type.ndim)
+        weights = apply(
+            views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)
+        )
+    return divide(sum(multiply(x, weights), axis), sum(weights, axis))
+
+
+def _variance(
+    x: ArrayLike, axes: tuple[int, ...], correction: float, keepdims: bool
+) -> Array:
+    centred = subtract(x, _mean(x, axes, keepdims=True))
+    real = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
+    total = _reduce(r.reduce_sum, square(real), axes, keepdims)
+    count = _count(x, axes) - correction
+    return divide(total, float(count if count > 0 else 0))
+
+
+def var(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+) -> Array:
+    """The variance over ``axis``: the mean squared distance from the mean.
+
+    The divisor is the count less ``correction`` (NumPy's older name: ``ddof``).
+    """
+    wide, result = _wide("var", x, dtype)
+    less = ddof if correction is None else correction
+    value = _variance(wide, _axes("var", x, axis), less, keepdims)
+    return ops.convert(value, dtypes.real_of(result))
+
+
+def std(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+) -> Array:
+    """The standard deviation over ``axis``: the square root of ``var``."""
+    wide, result = _wide("std", x, dtype)
+    less = ddof if correction is None else correction
+    value = sqrt(_variance(wide, _axes("std", x, axis), less, keepdims))
+    return ops.convert(value, dtypes.real_of(result))
+
+
+# Without NaN.
+
+
+def _without_nan(name: str, x: ArrayLike, instead: float) -> ArrayLike:
+    is_inexact = ops.type_of_operand(name, x).dtype in dtypes.INEXACT
+    return where(isnan(x), instead, x) if is_inexact else x
+
+
+def nansum(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The sum over ``axis`` of what is not NaN."""
+    return sum(_without_nan("nansum", x, 0), axis, keepdims=keepdims)
+
+
+def nanprod(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The product over ``axis`` of what is not NaN."""
+    return prod(_without_nan("nanprod", x, 1), axis, keepdims=keepdims)
+
+
+def nanmean(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The mean over ``axis`` of what is not NaN."""
+    number = sum(logical_not(isnan(x)), axis, keepdims=keepdims)
+    total = nansum(x, axis, keepdims)
+    if total.dtype not in dtypes.INEXACT:
+        return divide(total, number)
+    return divide(total, ops.convert(number, total.dtype))
+
+
+def nanmax(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The largest element over ``axis`` that is not NaN; NaN if all are."""
+    return _nan_if_all_are(max, "nanmax", x, axis, keepdims, -float("inf"))
+
+
+def nanmin(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The smallest element over ``axis`` that is not NaN; NaN if all are."""
+    return _nan_if_all_are(min, "nanmin", x, axis, keepdims, float("inf"))
+
+
+def _nan_if_all_are(
+    extremum: type[max],
+    name: str,
+    x: ArrayLike,
+    axis: Axis,
+    keepdims: bool,
+    instead: float,
+) -> Array:
+    value = extremum(_without_nan(name, x, instead), axis, keepdims)
+    if value.dtype not in dtypes.INEXACT:
+        return value
+    return where(all(isnan(x), axis, keepdims), float("nan"), value)
+
+
+# Positions.
+
+
+def _position(
+    primitive: Primitive, name: str, x: ArrayLike, axis: int | None, keepdims: bool
+) -> Array:
+    type = ops.type_of_operand(name, x)
+    if axis is None:
+        flat = apply(views.reshape, x, shape=(type.size,))
+        value = apply(primitive, flat, axis=0, dtype=dtypes.int64)
+        return _keep(value, type, tuple(range(type.ndim))) if keepdims else value
+    place = ops.normalize_axis(name, axis, type.ndim)
+    value = apply(primitive, x, axis=place, dtype=dtypes.int64)
+    return _keep(value, type, (place,)) if keepdims else value
+
+
+def argmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Where the largest element along ``axis`` is first (of all, flat): int64."""
+    return _position(r.argmax, "argmax", x, axis, keepdims)
+
+
+def argmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Where the smallest element along ``axis`` is first (of all, flat): int64."""
+    return _position(r.argmin, "argmin", x, axis, keepdims)

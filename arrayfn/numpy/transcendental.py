@@ -1,0 +1,177 @@
+"""Elementwise exponentials, logarithms and trigonometry; angles are in radians.
+
+Floating-point x keeps its dtype; integers become floating-point as in NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import divide, multiply
+from arrayfn.numpy.comparison import equal, where
+from arrayfn.primitives import special
+
+
+def exp(x: ArrayLike, /) -> Array:
+    """e to the power x."""
+    return ops.floating(special.exp, "exp", x)
+
+
+def exp2(x: ArrayLike, /) -> Array:
+    """2 to the power x."""
+    return ops.floating(special.exp2, "exp2", x)
+
+
+def expm1(x: ArrayLike, /) -> Array:
+    """exp(x) - 1, accurate near 0."""
+    return ops.floating(special.expm1, "expm1", x)
+
+
+def log(x: ArrayLike, /) -> Array:
+    """The natural logarithm; -inf at 0, NaN below."""
+    return ops.floating(special.log, "log", x)
+
+
+def log2(x: ArrayLike, /) -> Array:
+    """The logarithm to base 2."""
+    return ops.floating(special.log2, "log2", x)
+
+
+def log10(x: ArrayLike, /) -> Array:
+    """The logarithm to base 10."""
+    return ops.floating(special.log10, "log10", x)
+
+
+def log1p(x: ArrayLike, /) -> Array:
+    """log(1 + x), accurate near 0."""
+    return ops.floating(special.log1p, "log1p", x)
+
+
+def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """log(exp(x) + exp(y)) without overflow between."""
+    return ops.floating(special.logaddexp, "logaddexp", x, y)
+
+
+def logaddexp2(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """log2(2**x + 2**y) without overflow between."""
+    log_of_two = math.log(2.0)
+    scaled = multiply(x, log_of_two), multiply(y, log_of_two)
+    return multiply(logaddexp(*scaled), 1.0 / log_of_two)
+
+
+def sin(x: ArrayLike, /) -> Array:
+    """The sine."""
+    return ops.floating(special.sin, "sin", x)
+
+
+def cos(x: ArrayLike, /) -> Array:
+    """The cosine."""
+    return ops.floating(special.cos, "cos", x)
+
+
+def tan(x: ArrayLike, /) -> Array:
+    """The tangent."""
+    return ops.floating(special.tan, "tan", x)
+
+
+def arcsin(x: ArrayLike, /) -> Array:
+    """The angle within [-pi/2, pi/2] whose sine is x; NaN outside [-1, 1]."""
+    return ops.floating(special.asin, "arcsin", x)
+
+
+asin = arcsin
+
+
+def arccos(x: ArrayLike, /) -> Array:
+    """The angle within [0, pi] whose cosine is x; NaN outside [-1, 1]."""
+    return ops.floating(special.acos, "arccos", x)
+
+
+acos = arccos
+
+
+def arctan(x: ArrayLike, /) -> Array:
+    """The angle within [-pi/2, pi/2] whose tangent is x."""
+    return ops.floating(special.atan, "arctan", x)
+
+
+atan = arctan
+
+
+def arctan2(y: ArrayLike, x: ArrayLike, /) -> Array:
+    """The angle within [-pi, pi] of the point (x, y)."""
+    return ops.floating(special.atan2, "arctan2", y, x)
+
+
+atan2 = arctan2
+
+
+def sinh(x: ArrayLike, /) -> Array:
+    """The hyperbolic sine."""
+    return ops.floating(special.sinh, "sinh", x)
+
+
+def cosh(x: ArrayLike, /) -> Array:
+    """The hyperbolic cosine."""
+    return ops.floating(special.cosh, "cosh", x)
+
+
+def tanh(x: ArrayLike, /) -> Array:
+    """The hyperbolic tangent."""
+    return ops.floating(special.tanh, "tanh", x)
+
+
+def arcsinh(x: ArrayLike, /) -> Array:
+    """The inverse of the hyperbolic sine."""
+    return ops.floating(special.asinh, "arcsinh", x)
+
+
+asinh = arcsinh
+
+
+def arccosh(x: ArrayLike, /) -> Array:
+    """The inverse of the hyperbolic cosine, not negative; NaN below 1."""
+    return ops.floating(special.acosh, "arccosh", x)
+
+
+acosh = arccosh
+
+
+def arctanh(x: ArrayLike, /) -> Array:
+    """The inverse of the hyperbolic tangent; NaN outside [-1, 1]."""
+    return ops.floating(special.atanh, "arctanh", x)
+
+
+atanh = arctanh
+
+
+def deg2rad(x: ArrayLike, /) -> Array:
+    """Degrees as radians."""
+    return multiply(_floating(x, "deg2rad"), math.pi / 180.0)
+
+
+radians = deg2rad
+
+
+def rad2deg(x: ArrayLike, /) -> Array:
+    """Radians as degrees."""
+    return multiply(_floating(x, "rad2deg"), 180.0 / math.pi)
+
+
+degrees = rad2deg
+
+
+def sinc(x: ArrayLike, /) -> Array:
+    """sin(pi x) / (pi x), and 1 at 0."""
+    angle = multiply(_floating(x, "sinc"), math.pi)
+    at_zero = equal(angle, 0)
+    # A number that is not 0 in place of 0 keeps the gradient finite there.
+    safe = where(at_zero, 1.0, angle)
+    return where(at_zero, 1.0, divide(sin(safe), safe))
+
+
+def _floating(x: ArrayLike, name: str) -> ArrayLike:
+    dtype = ops.type_of_operand(name, x).dtype
+    return ops.convert(x, ops.floating_dtype(dtype))

@@ -1,0 +1,1 @@
+"""Passes: rewrites of Programs that come before fusion. ``pipeline`` is their order."""

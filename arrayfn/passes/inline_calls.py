@@ -1,0 +1,42 @@
+"""Replaces calls of Programs by their bodies, where no kernel stands for them.
+
+After it: no operator_call but those that ``keep`` names, no custom_jvp or custom_vjp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Equation, Program
+from arrayfn.primitives.base import Body, Primitive
+
+
+def _keep_none(equation: Equation) -> bool:
+    return False
+
+
+def inline_calls(
+    program: Program, keep: Callable[[Equation], bool] = _keep_none
+) -> Program:
+    """``program`` with every call inlined for which ``keep`` is false."""
+    builder = ProgramBuilder(program.name)
+    inputs = [builder.input(t) for t in program.input_types]
+    environment = builder.bind_inputs(program, inputs)
+
+    def walk(inner: Program) -> None:
+        for equation in inner.equations:
+            row = equation.primitive
+            is_call = isinstance(row, Primitive) and isinstance(row.kernel, Body)
+            if is_call and "body" in equation.params and not keep(equation):
+                body: Program = equation.params["body"]
+                operands = [rename(a, environment) for a in equation.inputs]
+                environment.update(builder.bind_inputs(body, operands))
+                walk(body)
+                results = [rename(a, environment) for a in body.outputs]
+                environment.update(zip(equation.outputs, results, strict=True))
+            else:
+                builder.replay(equation, environment)
+
+    walk(program)
+    return builder.build([rename(a, environment) for a in program.outputs])

@@ -1,0 +1,266 @@
+"""Algebra that changes no bit of a result: neutral operands, views of views, and so on.
+
+Each rule takes an equation with its operands renamed, and gives the atom that replaces
+its output, or None. Rules see the equations that define their operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.primitives import contraction, conversion, elementwise, views
+from arrayfn.primitives.base import Primitive, Scalar
+
+Definitions = dict[Var, Equation]
+Rule = Callable[[Sequence[Atom], Any, Definitions, Equation], Atom | None]
+
+
+def simplify(program: Program) -> Program:
+    """``program`` with every rule applied once, in order of the equations."""
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = [builder.input(t) for t in program.input_types]
+        environment = builder.bind_inputs(program, inputs)
+        definitions: Definitions = {}
+        for equation in program.equations:
+            builder.source = equation.source
+            operands = [rename(a, environment) for a in equation.inputs]
+            operands = _scalars_unspread(equation, operands, definitions)
+            rule = RULES.get(equation.primitive.name)
+            start = len(builder.equations)
+            found = rule and rule(operands, equation.params, definitions, equation)
+            if found is None:
+                outputs: Sequence[Atom] = builder.emit(
+                    equation.primitive, operands, equation.params
+                )
+            else:
+                outputs = (found,)
+            for made in builder.equations[start:]:
+                definitions.update(dict.fromkeys(made.outputs, made))
+            environment.update(zip(equation.outputs, outputs, strict=True))
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _scalars_unspread(
+    equation: Equation, operands: list[Atom], definitions: Definitions
+) -> list[Atom]:
+    """Rank-0 values broadcast only to meet an array elementwise are used as they are."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if not isinstance(row.kernel, Scalar) or row.family != "elementwise":
+        return operands
+    scalars = [_spread_scalar(a, definitions) for a in operands]
+    if all(s is not None or not a.type.shape for s, a in zip(scalars, operands)):
+        return operands
+    return [a if s is None else s for s, a in zip(scalars, operands, strict=True)]
+
+
+def _spread_scalar(atom: Atom, definitions: Definitions) -> Atom | None:
+    made = definitions.get(atom) if isinstance(atom, Var) else None
+    if made is None or made.primitive is not views.broadcast_in_dim:
+        return None
+    source = made.inputs[0]
+    return source if source.type.shape == () else None
+
+
+def _is(atom: Atom, value: complex) -> bool:
+    return (
+        isinstance(atom, Literal)
+        and atom.value == value
+        and not (value == 0 and np.signbit(np.real(atom.value)))
+    )
+
+
+def _same(x: Atom, equation: Equation) -> Atom | None:
+    """``x``, if it can stand for the output: it has its type."""
+    wanted = equation.outputs[0].type
+    fits = (x.type.shape, x.type.dtype, x.type.weak) == (
+        wanted.shape,
+        wanted.dtype,
+        wanted.weak,
+    )
+    return x if fits else None
+
+
+def _add(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+    # x + 0 is x but for x = -0; integers have no such case.
+    x, y = xs
+    if x.type.dtype in dtypes.INEXACT:
+        return None
+    if _is(y, 0):
+        return _same(x, eq)
+    return _same(y, eq) if _is(x, 0) else None
+
+
+def _sub(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+    return _same(xs[0], eq) if _is(xs[1], 0) else None
+
+
+def _mul(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+    x, y = xs
+    if _is(y, 1):
+        return _same(x, eq)
+    if _is(x, 1):
+        return _same(y, eq)
+    if x is y and isinstance(x, Var):
+        return elementwise.square(x)
+    return None
+
+
+def _div(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+    x, y = xs
+    if _is(y, 1):
+        return _same(x, eq)
+    if isinstance(y, Literal) and _is_power_of_two(y.value):
+        return elementwise.mul(x, conversion.literal(1.0 / y.value, y.type.dtype))
+    if _is(x, 1) and x.type.shape == y.type.shape:
+        return elementwise.reciprocal(y)
+    return None
+
+
+def _is_power_of_two(value: Any) -> bool:
+    if isinstance(value, complex) or value == 0 or not np.isfinite(value):
+        return False
+    mantissa, exponent = np.frexp(value)
+    return abs(mantissa) == 0.5 and abs(exponent) < 16
+
+
+def _pow(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+    x, y = xs
+    if not isinstance(y, Literal) or eq.outputs[0].type.weak:
+        return None
+    if _is(y, 1):
+        return _same(x, eq)
+    if _is(y, 2):
+        return elementwise.square(x)
+    if _is(y, -1) and x.type.dtype in dtypes.INEXACT:
+        return elementwise.reciprocal(x)
+    if _is(y, 3):
+        return elementwise.mul(elementwise.square(x), x)
+    if _is(y, 4):
+        return elementwise.square(elementwise.square(x))
+    if _is(y, 0) and x.type.shape == ():
+        return conversion.literal(1, x.type.dtype)
+    return None
+
+
+def _neg(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    (x,) = xs
+    if isinstance(x, Literal) and not isinstance(x.value, bool):
+        if x.type.dtype in dtypes.INEXACT:
+            return Literal(-x.value, x.type.dtype, x.type.weak)
+        return None
+    made = known.get(x) if isinstance(x, Var) else None
+    if made is not None and made.primitive is elementwise.neg:
+        return made.inputs[0]
+    return None
+
+
+def _convert(
+    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+) -> Atom | None:
+    (x,) = xs
+    if isinstance(x, Literal):
+        return conversion.convert(x, params["dtype"])
+    return _same(x, eq)
+
+
+def _transpose(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    (x,) = xs
+    permutation = params["permutation"]
+    if permutation == tuple(range(len(permutation))):
+        return _same(x, eq)
+    made = known.get(x) if isinstance(x, Var) else None
+    if made is None:
+        return None
+    if made.primitive is views.transpose:
+        inner = made.params["permutation"]
+        both = tuple(inner[axis] for axis in permutation)
+        if both == tuple(range(len(both))):
+            return _same(made.inputs[0], eq)
+        return views.transpose(made.inputs[0], permutation=both)
+    if made.primitive is contraction.dot_general:
+        return _transposed_product(made, permutation)
+    return None
+
+
+def _transposed_product(made: Equation, permutation: Sequence[int]) -> Atom | None:
+    """The product with its operands exchanged, if that is the transpose asked for."""
+    x, y = made.inputs
+    contract, batch = made.params["contract"], made.params["batch"]
+    batches = len(batch[0])
+    left = x.type.ndim - batches - len(contract[0])
+    right = y.type.ndim - batches - len(contract[1])
+    swapped = (
+        *range(batches),
+        *range(batches + left, batches + left + right),
+        *range(batches, batches + left),
+    )
+    if tuple(permutation) != swapped or not left or not right:
+        return None
+    return contraction.dot_general(
+        y, x, contract=(contract[1], contract[0]), batch=(batch[1], batch[0])
+    )
+
+
+def _broadcast(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    (x,) = xs
+    made = known.get(x) if isinstance(x, Var) else None
+    if made is not None and made.primitive is views.broadcast_in_dim:
+        axes = tuple(params["axes"][axis] for axis in made.params["axes"])
+        source = made.inputs[0]
+        if all(
+            n in (1, params["shape"][axis])
+            for n, axis in zip(source.type.shape, axes, strict=True)
+        ):
+            return views.broadcast_in_dim(source, shape=params["shape"], axes=axes)
+    return _same(x, eq)
+
+
+def _reshape(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    (x,) = xs
+    made = known.get(x) if isinstance(x, Var) else None
+    if made is not None and made.primitive is views.reshape:
+        source = made.inputs[0]
+        if source.type.shape == params["shape"]:
+            return _same(source, eq)
+        return views.reshape(source, shape=params["shape"])
+    return _same(x, eq)
+
+
+def _select(
+    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+) -> Atom | None:
+    which, x, y = xs
+    if isinstance(which, Literal):
+        return _same(x if which.value else y, eq)
+    return _same(x, eq) if x is y else None
+
+
+RULES: dict[str, Rule] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "neg": _neg,
+    "convert": _convert,
+    "transpose": _transpose,
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "select": _select,
+}

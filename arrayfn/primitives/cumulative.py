@@ -1,0 +1,222 @@
+"""Cumulative sums, products and extrema along an axis, from either end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, PythonScalar
+from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import (
+    LINEAR,
+    NOT_LINEAR,
+    Array,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Template,
+    Tolerance,
+)
+
+
+def _row(
+    name: str,
+    accumulate: Callable[..., Array],
+    *,
+    accepts: frozenset[DType],
+    jvp: Any,
+    transpose: Any = NOT_LINEAR,
+    doc: str,
+) -> Primitive:
+    def types(x: ArrayType, *, axis: int, reverse: bool) -> ArrayType:
+        if x.dtype not in accepts:
+            raise DTypeError(f"{name} is not defined for {x}")
+        if not 0 <= axis < x.ndim:
+            raise ShapeError(f"{name}: {x} has no axis {axis}")
+        return x.with_shape(x.shape)
+
+    def reference(x: Array, *, axis: int, reverse: bool) -> Array:
+        wide = x.astype(dtypes.compute_dtype(x.dtype))
+        with np.errstate(all="ignore"):
+            if reverse:
+                result = np.flip(accumulate(np.flip(wide, axis), axis=axis), axis)
+            else:
+                result = accumulate(wide, axis=axis)
+        return np.asarray(result).astype(x.dtype)
+
+    def batch(
+        size: int,
+        inputs: Sequence[Atom],
+        dims: Sequence[Dim],
+        *,
+        axis: int,
+        reverse: bool,
+    ) -> tuple[list[Atom], list[Dim]]:
+        x = views.move_axis(inputs[0], dims[0] or 0, 0)
+        return [row(x, axis=axis + 1, reverse=reverse)], [0]
+
+    def samples() -> Iterable[Sample]:
+        for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
+            x = families.random_array(dtype, (3, 7), 91 + position, -1.5, 1.5)
+            yield Sample((x,), {"axis": 1, "reverse": position % 2 == 1})
+            yield Sample((x,), {"axis": 0, "reverse": position % 2 == 0})
+
+    row = Primitive(
+        name=name,
+        family="cumulative",
+        types=types,
+        reference=reference,
+        kernel=Template(name),
+        jvp=jvp,
+        transpose=transpose,
+        batch=batch,
+        samples=samples,
+        tolerance=Tolerance(float32=4e-6, float64=1e-14),
+        doc=doc,
+    )
+    return row
+
+
+def _sum_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    axis: int,
+    reverse: bool,
+) -> list[Atom | None]:
+    (ct,), (x,) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None]
+    return [cumsum(ct, axis=axis, reverse=not reverse)]
+
+
+def _doubling(
+    values: tuple[Atom, ...],
+    fills: Sequence[PythonScalar],
+    combine: Callable[..., tuple[Atom, ...]],
+    axis: int,
+    reverse: bool,
+) -> tuple[Atom, ...]:
+    """The scan of an associative ``combine(earlier, later)``, in log2(n) steps.
+
+    Hillis and Steele, Data parallel algorithms (1986).
+    """
+    extent = values[0].type.shape[axis]
+    step = 1
+    while step < extent:
+        earlier = tuple(
+            _delayed(v, fill, axis, -step if reverse else step)
+            for v, fill in zip(values, fills, strict=True)
+        )
+        values = combine(earlier, values)
+        step *= 2
+    return values
+
+
+def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
+    config = tuple(
+        (step, -step, 0) if k == axis else (0, 0, 0) for k in range(x.type.ndim)
+    )
+    return views.pad(x, conversion.literal(fill, x.type.dtype), config=config)
+
+
+def _product_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    axis: int,
+    reverse: bool,
+) -> list[Atom | None]:
+    (x,), (t,) = primals, tangents
+    if t is None:
+        return [None]
+
+    def combine(
+        earlier: tuple[Atom, Atom], later: tuple[Atom, Atom]
+    ) -> tuple[Atom, Atom]:
+        (a, da), (b, db) = earlier, later
+        return e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
+
+    return [_doubling((x, t), (1, 0), combine, axis, reverse)[1]]
+
+
+def _extremum_jvp(extremum: Callable[[], Any], sign: int) -> Callable[..., Any]:
+    """The elements equal to the extremum so far share its derivative equally."""
+
+    def rule(
+        primals: Sequence[Atom],
+        outputs: Sequence[Atom],
+        tangents: Sequence[Atom | None],
+        *,
+        axis: int,
+        reverse: bool,
+    ) -> list[Atom | None]:
+        (x,), (t,) = primals, tangents
+        if t is None:
+            return [None]
+        dtype = x.type.dtype
+        zero = conversion.literal(0, dtype)
+
+        def combine(
+            earlier: tuple[Atom, ...], later: tuple[Atom, ...]
+        ) -> tuple[Atom, ...]:
+            (a, da, count_a), (b, db, count_b) = earlier, later
+            y = extremum()(a, b)
+            from_a, from_b = e.eq(a, y), e.eq(b, y)
+            return (
+                y,
+                e.add(e.select(from_a, da, zero), e.select(from_b, db, zero)),
+                e.add(e.select(from_a, count_a, zero), e.select(from_b, count_b, zero)),
+            )
+
+        ones = views.broadcast_literal(1, x.type)
+        fills = (sign * float("inf"), 0, 0)
+        _, total, count = _doubling((x, t, ones), fills, combine, axis, reverse)
+        return [e.div(total, count)]
+
+    return rule
+
+
+_NUMBERS = dtypes.ALL - {dtypes.bool_}
+_ORDERED = _NUMBERS - dtypes.COMPLEX
+
+cumsum = _row(
+    "cumsum",
+    lambda x, axis: np.cumsum(x, axis=axis, dtype=x.dtype),
+    accepts=_NUMBERS,
+    jvp=LINEAR,
+    transpose=_sum_transpose,
+    doc="Sums of the elements up to each, added in order (from the end if reverse).",
+)
+cumprod = _row(
+    "cumprod",
+    lambda x, axis: np.cumprod(x, axis=axis, dtype=x.dtype),
+    accepts=_NUMBERS,
+    jvp=_product_jvp,
+    doc="Products of the elements up to each.",
+)
+cummax = _row(
+    "cummax",
+    np.maximum.accumulate,
+    accepts=_ORDERED,
+    jvp=_extremum_jvp(lambda: e.maximum, -1),
+    doc="The greatest element up to each; NaN from the first NaN on.",
+)
+cummin = _row(
+    "cummin",
+    np.minimum.accumulate,
+    accepts=_ORDERED,
+    jvp=_extremum_jvp(lambda: e.minimum, 1),
+    doc="The least element up to each; NaN from the first NaN on.",
+)
+
+ROWS = (cumsum, cumprod, cummax, cummin)

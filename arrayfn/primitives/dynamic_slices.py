@@ -1,0 +1,230 @@
+"""Slices of fixed extents at computed positions, read and replaced.
+
+A slice that sticks out is moved inwards, as JAX does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Atom, Literal
+from arrayfn.layout import Shape
+from arrayfn.primitives import families, indexing, views
+from arrayfn.primitives.base import (
+    Array,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Template,
+)
+from arrayfn.primitives.windows import Windows
+
+
+def _check_starts(
+    name: str, x: ArrayType, sizes: Shape, starts: Sequence[ArrayType]
+) -> None:
+    if any(t.shape or t.dtype not in dtypes.INTEGERS for t in starts) or any(
+        t.dtype != starts[0].dtype for t in starts
+    ):
+        raise DTypeError(
+            f"{name} takes integer scalars of one dtype as starts, but was given "
+            + ", ".join(map(str, starts))
+        )
+    if len(starts) != x.ndim:
+        raise ShapeError(f"{name}: {x} takes {x.ndim} starts, not {len(starts)}")
+    if len(sizes) != x.ndim or any(
+        not 0 <= size <= extent for size, extent in zip(sizes, x.shape, strict=False)
+    ):
+        raise ShapeError(f"{name}: a slice of {sizes} does not fit {x}")
+
+
+def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...]:
+    begins = (
+        min(max(int(start), 0), extent - size)
+        for start, extent, size in zip(starts, x.shape, sizes, strict=True)
+    )
+    return tuple(slice(b, b + n) for b, n in zip(begins, sizes, strict=True))
+
+
+def _index_vectors(size: int, starts: Sequence[Atom], dims: Sequence[Dim]) -> Atom:
+    """Mapped starts as gather's indices: one row for each."""
+    columns = [
+        views.broadcast_in_dim(start, shape=(size, 1), axes=() if dim is None else (0,))
+        for start, dim in zip(starts, dims, strict=True)
+    ]
+    return columns[0] if len(columns) == 1 else views.concatenate(*columns, axis=1)
+
+
+def _with_mapped_axis(starts: Sequence[Atom]) -> list[Atom]:
+    dtype = starts[0].type.dtype if starts else dtypes.int64
+    return [Literal(0, dtype), *starts]
+
+
+def _each_its_own(ndim: int, mapped: bool) -> Windows:
+    """A window of all axes for each index vector, in an operand mapped or not."""
+    axes = tuple(range(1, ndim + 1))
+    if mapped:
+        return Windows(axes, (), axes, ((0,), (0,)))
+    return Windows(axes, (), tuple(range(ndim)))
+
+
+# dynamic_slice
+
+
+def _slice_types(x: ArrayType, *starts: ArrayType, sizes: Shape) -> ArrayType:
+    _check_starts("dynamic_slice", x, sizes, starts)
+    return x.with_shape(sizes)
+
+
+def _slice_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    sizes: Shape,
+) -> list[Atom | None]:
+    if tangents[0] is None:
+        return [None]
+    return [dynamic_slice(tangents[0], *primals[1:], sizes=sizes)]
+
+
+def _slice_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, sizes: Shape
+) -> list[Atom | None]:
+    (ct,), (x, *starts) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None] * len(inputs)
+    known = [a for a in starts if not isinstance(a, Linear)]
+    zeros = views.broadcast_literal(0, x.type)
+    return [dynamic_update_slice(zeros, ct, *known), *[None] * len(starts)]
+
+
+def _slice_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, sizes: Shape
+) -> tuple[list[Atom], list[Dim]]:
+    x, *starts = inputs
+    if dims[0] is not None:
+        x = views.move_axis(x, dims[0], 0)
+    if all(dim is None for dim in dims[1:]):
+        value = dynamic_slice(x, *_with_mapped_axis(starts), sizes=(size, *sizes))
+        return [value], [0]
+    mapped = dims[0] is not None
+    value = indexing.gather(
+        x,
+        _index_vectors(size, starts, dims[1:]),
+        sizes=(1, *sizes) if mapped else sizes,
+        mode="clip",
+        fill_value=None,
+        **_each_its_own(len(sizes), mapped).params(),
+    )
+    return [value], [0]
+
+
+def _samples(update: bool) -> Iterable[Sample]:
+    for dtype in dtypes.SHORT_NAMES:
+        x = families.random_array(dtype, (4, 5), 81, -3.0, 3.0)
+        y = families.random_array(dtype, (2, 3), 82, -3.0, 3.0)
+        for starts in ((1, 2), (3, -1)):
+            at = tuple(np.asarray(start, np.int32) for start in starts)
+            if update:
+                yield Sample((x, y, *at), {})
+            else:
+                yield Sample((x, *at), {"sizes": (2, 3)})
+
+
+dynamic_slice = Primitive(
+    name="dynamic_slice",
+    family="indexing",
+    types=_slice_types,
+    reference=lambda x, *starts, sizes: np.array(x[_bounds(x, sizes, starts)]),
+    kernel=Template("dynamic_slice"),
+    jvp=_slice_jvp,
+    transpose=_slice_transpose,
+    batch=_slice_batch,
+    samples=lambda: _samples(update=False),
+    doc="The slice of extents sizes that begins at the scalar operands, one an axis.",
+)
+
+
+# dynamic_update_slice
+
+
+def _update_types(x: ArrayType, update: ArrayType, *starts: ArrayType) -> ArrayType:
+    families.common_dtype("dynamic_update_slice", (x, update), dtypes.ALL)
+    _check_starts("dynamic_update_slice", x, update.shape, starts)
+    return x.with_shape(x.shape)
+
+
+def _update_reference(x: Array, update: Array, *starts: Array) -> Array:
+    result = np.array(x, order="C")
+    result[_bounds(x, update.shape, starts)] = update
+    return result
+
+
+def _update_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+) -> list[Atom | None]:
+    dx, du = tangents[:2]
+    if dx is None and du is None:
+        return [None]
+    dx = views.broadcast_literal(0, primals[0].type) if dx is None else dx
+    du = views.broadcast_literal(0, primals[1].type) if du is None else du
+    return [dynamic_update_slice(dx, du, *primals[2:])]
+
+
+def _update_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand]
+) -> list[Atom | None]:
+    (ct,), (x, update, *starts) = cotangents, inputs
+    known = [a for a in starts if not isinstance(a, Linear)]
+    results: list[Atom | None] = [None] * len(inputs)
+    if ct is not None and isinstance(x, Linear):
+        zeros = views.broadcast_literal(0, update.type)
+        results[0] = dynamic_update_slice(ct, zeros, *known)
+    if ct is not None and isinstance(update, Linear):
+        results[1] = dynamic_slice(ct, *known, sizes=update.type.shape)
+    return results
+
+
+def _update_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    x, update, *starts = inputs
+    x = views.batched(size, x, dims[0])
+    update = views.batched(size, update, dims[1])
+    if all(dim is None for dim in dims[2:]):
+        return [dynamic_update_slice(x, update, *_with_mapped_axis(starts))], [0]
+    value = indexing.scatter(
+        x,
+        _index_vectors(size, starts, dims[2:]),
+        update,
+        mode="clip",
+        unique_indices=True,
+        **_each_its_own(x.type.ndim - 1, mapped=True).params(),
+    )
+    return [value], [0]
+
+
+dynamic_update_slice = Primitive(
+    name="dynamic_update_slice",
+    family="indexing",
+    types=_update_types,
+    reference=_update_reference,
+    kernel=Template("dynamic_update_slice"),
+    jvp=_update_jvp,
+    transpose=_update_transpose,
+    batch=_update_batch,
+    samples=lambda: _samples(update=True),
+    doc="The first operand with the second put where the scalar operands say.",
+)
+
+ROWS = (dynamic_slice, dynamic_update_slice)

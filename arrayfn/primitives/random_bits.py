@@ -1,0 +1,76 @@
+"""Threefry-2x32: counter-based random bits, the same as JAX's.
+
+Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 20 rounds. Two
+rows, as the function has two words of result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.primitives.base import ZERO_TANGENT, Array, Primitive, Sample, Scalar
+from arrayfn.primitives.families import elementwise
+
+ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY: Final = 0x1BD11BDA
+
+
+def threefry2x32(key_0: Any, key_1: Any, x_0: Any, x_1: Any) -> tuple[Array, Array]:
+    """Both words of the block ``(x_0, x_1)`` under the key, of uint32 arrays.
+
+    >>> zero = np.zeros((), np.uint32)
+    >>> [hex(word) for word in threefry2x32(zero, zero, zero, zero)]
+    ['0x6b200159', '0x99ba4efe']
+    """
+    shape = np.broadcast_shapes(*map(np.shape, (key_0, key_1, x_0, x_1)))
+    # Arrays add modulo 2**32 in silence; scalars warn.
+    key_0, key_1, x_0, x_1 = (
+        np.broadcast_to(x, shape or (1,)) for x in (key_0, key_1, x_0, x_1)
+    )
+    keys = (key_0, key_1, key_0 ^ key_1 ^ np.uint32(PARITY))
+    x_0, x_1 = x_0 + keys[0], x_1 + keys[1]
+    for group in range(5):
+        for distance in ROTATIONS[group % 2]:
+            x_0 = x_0 + x_1
+            left = np.left_shift(x_1, np.uint32(distance))
+            x_1 = (left | np.right_shift(x_1, np.uint32(32 - distance))) ^ x_0
+        x_0 = x_0 + keys[(group + 1) % 3]
+        x_1 = x_1 + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x_0.reshape(shape), x_1.reshape(shape)
+
+
+def _samples() -> Iterable[Sample]:
+    rng = np.random.default_rng(101)
+
+    def words(shape: tuple[int, ...]) -> Array:
+        return rng.integers(0, 2**32, shape, np.uint32)
+
+    yield Sample((words(()), words(()), words((3, 5)), words((3, 5))), {})
+    yield Sample(tuple(words((4,)) for _ in range(4)), {})
+
+
+def _word(number: int) -> Primitive:
+    def reference(*words: Array) -> Array:
+        return threefry2x32(*words)[number]
+
+    return elementwise(
+        f"threefry2x32_{number}",
+        reference,
+        ZERO_TANGENT,
+        arity=4,
+        accepts={dtypes.uint32},
+        kernel=Scalar(f"threefry2x32_{number}", cost=80),
+        samples=_samples,
+        doc=f"Word {number} of the Threefry-2x32 block of the last two operands, under "
+        "the key of the first two.",
+    )
+
+
+threefry2x32_0 = _word(0)
+threefry2x32_1 = _word(1)
+
+ROWS = (threefry2x32_0, threefry2x32_1)

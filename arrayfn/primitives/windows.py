@@ -1,0 +1,204 @@
+"""How gather and scatter address windows of an array: geometry, checks, positions.
+
+An array of *windows* (gather's result, scatter's updates) has *batch* axes, one for
+each axis of ``indices`` but the last, and *window* axes, one for each axis of the
+operand that is neither collapsed nor batched. The last axis of ``indices`` holds, for
+each of ``indexed_axes``, where along it the window begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+from arrayfn.ir import ArrayType
+from arrayfn.layout import RowMajor, Shape
+from arrayfn.primitives.base import Array
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The params that gather and scatter share, which closes them under batching.
+
+    JAX's names for them, of gather and of scatter: ``window_axes`` is offset_dims or
+    update_window_dims, ``collapsed_axes`` collapsed_slice_dims or inserted_window_dims,
+    ``indexed_axes`` start_index_map or scatter_dims_to_operand_dims, and ``batch`` the
+    operand's and the indices' batching dims, axis by axis the same.
+    """
+
+    window_axes: Axes
+    collapsed_axes: Axes
+    indexed_axes: Axes
+    batch: tuple[Axes, Axes] = ((), ())
+
+    def params(self) -> dict[str, Any]:
+        """As params of an equation."""
+        return {
+            "window_axes": self.window_axes,
+            "collapsed_axes": self.collapsed_axes,
+            "indexed_axes": self.indexed_axes,
+            "batch": self.batch,
+        }
+
+    def kept(self, ndim: int) -> Axes:
+        """The axes of an operand of ``ndim`` axes that windows have."""
+        gone = (*self.collapsed_axes, *self.batch[0])
+        return tuple(axis for axis in range(ndim) if axis not in gone)
+
+    def shape(self, indices: Shape, sizes: Shape) -> Shape:
+        """The shape of the array of windows."""
+        inner = [sizes[axis] for axis in self.kept(len(sizes))]
+        outer = iter(indices[:-1])
+        within = dict(zip(self.window_axes, inner, strict=True))
+        ndim = len(indices) - 1 + len(inner)
+        return tuple(
+            within[axis] if axis in within else next(outer) for axis in range(ndim)
+        )
+
+    def sizes(self, ndim: int, windows: Shape) -> Shape:
+        """The extents of one window along the operand's axes."""
+        within = dict(zip(self.kept(ndim), self.window_axes, strict=True))
+        return tuple(
+            windows[within[axis]] if axis in within else 1 for axis in range(ndim)
+        )
+
+    def mapped_together(self) -> Windows:
+        """With a mapped axis 0 in operand, indices and windows alike."""
+        return Windows(
+            _shift(self.window_axes),
+            _shift(self.collapsed_axes),
+            _shift(self.indexed_axes),
+            ((0, *_shift(self.batch[0])), (0, *_shift(self.batch[1]))),
+        )
+
+    def mapped_operand(self) -> Windows:
+        """With a mapped axis 0 in operand and windows, which windows have whole."""
+        return Windows(
+            (0, *_shift(self.window_axes)),
+            _shift(self.collapsed_axes),
+            _shift(self.indexed_axes),
+            (_shift(self.batch[0]), self.batch[1]),
+        )
+
+    def mapped_indices(self) -> Windows:
+        """With a mapped axis 0 in indices and windows."""
+        return replace(
+            self,
+            window_axes=_shift(self.window_axes),
+            batch=(self.batch[0], _shift(self.batch[1])),
+        )
+
+    def check(
+        self, name: str, operand: ArrayType, indices: ArrayType, sizes: Shape
+    ) -> None:
+        """Raise ShapeError or DTypeError unless all fit together."""
+        if indices.dtype not in dtypes.INTEGERS:
+            raise DTypeError(f"{name} takes integer indices, but was given {indices}")
+        if indices.ndim == 0 or indices.shape[-1] != len(self.indexed_axes):
+            raise ShapeError(
+                f"{name}: the last axis of indices ({indices}) holds a position for "
+                f"each of the {len(self.indexed_axes)} indexed axes"
+            )
+        _check_axes(name, "collapsed", self.collapsed_axes, operand.ndim)
+        _check_axes(name, "batch", self.batch[0], operand.ndim)
+        _check_axes(name, "indices' batch", self.batch[1], indices.ndim - 1)
+        if len(set(self.indexed_axes)) != len(self.indexed_axes) or any(
+            not 0 <= axis < operand.ndim or axis in self.batch[0]
+            for axis in self.indexed_axes
+        ):
+            raise ShapeError(
+                f"{name}: indexed axes {self.indexed_axes} are not axes of {operand} "
+                "that are not batched"
+            )
+        if [operand.shape[a] for a in self.batch[0]] != [
+            indices.shape[a] for a in self.batch[1]
+        ]:
+            raise ShapeError(
+                f"{name}: batch axes {self.batch} of {operand} and {indices} differ"
+            )
+        kept = self.kept(operand.ndim)
+        ndim = indices.ndim - 1 + len(kept)
+        if len(self.window_axes) != len(kept) or any(
+            not 0 <= axis < ndim for axis in self.window_axes
+        ):
+            raise ShapeError(
+                f"{name}: {operand} keeps {len(kept)} axes, which window axes "
+                f"{self.window_axes} do not place among {ndim}"
+            )
+        if list(self.window_axes) != sorted(set(self.window_axes)):
+            raise ShapeError(f"{name}: window axes {self.window_axes} do not ascend")
+        if len(sizes) != operand.ndim or any(
+            not 0 <= size <= extent or (axis not in kept and size != 1)
+            for axis, (size, extent) in enumerate(
+                zip(sizes, operand.shape, strict=False)
+            )
+        ):
+            raise ShapeError(f"{name}: windows of {sizes} do not fit {operand}")
+
+    def positions(
+        self, operand: Shape, indices: Array, sizes: Shape, clip: bool
+    ) -> tuple[Array, Array]:
+        """For each element of the windows, its place in the flat operand.
+
+        And whether its window is inside: windows that stick out are moved inwards if
+        ``clip``, else they are not inside as a whole (their places are meaningless).
+        """
+        ndim = len(self.shape(indices.shape, sizes))
+        outer = [axis for axis in range(ndim) if axis not in self.window_axes]
+        strides = RowMajor().strides(operand)
+        place = np.zeros((1,) * ndim, np.int64)
+        inside = np.ones((1,) * ndim, np.bool_)
+        for component, axis in enumerate(self.indexed_axes):
+            begin = _as_int64(indices[..., component])
+            last = operand[axis] - sizes[axis]
+            if clip:
+                begin = np.clip(begin, 0, last)
+            spread = _spread(begin, outer, ndim)
+            inside = inside & (spread >= 0) & (spread <= last)
+            place = place + spread * strides[axis]
+        for axis, index_axis in zip(*self.batch, strict=True):
+            along = np.arange(operand[axis]) * strides[axis]
+            place = place + _spread(along, [outer[index_axis]], ndim)
+        for axis, window_axis in zip(
+            self.kept(len(operand)), self.window_axes, strict=True
+        ):
+            along = np.arange(sizes[axis]) * strides[axis]
+            place = place + _spread(along, [window_axis], ndim)
+        shape = self.shape(indices.shape, sizes)
+        return np.broadcast_to(place, shape), np.broadcast_to(inside, shape)
+
+
+def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:
+    """Raise ArgumentError unless ``mode`` is one of ``modes``."""
+    if mode not in modes:
+        raise ArgumentError(f"{name}: mode is one of {', '.join(modes)}, not {mode!r}")
+
+
+def _shift(axes: Axes) -> Axes:
+    return tuple(axis + 1 for axis in axes)
+
+
+def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:
+    if len(set(axes)) != len(axes) or any(not 0 <= axis < ndim for axis in axes):
+        raise ShapeError(f"{name}: {word} axes {axes} are not among {ndim} axes")
+
+
+def _spread(values: Array, axes: Sequence[int], ndim: int) -> Array:
+    """``values`` along ``axes`` of an array of ``ndim`` axes."""
+    shape = [1] * ndim
+    for axis, extent in zip(axes, values.shape, strict=True):
+        shape[axis] = extent
+    return values.reshape(shape)
+
+
+def _as_int64(indices: Array) -> Array:
+    if indices.dtype == dtypes.uint64:
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
+    return indices.astype(np.int64)
