@@ -28,7 +28,6 @@ from numba.core import (
     lowering,
     targetconfig,
     types,
-    typing,
 )
 from numba.core.typed_passes import (
     IRLegalization,
@@ -36,6 +35,7 @@ from numba.core.typed_passes import (
     PreLowerStripPhis,
 )
 from numba.core.typing import templates
+from numba.core.typing.context import Context
 from numba.core.untyped_passes import (
     ExtractByteCode,
     FixupArgs,
@@ -105,10 +105,10 @@ class _Library(codegen.CodeLibrary):
     def get_function(self, name: str) -> Any:
         raise NotImplementedError
 
-    def get_llvm_str(self) -> str:
+    def get_llvm_str(self) -> Any:
         return "\n".join(str(module) for module in self.modules)
 
-    def get_asm_str(self) -> str:
+    def get_asm_str(self) -> Any:
         raise NotImplementedError
 
 
@@ -122,7 +122,7 @@ class _Codegen(codegen.Codegen):
         self._target_data = self._machine.target_data
         self._data_layout = str(self._target_data)
 
-    def _create_empty_module(self, name: str) -> ir.Module:
+    def _create_empty_module(self, name: str) -> Any:
         module = ir.Module(name)
         module.triple = target.host().triple
         module.data_layout = self._data_layout
@@ -136,7 +136,7 @@ class _Codegen(codegen.Codegen):
         return (str(target.host()),)
 
 
-class _TypingContext(typing.Context):
+class _TypingContext(Context):
     """Types the builtin operators, and what arrayfn registers with Numba."""
 
     def _load_builtins(self) -> None:
