@@ -112,7 +112,7 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
 
 
 def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
-    """``x`` of shape ``have`` broadcast to ``shape``; NumPy's view if not ``staged``."""
+    """``x`` of shape ``have`` broadcast to ``shape``; as a view if not ``staged``."""
     if have == shape:
         return x
     if not staged:
@@ -149,7 +149,7 @@ def elementwise(
     dtype: DType | None = None,
     of_bools: Primitive | None = None,
 ) -> Array:
-    """``primitive`` of ``operands``, promoted (or converted to ``dtype``) and broadcast.
+    """``primitive`` of ``operands``, promoted (or made ``dtype``) and broadcast.
 
     ``of_bools`` takes its place where the promoted dtype is bool.
     """
@@ -165,7 +165,7 @@ def floating_dtype(dtype: DType) -> DType:
         return dtype
     if dtype.itemsize == 1:
         return dtypes.float16
-    return dtypes.float32 if dtype.itemsize == 2 else dtypes.float64  # noqa: PLR2004
+    return dtypes.float32 if dtype.itemsize == 2 else dtypes.float64
 
 
 def floating(primitive: Primitive, name: str, *operands: ArrayLike) -> Array:
@@ -189,7 +189,7 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
 
 
 def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
-    """``axis`` (None: all) as ascending axes; ShapeError if one repeats or is absent."""
+    """``axis`` (None: all) as ascending axes; ShapeError if one repeats or is not."""
     if axis is None:
         return tuple(range(ndim))
     given = axis if isinstance(axis, (tuple, list)) else (axis,)

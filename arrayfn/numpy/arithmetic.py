@@ -44,7 +44,7 @@ true_divide = divide
 
 
 def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The largest integer not above x / y, in the promoted dtype; 0 for integers by 0."""
+    """The largest integer not above x / y, in their dtype; 0 for integers by 0."""
     return ops.elementwise(e.floor_divide, "floor_divide", x, y, dtype=_number(x, y))
 
 
@@ -92,11 +92,12 @@ pow = power
 
 def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
     """x to the power y by multiplications or a root; None where that is no good."""
-    if y == 0.5:  # noqa: PLR2004
+    if y == 0.5:
         return sqrt(x)
-    if y != int(y) or not 0 < abs(y) <= _LARGEST_UNROLLED_POWER:
+    size = -y if y < 0 else y
+    if not 0 < size <= _LARGEST_UNROLLED_POWER or size != int(size):
         return None
-    exponent = int(abs(y))
+    exponent = int(size)
     result: Array | None = None
     factor = x
     while exponent:
@@ -278,7 +279,9 @@ def round(x: ArrayLike, /, decimals: int = 0) -> Array:
         return ops.elementwise(e.round, "round", x)
     scale = 10.0 ** np.abs(decimals)
     before, after = (multiply, divide) if decimals > 0 else (divide, multiply)
-    return after(ops.elementwise(e.round, "round", before(x, scale.item())), scale.item())
+    return after(
+        ops.elementwise(e.round, "round", before(x, scale.item())), scale.item()
+    )
 
 
 around = round

@@ -225,7 +225,9 @@ def nonzero(x: ArrayLike, /) -> tuple[Array, ...]:
 
 
 def select(
-    condlist: Sequence[ArrayLike], choicelist: Sequence[ArrayLike], default: ArrayLike = 0
+    condlist: Sequence[ArrayLike],
+    choicelist: Sequence[ArrayLike],
+    default: ArrayLike = 0,
 ) -> Array:
     """For each element, the choice of the first condition that is true there."""
     if len(condlist) != len(choicelist) or not condlist:

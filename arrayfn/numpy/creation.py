@@ -1,7 +1,7 @@
 """Making arrays: from data, filled, counting, and grids.
 
-Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``): no large constant is
-stored in the Program.
+Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``): the Program stores
+no large constants.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
-from arrayfn.primitives import views
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import views
 from arrayfn.tracing import Tracer, apply, is_staged
 
 
@@ -209,7 +209,9 @@ def _with_axis(x: ArrayLike, axis: int) -> ArrayLike:
 
 def _alone_on_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
     shape = tuple(x.shape[0] if k == axis else 1 for k in range(ndim))
-    return x if ndim == 1 else apply(views.broadcast_in_dim, x, shape=shape, axes=(axis,))
+    return (
+        x if ndim == 1 else apply(views.broadcast_in_dim, x, shape=shape, axes=(axis,))
+    )
 
 
 def logspace(

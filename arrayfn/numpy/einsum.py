@@ -81,7 +81,7 @@ def _shapes(values: list[ArrayLike]) -> list[tuple[int, ...]]:
 def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]]:
     if len(terms) == 1:
         return []
-    if len(terms) == 2:  # noqa: PLR2004
+    if len(terms) == 2:
         return [(0, 1)]
     subscripts = ",".join(labels for labels, _ in terms) + "->" + output
     shapes = [x.shape for _, x in terms]
@@ -114,7 +114,7 @@ def _without_repeats(labels: str, x: Array) -> Term:
 
 
 def _without_broadcast(terms: list[Term]) -> list[Term]:
-    """Axes of extent 1 that meet longer ones are dropped; ShapeError if others differ."""
+    """Axes of extent 1 that meet longer ones are dropped; ShapeError for others."""
     extents: dict[str, int] = {}
     for labels, x in terms:
         for label, extent in zip(labels, x.shape, strict=True):
@@ -122,16 +122,14 @@ def _without_broadcast(terms: list[Term]) -> list[Term]:
                 extents[label] = extent
             elif extent not in (1, extents[label]):
                 raise ShapeError(
-                    f"einsum: axis {label!r} has extent {extents[label]} in one operand "
-                    f"and {extent} in another",
+                    f"einsum: axis {label!r} has extent {extents[label]} in one "
+                    f"operand and {extent} in another",
                     user_location(),
                 )
     kept: list[Term] = []
     for labels, x in terms:
         short = [
-            k
-            for k, label in enumerate(labels)
-            if x.shape[k] == 1 != extents[label]
+            k for k, label in enumerate(labels) if x.shape[k] == 1 != extents[label]
         ]
         rest = "".join(l for k, l in enumerate(labels) if k not in short)
         kept.append((rest, squeeze(x, tuple(short)) if short else x))
@@ -178,5 +176,3 @@ def _aligned(labels: str, x: Array, wanted: str) -> Array:
     x = transpose(x, _places(labels, have))
     missing = tuple(k for k, label in enumerate(wanted) if label not in labels)
     return expand_dims(x, missing) if missing else x
-
-

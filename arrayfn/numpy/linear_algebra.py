@@ -42,8 +42,8 @@ def dot_general(
     for a, b in zip(*contract, strict=True):
         if first.shape[a] != second.shape[b]:
             raise ShapeError(
-                f"{name}: axis {a} of {first} has extent {first.shape[a]}, but axis {b} "
-                f"of {second}, which it meets, has {second.shape[b]}",
+                f"{name}: axis {a} of {first} has extent {first.shape[a]}, but axis "
+                f"{b} of {second}, which it meets, has {second.shape[b]}",
                 user_location(),
             )
     if dtype == dtypes.bool_:
@@ -62,7 +62,8 @@ def matmul(x: ArrayLike, y: ArrayLike, /) -> Array:
     first, second = (ops.type_of_operand("matmul", a) for a in (x, y))
     if not first.shape or not second.shape:
         raise ShapeError(
-            f"matmul takes no rank-0 operands, but was given {first} and {second}; use *",
+            f"matmul takes no rank-0 operands, but was given {first} and {second}; "
+            "use *",
             user_location(),
         )
     x_axis = first.ndim - 1
@@ -122,9 +123,7 @@ def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
     return multiply(expand_dims(ravel(x), 1), ravel(y))
 
 
-def tensordot(
-    x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2
-) -> Array:
+def tensordot(x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2) -> Array:
     """The sum over the last ``axes`` of x and the first of y, or over pairs of axes."""
     first, second = (ops.type_of_operand("tensordot", a) for a in (x, y))
     if isinstance(axes, (tuple, list)):
@@ -159,10 +158,10 @@ def kron(x: ArrayLike, y: ArrayLike, /) -> Array:
 def cross(x: ArrayLike, y: ArrayLike, /, axis: int = -1) -> Array:
     """The cross product of vectors of three elements along ``axis``."""
     shapes = [ops.type_of_operand("cross", a).shape for a in (x, y)]
-    if any(len(s) == 0 or s[axis] != 3 for s in shapes):  # noqa: PLR2004
+    if any(len(s) == 0 or s[axis] != 3 for s in shapes):
         raise ShapeError(
-            f"cross takes vectors of 3 elements along axis {axis}, but was given shapes "
-            f"{shapes[0]} and {shapes[1]}",
+            f"cross takes vectors of 3 elements along axis {axis}, but was given "
+            f"shapes {shapes[0]} and {shapes[1]}",
             user_location(),
         )
 
@@ -181,10 +180,8 @@ def cross(x: ArrayLike, y: ArrayLike, /, axis: int = -1) -> Array:
 # Diagonals.
 
 
-def diagonal(
-    x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1
-) -> Array:
-    """Diagonal ``offset`` of the matrices in ``axis1`` and ``axis2``, as the last axis."""
+def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+    """Diagonal ``offset`` of the matrices in ``axis1``, ``axis2``, as the last axis."""
     x = moveaxis(x, (axis1, axis2), (-2, -1))
     *leading, rows, columns = x.shape
     first_row, first_column = max(-offset, 0), max(offset, 0)
@@ -251,5 +248,3 @@ def matrix_power(x: ArrayLike, n: int, /) -> Array:
         n >>= 1
         factor = matmul(factor, factor) if n else factor
     return result
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -185,7 +186,8 @@ def broadcast_to(x: ArrayLike, /, shape: Any) -> Array:
     wanted = ops.as_shape("broadcast_to", shape)
     if ops.broadcast_shape("broadcast_to", (have, wanted)) != wanted:
         raise ShapeError(
-            f"broadcast_to: shape {have} does not broadcast to {wanted}", user_location()
+            f"broadcast_to: shape {have} does not broadcast to {wanted}",
+            user_location(),
         )
     if have == wanted:
         return ops.same(x)
@@ -297,7 +299,7 @@ def array_split(
     bounds = [0, *cuts, extent]
     return [
         slice_along(x, begin, max(begin, end), place)
-        for begin, end in zip(bounds, bounds[1:], strict=False)
+        for begin, end in itertools.pairwise(bounds)
     ]
 
 

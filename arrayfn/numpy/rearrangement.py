@@ -46,7 +46,7 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     turns = k % 4
     if turns == 0:
         return ops.same(x)
-    if turns == 2:  # noqa: PLR2004
+    if turns == 2:
         return flip(x, (first, second))
     if turns == 1:
         return swapaxes(flip(x, second), first, second)

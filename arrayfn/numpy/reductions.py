@@ -78,7 +78,7 @@ def _extremum(
 ) -> Array:
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
-    if any(type.shape[k] == 0 for k in axes):
+    if 0 in [type.shape[k] for k in axes]:
         raise ShapeError(
             f"{name} of nothing: axes {axes} of {type} are empty", user_location()
         )
@@ -87,7 +87,7 @@ def _extremum(
 
 
 def max(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The largest element over ``axis``; NaN if there is one. ShapeError of nothing."""
+    """The largest element over ``axis``; NaN if one is. ShapeError of nothing."""
     return _extremum(r.reduce_max, r.reduce_or, "max", x, axis, keepdims)
 
 
@@ -95,7 +95,7 @@ amax = max
 
 
 def min(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The smallest element over ``axis``; NaN if there is one. ShapeError of nothing."""
+    """The smallest element over ``axis``; NaN if one is. ShapeError of nothing."""
     return _extremum(r.reduce_min, r.reduce_and, "min", x, axis, keepdims)
 
 
@@ -222,8 +222,8 @@ def _variance(
     centred = subtract(x, _mean(x, axes, keepdims=True))
     real = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
     total = _reduce(r.reduce_sum, square(real), axes, keepdims)
-    count = _count(x, axes) - correction
-    return divide(total, float(count if count > 0 else 0))
+    count = float(_count(x, axes) - correction)
+    return divide(total, count if count > 0 else 0.0)
 
 
 def var(

@@ -1,0 +1,130 @@
+"""Data types as values: their names, limits and promotion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy import (
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.ir import Literal
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import DTypeLike
+from arrayfn.tracing import Tracer
+
+bfloat16 = ml_dtypes.bfloat16
+bool = np.bool_
+dtype = np.dtype
+
+_KINDS = {
+    "bool": frozenset({dtypes.bool_}),
+    "signed integer": dtypes.SIGNED,
+    "unsigned integer": dtypes.UNSIGNED,
+    "integral": dtypes.INTEGERS,
+    "real floating": dtypes.FLOATS,
+    "complex floating": dtypes.COMPLEX,
+    "numeric": dtypes.ALL - {dtypes.bool_},
+}
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype that arrays, numbers and dtypes promote to."""
+    pairs: list[tuple[DType, Any]] = []
+    for x in arrays_and_dtypes:
+        if isinstance(x, (Tracer, Literal, np.ndarray, np.generic)) or (
+            dtypes.is_python_scalar(x)
+        ):
+            type = ops.type_of_operand("result_type", x)
+            pairs.append((type.dtype, type.weak))
+        else:
+            pairs.append((dtypes.canonical(x), False))
+    return dtypes.promote(pairs)[0]
+
+
+def can_cast(from_: Any, to: DTypeLike, /) -> Any:
+    """Whether ``from_`` (a dtype or an array) converts to ``to`` without loss."""
+    given = from_.dtype if isinstance(from_, (Tracer, np.ndarray)) else from_
+    source, target = dtypes.canonical(given), dtypes.canonical(to)
+    return dtypes.promote([(source, False), (target, False)])[0] == target
+
+
+def isdtype(dtype: DTypeLike, kind: Any) -> Any:
+    """Whether ``dtype`` is of a kind: a dtype, a name, or a tuple of these.
+
+    The kinds are the array API's: "bool", "signed integer", "unsigned integer",
+    "integral", "real floating", "complex floating", "numeric".
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, k) for k in kind)
+    given = dtypes.canonical(dtype)
+    if isinstance(kind, str) and kind in _KINDS:
+        return given in _KINDS[kind]
+    return given == dtypes.canonical(kind)
+
+
+def finfo(type: Any, /) -> Any:
+    """The limits of a floating-point dtype (or of an array's): eps, max, tiny, ..."""
+    given = type.dtype if isinstance(type, (Tracer, np.ndarray)) else type
+    return ml_dtypes.finfo(dtypes.canonical(given))
+
+
+def iinfo(type: Any, /) -> Any:
+    """The limits of an integer dtype (or of an array's): min, max, bits."""
+    given = type.dtype if isinstance(type, (Tracer, np.ndarray)) else type
+    return np.iinfo(dtypes.canonical(given))
+
+
+def iscomplexobj(x: Any, /) -> Any:
+    """Whether x's dtype is complex."""
+    return ops.type_of_operand("iscomplexobj", x).dtype in dtypes.COMPLEX
+
+
+def isrealobj(x: Any, /) -> Any:
+    """Whether x's dtype is not complex."""
+    return not iscomplexobj(x)
+
+
+__all__ = [
+    "bfloat16",
+    "bool",
+    "bool_",
+    "can_cast",
+    "complex64",
+    "complex128",
+    "dtype",
+    "finfo",
+    "float16",
+    "float32",
+    "float64",
+    "iinfo",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "iscomplexobj",
+    "isdtype",
+    "isrealobj",
+    "result_type",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]

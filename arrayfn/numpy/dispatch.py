@@ -1,0 +1,80 @@
+"""How Tracers and NumPy's functions reach these: ``x + y``, ``x.sum()``, ``np.exp(x)``.
+
+The tables are derived from the public functions: one of the same name as a NumPy
+function stands for it in traced code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from arrayfn.numpy import manipulation, reductions
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.tracing import Namespace
+
+Function = Callable[..., Any]
+
+
+def reshape_method(x: ArrayLike, *shape: Any, order: str = "C") -> Array:
+    """``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+    return manipulation.reshape(x, shape[0] if len(shape) == 1 else shape, order)
+
+
+def transpose_method(x: ArrayLike, *axes: Any) -> Array:
+    """``x.transpose()``, ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``."""
+    if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
+        return manipulation.transpose(x, axes[0])
+    return manipulation.transpose(x, axes or None)
+
+
+def _along_first(reduction: Function) -> Function:
+    """A ufunc's ``reduce``: as the reduction, but along axis 0 if none is given."""
+
+    def reduce(x: ArrayLike, axis: Any = 0, **options: Any) -> Array:
+        return reduction(x, axis=axis, **options)
+
+    return reduce
+
+
+def _outer(function: Function) -> Function:
+    """A ufunc's ``outer``: each element of x with each of y."""
+
+    def outer(x: ArrayLike, y: ArrayLike) -> Array:
+        ndim = reductions.ndim(y)
+        first = reductions.ndim(x)
+        spread = tuple(range(first, first + ndim))
+        return function(manipulation.expand_dims(x, spread) if spread else x, y)
+
+    return outer
+
+
+_REDUCTIONS: dict[Any, Function] = {
+    np.add: reductions.sum,
+    np.multiply: reductions.prod,
+    np.maximum: reductions.max,
+    np.minimum: reductions.min,
+    np.logical_and: reductions.all,
+    np.logical_or: reductions.any,
+}
+
+
+def install(functions: Mapping[str, Function], module: Any) -> None:
+    """Give Tracers these public functions, by their names, and the module of them."""
+    Namespace.functions.update(functions)
+    Namespace.functions.update(
+        reshape_method=reshape_method, transpose_method=transpose_method
+    )
+    Namespace.module = module
+    for name, function in functions.items():
+        theirs = getattr(np, name, None)
+        if isinstance(theirs, np.ufunc):
+            Namespace.ufuncs[theirs, "__call__"] = function
+            if theirs.nin == 2:
+                Namespace.ufuncs[theirs, "outer"] = _outer(function)
+        elif callable(theirs) and not isinstance(theirs, type):
+            Namespace.array_functions[theirs] = function
+    for ufunc, reduction in _REDUCTIONS.items():
+        Namespace.ufuncs[ufunc, "reduce"] = _along_first(reduction)
