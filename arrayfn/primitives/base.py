@@ -55,6 +55,16 @@ class Linear:
     type: ArrayType
 
 
+@dataclass(frozen=True, slots=True)
+class JvpWithOutputs:
+    """A jvp rule that computes the outputs too.
+
+    ``rule(primals, tangents, **params)`` gives (outputs, their tangents).
+    """
+
+    rule: Callable[..., tuple[Sequence[Atom], Sequence[Atom | None]]]
+
+
 Operand = Atom | Linear
 Dim = int | None
 JvpRule = Callable[..., Sequence[Atom | None]]
@@ -160,7 +170,7 @@ class Primitive:
     types: Callable[..., ArrayType | tuple[ArrayType, ...]]
     reference: Callable[..., Any]
     kernel: KernelForm
-    jvp: JvpRule | Marker
+    jvp: JvpRule | JvpWithOutputs | Marker
     transpose: TransposeRule | Marker
     batch: BatchRule | Marker
     samples: Callable[[], Iterable[Sample]]
@@ -184,9 +194,10 @@ class Primitive:
 
         Python scalars become Literals of the first typed operand's dtype.
         """
-        dtype = next(a.type.dtype for a in operands if isinstance(a, (Var, Literal)))
+        typed = [a.type.dtype for a in operands if isinstance(a, (Var, Literal))]
         atoms = [
-            a if isinstance(a, (Var, Literal)) else Literal(a, dtype) for a in operands
+            a if isinstance(a, (Var, Literal)) else Literal(a, typed[0])
+            for a in operands
         ]
         outputs = current_builder().emit(self, atoms, params)
         return outputs[0] if len(outputs) == 1 else outputs

@@ -25,10 +25,12 @@ from arrayfn.primitives.base import (
     THROUGH_BODY,
     Array,
     Body,
+    JvpWithOutputs,
     Linear,
     Operand,
     Primitive,
     Sample,
+    not_differentiable,
 )
 
 
@@ -103,21 +105,19 @@ operator_call = Primitive(
 
 def _custom_jvp_rule(
     primals: Sequence[Atom],
-    outputs: Sequence[Atom],
     tangents: Sequence[Atom | None],
     *,
     body: Program,
     jvp_body: Program,
     name: str,
-) -> list[Atom | None]:
-    if all(t is None for t in tangents):
-        return [None] * len(outputs)
+) -> tuple[list[Atom], list[Atom]]:
     from_zero = [
         _zero(p.type) if t is None else t
         for p, t in zip(primals, tangents, strict=True)
     ]
     results = current_builder().inline(jvp_body, [*primals, *from_zero])
-    return list(results[len(outputs) :])
+    count = len(body.outputs)
+    return results[:count], results[count:]
 
 
 def _zero(type: ArrayType) -> Atom:
@@ -146,7 +146,7 @@ custom_jvp = Primitive(
     types=_body_types,
     reference=_body_reference,
     kernel=Body(),
-    jvp=_custom_jvp_rule,
+    jvp=JvpWithOutputs(_custom_jvp_rule),
     transpose=NOT_LINEAR,
     batch=THROUGH_BODY,
     samples=_custom_jvp_samples,
@@ -156,18 +156,15 @@ custom_jvp = Primitive(
 
 def _custom_vjp_rule(
     primals: Sequence[Atom],
-    outputs: Sequence[Atom],
     tangents: Sequence[Atom | None],
     *,
     body: Program,
     forward: Program,
     backward: Program,
     name: str,
-) -> list[Atom | None]:
-    if all(t is None for t in tangents):
-        return [None] * len(outputs)
+) -> tuple[list[Atom], list[Atom]]:
     results = current_builder().inline(forward, primals)
-    residuals = results[len(outputs) :]
+    outputs, residuals = results[: len(body.outputs)], results[len(body.outputs) :]
     full = [
         _zero(p.type) if t is None else t
         for p, t in zip(primals, tangents, strict=True)
@@ -175,7 +172,7 @@ def _custom_vjp_rule(
     value = custom_vjp_linear(
         *residuals, *full, name=name, backward=backward, residuals=len(residuals)
     )
-    return list(value) if isinstance(value, tuple) else [value]
+    return outputs, list(value) if isinstance(value, tuple) else [value]
 
 
 def _custom_vjp_samples() -> Iterable[Sample]:
@@ -210,7 +207,7 @@ custom_vjp = Primitive(
     types=_body_types,
     reference=_body_reference,
     kernel=Body(),
-    jvp=_custom_vjp_rule,
+    jvp=JvpWithOutputs(_custom_vjp_rule),
     transpose=NOT_LINEAR,
     batch=THROUGH_BODY,
     samples=_custom_vjp_samples,
@@ -264,7 +261,7 @@ custom_vjp_linear = Primitive(
     types=_linear_types,
     reference=_linear_reference,
     kernel=Body(),
-    jvp=NOT_LINEAR,
+    jvp=not_differentiable("a custom_vjp rule has reverse-mode derivatives only"),
     transpose=_linear_transpose,
     batch=THROUGH_BODY,
     samples=_linear_samples,

@@ -51,6 +51,7 @@ real = elementwise(
     transpose=transpose_each(
         lambda ct, xs: make_complex(ct, e.conversion.literal(0.0, ct.type.dtype))
     ),
+    doc="The real part.",
 )
 imag = elementwise(
     "imag",
@@ -61,6 +62,7 @@ imag = elementwise(
     transpose=transpose_each(
         lambda ct, xs: make_complex(e.conversion.literal(0.0, ct.type.dtype), e.neg(ct))
     ),
+    doc="The imaginary part.",
 )
 conj = elementwise(
     "conj",
@@ -68,6 +70,7 @@ conj = elementwise(
     LINEAR,
     accepts=dtypes.COMPLEX,
     transpose=transpose_each(lambda ct, xs: conj(ct)),
+    doc="The complex conjugate.",
 )
 make_complex = elementwise(
     "complex",

@@ -214,6 +214,8 @@ dot_general = Primitive(
     batch=_batch,
     samples=_samples,
     tolerance=Tolerance(float32=1e-5, float64=1e-14),
+    doc="The sum of products over contracted axes, for each index of the batch "
+    "axes. Its axes: batch, the left operand's others, the right's.",
 )
 
 ROWS = (dot_general,)

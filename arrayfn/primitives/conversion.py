@@ -123,8 +123,8 @@ convert_element_type = Primitive(
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
-    doc="By value; floats to integers truncate, to the nearest of the range (NaN to 0); "
-    "numbers to bool are compared to 0.",
+    doc="By value; floats to integers truncate, to the nearest of the range (NaN to "
+    "0); numbers to bool are compared to 0.",
 )
 
 

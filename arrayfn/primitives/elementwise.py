@@ -80,6 +80,7 @@ neg = elementwise(
     LINEAR,
     accepts=_NUMBERS,
     transpose=transpose_each(lambda ct, xs: neg(ct)),
+    doc="The negative; unsigned integers wrap.",
 )
 add = elementwise(
     "add",
@@ -89,6 +90,7 @@ add = elementwise(
     accepts=_NUMBERS,
     jvp=_jvp_of_sum,
     transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: ct),
+    doc="The sum; integers wrap.",
 )
 sub = elementwise(
     "sub",
@@ -98,6 +100,7 @@ sub = elementwise(
     accepts=_NUMBERS,
     jvp=_jvp_of_difference,
     transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: neg(ct)),
+    doc="The difference; integers wrap.",
 )
 mul = elementwise(
     "mul",
@@ -108,6 +111,7 @@ mul = elementwise(
     transpose=transpose_each(
         lambda ct, xs: mul(ct, xs[1]), lambda ct, xs: mul(xs[0], ct)
     ),
+    doc="The product; integers wrap.",
 )
 div = elementwise(
     "div",
@@ -124,6 +128,7 @@ div = elementwise(
         lambda ct, xs: div(ct, xs[1]),
         lambda ct, xs: _refuse("div is not linear in its divisor"),
     ),
+    doc="The quotient.",
 )
 reciprocal = elementwise(
     "reciprocal",
@@ -132,19 +137,28 @@ reciprocal = elementwise(
     accepts=dtypes.INEXACT,
     cost=4,
     domain=(0.5, 3.0),
+    doc="1 / x.",
 )
-square = elementwise("square", np.square, [lambda x, y: mul(x, 2)], accepts=_NUMBERS)
+square = elementwise(
+    "square",
+    np.square,
+    [lambda x, y: mul(x, 2)],
+    accepts=_NUMBERS,
+    doc="x * x; integers wrap.",
+)
 absolute = elementwise(
     "abs",
     np.absolute,
     [lambda x, y: _sign_factor(lt(x, 0), y)],
     accepts=_REALS,
+    doc="The absolute value; its derivative at 0 is 1, as JAX's.",
 )
 sign = elementwise(
     "sign",
     np.sign,
     ZERO_TANGENT,
     accepts=_REALS,
+    doc="-1, 0 or 1; NaN of NaN.",
 )
 pow = elementwise(
     "pow",
@@ -168,6 +182,7 @@ floor_divide = elementwise(
     accepts=_REALS,
     cost=6,
     domain=(0.5, 3.0),
+    doc="The floor of the quotient; of integers by 0 it is 0.",
 )
 remainder = elementwise(
     "remainder",
@@ -177,6 +192,7 @@ remainder = elementwise(
     accepts=_REALS,
     cost=8,
     domain=(0.5, 3.0),
+    doc="The remainder with the divisor's sign; of integers by 0 it is 0.",
 )
 fmod = elementwise(
     "fmod",
@@ -186,14 +202,25 @@ fmod = elementwise(
     accepts=_REALS,
     cost=8,
     domain=(0.5, 3.0),
+    doc="The remainder with the dividend's sign; of integers by 0 it is 0.",
 )
-_SHARES = (lambda x, y, z: _share(x, y, z), lambda x, y, z: _share(y, x, z))
+
+
+def _share(x: Atom, y: Atom, z: Atom) -> Atom:
+    # The operand that was taken gets the derivative; equal ones share it (as JAX's do).
+    taken = select(eq(x, z), _one_like(z), _zero(z.type.dtype))
+    half = conversion.literal(0.5, z.type.dtype)
+    return select(eq(x, y), half, taken)
+
+
+_SHARES = (_share, lambda x, y, z: _share(y, x, z))
 maximum = elementwise(
     "max",
     np.maximum,
     _SHARES,
     arity=2,
     accepts=_REALS,
+    doc="The greater, NaN if either is; equal operands share the derivative.",
 )
 minimum = elementwise(
     "min",
@@ -201,6 +228,7 @@ minimum = elementwise(
     _SHARES,
     arity=2,
     accepts=_REALS,
+    doc="The lesser, NaN if either is; equal operands share the derivative.",
 )
 copysign = elementwise(
     "copysign",
@@ -208,6 +236,7 @@ copysign = elementwise(
     [lambda x, y, z: _sign_factor(ne(signbit(x), signbit(y)), z), None],
     arity=2,
     accepts=dtypes.FLOATS,
+    doc="The first operand's magnitude with the second's sign.",
 )
 nextafter = elementwise(
     "nextafter",
@@ -216,6 +245,7 @@ nextafter = elementwise(
     arity=2,
     accepts={dtypes.float32, dtypes.float64},
     cost=4,
+    doc="The next floating-point number from the first operand to the second.",
 )
 hypot = elementwise(
     "hypot",
@@ -228,47 +258,130 @@ hypot = elementwise(
     accepts=dtypes.FLOATS,
     cost=8,
     domain=(0.3, 3.0),
+    doc="sqrt(x**2 + y**2), without overflow on the way.",
 )
 
 
 # Rounding.
 
-floor = elementwise("floor", np.floor, ZERO_TANGENT, accepts=dtypes.FLOATS)
-ceil = elementwise("ceil", np.ceil, ZERO_TANGENT, accepts=dtypes.FLOATS)
-trunc = elementwise("trunc", np.trunc, ZERO_TANGENT, accepts=dtypes.FLOATS)
-round = elementwise("round", np.rint, ZERO_TANGENT, accepts=dtypes.FLOATS)
+floor = elementwise(
+    "floor",
+    np.floor,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The greatest integer not above.",
+)
+ceil = elementwise(
+    "ceil",
+    np.ceil,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The least integer not below.",
+)
+trunc = elementwise(
+    "trunc",
+    np.trunc,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The nearest integer towards 0.",
+)
+round = elementwise(
+    "round",
+    np.rint,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The nearest integer, ties to even.",
+)
 
 
 # Comparison and classification.
 
 eq = elementwise(
-    "eq", np.equal, ZERO_TANGENT, arity=2, accepts=dtypes.ALL, result=boolean
+    "eq",
+    np.equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.ALL,
+    result=boolean,
+    doc="Whether the operands are equal; NaN equals nothing.",
 )
 ne = elementwise(
-    "ne", np.not_equal, ZERO_TANGENT, arity=2, accepts=dtypes.ALL, result=boolean
+    "ne",
+    np.not_equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.ALL,
+    result=boolean,
+    doc="Whether the operands differ.",
 )
 _ORDERED = dtypes.ALL - dtypes.COMPLEX
-lt = elementwise("lt", np.less, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean)
+lt = elementwise(
+    "lt",
+    np.less,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is less.",
+)
 le = elementwise(
-    "le", np.less_equal, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
+    "le",
+    np.less_equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is less or equal.",
 )
 gt = elementwise(
-    "gt", np.greater, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
+    "gt",
+    np.greater,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is greater.",
 )
 ge = elementwise(
-    "ge", np.greater_equal, ZERO_TANGENT, arity=2, accepts=_ORDERED, result=boolean
+    "ge",
+    np.greater_equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is greater or equal.",
 )
 isfinite = elementwise(
-    "isfinite", np.isfinite, ZERO_TANGENT, accepts=dtypes.INEXACT, result=boolean
+    "isfinite",
+    np.isfinite,
+    ZERO_TANGENT,
+    accepts=dtypes.INEXACT,
+    result=boolean,
+    doc="Whether neither infinite nor NaN.",
 )
 isinf = elementwise(
-    "isinf", np.isinf, ZERO_TANGENT, accepts=dtypes.INEXACT, result=boolean
+    "isinf",
+    np.isinf,
+    ZERO_TANGENT,
+    accepts=dtypes.INEXACT,
+    result=boolean,
+    doc="Whether infinite.",
 )
 isnan = elementwise(
-    "isnan", np.isnan, ZERO_TANGENT, accepts=dtypes.INEXACT, result=boolean
+    "isnan",
+    np.isnan,
+    ZERO_TANGENT,
+    accepts=dtypes.INEXACT,
+    result=boolean,
+    doc="Whether NaN.",
 )
 signbit = elementwise(
-    "signbit", np.signbit, ZERO_TANGENT, accepts=dtypes.FLOATS, result=boolean
+    "signbit",
+    np.signbit,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    result=boolean,
+    doc="Whether the sign bit is set: also of -0.0 and of negative NaN.",
 )
 
 
@@ -296,10 +409,37 @@ def _shift_right_logical(x: Any, y: Any) -> Any:
     return np.asarray(shifted).view(np.asarray(x).dtype)
 
 
-bitwise_and = elementwise("and", np.bitwise_and, ZERO_TANGENT, arity=2, accepts=_BITS)
-bitwise_or = elementwise("or", np.bitwise_or, ZERO_TANGENT, arity=2, accepts=_BITS)
-bitwise_xor = elementwise("xor", np.bitwise_xor, ZERO_TANGENT, arity=2, accepts=_BITS)
-bitwise_not = elementwise("not", np.bitwise_not, ZERO_TANGENT, accepts=_BITS)
+bitwise_and = elementwise(
+    "and",
+    np.bitwise_and,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) and.",
+)
+bitwise_or = elementwise(
+    "or",
+    np.bitwise_or,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) or.",
+)
+bitwise_xor = elementwise(
+    "xor",
+    np.bitwise_xor,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) exclusive or.",
+)
+bitwise_not = elementwise(
+    "not",
+    np.bitwise_not,
+    ZERO_TANGENT,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) complement.",
+)
 shift_left = elementwise(
     "shift_left",
     np.left_shift,
@@ -307,6 +447,7 @@ shift_left = elementwise(
     arity=2,
     accepts=dtypes.INTEGERS,
     domain=(0.0, 2.0),
+    doc="x * 2**y, wrapping; 0 for a count outside the width.",
 )
 shift_right_arithmetic = elementwise(
     "shift_right_arithmetic",
@@ -316,6 +457,7 @@ shift_right_arithmetic = elementwise(
     arity=2,
     accepts=dtypes.INTEGERS,
     domain=(0.0, 2.0),
+    doc="The floor of x / 2**y; a count outside the width shifts all out.",
 )
 shift_right_logical = elementwise(
     "shift_right_logical",
@@ -324,6 +466,7 @@ shift_right_logical = elementwise(
     arity=2,
     accepts=dtypes.INTEGERS,
     domain=(0.0, 2.0),
+    doc="x shifted right, filled with zeros; 0 for a count outside the width.",
 )
 population_count = elementwise(
     "population_count",
@@ -331,8 +474,15 @@ population_count = elementwise(
     ZERO_TANGENT,
     function="popcount",
     accepts=dtypes.INTEGERS,
+    doc="The number of bits set.",
 )
-clz = elementwise("clz", _leading_zeros, ZERO_TANGENT, accepts=dtypes.INTEGERS)
+clz = elementwise(
+    "clz",
+    _leading_zeros,
+    ZERO_TANGENT,
+    accepts=dtypes.INTEGERS,
+    doc="The number of zero bits above the highest set.",
+)
 
 
 # Selection.
@@ -408,7 +558,7 @@ clamp = elementwise(
         # At a bound the derivative is zero, as JAX's.
         lambda low, x, high, y: _indicator(bitwise_and(lt(x, low), lt(low, high)), y),
         lambda low, x, high, y: _indicator(bitwise_and(lt(low, x), lt(x, high)), y),
-        lambda low, x, high, y: _indicator(lt(high, x), y),
+        lambda low, x, high, y: _indicator(lt(high, maximum(low, x)), y),
     ],
     arity=3,
     accepts=_REALS,
@@ -427,13 +577,6 @@ def _one_like(x: Atom) -> Atom:
 
 def _indicator(which: Atom, like: Atom) -> Atom:
     return conversion.convert(which, like.type.dtype)
-
-
-def _share(x: Atom, y: Atom, z: Atom) -> Atom:
-    # The operand that was taken gets the derivative; equal ones share it (as JAX's do).
-    taken = select(eq(x, z), _one_like(z), _zero(z.type.dtype))
-    half = conversion.literal(0.5, z.type.dtype)
-    return select(eq(x, y), half, taken)
 
 
 def _sign_factor(negative: Atom, like: Atom) -> Atom:

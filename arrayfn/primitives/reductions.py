@@ -63,6 +63,7 @@ def _reduction(
     jvp: Any,
     transpose: Any = NOT_LINEAR,
     tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
+    doc: str,
 ) -> Primitive:
     allowed = frozenset(accepts)
 
@@ -98,6 +99,7 @@ def _reduction(
         batch=batch,
         samples=samples,
         tolerance=tolerance,
+        doc=doc,
     )
     return row
 
@@ -202,6 +204,7 @@ reduce_sum = _reduction(
     accepts=_NUMBERS,
     jvp=LINEAR,
     transpose=_sum_transpose,
+    doc="The sum over axes; 0 of nothing.",
 )
 reduce_prod = _reduction(
     "reduce_prod",
@@ -210,6 +213,7 @@ reduce_prod = _reduction(
     lambda dtype: 1,
     accepts=_NUMBERS,
     jvp=_prod_jvp,
+    doc="The product over axes; 1 of nothing.",
 )
 reduce_max = _reduction(
     "reduce_max",
@@ -218,6 +222,8 @@ reduce_max = _reduction(
     _lowest,
     accepts=_ORDERED,
     jvp=_extremum_jvp,
+    doc="The greatest over axes, NaN if there is one; equal elements share the "
+    "derivative.",
 )
 reduce_min = _reduction(
     "reduce_min",
@@ -226,6 +232,8 @@ reduce_min = _reduction(
     _highest,
     accepts=_ORDERED,
     jvp=_extremum_jvp,
+    doc="The least over axes, NaN if there is one; equal elements share the "
+    "derivative.",
 )
 reduce_and = _reduction(
     "reduce_and",
@@ -234,6 +242,7 @@ reduce_and = _reduction(
     _all_ones,
     accepts=_BITS,
     jvp=ZERO_TANGENT,
+    doc="The bitwise (of bools: logical) and over axes.",
 )
 reduce_or = _reduction(
     "reduce_or",
@@ -242,6 +251,7 @@ reduce_or = _reduction(
     lambda dtype: 0,
     accepts=_BITS,
     jvp=ZERO_TANGENT,
+    doc="The bitwise (of bools: logical) or over axes.",
 )
 
 

@@ -33,12 +33,29 @@ def _one_minus_square(x: Atom) -> Atom:
 
 # Exponentials and logarithms.
 
-exp = elementwise("exp", np.exp, [lambda x, y: y], accepts=dtypes.INEXACT, cost=8)
+exp = elementwise(
+    "exp",
+    np.exp,
+    [lambda x, y: y],
+    accepts=dtypes.INEXACT,
+    cost=8,
+    doc="e**x.",
+)
 exp2 = elementwise(
-    "exp2", np.exp2, [lambda x, y: e.mul(y, _LN2)], accepts=dtypes.FLOATS, cost=8
+    "exp2",
+    np.exp2,
+    [lambda x, y: e.mul(y, _LN2)],
+    accepts=dtypes.FLOATS,
+    cost=8,
+    doc="2**x.",
 )
 expm1 = elementwise(
-    "expm1", np.expm1, [lambda x, y: e.add(y, 1)], accepts=dtypes.FLOATS, cost=12
+    "expm1",
+    np.expm1,
+    [lambda x, y: e.add(y, 1)],
+    accepts=dtypes.FLOATS,
+    cost=12,
+    doc="e**x - 1, accurate near 0.",
 )
 log = elementwise(
     "log",
@@ -47,6 +64,7 @@ log = elementwise(
     accepts=dtypes.INEXACT,
     cost=10,
     domain=(0.2, 4.0),
+    doc="The natural logarithm (of complex numbers the principal value).",
 )
 log2 = elementwise(
     "log2",
@@ -55,6 +73,7 @@ log2 = elementwise(
     accepts=dtypes.FLOATS,
     cost=10,
     domain=(0.2, 4.0),
+    doc="The logarithm to base 2.",
 )
 log10 = elementwise(
     "log10",
@@ -63,6 +82,7 @@ log10 = elementwise(
     accepts=dtypes.FLOATS,
     cost=10,
     domain=(0.2, 4.0),
+    doc="The logarithm to base 10.",
 )
 log1p = elementwise(
     "log1p",
@@ -71,6 +91,7 @@ log1p = elementwise(
     accepts=dtypes.FLOATS,
     cost=12,
     domain=(-0.6, 4.0),
+    doc="log(1 + x), accurate near 0.",
 )
 logaddexp = elementwise(
     "logaddexp",
@@ -82,6 +103,7 @@ logaddexp = elementwise(
     arity=2,
     accepts=dtypes.FLOATS,
     cost=22,
+    doc="log(e**x + e**y), without overflow on the way.",
 )
 logistic = elementwise(
     "logistic",
@@ -89,6 +111,7 @@ logistic = elementwise(
     [lambda x, y: e.mul(y, _one_minus(y))],
     accepts=dtypes.FLOATS,
     cost=12,
+    doc="1 / (1 + e**-x).",
 )
 sqrt = elementwise(
     "sqrt",
@@ -97,6 +120,7 @@ sqrt = elementwise(
     accepts=dtypes.INEXACT,
     cost=5,
     domain=(0.3, 4.0),
+    doc="The square root (of complex numbers the principal value).",
 )
 rsqrt = elementwise(
     "rsqrt",
@@ -105,6 +129,7 @@ rsqrt = elementwise(
     accepts=dtypes.FLOATS,
     cost=8,
     domain=(0.3, 4.0),
+    doc="1 / sqrt(x).",
 )
 cbrt = elementwise(
     "cbrt",
@@ -113,6 +138,7 @@ cbrt = elementwise(
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(0.3, 4.0),
+    doc="The real cube root.",
 )
 
 
@@ -122,9 +148,21 @@ def _half(x: Atom) -> Atom:
 
 # Trigonometric and hyperbolic functions.
 
-sin = elementwise("sin", np.sin, [lambda x, y: cos(x)], accepts=dtypes.INEXACT, cost=14)
+sin = elementwise(
+    "sin",
+    np.sin,
+    [lambda x, y: cos(x)],
+    accepts=dtypes.INEXACT,
+    cost=14,
+    doc="The sine of radians.",
+)
 cos = elementwise(
-    "cos", np.cos, [lambda x, y: e.neg(sin(x))], accepts=dtypes.INEXACT, cost=14
+    "cos",
+    np.cos,
+    [lambda x, y: e.neg(sin(x))],
+    accepts=dtypes.INEXACT,
+    cost=14,
+    doc="The cosine of radians.",
 )
 tan = elementwise(
     "tan",
@@ -133,6 +171,7 @@ tan = elementwise(
     accepts=dtypes.INEXACT,
     cost=18,
     domain=(-1.2, 1.2),
+    doc="The tangent of radians.",
 )
 asin = elementwise(
     "asin",
@@ -141,6 +180,7 @@ asin = elementwise(
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(-0.9, 0.9),
+    doc="The inverse sine, in [-pi/2, pi/2].",
 )
 acos = elementwise(
     "acos",
@@ -149,6 +189,7 @@ acos = elementwise(
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(-0.9, 0.9),
+    doc="The inverse cosine, in [0, pi].",
 )
 atan = elementwise(
     "atan",
@@ -156,6 +197,7 @@ atan = elementwise(
     [lambda x, y: e.reciprocal(e.add(e.square(x), 1))],
     accepts=dtypes.FLOATS,
     cost=14,
+    doc="The inverse tangent, in [-pi/2, pi/2].",
 )
 atan2 = elementwise(
     "atan2",
@@ -168,12 +210,23 @@ atan2 = elementwise(
     accepts=dtypes.FLOATS,
     cost=18,
     domain=(0.3, 3.0),
+    doc="The angle of the point (second, first), in [-pi, pi].",
 )
 sinh = elementwise(
-    "sinh", np.sinh, [lambda x, y: cosh(x)], accepts=dtypes.INEXACT, cost=14
+    "sinh",
+    np.sinh,
+    [lambda x, y: cosh(x)],
+    accepts=dtypes.INEXACT,
+    cost=14,
+    doc="The hyperbolic sine.",
 )
 cosh = elementwise(
-    "cosh", np.cosh, [lambda x, y: sinh(x)], accepts=dtypes.INEXACT, cost=14
+    "cosh",
+    np.cosh,
+    [lambda x, y: sinh(x)],
+    accepts=dtypes.INEXACT,
+    cost=14,
+    doc="The hyperbolic cosine.",
 )
 tanh = elementwise(
     "tanh",
@@ -181,6 +234,7 @@ tanh = elementwise(
     [lambda x, y: e.add(e.neg(e.square(y)), 1)],
     accepts=dtypes.INEXACT,
     cost=14,
+    doc="The hyperbolic tangent.",
 )
 asinh = elementwise(
     "asinh",
@@ -188,6 +242,7 @@ asinh = elementwise(
     [lambda x, y: rsqrt(e.add(e.square(x), 1))],
     accepts=dtypes.FLOATS,
     cost=18,
+    doc="The inverse hyperbolic sine.",
 )
 acosh = elementwise(
     "acosh",
@@ -196,6 +251,7 @@ acosh = elementwise(
     accepts=dtypes.FLOATS,
     cost=18,
     domain=(1.2, 4.0),
+    doc="The inverse hyperbolic cosine.",
 )
 atanh = elementwise(
     "atanh",
@@ -204,6 +260,7 @@ atanh = elementwise(
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(-0.9, 0.9),
+    doc="The inverse hyperbolic tangent.",
 )
 
 
@@ -244,6 +301,7 @@ erf = elementwise(
     [lambda x, y: _gaussian(x)],
     accepts=dtypes.FLOATS,
     cost=14,
+    doc="The error function.",
 )
 erfc = elementwise(
     "erfc",
@@ -252,6 +310,7 @@ erfc = elementwise(
     accepts=dtypes.FLOATS,
     cost=18,
     tolerance=Tolerance(float32=4e-6, float64=1e-14),
+    doc="1 - erf(x), accurate where erf is near 1.",
 )
 erfinv = elementwise(
     "erfinv",
@@ -261,6 +320,7 @@ erfinv = elementwise(
     cost=20,
     domain=(-0.95, 0.95),
     tolerance=Tolerance(float32=4e-6, float64=1e-13),
+    doc="The inverse of the error function.",
 )
 lgamma = elementwise(
     "lgamma",
@@ -270,6 +330,7 @@ lgamma = elementwise(
     cost=30,
     domain=(0.3, 6.0),
     tolerance=Tolerance(float32=1e-5, float64=1e-13),
+    doc="The logarithm of the gamma function's magnitude.",
 )
 digamma = elementwise(
     "digamma",
@@ -279,6 +340,7 @@ digamma = elementwise(
     cost=30,
     domain=(0.3, 6.0),
     tolerance=Tolerance(float32=1e-5, float64=1e-13),
+    doc="The logarithmic derivative of the gamma function.",
 )
 
 ROWS = (

@@ -602,7 +602,9 @@ stop_gradient = Primitive(
     jvp=ZERO_TANGENT,
     transpose=NOT_LINEAR,
     batch=_along(lambda x, **_: stop_gradient(x)),
-    samples=lambda: [Sample((_sample((3, 4), 23, d),), {}) for d in dtypes.ALL],
+    samples=lambda: [
+        Sample((_sample((3, 4), 23, d),), {}, ()) for d in dtypes.SHORT_NAMES
+    ],
     doc="The operand, as if it were constant to derivatives.",
 )
 

@@ -12,6 +12,7 @@ from arrayfn.primitives.base import (
     LINEAR,
     THROUGH_BODY,
     ZERO_TANGENT,
+    JvpWithOutputs,
     Marker,
     Primitive,
 )
@@ -63,6 +64,10 @@ def push_forward(
             body = equation.params["body"]
             outputs, results = push_forward(builder, body, operands, given)
             values.update(zip(equation.outputs, outputs, strict=True))
+        elif isinstance(row.jvp, JvpWithOutputs):
+            operands = [rename(a, values) for a in equation.inputs]
+            outputs, results = row.jvp.rule(operands, given, **equation.params)
+            values.update(zip(equation.outputs, outputs, strict=True))
         else:
             builder.replay(equation, values)
             results = _apply_rule(equation, row, values, given)
@@ -88,6 +93,7 @@ def _apply_rule(
         )
     primals = [rename(a, values) for a in equation.inputs]
     outputs = [rename(v, values) for v in equation.outputs]
+    assert not isinstance(row.jvp, JvpWithOutputs)
     return row.jvp(primals, outputs, tangents, **equation.params)
 
 
