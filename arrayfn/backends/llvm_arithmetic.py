@@ -74,7 +74,7 @@ class LLVMValue:
         return self._binary("div", other, self)
 
     def __neg__(self) -> LLVMValue:
-        return LLVMValue(self.m, self.m.builder.fneg(self.value), self.dtype)
+        return self.m.negate(self)
 
     def __and__(self, other: Any) -> LLVMValue:
         return self._binary("and_", self, other)
@@ -120,10 +120,10 @@ class LLVMValue:
     def __ge__(self, other: Any) -> LLVMValue:
         return self._compare(">=", other)
 
-    def __eq__(self, other: Any) -> LLVMValue:  # type: ignore[override]
+    def __eq__(self, other: object) -> LLVMValue:  # type: ignore[override]
         return self._compare("==", other)
 
-    def __ne__(self, other: Any) -> LLVMValue:  # type: ignore[override]
+    def __ne__(self, other: object) -> LLVMValue:  # type: ignore[override]
         return self._compare("!=", other)
 
 
@@ -136,7 +136,7 @@ class LLVMArithmetic:
 
     vector_bits = VECTOR_BITS
 
-    def __init__(self, builder: ir.IRBuilder, scope: str, lanes: int = 1) -> None:
+    def __init__(self, builder: Any, scope: str, lanes: int = 1) -> None:
         self.builder, self.scope, self.lanes = builder, scope, lanes
         self._guards = 0
 
@@ -165,6 +165,10 @@ class LLVMArithmetic:
     def wrap(self, value: ir.Value, dtype: str) -> LLVMValue:
         """A value of this arithmetic."""
         return LLVMValue(self, value, dtype)
+
+    def negate(self, x: LLVMValue) -> LLVMValue:
+        """A float with its sign inverted."""
+        return self.wrap(self.builder.fneg(x.value), x.dtype)
 
     def dtype(self, x: LLVMValue) -> str:
         return x.dtype
@@ -280,17 +284,15 @@ class LLVMArithmetic:
 
     def lookup(self, table: Sequence[int], index: LLVMValue) -> LLVMValue:
         pointer = self.builder.gep(
-            self.table_pointer(table),
-            [index.value],
-            source_etype=I64,
+            self.table_pointer(table), [ir.Constant(I64, 0), index.value]
         )
-        return self.wrap(self.builder.load(pointer, typ=I64), "u64")
+        return self.wrap(self.builder.load(pointer), "u64")
 
     def table_pointer(self, table: Sequence[int], space: int = 0) -> ir.Value:
         """A constant array of u64 in the module, in an address space."""
         array = ir.ArrayType(I64, len(table))
         name = f"arrayfn.table.{len(table)}.{hash(tuple(table)) & (2**63 - 1):x}"
-        existing = self.module.globals.get(name)
+        existing: Any = self.module.globals.get(name)
         if existing is None:
             existing = ir.GlobalVariable(self.module, array, name, addrspace=space)
             existing.linkage = "internal"
@@ -401,7 +403,7 @@ def _mark_pure(function: ir.Function) -> None:
 def _keep(module: ir.Module, functions: Sequence[ir.Function]) -> None:
     """Keep functions that only an attribute names until the vectoriser has run."""
     name = "llvm.compiler.used"
-    used = module.globals.get(name)
+    used: Any = module.globals.get(name)
     if used is None:
         used = ir.GlobalVariable(module, ir.ArrayType(ir.PointerType(), 0), name)
         used.linkage, used.section = "appending", "llvm.metadata"

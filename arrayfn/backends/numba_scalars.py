@@ -13,10 +13,10 @@ from typing import Any
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba.core import types as core_types
-from numba.core import typing as core_typing
 from numba.core.datamodel import models as core_models
-from numba.core.datamodel import register_default
+from numba.core.datamodel.registry import register_default
 from numba.core.imputils import builtin_registry
+from numba.core.typing.templates import signature as core_signature
 from numba.extending import typeof_impl as core_typeof_impl
 
 from arrayfn.backends.llvm_arithmetic import VECTOR_BITS, LLVMArithmetic, LLVMValue
@@ -59,8 +59,9 @@ def function_type(types: ModuleType, signature: Any) -> type:
         def get_call_signatures(self) -> tuple[list[Any], bool]:
             return [self.signature], False
 
-        def get_impl_key(self, sig: Any) -> ScalarFunction:
-            return self.function
+        def get_impl_key(self, sig: Any) -> Any:
+            # numba-cuda also reads Numba's own registry: the class tells them apart.
+            return type(self), self.function
 
     return ScalarFunctionType
 
@@ -117,7 +118,7 @@ def register(
         return context.get_dummy_value()
 
     for function, function_kind in known.items():
-        registry.lower(function, *function_kind.signature.args)(
+        registry.lower((kind, function), *function_kind.signature.args)(
             _lowering(function, arithmetic)
         )
 
@@ -139,7 +140,7 @@ class HostArithmetic(LLVMArithmetic):
 
 register(
     core_types,
-    core_typing.signature,
+    core_signature,
     core_typeof_impl,
     register_default,
     core_models.OpaqueModel,

@@ -22,10 +22,3 @@ F32_INF, F32_NEG_INF, F32_NAN = f32("inf"), f32("-inf"), f32("nan")
 F64_INF, F64_NEG_INF, F64_NAN = f64("inf"), f64("-inf"), f64("nan")
 
 globals().update(SCALARS)
-
-__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
-    *("SCALARS", "ScalarFunction", "bool_", "c128", "c64", "f32", "f64"),
-    *("i16", "i32", "i64", "i8", "u16", "u32", "u64", "u8"),
-    *("F32_INF", "F32_NAN", "F32_NEG_INF", "F64_INF", "F64_NAN", "F64_NEG_INF"),
-    *SCALARS,
-]

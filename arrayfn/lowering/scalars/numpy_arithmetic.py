@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -159,10 +158,9 @@ def _split(x: Value) -> tuple[Value, Value]:
     return high, x - high
 
 
-def _load_exact_fma() -> ctypes._CFuncPtr:  # pyright: ignore[reportPrivateUsage]
-    """The C library's fma, which is correctly rounded for all arguments."""
-    library = ctypes.CDLL(ctypes.util.find_library("m") or None)
-    function = library.fma
+def _load_exact_fma() -> Callable[[float, float, float], float]:
+    """The C library's fma (Python is linked to it), exact for all arguments."""
+    function = ctypes.CDLL(None).fma
     function.restype = ctypes.c_double
     function.argtypes = [ctypes.c_double] * 3
     return function
@@ -192,5 +190,5 @@ def _fma_f64(x: Value, y: Value, z: Value) -> Value:
     safe &= result != 0
     if not safe.all():
         x, y, z = (np.broadcast_to(v, safe.shape)[~safe] for v in (x, y, z))
-        result[~safe] = _EXACT_FMA_ARRAY(x, y, z).astype(np.float64)
+        result[~safe] = np.asarray(_EXACT_FMA_ARRAY(x, y, z), np.float64)
     return result

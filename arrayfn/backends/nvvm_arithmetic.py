@@ -1,0 +1,76 @@
+"""Formulas emitted for NVVM, whose dialect of LLVM IR is an old and narrow one.
+
+To have the same bits as elsewhere, NVVM must not contract (``-fma=0``), and divide and
+take square roots exactly (its default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue
+from arrayfn.lowering.scalars.arithmetic import FORMATS, Formula
+from arrayfn.lowering.scalars.rounding import maximum, minimum
+
+
+class NvvmArithmetic(LLVMArithmetic):
+    """``LLVMArithmetic`` for NVVM: a thread branches where it needs a slow formula."""
+
+    def guarded(
+        self, rare: Formula, slow: Formula, common: LLVMValue, *arguments: LLVMValue
+    ) -> LLVMValue:
+        b = self.builder
+        start = b.block
+        condition = rare(self, *arguments).value
+        with b.if_then(condition, likely=False):
+            result = slow(self, *arguments).value
+            end = b.block
+        phi = b.phi(self.type(common.dtype))
+        phi.add_incoming(common.value, start)
+        phi.add_incoming(result, end)
+        return self.wrap(phi, common.dtype)
+
+    def exact_fmod(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        # NVPTX's frem is not exact for large quotients.
+        return self._libdevice("fmod", x, y)
+
+    def negate(self, x: LLVMValue) -> LLVMValue:
+        # NVVM's dialect has no fneg.
+        return self.constant(x.dtype, -0.0) - x
+
+    def abs(self, x: LLVMValue) -> LLVMValue:
+        f = FORMATS[x.dtype]
+        return self.reinterpret(
+            self.reinterpret(x, f.integer) & f.magnitude_mask, x.dtype
+        )
+
+    def rint(self, x: LLVMValue) -> LLVMValue:
+        # NVVM lacks the intrinsic.
+        return self._libdevice("rint", x)
+
+    def _libdevice(self, name: str, *arguments: LLVMValue) -> LLVMValue:
+        dtype = arguments[0].dtype
+        t = self.type(dtype)
+        suffix = "f" if dtype == "f32" else ""
+        function = self.declare(
+            f"__nv_{name}{suffix}", ir.FunctionType(t, [t] * len(arguments))
+        )
+        return self.wrap(
+            self.builder.call(function, [x.value for x in arguments]), dtype
+        )
+
+    def table_pointer(self, table: Sequence[int], space: int = 1) -> ir.Value:
+        generic = super().table_pointer(table, space)
+        array = ir.ArrayType(I64, len(table))
+        return self.builder.addrspacecast(generic, array.as_pointer())
+
+    def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
+        if operation == "add":
+            return x + y
+        if operation == "mul":
+            return x * y
+        formula = {"max": maximum, "min": minimum}[operation]
+        return formula(self, x, self.wrap(self.raw(y, x.dtype), x.dtype))
