@@ -29,6 +29,7 @@ class CpuConfig:
     """Numbers of the hardware that schedules are made from."""
 
     block: int = 4096  # elements of the innermost axis in one item
+    tile: int = 32  # rows and columns of a tile, where operands lie across each other
     column_block: int = 512  # columns in one item
     chunk: int = 16384  # elements of a chunk of a split reduction
     cores: int = 2
@@ -52,9 +53,27 @@ def is_split(nest: Nest) -> bool:
     """Whether partial results of chunks are combined in a second kernel."""
     if nest.stages > 1 or not any(axis.reduced for axis in nest.axes):
         return False
+    if nest.is_in_order:
+        return False
     if shape_of(nest) == "columns":
         return True
     return all(axis.reduced for axis in nest.axes)
+
+
+def crossing_axis(nest: Nest) -> int | None:
+    """The axis along which some operand is contiguous while the innermost is not.
+
+    Such an elementwise nest runs in tiles, so that each line of memory that it touches
+    is used while it is near.
+    """
+    if nest.has_computed_places:
+        return None
+    inner = len(nest.axes) - 1
+    for operand in nest.operands:
+        for axis in range(inner):
+            if abs(operand.strides[axis]) == 1 and abs(operand.strides[inner]) > 1:
+                return axis
+    return None
 
 
 def work_per_element(nest: Nest) -> float:

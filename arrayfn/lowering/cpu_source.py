@@ -15,8 +15,9 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import Var
-from arrayfn.lowering.cpu_schedule import CPU, grain_of, shape_of
+from arrayfn.lowering.cpu_schedule import CPU, crossing_axis, grain_of, shape_of
 from arrayfn.lowering.kernel_ir import (
+    Argument,
     ArrayOperand,
     Compute,
     Constant,
@@ -26,8 +27,10 @@ from arrayfn.lowering.kernel_ir import (
     Reduce,
     Scalar,
     Statement,
+    Step,
     Store,
     Value,
+    uses,
 )
 from arrayfn.lowering.plan import Kernel, Parameter
 
@@ -122,6 +125,7 @@ class _Printer:
     values: dict[str, str] = field(default_factory=dict)
     offsets: dict[int, str] = field(default_factory=dict)
     offset_axes: frozenset[int] = frozenset()
+    staged: dict[int, str] = field(default_factory=dict)
     items: int = 1
     grain: int = 1
     source: str = ""
@@ -203,6 +207,8 @@ class _Printer:
     def scalar(self, scalar: Scalar) -> str:
         if isinstance(scalar, Value):
             return self.name_of(scalar)
+        if isinstance(scalar, Argument):
+            return self.integer(scalar.name, scalar.value)
         return self.constant(scalar)
 
     def constant(self, constant: Constant) -> str:
@@ -268,10 +274,27 @@ class _Printer:
                 self.producers[s.result.name] = s
 
     def element_at(self, operand: int, variables: dict[int, str]) -> str:
+        if operand in self.staged:
+            return self.staged[operand]
         return f"{self.pointer(operand)}[{self.index(operand, variables)}]"
 
+    def place(self, s: Load | Store, variables: dict[int, str]) -> str:
+        """The element that ``s`` loads or stores."""
+        if not s.at:
+            return self.element_at(s.operand, variables)
+        steps = " + ".join(self.step(s.operand, k, step) for k, step in enumerate(s.at))
+        affine = self.index(s.operand, variables)
+        index = steps if affine == "0" else f"{affine} + {steps}"
+        return f"{self.pointer(s.operand)}[{index}]"
+
+    def step(self, operand: int, number: int, step: Step) -> str:
+        if step.stride == 1:
+            return self.name_of(step.index)
+        stride = self.integer(f"{self.pointer(operand)}_step{number}", step.stride)
+        return f"{self.name_of(step.index)} * {stride}"
+
     def load(self, s: Load, variables: dict[int, str]) -> None:
-        text = self.element_at(s.operand, variables)
+        text = self.place(s, variables)
         dtype = self.nest.operands[s.operand].dtype
         self.line(f"{self.name_of(s.result)} = {self.widen(dtype, text)}", None)
 
@@ -316,8 +339,12 @@ class _Printer:
 
     def store(self, s: Store, variables: dict[int, str]) -> None:
         dtype = self.nest.operands[s.operand].dtype
-        place = self.element_at(s.operand, variables)
-        self.line(f"{place} = {self.narrow(dtype, self.scalar(s.value))}")
+        value = self.narrow(dtype, self.scalar(s.value))
+        if s.where is not None:
+            self.open(f"if {self.name_of(s.where)}:")
+        self.line(f"{self.place(s, variables)} = {value}")
+        if s.where is not None:
+            self.close()
 
     def count(self, s: Count, variables: dict[int, str]) -> None:
         text = "0" if s.axis is None else variables[s.axis]
@@ -341,14 +368,14 @@ class _Printer:
         self.stage_bodies: list[list[Statement]] = []
         nest = self.nest
         for stage in range(nest.stages):
-            roots: list[Scalar] = []
-            for s in nest.statements:
-                if isinstance(s, Reduce) and s.stage == stage:
-                    roots.append(s.argument)
-                if isinstance(s, Store) and s.level == "element" and s.stage == stage:
-                    roots.append(s.value)
             needed: set[str] = set()
-            pending = [r.name for r in roots if isinstance(r, Value)]
+            pending = [
+                value.name
+                for s in nest.statements
+                if s.stage == stage
+                and (isinstance(s, Reduce) or _is_element_store(s))
+                for value in uses(s)
+            ]
             while pending:
                 name = pending.pop()
                 s = self.producers[name]
@@ -360,13 +387,13 @@ class _Printer:
                     if keep and s.stage < stage and dear:
                         self.kept.setdefault(name, "")
                         continue
-                    pending += [a.name for a in s.arguments if isinstance(a, Value)]
+                pending += [value.name for value in uses(s)]
             body = [
                 s
                 for s in nest.statements
                 if (isinstance(s, (Load, Compute, Count)) and s.result.name in needed)
                 or (isinstance(s, Reduce) and s.stage == stage)
-                or (isinstance(s, Store) and s.level == "element" and s.stage == stage)
+                or (_is_element_store(s) and s.stage == stage)
             ]
             self.stage_bodies.append(body)
 
@@ -481,6 +508,10 @@ class _Printer:
             self.close()
             return
         inner = len(axes) - 1
+        crossing = crossing_axis(self.nest)
+        if crossing is not None:
+            self.tiles(crossing, inner)
+            return
         variables = self.open_blocks(list(range(inner)), inner, CPU.block)
         self.hoist_offsets(variables)
         self.open(f"for i{inner} in range(start, stop):")
@@ -490,22 +521,74 @@ class _Printer:
         self.close()
         self.close()
 
+    def tiles(self, crossing: int, inner: int) -> None:
+        """Items are square tiles of two axes for each index of the others.
+
+        An operand that is contiguous along the crossing axis is first brought, line by
+        line, into a tile of scratch memory that lies as the loops run.
+        """
+        outer = [k for k in range(inner) if k != crossing]
+        variables = self.open_blocks([*outer, crossing], inner, CPU.tile, CPU.tile)
+        self.hoist_offsets({k: variables[k] for k in outer})
+        across = {crossing: f"i{crossing}", inner: f"i{inner}"}
+        place = f"(i{crossing} - first) * block + i{inner} - start"
+        bounds = {crossing: "first, last", inner: "start, stop"}
+        for operand in self.turned(crossing, inner):
+            tile = f"{self.pointer(operand)}_tile"
+            dtype = self.nest.operands[operand].dtype
+            self.scratch.append(ScratchRow(tile, dtype, CPU.tile * CPU.tile))
+            source = self.element_at(operand, {**variables, **across})
+            for axis in (inner, crossing):
+                self.open(f"for i{axis} in range({bounds[axis]}):")
+            self.line(f"{tile}[{place}] = {source}")
+            self.close()
+            self.close()
+            self.staged[operand] = f"{tile}[{place}]"
+        for axis in (crossing, inner):
+            self.open(f"for i{axis} in range({bounds[axis]}):")
+        for s in self.nest.statements:
+            self.emit(s, {**variables, **across})
+        for _ in range(3):
+            self.close()
+
+    def turned(self, crossing: int, inner: int) -> list[int]:
+        """The operands read that are contiguous along ``crossing``."""
+        return [
+            k
+            for k, operand in enumerate(self.nest.operands)
+            if not operand.written
+            and abs(operand.strides[crossing]) == 1
+            and abs(operand.strides[inner]) > 1
+        ]
+
     def open_blocks(
-        self, outer: Sequence[int], inner: int, size: int
+        self, outer: Sequence[int], inner: int, size: int, rows: int = 1
     ) -> dict[int, str]:
-        """Items are blocks of axis ``inner`` for each index of the ``outer`` axes."""
+        """Items are blocks of axis ``inner`` for each index of the ``outer`` axes.
+
+        With ``rows`` the last outer axis is cut too: an item has that many indices of
+        it, from ``first`` to ``last``.
+        """
+        extents = [self.nest.axes[k].extent for k in outer]
+        if rows > 1:
+            extents[-1] = -(-extents[-1] // rows)
         extent = self.nest.axes[inner].extent
-        block = min(size, max(1, extent))
-        blocks = -(-extent // block)
-        self.items = math.prod(self.nest.axes[k].extent for k in outer) * blocks
-        self.grain = grain_of(self.nest, block)
+        self.items = math.prod(extents) * -(-extent // size)
+        self.grain = grain_of(self.nest, min(size, max(1, extent)) * rows)
         self.open("for item in range(begin, end):")
         n = self.extent(inner)
         name = self.integer("block", size)
         self.line(f"blocks = (n{inner} + {name} - 1) // {name}")
         self.line(f"start = item % blocks * {name}")
         self.line(f"stop = {self.use('min_i64')}(start + {name}, {n})")
-        return self.decompose("item // blocks", outer)
+        if rows == 1:
+            return self.decompose("item // blocks", outer)
+        last = self.extent(outer[-1])
+        self.line("tile = item // blocks")
+        self.line(f"tiles = ({last} + {name} - 1) // {name}")
+        self.line(f"first = tile % tiles * {name}")
+        self.line(f"last = {self.use('min_i64')}(first + {name}, {last})")
+        return self.decompose("tile // tiles", outer[:-1])
 
     def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
         """Loop variables of ``axes`` from a flat index over them."""
@@ -734,7 +817,7 @@ class _Printer:
     ) -> None:
         local: set[str] = set()
         for s in self.outer_statements(stage):
-            for value in _operands(s):
+            for value in uses(s):
                 self.fetch(value, local, variables, column)
             self.emit(s, variables)
             if isinstance(s, (Load, Compute, Count)):
@@ -775,7 +858,7 @@ class _Printer:
         within[inner] = column
         local: set[str] = set()
         for s in self.stage_bodies[stage]:
-            for value in _operands(s):
+            for value in uses(s):
                 self.fetch(value, local, within, column)
             if isinstance(s, Reduce):
                 have = self.column_value(s.result, column)
@@ -835,14 +918,8 @@ class _Printer:
         return " ".join([*parts, "Items begin to end."])
 
 
-def _operands(s: Statement) -> list[Value]:
-    if isinstance(s, Compute):
-        return [a for a in s.arguments if isinstance(a, Value)]
-    if isinstance(s, Store):
-        return [s.value] if isinstance(s.value, Value) else []
-    if isinstance(s, Reduce):
-        return [s.argument] if isinstance(s.argument, Value) else []
-    return []
+def _is_element_store(s: Statement) -> bool:
+    return isinstance(s, Store) and s.level == "element"
 
 
 def chunk_size(extent: int, per_index: int) -> int:

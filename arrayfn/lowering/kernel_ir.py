@@ -54,18 +54,38 @@ class Constant:
     dtype: DType
 
 
-Scalar = Value | Constant
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An integer argument of the kernel (an extent, say), so no part of its source."""
+
+    name: str
+    value: int
+
+
+Scalar = Value | Constant | Argument
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``index * stride`` elements: how far a computed place lies from the affine one."""
+
+    index: Value
+    stride: int
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``result = operand[...]``, widened to its compute dtype."""
+    """``result = operand[...]``, widened to its compute dtype.
+
+    ``at`` moves the place by computed steps, which must lead to an element.
+    """
 
     result: Value
     operand: int
     level: Level
     stage: int
     source: SourceLocation | None = None
+    at: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +126,36 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """``operand[...] = value``, narrowed to its dtype."""
+    """``operand[...] = value``, narrowed to its dtype; only where ``where`` is true.
+
+    ``at`` moves the place by computed steps, which must lead to an element if the store
+    happens. ``value`` may be what a Reduce of this stage has come to: a scan.
+    """
 
     operand: int
     value: Scalar
     level: Level
     stage: int
     source: SourceLocation | None = None
+    at: tuple[Step, ...] = ()
+    where: Value | None = None
 
 
 Statement = Load | Compute | Count | Reduce | Store
+
+
+def uses(statement: Statement) -> list[Value]:
+    """The values that ``statement`` needs."""
+    scalars: list[Scalar | None] = []
+    if isinstance(statement, Compute):
+        scalars += statement.arguments
+    elif isinstance(statement, Reduce):
+        scalars.append(statement.argument)
+    elif isinstance(statement, Store):
+        scalars += [statement.value, statement.where]
+    if isinstance(statement, (Load, Store)):
+        scalars += [step.index for step in statement.at]
+    return [s for s in scalars if isinstance(s, Value)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +167,25 @@ class Nest:
     statements: tuple[Statement, ...]
     primitives: tuple[str, ...]
     reason: str
+
+    @property
+    def has_computed_places(self) -> bool:
+        """Whether some load or store goes where indices say (gather, scatter)."""
+        accesses = (s for s in self.statements if isinstance(s, (Load, Store)))
+        return any(s.at for s in accesses)
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the reduced axes must run in order, whole: scans and scatters do.
+
+        The reductions of other nests may be split and combined in another order.
+        """
+        accumulated = {s.result for s in self.statements if isinstance(s, Reduce)}
+        return any(
+            s.level == "element" and (bool(s.at) or s.value in accumulated)
+            for s in self.statements
+            if isinstance(s, Store)
+        )
 
     @property
     def stages(self) -> int:
