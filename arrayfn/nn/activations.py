@@ -1,0 +1,132 @@
+"""Activation functions, elementwise."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.transcendental import tanh
+from arrayfn.primitives import special
+
+_SQRT_TWO_OVER_PI = math.sqrt(2.0 / math.pi)
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+
+def relu(x: ArrayLike, /) -> Array:
+    """x where it is positive, else 0; the derivative at 0 is 0."""
+    return anp.where(anp.less_equal(x, 0), 0, x)
+
+
+def relu6(x: ArrayLike, /) -> Array:
+    """x limited to [0, 6]."""
+    return anp.minimum(relu(x), 6)
+
+
+def leaky_relu(x: ArrayLike, /, negative_slope: ArrayLike = 0.01) -> Array:
+    """x where it is not negative, else ``negative_slope * x``."""
+    return anp.where(anp.greater_equal(x, 0), x, anp.multiply(x, negative_slope))
+
+
+def elu(x: ArrayLike, /, alpha: ArrayLike = 1.0) -> Array:
+    """x where it is positive, else ``alpha * (exp(x) - 1)``."""
+    positive = anp.greater(x, 0)
+    # Where x is positive exp(x) may overflow, and its derivative would be inf * 0.
+    below = anp.where(positive, 0, x)
+    return anp.where(positive, x, anp.multiply(alpha, anp.expm1(below)))
+
+
+def celu(x: ArrayLike, /, alpha: ArrayLike = 1.0) -> Array:
+    """x where it is positive, else ``alpha * (exp(x / alpha) - 1)``."""
+    below = anp.divide(anp.where(anp.greater(x, 0), 0, x), alpha)
+    return anp.where(anp.greater(x, 0), x, anp.multiply(alpha, anp.expm1(below)))
+
+
+def selu(x: ArrayLike, /) -> Array:
+    """``elu`` scaled so that means and variances persist (Klambauer et al., 2017)."""
+    return anp.multiply(_SELU_SCALE, elu(x, _SELU_ALPHA))
+
+
+def gelu(x: ArrayLike, /, approximate: bool = True) -> Array:
+    """x times the normal distribution function of x (Hendrycks and Gimpel, 2016).
+
+    With ``approximate``, by their formula with tanh.
+    """
+    x = _floating("gelu", x)
+    if approximate:
+        cubic = anp.add(x, anp.multiply(0.044715, anp.power(x, 3)))
+        curve = anp.add(1.0, anp.tanh(anp.multiply(_SQRT_TWO_OVER_PI, cubic)))
+        return anp.multiply(anp.multiply(0.5, x), curve)
+    tail = ops.floating(special.erfc, "gelu", anp.multiply(x, -math.sqrt(0.5)))
+    return anp.multiply(anp.multiply(0.5, x), tail)
+
+
+def sigmoid(x: ArrayLike, /) -> Array:
+    """1 / (1 + exp(-x)), without overflow."""
+    return ops.floating(special.logistic, "sigmoid", x)
+
+
+def log_sigmoid(x: ArrayLike, /) -> Array:
+    """The logarithm of ``sigmoid``, accurate far from 0."""
+    return anp.negative(softplus(anp.negative(x)))
+
+
+def silu(x: ArrayLike, /) -> Array:
+    """x times sigmoid(x)."""
+    return anp.multiply(x, sigmoid(x))
+
+
+swish = silu
+
+
+def softplus(x: ArrayLike, /) -> Array:
+    """log(1 + exp(x)), without overflow."""
+    return anp.logaddexp(x, 0.0)
+
+
+def soft_sign(x: ArrayLike, /) -> Array:
+    """x / (1 + abs(x))."""
+    return anp.divide(x, anp.add(1.0, anp.absolute(x)))
+
+
+def hard_tanh(x: ArrayLike, /) -> Array:
+    """x limited to [-1, 1]."""
+    return anp.clip(x, -1, 1)
+
+
+def hard_sigmoid(x: ArrayLike, /) -> Array:
+    """(x + 3) / 6 limited to [0, 1]."""
+    return anp.divide(relu6(anp.add(x, 3.0)), 6.0)
+
+
+def hard_swish(x: ArrayLike, /) -> Array:
+    """x times hard_sigmoid(x)."""
+    return anp.multiply(x, hard_sigmoid(x))
+
+
+def _floating(name: str, x: ArrayLike) -> ArrayLike:
+    dtype = ops.type_of_operand(name, x).dtype
+    return ops.convert(x, ops.floating_dtype(dtype))
+
+
+__all__ = [
+    "celu",
+    "elu",
+    "gelu",
+    "hard_sigmoid",
+    "hard_swish",
+    "hard_tanh",
+    "leaky_relu",
+    "log_sigmoid",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softplus",
+    "swish",
+    "tanh",
+]
