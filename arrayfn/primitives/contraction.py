@@ -40,10 +40,18 @@ def _types(
     x: ArrayType, y: ArrayType, *, contract: AxesPair, batch: AxesPair
 ) -> ArrayType:
     families.common_dtype("dot_general", (x, y), dtypes.ALL - {dtypes.bool_})
+    for operand, axes in (
+        (x, (*contract[0], *batch[0])),
+        (y, (*contract[1], *batch[1])),
+    ):
+        if len(set(axes)) != len(axes) or any(not 0 <= a < operand.ndim for a in axes):
+            raise ShapeError(f"dot_general cannot take axes {axes} of {operand}")
     for left, right, word in (
         (contract[0], contract[1], "contracted"),
         (batch[0], batch[1], "batched"),
     ):
+        if len(left) != len(right):
+            raise ShapeError(f"dot_general: {word} axes do not pair: {left}, {right}")
         for a, b in zip(left, right, strict=True):
             if x.shape[a] != y.shape[b]:
                 raise ShapeError(

@@ -16,7 +16,7 @@ import pytest
 from arrayfn import dtypes
 from arrayfn.builder import current_builder
 from arrayfn.errors import DifferentiationError
-from arrayfn.ir import ArrayType, Program, type_of
+from arrayfn.ir import Program, type_of
 from arrayfn.ir_text import format_program, parse_program
 from arrayfn.primitives.base import (
     LINEAR,
@@ -331,22 +331,3 @@ def test_the_derivative_of_a_mapped_row_agrees_with_finite_differences(
     arguments = [np.stack(variants(x)) for x in case.arguments]
     forward = case.row.name != "custom_vjp"
     check_derivatives(mapped, arguments, case.wrt(), forward=forward)
-
-
-# Refusals of what does not fit: see test_refusals.
-
-
-def test_samples_cover_every_dtype_that_a_row_takes() -> None:
-    for row in ROWS:
-        if row.family != "elementwise":
-            continue
-        sampled = {np.asarray(s.inputs[-1]).dtype for s in row.samples()}
-        for dtype in dtypes.ALL - sampled:
-            arity = len(next(iter(row.samples())).inputs)
-            types = [ArrayType((2,), dtype)] * arity
-            if row.name == "select":
-                types[0] = ArrayType((2,), dtypes.bool_)
-            with pytest.raises(
-                TypeError, match=rf"{row.name}.*{dtypes.short_name(dtype)}"
-            ):
-                row.types(*types)
