@@ -25,7 +25,7 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
-from arrayfn.lowering.reads import Read, identity_read
+from arrayfn.passes.reads import Read, identity_read
 from arrayfn.primitives.base import Convert, Primitive, Reduction, Template, View
 from arrayfn.primitives.base import Scalar as ScalarForm
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.gemm_tiles import PROVIDERS
-from arrayfn.lowering.reads import Read
+from arrayfn.passes.reads import Read
 from arrayfn.primitives.contraction import free_axes
 
 

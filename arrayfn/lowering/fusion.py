@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.lowering.reads import Read, affine_view, resolve_reads
+from arrayfn.passes.reads import Read, affine_view, resolve_reads
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
     Convert,

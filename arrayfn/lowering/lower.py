@@ -14,9 +14,13 @@ from arrayfn.lowering import templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import as_gemm
-from arrayfn.lowering.cpu_schedule import is_split, shape_of
-from arrayfn.lowering.cpu_source import Partial, ScheduledKernel, chunk_size, print_kernel
-from arrayfn.lowering.cpu_schedule import CPU
+from arrayfn.lowering.cpu_schedule import CPU, is_split, shape_of
+from arrayfn.lowering.cpu_source import (
+    Partial,
+    ScheduledKernel,
+    chunk_size,
+    print_kernel,
+)
 from arrayfn.lowering.fusion import FusedGroup, fuse
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_parameters, gemm_tiles
 from arrayfn.lowering.kernel_ir import ArrayOperand, Axis, Load, Nest, Reduce, Value
@@ -31,8 +35,8 @@ from arrayfn.lowering.plan import (
     LibraryKernel,
     ScratchArgument,
 )
-from arrayfn.lowering.reads import resolve_reads
 from arrayfn.passes.pipeline import run_passes
+from arrayfn.passes.reads import resolve_reads
 from arrayfn.primitives.base import Contraction, Primitive, Template, View
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from arrayfn.errors import BackendError
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.cpu_source import ScheduledKernel
-from arrayfn.lowering.reads import Read
+from arrayfn.passes.reads import Read
 
 
 def instantiate(

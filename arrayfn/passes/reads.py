@@ -76,17 +76,22 @@ def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
     return row.kernel.axes(equation.inputs[0].type, **equation.params)
 
 
+def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:
+    """Add how the outputs of ``equation`` are read, given how its operands are."""
+    view = affine_view(equation)
+    if view is None:
+        reads.update((v, identity_read(v)) for v in equation.outputs)
+        return
+    source: Atom = equation.inputs[0]
+    assert isinstance(source, Var)
+    reads[equation.outputs[0]] = compose(view, reads[source])
+
+
 def resolve_reads(program: Program) -> dict[Var, Read]:
     """For each Var of ``program``, the base it is read from, and how."""
     reads: dict[Var, Read] = {
         v: identity_read(v) for v in (*program.inputs, *program.constants)
     }
     for equation in program.equations:
-        view = affine_view(equation)
-        if view is None:
-            reads.update((v, identity_read(v)) for v in equation.outputs)
-        else:
-            source: Atom = equation.inputs[0]
-            assert isinstance(source, Var)
-            reads[equation.outputs[0]] = compose(view, reads[source])
+        record_reads(equation, reads)
     return reads
