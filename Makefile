@@ -6,7 +6,7 @@
 #   make format      rewrite files in the house format
 #   make bench       compare with JAX         (make bench ARGS="softmax --json out.json")
 #   make docs        build the documentation into site/
-#   make notebooks   execute the notebooks
+#   make notebooks   execute the notebooks    (make notebooks ARGS=--write stores outputs)
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
@@ -54,7 +54,7 @@ docs: $(call installed,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 notebooks: $(call installed,notebooks)
-	$(BIN)/jupyter execute $(ARGS) $(wildcard notebooks/*.ipynb)
+	$(BIN)/python notebooks/execute.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache
