@@ -1,68 +1,133 @@
 """Layouts: which values are views, and where a copy must be made. Copies are equations.
 
-After it: the operand of a reshape that is no view, and each output, is a row-major
-array of its own, made by ``relayout`` where it was not one. Layout tags say what views
-are.
+After it there is a ``relayout`` wherever a copy is made, and none is needed elsewhere:
+
+* the operand of a reshape that is no affine view lies row-major;
+* each operand of a dot_general is a matrix to BLAS as it lies;
+* the operand that a kernel writes in place is an array of its own, used nowhere else;
+* each output is a row-major array of its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.ir import Atom, Program, Var
-from arrayfn.primitives import views
-from arrayfn.primitives.base import Primitive, View
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.layout import RowMajor, from_strides
+from arrayfn.passes.matrices import as_matrix
+from arrayfn.passes.reads import Read, identity_read, record_reads
+from arrayfn.primitives import contraction, views
+from arrayfn.primitives.base import Contraction, Primitive, Template, View
 
 
 def assign_layouts(program: Program) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation."""
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = [builder.input(t) for t in program.input_types]
-        environment = builder.bind_inputs(program, inputs)
-        borrowed: set[Atom] = {*inputs, *(environment[c] for c in program.constants)}
-        viewed: set[Atom] = {x for x in borrowed if str(x.type.layout) != "C"}
-        aliases: set[Atom] = set()
-        for equation in program.equations:
-            builder.source = equation.source
-            if equation.primitive is views.reshape and not _is_affine(equation):
-                (operand,) = (rename(a, environment) for a in equation.inputs)
-                if operand in viewed:
-                    environment[equation.inputs[0]] = views.relayout(  # type: ignore[index]
-                        operand, layout="C"
-                    )
-            builder.replay(equation, environment)
-            result = environment[equation.outputs[0]]
-            if _is_view(equation.primitive):
-                if equation.primitive is views.reshape and not _is_affine(equation):
-                    aliases.add(result)
-                else:
-                    viewed.add(result)
-        taken: set[Atom] = set()
-        outputs: list[Atom] = []
-        for atom in program.outputs:
-            value = rename(atom, environment)
-            owned = (
-                isinstance(value, Var)
-                and value not in borrowed
-                and value not in viewed
-                and value not in aliases
-                and value not in taken
-            )
-            if not owned:
-                value = views.relayout(value, layout="C")
-            taken.add(value)
-            outputs.append(value)
-    return builder.build(outputs)
+    return _Assignment(program).run()
 
 
-def _is_view(primitive: object) -> bool:
-    return (
-        isinstance(primitive, Primitive)
-        and isinstance(primitive.kernel, View)
-        and primitive is not views.relayout
-    )
+class _Assignment:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.builder = ProgramBuilder(program.name)
+        self.environment: dict[Var, Atom] = {}
+        self.reads: dict[Var, Read] = {}
+        self.known = 0
+        self.owned: set[Atom] = set()
+        self.uses = Counter(
+            atom
+            for atoms in (*(eq.inputs for eq in program.equations), program.outputs)
+            for atom in atoms
+            if isinstance(atom, Var)
+        )
+
+    def run(self) -> Program:
+        program = self.program
+        with self.builder as builder:
+            inputs = [builder.input(t) for t in program.input_types]
+            self.environment = builder.bind_inputs(program, inputs)
+            borrowed = (*inputs, *(self.environment[c] for c in program.constants))
+            self.reads.update((v, identity_read(v)) for v in borrowed)
+            for equation in program.equations:
+                builder.source = equation.source
+                self.equation(equation)
+            outputs: list[Atom] = []
+            for atom in program.outputs:
+                value = rename(atom, self.environment)
+                if value not in self.owned:
+                    value = views.relayout(value, layout="C")
+                self.owned.discard(value)
+                outputs.append(value)
+            return builder.build(outputs)
+
+    def equation(self, equation: Equation) -> None:
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        operands = [rename(a, self.environment) for a in equation.inputs]
+        params = equation.params
+        is_view = isinstance(row.kernel, View) and row is not views.relayout
+        if row is views.reshape and not _is_affine(equation):
+            operands = [self.row_major(x) for x in operands]
+        elif isinstance(row.kernel, Contraction):
+            operands, params = self.matrices(operands, equation)
+        elif isinstance(row.kernel, Template) and row.kernel.in_place:
+            target = equation.inputs[0]
+            if operands[0] not in self.owned or self.uses[target] > 1:
+                operands[0] = views.relayout(operands[0], layout="C")
+        outputs = self.builder.emit(row, operands, params)
+        self.environment.update(zip(equation.outputs, outputs, strict=True))
+        if not is_view:
+            self.owned.update(outputs)
+        self.record()
+
+    def record(self) -> None:
+        """Bring ``reads`` up to the last equation."""
+        for equation in self.builder.equations[self.known :]:
+            record_reads(equation, self.reads)
+        self.known = len(self.builder.equations)
+
+    def row_major(self, x: Atom) -> Atom:
+        """``x``, or a copy of it if it does not lie so from its base's begin on."""
+        if isinstance(x, Var):
+            read = self.reads[x]
+            base = read.base.type
+            strides = base.layout.strides(base.shape)
+            layout = from_strides(x.type.shape, read.strides(strides, x.type.ndim))
+            if layout == RowMajor() and read.offset(strides) == 0:
+                return x
+        return views.relayout(x, layout="C")
+
+    def matrices(
+        self, operands: Sequence[Atom], equation: Equation
+    ) -> tuple[list[Atom], dict[str, contraction.AxesPair]]:
+        """Operands of a dot_general that BLAS can read, and its axes for them."""
+        results: list[Atom] = []
+        pairs = [
+            (equation.params["contract"][k], equation.params["batch"][k]) for k in (0, 1)
+        ]
+        for side, operand in enumerate(operands):
+            assert isinstance(operand, Var)
+            contract, batch = pairs[side]
+            free = contraction.free_axes(operand.type.ndim, contract, batch)
+            groups = (free, contract) if side == 0 else (contract, free)
+            if as_matrix(operand.type, self.reads[operand], batch, *groups) is None:
+                order = (*batch, *groups[0], *groups[1])
+                turned = views.transpose(operand, permutation=order)
+                operand = views.relayout(turned, layout="C")
+                place = [order.index(axis) for axis in range(len(order))]
+                pairs[side] = (
+                    tuple(place[axis] for axis in contract),
+                    tuple(place[axis] for axis in batch),
+                )
+                self.record()
+            results.append(operand)
+        (left, left_batch), (right, right_batch) = pairs
+        return results, {"contract": (left, right), "batch": (left_batch, right_batch)}
 
 
-def _is_affine(equation: object) -> bool:
-    row = equation.primitive  # type: ignore[attr-defined]
-    return row.kernel.axes(equation.inputs[0].type, **equation.params) is not None  # type: ignore[attr-defined]
+def _is_affine(equation: Equation) -> bool:
+    row = equation.primitive
+    assert isinstance(row, Primitive) and isinstance(row.kernel, View)
+    return row.kernel.axes(equation.inputs[0].type, **equation.params) is not None
+

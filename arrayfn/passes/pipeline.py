@@ -8,6 +8,7 @@ from typing import Final
 from arrayfn.ir import Program
 from arrayfn.passes.cse import cse
 from arrayfn.passes.dce import dce
+from arrayfn.passes.expand import expand
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.passes.layout_assignment import assign_layouts
 from arrayfn.passes.simplify import simplify
@@ -16,6 +17,7 @@ Pass = Callable[[Program], Program]
 
 PIPELINE: Final[tuple[Pass, ...]] = (
     inline_calls,
+    expand,
     simplify,
     cse,
     simplify,

@@ -122,9 +122,21 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A primitive with kernels of its own in ``lowering.templates``, by this name."""
+    """A primitive with kernels of its own in ``lowering.templates``, by this name.
+
+    With ``in_place`` they write into the memory of the first operand, which becomes the
+    output's: the layout pass copies an operand that is needed otherwise.
+    """
 
     name: str
+    in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A primitive that is computed as others: ``expand(*operands, **params)``."""
+
+    expand: Callable[..., Atom]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +149,9 @@ class Body:
     """A primitive that means what the Program ``params["body"]`` computes."""
 
 
-KernelForm = Scalar | Convert | View | Reduction | Template | Contraction | Body
+KernelForm = (
+    Scalar | Convert | View | Reduction | Template | Composition | Contraction | Body
+)
 
 
 @dataclass(frozen=True, slots=True)

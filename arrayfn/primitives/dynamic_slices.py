@@ -219,7 +219,7 @@ dynamic_update_slice = Primitive(
     family="indexing",
     types=_update_types,
     reference=_update_reference,
-    kernel=Template("dynamic_update_slice"),
+    kernel=Template("dynamic_update_slice", in_place=True),
     jvp=_update_jvp,
     transpose=_update_transpose,
     batch=_update_batch,

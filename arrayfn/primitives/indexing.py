@@ -366,7 +366,7 @@ def _scatter_row(
         family="indexing",
         types=_scatter_types(name, allowed),
         reference=_scatter_reference(combine),
-        kernel=Template(name),
+        kernel=Template(name, in_place=True),
         jvp=jvp,
         transpose=transpose,
         batch=_scatter_batch(lambda: row),

@@ -22,6 +22,7 @@ from arrayfn.primitives.base import (
     NOT_LINEAR,
     ZERO_TANGENT,
     Array,
+    Composition,
     Dim,
     Linear,
     Marker,
@@ -29,7 +30,6 @@ from arrayfn.primitives.base import (
     Primitive,
     Reduction,
     Sample,
-    Template,
     Tolerance,
 )
 
@@ -258,7 +258,28 @@ reduce_or = _reduction(
 # Positions of extrema.
 
 
-def _arg_row(name: str, reference: Callable[..., Any]) -> Primitive:
+def _first_position(extremum: Primitive) -> Callable[..., Atom]:
+    """The least position of what equals the extremum, or is NaN."""
+
+    def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
+        if x.type.dtype == dtypes.bool_:
+            x = conversion.convert(x, dtypes.uint8)
+        y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
+        found = e.eq(x, y)
+        if x.type.dtype in dtypes.FLOATS:
+            found = e.bitwise_or(found, e.isnan(x))
+        count = dtypes.int32 if x.type.shape[axis] < 2**31 else dtypes.int64
+        position = views.iota(shape=x.type.shape, axis=axis, dtype=count)
+        nowhere = conversion.literal(np.iinfo(count).max, count)
+        first = reduce_min(e.select(found, position, nowhere), axes=(axis,))
+        return conversion.convert(first, dtype)
+
+    return expand
+
+
+def _arg_row(
+    name: str, reference: Callable[..., Any], extremum: Primitive
+) -> Primitive:
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
         if x.dtype in dtypes.COMPLEX:
             raise DTypeError(f"{name} is not defined for {x}")
@@ -286,7 +307,7 @@ def _arg_row(name: str, reference: Callable[..., Any]) -> Primitive:
         family="reduction",
         types=types,
         reference=lambda x, axis, dtype: np.asarray(reference(x, axis)).astype(dtype),
-        kernel=Template(name),
+        kernel=Composition(_first_position(extremum)),
         jvp=no_derivative,
         transpose=NOT_LINEAR,
         batch=batch,
@@ -296,8 +317,8 @@ def _arg_row(name: str, reference: Callable[..., Any]) -> Primitive:
     return row
 
 
-argmax = _arg_row("argmax", np.argmax)
-argmin = _arg_row("argmin", np.argmin)
+argmax = _arg_row("argmax", np.argmax, reduce_max)
+argmin = _arg_row("argmin", np.argmin, reduce_min)
 
 ROWS = (
     reduce_sum,

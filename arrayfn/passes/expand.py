@@ -1,0 +1,79 @@
+"""Primitives that have no kernels, as those that have: positions, integer products.
+
+After it: no equation's row is a Composition; a dot_general is of a dtype that BLAS has,
+of arrays, and contracts something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Literal, Program
+from arrayfn.primitives import contraction, conversion, reductions, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Composition, Contraction, Primitive
+
+
+def expand(program: Program) -> Program:
+    """``program`` with every equation expanded that has no kernel as it stands."""
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = [builder.input(t) for t in program.input_types]
+        environment = builder.bind_inputs(program, inputs)
+        for equation in program.equations:
+            builder.source = equation.source
+            operands = [rename(a, environment) for a in equation.inputs]
+            row = equation.primitive
+            assert isinstance(row, Primitive)
+            result: Atom | None = None
+            if isinstance(row.kernel, Composition):
+                result = row.kernel.expand(*operands, **equation.params)
+            elif isinstance(row.kernel, Contraction):
+                result = _product(operands, equation)
+            if result is None:
+                builder.replay(equation, environment)
+            else:
+                environment[equation.outputs[0]] = result
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _product(operands: Sequence[Atom], equation: Equation) -> Atom | None:
+    """A dot_general that is no GEMM, as something else; None if it is one."""
+    x, y = operands
+    contract: contraction.AxesPair = equation.params["contract"]
+    batch: contraction.AxesPair = equation.params["batch"]
+    if isinstance(x, Literal) or isinstance(y, Literal):
+        return e.mul(x, y)
+    if 0 in (x.type.shape[axis] for axis in contract[0]):
+        return views.broadcast_literal(0, equation.outputs[0].type)
+    if x.type.dtype in dtypes.HALVES:
+        wide = [conversion.convert(v, dtypes.float32) for v in operands]
+        product = contraction.dot_general(*wide, contract=contract, batch=batch)
+        return conversion.convert(product, x.type.dtype)
+    if x.type.dtype in dtypes.INTEGERS:
+        return _sum_of_products(x, y, contract, batch)
+    return None
+
+
+def _sum_of_products(
+    x: Atom, y: Atom, contract: contraction.AxesPair, batch: contraction.AxesPair
+) -> Atom:
+    """A dot_general as a broadcast product and a sum over the contracted axes."""
+    left = contraction.free_axes(x.type.ndim, contract[0], batch[0])
+    right = contraction.free_axes(y.type.ndim, contract[1], batch[1])
+    x = views.transpose(x, permutation=(*batch[0], *left, *contract[0]))
+    y = views.transpose(y, permutation=(*batch[1], *right, *contract[1]))
+    shared, summed = len(batch[0]), len(contract[0])
+    kept = shared + len(left) + len(right)
+    shape = (*x.type.shape[: shared + len(left)], *y.type.shape[shared:])
+    first = (*range(shared + len(left)), *range(kept, kept + summed))
+    second = (*range(shared), *range(shared + len(left), kept + summed))
+    product = e.mul(
+        views.broadcast_in_dim(x, shape=shape, axes=first),
+        views.broadcast_in_dim(y, shape=shape, axes=second),
+    )
+    if not summed:
+        return product
+    return reductions.reduce_sum(product, axes=tuple(range(kept, kept + summed)))

@@ -1,0 +1,66 @@
+"""Which arrays are matrices to BLAS as they lie: one unit stride, one leading one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arrayfn.ir import ArrayType, Var
+from arrayfn.passes.reads import Read
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One operand as BLAS sees it: stored ``rows`` apart by ``leading`` elements.
+
+    ``transposed`` says that the stored rows run along the contracted or column axis.
+    """
+
+    base: Var
+    offset: int
+    leading: int
+    transposed: bool
+    batch_stride: int
+
+
+def as_matrix(
+    type: ArrayType,
+    read: Read,
+    batch: Sequence[int],
+    rows: Sequence[int],
+    columns: Sequence[int],
+) -> Matrix | None:
+    """The operand as a (batched) matrix of ``rows`` by ``columns``, if it lies so."""
+    base = read.base.type
+    base_strides = base.layout.strides(base.shape)
+    strides = read.strides(base_strides, type.ndim)
+
+    def merged(axes: Sequence[int]) -> tuple[int, int] | None:
+        """Extent and stride of ``axes`` taken as one; None if they do not merge."""
+        extent, stride = 1, 0
+        for axis in reversed(axes):
+            n = type.shape[axis]
+            if n == 1:
+                continue
+            if extent == 1:
+                extent, stride = n, strides[axis]
+            elif strides[axis] == extent * stride:
+                extent *= n
+            else:
+                return None
+        return extent, stride
+
+    groups = [merged(batch), merged(rows), merged(columns)]
+    if any(g is None for g in groups):
+        return None
+    (_, batch_stride), (m, row_stride), (k, column_stride) = groups  # type: ignore[misc]
+    if batch_stride < 0 or row_stride < 0 or column_stride < 0:
+        return None
+    offset = read.offset(base_strides)
+    if (column_stride == 1 or k == 1) and (row_stride >= k or m == 1):
+        leading = row_stride if m > 1 else max(k, 1)
+        return Matrix(read.base, offset, max(leading, 1), False, batch_stride)
+    if (row_stride == 1 or m == 1) and (column_stride >= m or k == 1):
+        leading = column_stride if k > 1 else max(m, 1)
+        return Matrix(read.base, offset, max(leading, 1), True, batch_stride)
+    return None
