@@ -28,6 +28,8 @@ AxisIds = tuple[int | None, ...]
 MAX_STATEMENTS = 160
 MAX_ARRAYS = 40
 SIBLING_WINDOW = 24
+CLONE_COST = 8  # what may be computed again rather than stored and read back
+CLONE_ARRAYS = 2  # full-size arrays it may be computed from
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ class _Fuser:
         self.made_in: dict[Var, int] = {}
         self.read_in: dict[Var, list[int]] = {}
         self.sources: dict[Var, Equation] = {}
+        self.makers = {v: eq for eq in program.equations for v in eq.outputs}
+        self.outputs = {a for a in program.outputs if isinstance(a, Var)}
+        self.clonable: dict[Var, list[Var] | None] = {}
         self.count = 0
 
     def run(self) -> tuple[Unit, ...]:
@@ -132,11 +137,7 @@ class _Fuser:
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 read = self.reads[atom]
-                plain = all(
-                    m.scale == 1 and m.offset == 0 and (m.axis is not None or n == 1)
-                    for m, n in zip(read.axes, read.base.type.shape, strict=True)
-                )
-                if not (only_odd and plain):
+                if not (only_odd and self.is_plain(read)):
                     self.place_source(read.base)
 
     def place_source(self, var: Var) -> None:
@@ -155,7 +156,9 @@ class _Fuser:
         """Record that ``equation`` is now in ``group``: what it makes and needs."""
         for var in equation.outputs:
             self.made_in[var] = group.number
-        for base in self.bases(equation):
+        bases = self.bases(equation)
+        bases += [self.reads[atom].base for atom in group.arrays]
+        for base in bases:
             number = self.made_in.get(base)
             if number != group.number:
                 self.read_in.setdefault(base, []).append(group.number)
@@ -179,9 +182,11 @@ class _Fuser:
         """Whether an operand is made, after ``group``, by another unit."""
         bit = 1 << group.number
         for base in self.bases(equation):
-            number = self.made_in.get(base)
-            if number is not None and number != group.number:
-                if self.groups[number].before & bit:
+            if base in group.maps:
+                continue
+            for array in self.clone_arrays(base) or (base,):
+                number = self.made_in.get(array)
+                if number is not None and self.groups[number].before & bit:
                     return True
         return False
 
@@ -189,14 +194,7 @@ class _Fuser:
 
     def place(self, equation: Equation) -> None:
         domain = _domain(equation)
-        producers = sorted(
-            {
-                self.made_in[base]
-                for base in self.bases(equation)
-                if base in self.made_in and self.groups[self.made_in[base]].open
-            },
-            reverse=True,
-        )
+        producers = self.producers(equation)
         for number in producers:
             group = self.groups[number]
             if self.join(equation, group):
@@ -209,10 +207,31 @@ class _Fuser:
         group.extents = domain
         assert self.join(equation, group)
 
+    def producers(self, equation: Equation) -> list[int]:
+        """The open groups that make an operand, the most binding first.
+
+        First those whose value could not be had otherwise, then reductions, then those
+        begun last.
+        """
+        binding: dict[int, bool] = {}
+        for base in self.bases(equation):
+            number = self.made_in.get(base)
+            if number is not None and self.groups[number].open:
+                needed = self.clone_arrays(base) is None
+                binding[number] = needed or binding.get(number, False)
+        return sorted(
+            binding,
+            key=lambda n: (binding[n], bool(self.groups[n].reduced), n),
+            reverse=True,
+        )
+
     def siblings(self, equation: Equation) -> Iterable[int]:
         """Recent open groups that read what ``equation`` reads, over the same domain."""
         found: set[int] = set()
-        for base in self.bases(equation):
+        bases = self.bases(equation)
+        for base in list(bases):
+            bases += self.clone_arrays(base) or ()
+        for base in bases:
             for number in self.read_in.get(base, ())[-4:]:
                 group = self.groups.get(number)
                 if (
@@ -249,10 +268,7 @@ class _Fuser:
                 base = self.reads[atom].base
                 if base in group.maps:
                     continue
-                if base in self.sources and base not in self.made_in:
-                    self.add_source(atom, group, operand_ids)
-                else:
-                    group.arrays[atom] = operand_ids if atom.type.shape else ()
+                self.take(atom, group, operand_ids)
         stage = self.stage(equation, group)
         group.equations.append(equation)
         for var in equation.outputs:
@@ -260,13 +276,80 @@ class _Fuser:
             group.stages[var] = stage
         self.note(group, equation)
 
-    def add_source(self, atom: Var, group: _Group, ids: AxisIds) -> None:
+    def take(self, atom: Var, group: _Group, ids: AxisIds) -> None:
+        """Make ``atom``, from outside ``group``, there: read it, or compute it again."""
         read = self.reads[atom]
-        group.equations.append(self.sources[read.base])
-        group.maps[read.base] = tuple(
-            None if m.axis is None else ids[m.axis] for m in read.axes
+        base = read.base
+        if base in group.maps:
+            return
+        is_source = base in self.sources and base not in self.made_in
+        if not is_source and not (
+            self.is_plain(read) and self.clone_arrays(base) is not None
+        ):
+            group.arrays[atom] = ids if atom.type.shape else ()
+            return
+        equation = self.makers[base]
+        base_ids = tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
+        for operand in equation.inputs:
+            if isinstance(operand, Var):
+                self.take(operand, group, base_ids)
+        group.equations.append(equation)
+        group.maps[base] = base_ids
+        group.stages[base] = 0
+
+    def is_plain(self, read: Read) -> bool:
+        """Whether ``read`` only permutes and repeats axes."""
+        return all(
+            m.scale == 1 and m.offset == 0 and (m.axis is not None or n == 1)
+            for m, n in zip(read.axes, read.base.type.shape, strict=True)
         )
-        group.stages[read.base] = 0
+
+    def clone_arrays(self, base: Var) -> list[Var] | None:
+        """The arrays from which ``base`` is cheaply computed again; None if it is not.
+
+        They are arrays that exist in any case, or small ones (results of reductions).
+        """
+        if base not in self.clonable:
+            self.clonable[base] = self.find_clone(base)
+        return self.clonable[base]
+
+    def find_clone(self, base: Var) -> list[Var] | None:
+        if base in self.outputs or self.made_in.get(base) is None:
+            return None
+        cost, arrays, pending = 0, dict[Var, None](), [base]
+        seen: set[Var] = set()
+        while pending:
+            var = pending.pop()
+            if var in seen:
+                continue
+            seen.add(var)
+            maker = self.makers.get(var)
+            price = _price(maker) if maker is not None else None
+            small = var.type.size * 8 <= base.type.size
+            if var is not base and (small or price is None or var in self.outputs):
+                exists = (
+                    small
+                    or maker is None
+                    or var in self.outputs
+                    or not is_fusible(maker)
+                )
+                if not exists:
+                    return None
+                arrays[var] = None
+                continue
+            if price is None or maker is None:
+                return None
+            cost += price
+            full = sum(v.type.size * 8 > base.type.size for v in arrays)
+            if cost > CLONE_COST or full > CLONE_ARRAYS:
+                return None
+            for atom in maker.inputs:
+                if isinstance(atom, Var):
+                    if not self.is_plain(self.reads[atom]):
+                        return None
+                    pending.append(self.reads[atom].base)
+        full = sum(v.type.size * 8 > base.type.size for v in arrays)
+        return list(arrays) if full <= CLONE_ARRAYS else None
 
     def stage(self, equation: Equation, group: _Group) -> int:
         """Which pass over the reduced axes ``equation`` belongs to, counting from 0.
@@ -360,10 +443,12 @@ class _Fuser:
                     return None
                 return self.fill(shape, known, group)
             if group.equations:
-                if operand in group.arrays and self.is_full(
-                    group.arrays[operand], group
-                ):
-                    return group.arrays[operand]
+                known_ids = group.arrays.get(operand)
+                if known_ids is not None and self.is_full(known_ids, group):
+                    return known_ids
+                shares = self.clone_arrays(read.base) or ()
+                if shape == group.extents and any(v in group.arrays for v in shares):
+                    return tuple(range(len(shape)))
                 return None
         elif group.equations:
             return None
@@ -518,23 +603,23 @@ class _Fuser:
     # Finishing.
 
     def finish(self) -> tuple[Unit, ...]:
-        needed: set[Var] = {a for a in self.program.outputs if isinstance(a, Var)}
-        needed |= {self.reads[a].base for a in needed}
-        for group in self.groups.values():
-            for equation in group.equations:
-                for base in self.bases(equation):
-                    if self.made_in.get(base) != group.number:
-                        needed.add(base)
+        needed: set[Var] = set(self.outputs)
         units: list[Unit] = []
-        for group in self.sorted_groups():
+        for group in reversed(self.sorted_groups()):
             if not group.open:
-                units.append(SingleUnit(group.equations[0]))
+                (equation,) = group.equations
+                needed.update(self.bases(equation))
+                units.append(SingleUnit(equation))
                 continue
             outputs = tuple(
                 v
                 for v in group.maps
                 if v in needed and self.made_in.get(v) == group.number
             )
+            if not outputs:
+                continue
+            self.prune(group, outputs)
+            needed.update(self.reads[atom].base for atom in group.arrays)
             units.append(
                 FusedGroup(
                     tuple(group.equations),
@@ -545,7 +630,25 @@ class _Fuser:
                     _reason(group),
                 )
             )
-        return tuple(units)
+        return tuple(reversed(units))
+
+    def prune(self, group: _Group, outputs: Sequence[Var]) -> None:
+        """Leave in ``group`` only what ``outputs`` need."""
+        live: set[Var] = set(outputs)
+        kept: list[Equation] = []
+        for equation in reversed(group.equations):
+            if any(v in live for v in equation.outputs):
+                kept.append(equation)
+                live.update(self.bases(equation))
+        group.equations = kept[::-1]
+        group.arrays = {
+            atom: ids
+            for atom, ids in group.arrays.items()
+            if self.reads[atom].base in live
+        }
+        has_reduction = any(_is_reduction(eq) for eq in group.equations)
+        if not has_reduction:
+            group.reduced = frozenset()
 
     def sorted_groups(self) -> list[_Group]:
         """The groups in an order of dependency, otherwise as they were begun."""
@@ -559,6 +662,22 @@ def _domain(equation: Equation) -> tuple[int, ...]:
     if isinstance(row.kernel, Reduction):
         return equation.inputs[0].type.shape
     return equation.outputs[0].type.shape
+
+
+def _is_reduction(equation: Equation) -> bool:
+    row = equation.primitive
+    return isinstance(row, Primitive) and isinstance(row.kernel, Reduction)
+
+
+def _price(equation: Equation) -> int | None:
+    """What an elementwise equation costs to compute again; None if it must not be."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if isinstance(row.kernel, Convert):
+        return 1
+    if isinstance(row.kernel, Scalar) and row.kernel.cost <= 5:
+        return row.kernel.cost
+    return None
 
 
 def _reason(group: _Group) -> str:

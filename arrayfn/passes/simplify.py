@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.primitives import contraction, conversion, elementwise, views
-from arrayfn.primitives.base import Primitive, Scalar
+from arrayfn.primitives.base import Convert, Primitive, Scalar
 
 Definitions = dict[Var, Equation]
 Rule = Callable[[Sequence[Atom], Any, Definitions, Equation], Atom | None]
@@ -34,7 +34,9 @@ def simplify(program: Program) -> Program:
             operands = _scalars_unspread(equation, operands, definitions)
             rule = RULES.get(equation.primitive.name)
             start = len(builder.equations)
-            found = rule and rule(operands, equation.params, definitions, equation)
+            found = _elementwise(operands, equation, definitions)
+            if found is None and rule is not None:
+                found = rule(operands, equation.params, definitions, equation)
             if found is None:
                 outputs: Sequence[Atom] = builder.emit(
                     equation.primitive, operands, equation.params
@@ -67,6 +69,45 @@ def _spread_scalar(atom: Atom, definitions: Definitions) -> Atom | None:
         return None
     source = made.inputs[0]
     return source if source.type.shape == () else None
+
+
+def _elementwise(
+    operands: Sequence[Atom], equation: Equation, definitions: Definitions
+) -> Atom | None:
+    """Literals are folded; what is equal along an axis is computed before it is spread."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if not isinstance(row.kernel, (Scalar, Convert)) or not operands:
+        return None
+    output = equation.outputs[0].type
+    if all(isinstance(a, Literal) for a in operands):
+        if output.dtype in dtypes.HALVES or output.shape:
+            return None
+        values = [np.asarray(a.value).astype(a.type.dtype) for a in operands]  # type: ignore[union-attr]
+        value = np.asarray(row.reference(*values, **equation.params)).item()
+        return Literal(value, output.dtype, output.weak)
+    spreads = [definitions.get(a) for a in operands if isinstance(a, Var)]
+    spreads = [
+        made
+        for made, a in zip(spreads, [a for a in operands if isinstance(a, Var)])
+        if a.type.shape
+    ]
+    if not spreads or any(
+        made is None or made.primitive is not views.broadcast_in_dim for made in spreads
+    ):
+        return None
+    keys = {(m.inputs[0].type.shape, m.params["axes"]) for m in spreads if m}
+    if len(keys) != 1 or output.weak:
+        return None
+    ((shape, axes),) = keys
+    if not shape:
+        return None
+    narrow = [
+        definitions[a].inputs[0] if isinstance(a, Var) and a.type.shape else a
+        for a in operands
+    ]
+    value = row(*narrow, **equation.params)
+    return views.broadcast_in_dim(value, shape=output.shape, axes=axes)
 
 
 def _is(atom: Atom, value: complex) -> bool:
@@ -239,6 +280,10 @@ def _reshape(
         if source.type.shape == params["shape"]:
             return _same(source, eq)
         return views.reshape(source, shape=params["shape"])
+    if made is not None and made.primitive is views.broadcast_in_dim:
+        source = made.inputs[0]
+        if source.type.shape == params["shape"]:  # axes of extent 1 came and go
+            return _same(source, eq)
     return _same(x, eq)
 
 
@@ -251,7 +296,29 @@ def _select(
     return _same(x, eq) if x is y else None
 
 
+def _reduce(
+    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+) -> Atom | None:
+    # Axes of extent 1 are not reduced but dropped.
+    (x,) = xs
+    axes = params["axes"]
+    units = [axis for axis in axes if x.type.shape[axis] == 1]
+    if not units or not isinstance(x, Var):
+        return _same(x, eq) if not axes else None
+    row = eq.primitive
+    assert isinstance(row, Primitive)
+    shape = tuple(n for axis, n in enumerate(x.type.shape) if axis not in units)
+    flat = views.reshape(x, shape=shape)
+    left = tuple(
+        axis - sum(u < axis for u in units) for axis in axes if axis not in units
+    )
+    return row(flat, axes=left) if left else _same(flat, eq)
+
+
 RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), _reduce
+    ),
     "add": _add,
     "sub": _sub,
     "mul": _mul,

@@ -94,7 +94,8 @@ def floordiv(m: Arithmetic, x: Value, y: Value) -> Value:
     floor = m.floor(quotient)
     floor = m.select(quotient - floor > 0.5, floor + 1.0, floor)
     ratio = x / y
-    floor = m.select(quotient == 0.0, with_sign_of(m, quotient * 0.0, ratio), floor)
+    zero = with_sign_of(m, m.abs(quotient), ratio)
+    floor = m.select(quotient == 0.0, zero, floor)
     return m.select(y == 0.0, ratio, floor)
 
 
