@@ -112,6 +112,14 @@ from arrayfn.numpy.creation import (
     zeros,
     zeros_like,
 )
+from arrayfn.numpy.cumulative import (
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+)
 from arrayfn.numpy.data_types import (
     bfloat16,
     bool,
@@ -143,6 +151,8 @@ from arrayfn.numpy.einsum import (
 )
 from arrayfn.numpy.indexing import (
     getitem,
+    take,
+    take_along_axis,
 )
 from arrayfn.numpy.linear_algebra import (
     cross,
@@ -268,6 +278,9 @@ from arrayfn.numpy.transcendental import (
     tan,
     tanh,
 )
+from arrayfn.numpy.updates import (
+    at,
+)
 
 __array_api_version__ = "2024.12"
 
@@ -302,6 +315,7 @@ __all__ = [
     "asin",
     "asinh",
     "astype",
+    "at",
     "atan",
     "atan2",
     "atanh",
@@ -340,6 +354,12 @@ __all__ = [
     "cosh",
     "count_nonzero",
     "cross",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
     "deg2rad",
     "degrees",
     "diag",
@@ -488,6 +508,8 @@ __all__ = [
     "subtract",
     "sum",
     "swapaxes",
+    "take",
+    "take_along_axis",
     "tan",
     "tanh",
     "tensordot",

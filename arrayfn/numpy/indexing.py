@@ -1,141 +1,396 @@
-"""Indexing: ``x[...]`` as views where it can be, and as gathers where it must."""
+"""Indexing: ``x[index]`` as views where it can be, and as gathers where it must.
+
+Outside ``jit`` an index out of bounds is an IndexError, as in NumPy. Inside it, indices
+whose values are not known yet read a fill value (NaN, or the least integer) there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.comparison import less, where
+from arrayfn.numpy.manipulation import broadcast_to, concatenate, expand_dims, reshape
+from arrayfn.primitives import indexing as primitives
 from arrayfn.primitives import views
-from arrayfn.tracing import Tracer, apply
+from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import Tracer, apply, is_staged
 
 
 @dataclass(frozen=True, slots=True)
-class BasicIndex:
-    """Slices and axes: what a basic index does, as views in this order.
+class Cut:
+    """What a slice takes of one axis: ``count`` elements from ``low`` by ``step``.
 
-    ``start``, ``limit``, ``strides`` slice each axis; then ``reverse`` axes are
-    reversed; then the result is reshaped to ``shape``, which drops the axes that
-    integers index and adds new ones.
+    ``step`` is positive; ``reverse`` elements are taken from the end.
     """
 
-    start: tuple[int, ...]
-    limit: tuple[int, ...]
-    strides: tuple[int, ...]
-    reverse: tuple[int, ...]
-    shape: Shape
+    low: int
+    count: int
+    step: int
+    reverse: bool
 
-    def apply(self, x: ArrayLike, type: ArrayType) -> Array:
-        """x indexed."""
-        full = self.start == (0,) * type.ndim and self.limit == type.shape
-        if not full or set(self.strides) - {1}:
-            x = apply(
-                views.slice_,
-                x,
-                start=self.start,
-                limit=self.limit,
-                strides=self.strides,
-            )
-        if self.reverse:
-            x = apply(views.rev, x, axes=self.reverse)
-        if x.shape != self.shape:
-            x = apply(views.reshape, x, shape=self.shape)
-        return x
+    @property
+    def limit(self) -> int:
+        """One past the last element."""
+        return self.low + (self.count - 1) * self.step + 1 if self.count else self.low
+
+    def is_whole(self, extent: int) -> bool:
+        """Whether it takes an axis of ``extent`` as it is."""
+        return self.count == extent and self.step == 1 and not self.reverse
 
 
-def getitem(x: ArrayLike, index: Any, /) -> Array:
-    """``x[index]``: integers, slices, ..., None. IndexError out of bounds."""
-    type = ops.type_of_operand("indexing", x)
-    entries = expanded(index, type.ndim)
-    return ops.same(basic_index(entries, type).apply(x, type))
+# An entry of an index: an axis taken by a Cut, by a whole number, or by an array of
+# positions; or None, a new axis.
+Entry = Cut | int | Array | None
 
 
-def expanded(index: Any, ndim: int) -> list[Any]:
-    """The entries of ``index``, with full slices for "..." and for what is left out."""
-    entries = list(index) if isinstance(index, tuple) else [index]
-    consumed = sum(_axes_consumed(entry) for entry in entries)
-    dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
+def parse(index: Any, shape: Shape) -> list[Entry]:
+    """The entries of ``index``, one for each axis of ``shape`` and each new axis.
+
+    Masks become arrays of positions. IndexError if a known position is out of bounds.
+    """
+    given = list(index) if isinstance(index, tuple) else [index]
+    plain: list[Any] = []
+    for entry in given:
+        plain += _positions_of_mask(entry) if _is_mask(entry) else [_plain(entry)]
+    consumed = sum(entry is not None and entry is not Ellipsis for entry in plain)
+    dots = [k for k, entry in enumerate(plain) if entry is Ellipsis]
     if len(dots) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
-    if consumed > ndim:
+    if consumed > len(shape):
         raise IndexError(
-            f"too many indices: the array has {ndim} axes, but {consumed} were indexed"
+            f"too many indices for array: array is {len(shape)}-dimensional, but "
+            f"{consumed} were indexed"
         )
-    place = dots[0] if dots else len(entries)
-    rest = entries[place + 1 :] if dots else []
-    return [*entries[:place], *[slice(None)] * (ndim - consumed), *rest]
+    place = dots[0] if dots else len(plain)
+    rest = plain[place + 1 :]
+    filled = [*plain[:place], *[slice(None)] * (len(shape) - consumed), *rest]
+    entries: list[Entry] = []
+    axis = 0
+    for entry in filled:
+        if entry is None:
+            entries.append(None)
+            continue
+        entries.append(_entry(entry, shape[axis], axis))
+        axis += 1
+    return entries
 
 
-def _axes_consumed(entry: Any) -> int:
-    if entry is None or entry is Ellipsis:
-        return 0
-    return getattr(entry, "ndim", 0) if _is_mask(entry) else 1
+def _plain(entry: Any) -> Any:
+    """Lists as arrays, whole numbers as Python's; the rest as it is."""
+    if isinstance(entry, (list, tuple)):
+        entry = np.asarray(entry, dtype=None if entry else np.int64)
+    if isinstance(entry, (np.ndarray, np.generic)) and entry.ndim == 0:
+        return int(entry) if entry.dtype.kind in "iu" else entry
+    return entry
 
 
 def _is_mask(entry: Any) -> bool:
-    if isinstance(entry, (bool, np.bool_)):
-        return True
-    return isinstance(entry, (Tracer, np.ndarray)) and entry.dtype == dtypes.bool_
+    if isinstance(entry, (list, tuple)):
+        entry = np.asarray(entry)
+    if isinstance(entry, (Tracer, np.ndarray, np.generic)):
+        return entry.dtype == dtypes.bool_
+    return isinstance(entry, bool)
 
 
-def basic_index(entries: list[Any], type: ArrayType) -> BasicIndex:
-    """What integers, slices and None do to an array of ``type``."""
-    start: list[int] = []
-    limit: list[int] = []
-    strides: list[int] = []
-    reverse: list[int] = []
-    shape: list[int] = []
-    for entry in entries:
-        if entry is None:
-            shape.append(1)
-            continue
-        axis = len(start)
-        extent = type.shape[axis]
-        if isinstance(entry, slice):
-            low, high, step, is_reversed = forward_slice(entry, extent)
-            shape.append(-(-(high - low) // step))
-            if is_reversed:
-                reverse.append(axis)
-        else:
-            low = _position(entry, extent, axis)
-            high, step = low + 1, 1
-        start.append(low)
-        limit.append(high)
-        strides.append(step)
-    return BasicIndex(
-        tuple(start), tuple(limit), tuple(strides), tuple(reverse), tuple(shape)
-    )
+def _positions_of_mask(mask: Any) -> list[Any]:
+    if isinstance(mask, Tracer):
+        mask = mask.concrete(
+            "indexing by a mask, whose number of true elements decides a shape,",
+            "Write arrayfn.numpy.where(mask, x, y) to choose between values",
+        )
+    mask = np.asarray(mask)
+    if mask.ndim == 0:
+        raise ArgumentError(
+            "an array is not indexed by a single bool; use arrayfn.numpy.where",
+            user_location(),
+        )
+    return list(np.nonzero(mask))
 
 
-def forward_slice(entry: slice, extent: int) -> tuple[int, int, int, bool]:
-    """(start, limit, positive step) of the elements of a slice; whether reversed."""
-    low, high, step = entry.indices(extent)
-    count = max(0, -(-(high - low) // step) if step > 0 else -((high - low) // -step))
-    if count == 0:
-        return 0, 0, 1, False
-    if step > 0:
-        return low, low + (count - 1) * step + 1, step, False
-    last = low + (count - 1) * step
-    return last, low + 1, -step, True
-
-
-def _position(entry: Any, extent: int, axis: int) -> int:
+def _entry(entry: Any, extent: int, axis: int) -> Entry:
+    if isinstance(entry, slice):
+        return _cut(entry, extent)
+    if isinstance(entry, (Tracer, np.ndarray)):
+        if entry.dtype not in dtypes.INTEGERS:
+            raise IndexError(
+                "arrays used as indices must be of integer (or boolean) type, not "
+                f"{entry.dtype}"
+            )
+        _check_bounds(entry, extent, axis)
+        return entry
     if not hasattr(entry, "__index__"):
         raise ArgumentError(
-            f"an array is not indexed by {type(entry).__name__}; indices are "
-            "integers, slices, ..., None, and arrays of integers or bools",
+            f"an array is not indexed by {type(entry).__name__}; indices are integers, "
+            "slices, ..., None, and arrays of integers or bools",
             user_location(),
         )
     position = entry.__index__()
     if not -extent <= position < extent:
-        raise IndexError(
-            f"index {position} is out of bounds for axis {axis} with size {extent}"
-        )
+        raise _out_of_bounds(position, extent, axis)
     return position % extent
+
+
+def _cut(entry: slice, extent: int) -> Cut:
+    low, high, step = entry.indices(extent)
+    count = len(range(low, high, step))
+    if count == 0:
+        return Cut(0, 0, 1, reverse=False)
+    if step > 0:
+        return Cut(low, count, step, reverse=False)
+    return Cut(low + (count - 1) * step, count, -step, reverse=True)
+
+
+def known_value(x: Array) -> Any:
+    """The array that x is, if that is known while tracing, else None."""
+    return x.value if isinstance(x, Tracer) else x
+
+
+def _check_bounds(index: Array, extent: int, axis: int) -> None:
+    value = known_value(index)
+    if value is None or not value.size:
+        return
+    for position in (int(value.min()), int(value.max())):
+        if not -extent <= position < extent:
+            raise _out_of_bounds(position, extent, axis)
+
+
+def _out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
+    where_ = user_location()
+    prefix = f"{where_.file}:{where_.line}: " if where_ else ""
+    return IndexError(
+        f"{prefix}index {position} is out of bounds for axis {axis} with size {extent}"
+    )
+
+
+# Reading.
+
+
+def getitem(x: ArrayLike, index: Any, /) -> Array:
+    """``x[index]``: integers, slices, ..., None, and arrays of integers or bools."""
+    type = ops.type_of_operand("indexing", x)
+    entries = parse(index, type.shape)
+    arrays = [entry for entry in entries if is_array(entry)]
+    if not is_staged((x, *arrays)):
+        return np.array(ops.as_array(x)[index], order="C")
+    if not arrays:
+        return ops.same(_basic(x, entries, type))
+    # Views first: numbers drop their axes, what arrays take is left whole.
+    whole = [
+        Cut(0, n, 1, reverse=False) if is_array(entry) else entry
+        for entry, n in zip(entries, _extents(entries, type.shape), strict=True)
+    ]
+    viewed = _basic(x, whole, type)
+    axes: list[int] = []
+    axis = 0
+    for entry in entries:
+        if is_array(entry):
+            axes.append(axis)
+        axis += not isinstance(entry, int)
+    return _gathered(viewed, axes, arrays, place_of_arrays(entries))
+
+
+def is_array(entry: Entry) -> bool:
+    """Whether an entry of an index is an array of positions."""
+    return isinstance(entry, (Tracer, np.ndarray))
+
+
+def _extents(entries: Sequence[Entry], shape: Shape) -> list[int]:
+    extents = iter(shape)
+    return [1 if entry is None else next(extents) for entry in entries]
+
+
+def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike:
+    """``x`` indexed by Cuts, numbers and None: a slice, a reversal, a reshape."""
+    cuts = [
+        Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
+        for entry in entries
+        if isinstance(entry, (Cut, int))
+    ]
+    pairs = list(zip(cuts, type.shape, strict=True))
+    if any((cut.low, cut.limit, cut.step) != (0, extent, 1) for cut, extent in pairs):
+        x = apply(
+            views.slice_,
+            x,
+            start=tuple(cut.low for cut in cuts),
+            limit=tuple(cut.limit for cut in cuts),
+            strides=tuple(cut.step for cut in cuts),
+        )
+    reverse = tuple(axis for axis, cut in enumerate(cuts) if cut.reverse)
+    if reverse:
+        x = apply(views.rev, x, axes=reverse)
+    shape = tuple(
+        1 if entry is None else entry.count
+        for entry in entries
+        if entry is None or isinstance(entry, Cut)
+    )
+    have = tuple(cut.count for cut in cuts)
+    return x if shape == have else apply(views.reshape, x, shape=shape)
+
+
+def place_of_arrays(entries: Sequence[Entry]) -> int:
+    """Before how many kept axes the arrays' own axes stand in the result.
+
+    Numbers count as arrays beside arrays; unless all are neighbours, they come first.
+    """
+    taken = [k for k, e in enumerate(entries) if isinstance(e, int) or is_array(e)]
+    if taken[-1] - taken[0] + 1 != len(taken):
+        return 0
+    return sum(not isinstance(entry, int) for entry in entries[: taken[0]])
+
+
+def index_columns(
+    arrays: Sequence[ArrayLike], extents: Sequence[int], normalize: bool = True
+) -> tuple[Array, Shape]:
+    """Arrays of positions, broadcast, as columns of one array; and their shape.
+
+    Negative positions are counted from the end.
+    """
+    shape = ops.broadcast_shape(
+        "indexing", [ops.type_of_operand("indexing", a).shape for a in arrays]
+    )
+    kinds = {a.dtype for a in arrays if is_array(a)}
+    dtype = kinds.pop() if len(kinds) == 1 else dtypes.int64
+    columns: list[Array] = []
+    for array, extent in zip(arrays, extents, strict=True):
+        column = ops.convert(array, dtype)
+        if normalize and is_array(array) and dtype in dtypes.SIGNED:
+            column = from_the_front(column, extent)
+        columns.append(expand_dims(broadcast_to(column, shape), -1))
+    return (columns[0] if len(columns) == 1 else concatenate(columns, -1)), shape
+
+
+def from_the_front(index: Array, extent: int) -> Array:
+    """Positions with those that are negative counted from the end."""
+    value = known_value(index)
+    if value is not None and not (value < 0).any():
+        return index
+    if not isinstance(index, Tracer):
+        return np.where(index < 0, index + extent, index).astype(index.dtype)
+    return where(less(index, 0), index + extent, index)
+
+
+def _gathered(
+    x: ArrayLike, axes: Sequence[int], arrays: Sequence[Array], place: int
+) -> Array:
+    """``x`` with ``axes`` indexed by ``arrays``, whose axes go to ``place``."""
+    type = ops.type_of_operand("indexing", x)
+    columns, shape = index_columns(arrays, [type.shape[axis] for axis in axes])
+    kept = type.ndim - len(axes)
+    ndim = kept + len(shape)
+    windows = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
+    known = all(known_value(a) is not None for a in arrays)
+    return gather(
+        x,
+        columns,
+        Windows(windows, tuple(axes), tuple(axes)),
+        tuple(1 if axis in axes else n for axis, n in enumerate(type.shape)),
+        "promise_in_bounds" if known else "fill",
+    )
+
+
+def gather(
+    x: ArrayLike,
+    columns: Array,
+    windows: Windows,
+    sizes: Shape,
+    mode: str,
+    fill_value: Any = None,
+) -> Array:
+    """The gather equation; outside of x it reads ``fill_value`` in mode "fill"."""
+    if mode == "fill" and fill_value is None:
+        dtype = ops.type_of_operand("gather", x).dtype
+        fill_value = primitives.default_fill(dtype)
+    return apply(
+        primitives.gather,
+        x,
+        columns,
+        sizes=sizes,
+        mode=mode,
+        fill_value=fill_value if mode == "fill" else None,
+        **windows.params(),
+    )
+
+
+def take(
+    x: ArrayLike,
+    indices: ArrayLike,
+    /,
+    axis: int | None = None,
+    *,
+    mode: str | None = None,
+    fill_value: Any = None,
+) -> Array:
+    """The elements (or slices) of x at ``indices`` along ``axis`` (None: of x flat).
+
+    ``mode`` is "fill" (with ``fill_value``, by default NaN or the least integer),
+    "clip" or "wrap"; by default as ``x[indices]``.
+    """
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    type = ops.type_of_operand("take", x)
+    place = ops.normalize_axis("take", axis, type.ndim)
+    if isinstance(indices, (list, tuple)):
+        indices = np.asarray(indices)
+    if mode is None:
+        return getitem(x, (*[slice(None)] * place, indices))
+    extent = type.shape[place]
+    if mode == "wrap":
+        return take(x, np.remainder(indices, extent), place)
+    if mode not in ("fill", "clip"):
+        raise ArgumentError(
+            f"take has no mode {mode!r}; it has 'fill', 'clip' and 'wrap'",
+            user_location(),
+        )
+    index = ops.convert(indices, ops.common_dtype("take", (indices,)))
+    index = np.asarray(indices) if dtypes.is_python_scalar(indices) else index
+    columns, shape = index_columns([index], [extent], normalize=mode == "fill")
+    ndim = type.ndim - 1 + len(shape)
+    kept = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
+    sizes = tuple(1 if k == place else n for k, n in enumerate(type.shape))
+    windows = Windows(kept, (place,), (place,))
+    return gather(x, columns, windows, sizes, mode, fill_value)
+
+
+def take_along_axis(
+    x: ArrayLike, indices: ArrayLike, /, axis: int | None = -1
+) -> Array:
+    """For each place of ``indices``, the element of x there but for its ``axis``.
+
+    x and ``indices`` broadcast along the other axes; ``axis=None`` takes of x flat.
+    """
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    type, wanted = (ops.type_of_operand("take_along_axis", a) for a in (x, indices))
+    if type.ndim != wanted.ndim:
+        raise ShapeError(
+            f"take_along_axis takes an array and indices with as many axes, but was "
+            f"given {type} and {wanted}",
+            user_location(),
+        )
+    place = ops.normalize_axis("take_along_axis", axis, type.ndim)
+    index = np.asarray(indices) if dtypes.is_python_scalar(indices) else indices
+    _check_bounds(index, type.shape[place], place)
+    others = tuple(k for k in range(type.ndim) if k != place)
+    shape = ops.broadcast_shape(
+        "take_along_axis",
+        [tuple(t.shape[k] for k in others) for t in (type, wanted)],
+    )
+    full = list(shape)
+    full.insert(place, type.shape[place])
+    x = broadcast_to(x, tuple(full)) if tuple(full) != type.shape else x
+    full[place] = wanted.shape[place]
+    index = broadcast_to(index, tuple(full)) if tuple(full) != wanted.shape else index
+    columns, _ = index_columns([index], [type.shape[place]])
+    windows = Windows((), (place,), (place,), (others, others))
+    mode = "fill" if known_value(index) is None else "promise_in_bounds"
+    return gather(x, columns, windows, (1,) * type.ndim, mode)

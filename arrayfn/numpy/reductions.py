@@ -39,7 +39,7 @@ def _axes(name: str, x: ArrayLike, axis: Axis) -> tuple[int, ...]:
     return ops.normalize_axes(name, axis, ops.type_of_operand(name, x).ndim)
 
 
-def _sum_dtype(dtype: DType, wanted: DTypeLike) -> DType:
+def accumulation_dtype(dtype: DType, wanted: DTypeLike) -> DType:
     """NumPy's dtype of a sum or product: small integers widen to 64 bits."""
     if wanted is not None:
         return dtypes.canonical(wanted)
@@ -55,7 +55,7 @@ def sum(
 ) -> Array:
     """The sum over ``axis``; 0 of nothing."""
     axes = _axes("sum", x, axis)
-    wanted = _sum_dtype(ops.type_of_operand("sum", x).dtype, dtype)
+    wanted = accumulation_dtype(ops.type_of_operand("sum", x).dtype, dtype)
     return _reduce(r.reduce_sum, ops.convert(x, wanted), axes, keepdims)
 
 
@@ -64,7 +64,7 @@ def prod(
 ) -> Array:
     """The product over ``axis``; 1 of nothing."""
     axes = _axes("prod", x, axis)
-    wanted = _sum_dtype(ops.type_of_operand("prod", x).dtype, dtype)
+    wanted = accumulation_dtype(ops.type_of_operand("prod", x).dtype, dtype)
     return _reduce(r.reduce_prod, ops.convert(x, wanted), axes, keepdims)
 
 

@@ -1,0 +1,252 @@
+"""Changed copies: ``x.at[index].set(y)`` and its kin, by scatters and static slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import add, divide, maximum, minimum, multiply, power
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.indexing import (
+    Cut,
+    Entry,
+    getitem,
+    index_columns,
+    is_array,
+    parse,
+    place_of_arrays,
+)
+from arrayfn.numpy.manipulation import broadcast_to, reshape
+from arrayfn.numpy.rearrangement import flip
+from arrayfn.primitives import dynamic_slices, indexing, views
+from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import apply, is_staged
+
+
+def at(x: ArrayLike, /) -> At:
+    """``at(x)[index].set(y)``: what ``x.at`` is to traced arrays, for any array."""
+    return At(x)
+
+
+class At:
+    """``x.at``: index it to say which elements of x change."""
+
+    def __init__(self, x: ArrayLike) -> None:
+        self._x = x
+
+    def __getitem__(self, index: Any) -> IndexedUpdate:
+        return IndexedUpdate(self._x, index)
+
+
+class IndexedUpdate:
+    """``x.at[index]``: each method gives a copy of x changed at ``index``.
+
+    Updates broadcast to the shape of ``x[index]`` and take x's dtype. Where an index
+    repeats, ``add`` and its kin apply every update; of those of ``set`` the last wins.
+    Inside ``jit`` an update out of bounds is dropped; elsewhere it is an IndexError.
+    """
+
+    def __init__(self, x: ArrayLike, index: Any) -> None:
+        self._x = x
+        self._index = index
+
+    def get(self) -> Array:
+        """``x[index]``."""
+        return getitem(self._x, self._index)
+
+    def set(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+        """x with y at ``index``; ``unique_indices`` says that none repeats."""
+        return self._updated(indexing.scatter, np.put, None, y, unique_indices)
+
+    def add(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+        """x with y added at ``index``."""
+        return self._updated(indexing.scatter_add, np.add.at, add, y, unique_indices)
+
+    def subtract(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+        """x with y subtracted at ``index``."""
+        return self.add(multiply(y, -1), unique_indices=unique_indices)
+
+    def multiply(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+        """x multiplied by y at ``index``."""
+        return self._updated(
+            indexing.scatter_mul, np.multiply.at, multiply, y, unique_indices
+        )
+
+    def divide(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+        """x divided by y at ``index``."""
+        return self.multiply(divide(1, y), unique_indices=unique_indices)
+
+    def power(self, y: ArrayLike) -> Array:
+        """x to the power y at ``index``; where that repeats, the last wins."""
+        return self.set(power(self.get(), y))
+
+    def apply(self, function: Callable[[Array], Array]) -> Array:
+        """x with ``function(x[index])`` at ``index``."""
+        return self.set(function(self.get()))
+
+    def min(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+        """The lesser of x and y at ``index``."""
+        return self._updated(
+            indexing.scatter_min, np.minimum.at, minimum, y, unique_indices
+        )
+
+    def max(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+        """The greater of x and y at ``index``."""
+        return self._updated(
+            indexing.scatter_max, np.maximum.at, maximum, y, unique_indices
+        )
+
+    def _updated(
+        self,
+        scatter: Primitive,
+        in_place: Any,
+        combine: Callable[[Array, Array], Array] | None,
+        y: ArrayLike,
+        unique_indices: bool,
+    ) -> Array:
+        type = ops.type_of_operand("at", self._x)
+        updates = ops.convert(y, type.dtype)
+        entries = parse(self._index, type.shape)
+        arrays = [entry for entry in entries if is_array(entry)]
+        if not is_staged((self._x, updates, *arrays)):
+            return _changed_copy(self._x, self._index, updates, in_place)
+        if not arrays:
+            new = updates if combine is None else combine(self.get(), updates)
+            return _with_slice(self._x, entries, type, new)
+        if any(isinstance(e, Cut) and (e.step > 1 or e.reverse) for e in entries):
+            return _scattered_flat(
+                scatter, self._x, self._index, type, updates, unique_indices
+            )
+        return _scattered(scatter, self._x, entries, type, updates, unique_indices)
+
+
+def _changed_copy(x: ArrayLike, index: Any, updates: ArrayLike, in_place: Any) -> Array:
+    result = np.array(ops.as_array(x), order="C")
+    with np.errstate(all="ignore"):
+        if in_place is np.put:
+            result[index] = ops.as_array(updates)
+        else:
+            in_place(result, index, ops.as_array(updates))
+    return result
+
+
+def _with_slice(
+    x: ArrayLike, entries: Sequence[Entry], type: ArrayType, updates: ArrayLike
+) -> Array:
+    """``x`` with ``updates`` where Cuts and numbers say: no position meets another."""
+    shown = tuple(
+        1 if entry is None else entry.count
+        for entry in entries
+        if not isinstance(entry, int)
+    )
+    cuts = [
+        Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
+        for entry in entries
+        if isinstance(entry, (Cut, int))
+    ]
+    extents = tuple(cut.count for cut in cuts)
+    new = reshape(broadcast_to(updates, shown), extents)
+    if 0 in extents:
+        return ops.same(x)
+    reverse = tuple(axis for axis, cut in enumerate(cuts) if cut.reverse)
+    new = flip(new, reverse) if reverse else new
+    if all(cut.step == 1 for cut in cuts):
+        if extents == type.shape:
+            return new
+        starts = [np.asarray(cut.low, np.int64) for cut in cuts]
+        return apply(dynamic_slices.dynamic_update_slice, x, new, *starts)
+    config = tuple(
+        (cut.low, extent - cut.limit, cut.step - 1)
+        for cut, extent in zip(cuts, type.shape, strict=True)
+    )
+    spread = apply(views.pad, new, ops.scalar(0, type.dtype), config=config)
+    ones = ops.full(True, extents, dtypes.bool_)
+    inside = apply(views.pad, ones, ops.scalar(False, dtypes.bool_), config=config)
+    return where(inside, spread, x)
+
+
+def _scattered(
+    scatter: Primitive,
+    x: ArrayLike,
+    entries: Sequence[Entry],
+    type: ArrayType,
+    updates: ArrayLike,
+    unique_indices: bool,
+) -> Array:
+    """The scatter of ``updates`` where arrays, numbers and contiguous Cuts say."""
+    axes = [entry for entry in entries if entry is not None]
+    collapsed = tuple(k for k, e in enumerate(axes) if not isinstance(e, Cut))
+    indexed = tuple(
+        k
+        for k, e in enumerate(axes)
+        if not (isinstance(e, Cut) and e.is_whole(type.shape[k]))
+    )
+    positions = [e.low if isinstance(e, Cut) else e for e in (axes[k] for k in indexed)]
+    columns, shape = index_columns(positions, [type.shape[k] for k in indexed])
+    place = place_of_arrays(entries)
+    kept = [e for e in entries if e is None or isinstance(e, Cut)]
+    shown = [1 if entry is None else entry.count for entry in kept]
+    shown[place:place] = shape
+    new_axes_before = sum(entry is None for entry in kept[:place])
+    inner = [entry.count for entry in kept if entry is not None]
+    begin = place - new_axes_before
+    final = (*inner[:begin], *shape, *inner[begin:])
+    windows = tuple(k for k in range(len(final)) if not begin <= k < begin + len(shape))
+    return _scatter(
+        scatter,
+        x,
+        columns,
+        reshape(broadcast_to(updates, tuple(shown)), final),
+        Windows(windows, collapsed, indexed),
+        unique_indices,
+    )
+
+
+def _scattered_flat(
+    scatter: Primitive,
+    x: ArrayLike,
+    index: Any,
+    type: ArrayType,
+    updates: ArrayLike,
+    unique_indices: bool,
+) -> Array:
+    """As ``_scattered`` for any index: element by element, of x as a vector."""
+    places = apply(views.iota, shape=(type.size,), axis=0, dtype=dtypes.int64)
+    # Out of bounds this reads the least integer, which is out of bounds again.
+    places = getitem(reshape(places, type.shape), index)
+    count = ops.type_of_operand("at", places).size
+    flat = _scatter(
+        scatter,
+        reshape(x, -1),
+        reshape(places, (count, 1)),
+        reshape(broadcast_to(updates, places.shape), (count,)),
+        Windows((), (0,), (0,)),
+        unique_indices,
+    )
+    return reshape(flat, type.shape)
+
+
+def _scatter(
+    scatter: Primitive,
+    x: ArrayLike,
+    columns: Array,
+    updates: Array,
+    windows: Windows,
+    unique_indices: bool,
+) -> Array:
+    return apply(
+        scatter,
+        ops.as_array(x),
+        columns,
+        ops.as_array(updates),
+        mode="drop",
+        unique_indices=unique_indices,
+        **windows.params(),
+    )
