@@ -1,19 +1,22 @@
 """From kernels to addresses: the cache, the compiler when it misses, the engine.
 
-``kernel_addresses`` is the one place where a cache miss imports Numba. Numba's front
-end holds the GIL, LLVM does not: while one kernel is optimised, the next is lowered.
+Generated kernels are compiled by ``kernel_compiler``. What it does not know, as kernels
+written by hand may hold, goes through Numba, which only then is imported. LLVM works
+without the GIL, in as many threads as there are cores.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import arrayfn
 from arrayfn.backends.cpu import native, native_compiler, target
@@ -25,12 +28,17 @@ from arrayfn.backends.cpu.object_cache import (
 )
 from arrayfn.lowering.plan import Kernel
 
-_COMPILER: Final = "arrayfn.backends.cpu.compiler"
+LOGGER = logging.getLogger(__name__)
+
+# Imported only when the cache misses.
+_KERNEL_COMPILER: Final = "arrayfn.backends.cpu.kernel_compiler"
+_NUMBA_COMPILER: Final = "arrayfn.backends.cpu.numba_compiler"
 _KERNEL_SOURCES: Final = (
     "lowering/scalars/*.py",
     "backends/llvm_arithmetic.py",
     "backends/numba_scalars.py",
-    "backends/cpu/compiler.py",
+    "backends/cpu/kernel_compiler.py",
+    "backends/cpu/numba_compiler.py",
 )
 _LOCK = threading.RLock()
 _caches: dict[Path, ObjectCache] = {}
@@ -124,14 +132,40 @@ def _load(kernels: dict[str, Kernel]) -> dict[str, int]:
     }
 
 
-class _Optimiser(threading.Thread):
-    """LLVM's part of a compilation, beside the front end's next kernel."""
+def _compile(kernels: dict[str, Kernel]) -> dict[str, bytes]:
+    """Compile kernels, LLVM in threads of its own."""
+    workers = [_Optimiser(key, *_ir(k, _symbol(key))) for key, k in kernels.items()]
+    if len(workers) == 1:
+        workers[0].run()
+    else:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return {worker.key: worker.result() for worker in workers}
 
-    def __init__(self, key: str, text: str, slots: threading.Semaphore) -> None:
+
+def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
+    """The LLVM IR of a kernel, and whether all its loops are to be interleaved."""
+    definition = kernel.source, kernel.name, kernel.parameters, symbol
+    generated = importlib.import_module(_KERNEL_COMPILER)
+    try:
+        return generated.kernel_ir(*definition), False
+    except generated.UnsupportedKernelError as error:
+        LOGGER.info("kernel %s is left to Numba: %s", kernel.name, error)
+        return importlib.import_module(_NUMBA_COMPILER).kernel_ir(*definition), True
+
+
+class _Optimiser(threading.Thread):
+    """LLVM's part of the compilation of one kernel; as many run as there are cores."""
+
+    slots = threading.Semaphore(os.cpu_count() or 1)
+
+    def __init__(self, key: str, text: str, interleave: bool) -> None:
         super().__init__(name=f"arrayfn-llvm-{key[:8]}")
         self.key = key
         self.text = text
-        self.slots = slots
+        self.interleave = interleave
         self.code: bytes | None = None
         self.error: Exception | None = None
 
@@ -139,38 +173,17 @@ class _Optimiser(threading.Thread):
         """Compile; an error is kept for the thread that waits."""
         try:
             with self.slots:
-                self.code = target.compile_vectorized(self.text)
+                self.code = target.compile_vectorized(
+                    self.text, interleave=self.interleave
+                )
         except Exception as error:  # noqa: BLE001  # raised again in result()
             self.error = error
 
     def result(self) -> bytes:
-        """Wait for the object code."""
-        self.join()
+        """The object code, once it has run."""
         if self.code is None:
-            raise self.error or RuntimeError("the compilation was abandoned")
+            raise self.error or RuntimeError(f"{self.name} did not run")
         return self.code
-
-
-def _compile(kernels: dict[str, Kernel]) -> dict[str, bytes]:
-    """Compile kernels, LLVM in threads of its own."""
-    compiler = importlib.import_module(_COMPILER)
-    if len(kernels) == 1:
-        ((key, kernel),) = kernels.items()
-        return {key: target.compile_vectorized(_ir(compiler, kernel, key))}
-    slots = threading.Semaphore(2)
-    workers: list[_Optimiser] = []
-    for key, kernel in kernels.items():
-        worker = _Optimiser(key, _ir(compiler, kernel, key), slots)
-        worker.start()
-        workers.append(worker)
-    return {worker.key: worker.result() for worker in workers}
-
-
-def _ir(compiler: Any, kernel: Kernel, key: str) -> str:
-    text = compiler.kernel_ir(
-        kernel.source, kernel.name, kernel.parameters, _symbol(key)
-    )
-    return str(text)
 
 
 def native_addresses(

@@ -56,17 +56,19 @@ def target_machine(*, optimize: bool = True) -> Any:
     )
 
 
-def compile_vectorized(text: str) -> bytes:
+def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     """Optimise a kernel's LLVM IR ``text`` fully and return its object code.
 
-    Releases the GIL while LLVM works, so modules can be compiled in parallel threads.
-    Runtime unrolling is off: the loop vectoriser interleaves already, and unrolled
-    remainders doubled the time to compile a kernel without making it faster.
+    Vectorised loops are interleaved all (``interleave``), or where metadata asks for
+    it. Releases the GIL while LLVM works, so modules can be compiled in parallel
+    threads. Runtime unrolling is off: the loop vectoriser interleaves already, and
+    unrolled remainders doubled the time to compile a kernel without making it faster.
     """
     machine = target_machine()
     module = _parse(text, machine)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
+    options.loop_interleaving = interleave
     options.slp_vectorization = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)

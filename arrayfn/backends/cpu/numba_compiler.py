@@ -1,10 +1,10 @@
-"""Kernels to LLVM IR, through Numba's front end. The only module that imports Numba.
+"""Kernels to LLVM IR through Numba's front end: the only module that imports Numba.
 
-It is imported on the first cache miss. ``kernel_ir`` takes a kernel's source and gives
-LLVM IR that exports the uniform entry ``void entry(int64* arguments, int64 begin, int64
-end)``; ``target`` makes object code of it. The front end is driven pass by pass with
-the passes that kernels need, in contexts that hold the operators kernels use and none
-of Numba's overloads: the stock contexts cost 0.45 s to fill, these 0.04 s.
+It is imported for the first kernel that ``kernel_compiler`` leaves to it. ``kernel_ir``
+takes a kernel's source and gives LLVM IR that exports the uniform entry ``void
+entry(int64* arguments, int64 begin, int64 end)``. The front end is driven pass by pass
+with the passes that kernels need, in contexts that hold the operators kernels use and
+none of Numba's overloads: the stock contexts cost 0.45 s to fill, these 0.04 s.
 """
 
 from __future__ import annotations

@@ -1,0 +1,478 @@
+"""Generated kernels to LLVM IR: a compiler for the Python that kernels are printed in.
+
+In: a kernel's source; out: the text of an LLVM module that exports the uniform entry
+``void entry(int64* arguments, int64 begin, int64 end)``. The language is what
+``lowering`` prints: assignments, subscripts of pointers, ``for ... in range``, ``if``,
+integer index arithmetic, infix ``+ - * /`` of one dtype, comparisons, and calls of the
+scalar vocabulary. What is outside of it (a kernel written by hand may be) raises
+``UnsupportedKernelError``, and is left to Numba, which gives such kernels the same
+meaning: types are Numba's, wherever this compiler accepts an expression. A kernel takes
+a few milliseconds here, and ten times as long in Numba's front end, which costs half a
+second before its first kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+
+from arrayfn.backends.cpu import target
+from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue, scalar_type
+from arrayfn.lowering import scalars
+from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.scalars.arithmetic import FLOATS, HALVES, REAL_PART
+from arrayfn.lowering.scalars.table import ScalarFunction
+
+Scalar = Any  # an LLVMValue, or a pair of them if complex
+Path = tuple[int, ...]  # the suites around a statement, outermost first
+
+VOCABULARY: Final = "arrayfn.lowering.scalars"
+INTERLEAVE: Final = 4  # accumulators of a vectorised reduction
+_STORED: Final = {"bool": "u8", **dict.fromkeys(HALVES, "u16")}
+_BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: lambda x, y: x + y,
+    ast.Sub: lambda x, y: x - y,
+    ast.Mult: lambda x, y: x * y,
+}
+_COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
+    ast.Lt: lambda x, y: x < y,
+    ast.LtE: lambda x, y: x <= y,
+    ast.Gt: lambda x, y: x > y,
+    ast.GtE: lambda x, y: x >= y,
+    ast.Eq: lambda x, y: x == y,
+    ast.NotEq: lambda x, y: x != y,
+}
+
+
+class UnsupportedKernelError(Exception):
+    """A kernel uses what this compiler does not know."""
+
+
+def kernel_ir(
+    source: str, name: str, parameters: tuple[Parameter, ...], symbol: str
+) -> str:
+    """The LLVM IR of a kernel; it exports the uniform entry under ``symbol``."""
+    vocabulary: dict[str, Any] = {}
+    for node in ast.parse(source).body:
+        match node:
+            case ast.ImportFrom(module=module, names=names) if module == VOCABULARY:
+                vocabulary |= {n.asname or n.name: n.name for n in names}
+            case ast.FunctionDef(name=defined) if defined == name:
+                known = {k: getattr(scalars, v) for k, v in vocabulary.items()}
+                return _Kernel(node, known, parameters, symbol).text()
+            case _:
+                raise _unsupported(node)
+    raise UnsupportedKernelError(f"there is no function {name}")
+
+
+def _unsupported(node: ast.AST) -> UnsupportedKernelError:
+    return UnsupportedKernelError(ast.unparse(node))
+
+
+class _Slots(ast.NodeVisitor):
+    """Finds the variables that need memory: others are SSA values where they stand.
+
+    A variable needs it if it is assigned in a suite and in one inside it (it is carried
+    around a loop, or out of a branch), or used where no assignment before surely holds.
+    """
+
+    def __init__(self, function: ast.FunctionDef) -> None:
+        self.path: Path = ()
+        self.suites = 0
+        self.assigned: dict[str, set[Path]] = {}
+        self.names: set[str] = set()
+        self.suite(function.body)
+
+    def suite(self, body: list[ast.stmt], variable: str | None = None) -> None:
+        self.suites += 1
+        outer, self.path = self.path, (*self.path, self.suites)
+        if variable is not None:
+            self.assign(variable)
+        for statement in body:
+            self.visit(statement)
+        self.path = outer
+
+    def assign(self, name: str) -> None:
+        paths = self.assigned.setdefault(name, set())
+        for path in paths:
+            shorter, longer = sorted((path, self.path), key=len)
+            if path != self.path and longer[: len(shorter)] == shorter:
+                self.names.add(name)
+        paths.add(self.path)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for assigned in node.targets:
+            if isinstance(assigned, ast.Name):
+                self.assign(assigned.id)
+            else:
+                self.visit(assigned)
+
+    def visit_For(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        self.suite(node.body, getattr(node.target, "id", None))
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        self.suite(node.body)
+        self.suite(node.orelse)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        paths = self.assigned.get(node.id)
+        if paths and not any(self.path[: len(path)] == path for path in paths):
+            self.names.add(node.id)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A variable in memory."""
+
+    address: ir.Value
+    dtype: str
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """Compiles one kernel function."""
+
+    node: ast.FunctionDef
+    vocabulary: dict[str, Any]
+    parameters: tuple[Parameter, ...]
+    symbol: str
+    slots: dict[str, _Slot] = field(default_factory=dict[str, _Slot])
+    values: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    pointers: dict[str, tuple[ir.Value, str]] = field(
+        default_factory=dict[str, tuple[ir.Value, str]]
+    )
+    in_memory: set[str] = field(default_factory=set[str])
+    function: Any = None
+    builder: Any = None
+    m: Any = None
+
+    def text(self) -> str:
+        """The module's text."""
+        module = ir.Module(self.symbol)
+        module.triple = target.host().triple
+        kinds = [_parameter_type(parameter) for parameter in self.parameters]
+        signature = ir.FunctionType(ir.VoidType(), [*kinds, I64, I64])
+        self.function = ir.Function(module, signature, "kernel")
+        self.function.linkage = "internal"
+        self.function.attributes.add("noinline")
+        self.function.attributes.add("nounwind")
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.m = LLVMArithmetic(self.builder, "kernel")
+        self.bind_parameters()
+        self.in_memory = _Slots(self.node).names
+        self.suite(self.node.body)
+        self.builder.ret_void()
+        _add_entry(module, self.function, self.symbol)
+        return str(module)
+
+    def bind_parameters(self) -> None:
+        """Give the parameters their names."""
+        names = [argument.arg for argument in self.node.args.args]
+        expected = [*(p.name for p in self.parameters), "begin", "end"]
+        if names != expected:
+            raise UnsupportedKernelError(f"parameters {names}, not {expected}")
+        kinds = [*(p.kind for p in self.parameters), "i64", "i64"]
+        for name, kind, argument in zip(names, kinds, self.function.args, strict=True):
+            if kind.endswith("*"):
+                argument.add_attribute("noalias")
+                self.pointers[name] = (argument, kind[:-1])
+            else:
+                self.values[name] = self.m.wrap(argument, "i64")
+
+    # Statements
+
+    def suite(self, body: Iterable[ast.stmt]) -> None:
+        """Compile statements; SSA values made in them end with them."""
+        outer = dict(self.values)
+        for statement in body:
+            self.statement(statement)
+        self.values = outer
+
+    def statement(self, node: ast.stmt) -> None:
+        """Compile one statement."""
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+                pass
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self.assign(node, name, self.value(value))
+            case ast.Assign(targets=[ast.Subscript() as place], value=value):
+                self.store(place, self.value(value))
+            case ast.If(test=test, body=body, orelse=orelse):
+                condition = self.condition(test)
+                if orelse:
+                    with self.builder.if_else(condition) as (then, otherwise):
+                        with then:
+                            self.suite(body)
+                        with otherwise:
+                            self.suite(orelse)
+                else:
+                    with self.builder.if_then(condition):
+                        self.suite(body)
+            case ast.For(
+                target=ast.Name(id=name),
+                iter=ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[]),
+                body=body,
+                orelse=[],
+            ) if len(bounds) in {1, 2}:
+                start = self.integer(bounds[0]) if len(bounds) == 2 else I64(0)
+                self.loop(node, name, start, self.integer(bounds[-1]), body)
+            case _:
+                raise _unsupported(node)
+
+    def loop(
+        self,
+        node: ast.stmt,
+        name: str,
+        start: ir.Value,
+        stop: ir.Value,
+        body: list[ast.stmt],
+    ) -> None:
+        """``for name in range(start, stop)``."""
+        b = self.builder
+        before = b.block
+        head, inside, after = (
+            self.function.append_basic_block(part) for part in ("head", "body", "after")
+        )
+        b.branch(head)
+        b.position_at_end(head)
+        count = b.phi(I64)
+        count.add_incoming(start, before)
+        b.cbranch(b.icmp_signed("<", count, stop), inside, after)
+        b.position_at_end(inside)
+        outer = dict(self.values)
+        self.assign(node, name, self.m.wrap(count, "i64"))
+        for statement in body:
+            self.statement(statement)
+        self.values = outer
+        count.add_incoming(b.add(count, I64(1), flags=("nsw",)), b.block)
+        latch = b.branch(head)
+        if _accumulates(body):
+            latch.set_metadata("llvm.loop", _interleaved(b.module))
+        b.position_at_end(after)
+
+    def assign(self, node: ast.AST, name: str, value: Scalar) -> None:
+        """Give a variable a value."""
+        if name not in self.in_memory:
+            self.values[name] = value
+            return
+        if isinstance(value, tuple) or name in self.pointers:
+            raise _unsupported(node)
+        slot = self.slots.get(name)
+        if slot is None:
+            with self.builder.goto_entry_block():
+                address = self.builder.alloca(value.value.type)
+            slot = self.slots[name] = _Slot(address, value.dtype)
+        if slot.dtype != value.dtype:
+            raise _unsupported(node)
+        self.builder.store(value.value, slot.address)
+
+    def element(self, node: ast.Subscript, parts: int) -> tuple[list[ir.Value], str]:
+        """The addresses of the parts of an element, and the dtype of each."""
+        match node.value:
+            case ast.Name(id=name) if name in self.pointers:
+                pointer, kind = self.pointers[name]
+            case _:
+                raise _unsupported(node)
+        index = self.integer(node.slice)
+        dtype = REAL_PART.get(kind) or _STORED.get(kind, kind)
+        if (kind in REAL_PART) != (parts == 2):
+            raise _unsupported(node)
+        b = self.builder
+        places = [index]
+        if parts == 2:
+            twice = b.shl(index, I64(1))
+            places = [twice, b.add(twice, I64(1))]
+        kind = scalar_type(dtype)
+        return [b.gep(pointer, [p], source_etype=kind) for p in places], dtype
+
+    def store(self, node: ast.Subscript, value: Scalar) -> None:
+        """Write an element."""
+        parts = value if isinstance(value, tuple) else (value,)
+        addresses, dtype = self.element(node, len(parts))
+        for address, part in zip(addresses, parts, strict=True):
+            if part.dtype != dtype:
+                raise _unsupported(node)
+            self.builder.store(part.value, address)
+
+    # Expressions
+
+    def integer(self, node: ast.expr) -> ir.Value:
+        """An i64."""
+        value = self.value(node)
+        if isinstance(value, tuple) or value.dtype != "i64":
+            raise _unsupported(node)
+        return value.value
+
+    def condition(self, node: ast.expr) -> ir.Value:
+        """A truth value."""
+        value = self.value(node)
+        if isinstance(value, tuple) or value.dtype != "bool":
+            raise _unsupported(node)
+        return value.value
+
+    def value(self, node: ast.expr) -> Scalar:
+        """The value of an expression."""
+        match node:
+            case ast.Constant(value=bool() as truth):
+                return self.m.constant("bool", truth)
+            case ast.Constant(value=int() as number):
+                return self.m.constant("i64", number)
+            case ast.Constant(value=float() as number):
+                return self.m.constant("f64", number)
+            case ast.Name(id=name):
+                return self.name(node, name)
+            case ast.Subscript(value=ast.Name(id=name)):
+                return self.load(node, name)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self.binary(node, self.value(left), op, self.value(right))
+            case ast.UnaryOp(
+                op=ast.USub(), operand=ast.Constant(value=int() as number)
+            ):
+                return self.m.constant("i64", -number)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() as x)):
+                return self.m.constant("f64", -x)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self.compare(node, self.value(left), op, self.value(right))
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                return self.call(node, name, [self.value(a) for a in arguments])
+            case _:
+                raise _unsupported(node)
+
+    def name(self, node: ast.AST, name: str) -> Scalar:
+        """A variable, a parameter or a constant of the vocabulary."""
+        if name in self.slots:
+            slot = self.slots[name]
+            return self.m.wrap(self.builder.load(slot.address), slot.dtype)
+        if name in self.values:
+            return self.values[name]
+        constant = self.vocabulary.get(name)
+        if isinstance(constant, np.floating):
+            return self.m.constant(f"f{8 * constant.itemsize}", float(constant))
+        raise _unsupported(node)
+
+    def load(self, node: ast.Subscript, name: str) -> Scalar:
+        """Read an element."""
+        _, kind = self.pointers.get(name, (None, ""))
+        addresses, dtype = self.element(node, 2 if kind in REAL_PART else 1)
+        parts = tuple(
+            self.m.wrap(self.builder.load(address, typ=scalar_type(dtype)), dtype)
+            for address in addresses
+        )
+        return parts if len(parts) == 2 else parts[0]
+
+    def binary(self, node: ast.AST, x: Scalar, op: ast.operator, y: Scalar) -> Scalar:
+        """An infix operation of two values of one dtype, where Numba's has it too."""
+        if isinstance(x, tuple) or isinstance(y, tuple) or x.dtype != y.dtype:
+            raise _unsupported(node)
+        if type(op) in _BINARY and x.dtype in {*FLOATS, "i64"}:
+            return _BINARY[type(op)](x, y)
+        if isinstance(op, ast.Div) and x.dtype in FLOATS:
+            return x / y
+        if isinstance(op, (ast.FloorDiv, ast.Mod)) and x.dtype == "i64":
+            return self.floor_division(x, y, remainder=isinstance(op, ast.Mod))
+        raise _unsupported(node)
+
+    def floor_division(
+        self, x: LLVMValue, y: LLVMValue, *, remainder: bool
+    ) -> LLVMValue:
+        """Python's ``//`` or ``%``; 0 divided by 0 is as by 1, and does not trap."""
+        b = self.builder
+        divisor = b.select((y == 0).value, I64(1), y.value)
+        quotient, rest = b.sdiv(x.value, divisor), b.srem(x.value, divisor)
+        differ = b.icmp_signed("<", b.xor(rest, divisor), I64(0))
+        inexact = b.icmp_signed("!=", rest, I64(0))
+        correct = b.and_(inexact, differ)
+        if remainder:
+            return self.m.wrap(b.select(correct, b.add(rest, divisor), rest), "i64")
+        return self.m.wrap(b.sub(quotient, b.zext(correct, I64)), "i64")
+
+    def compare(self, node: ast.AST, x: Scalar, op: ast.cmpop, y: Scalar) -> Scalar:
+        """A comparison of two values of one dtype."""
+        if isinstance(x, tuple) or isinstance(y, tuple) or x.dtype != y.dtype:
+            raise _unsupported(node)
+        if type(op) not in _COMPARE or x.dtype == "bool":
+            raise _unsupported(node)
+        return _COMPARE[type(op)](x, y)
+
+    def call(self, node: ast.Call, name: str, arguments: list[Scalar]) -> Scalar:
+        """A function of the vocabulary, or a typed constant or conversion."""
+        function = self.vocabulary.get(name)
+        if isinstance(function, ScalarFunction):
+            wanted = [
+                _STORED.get(d, d) if d != "bool" else d for d in function.arguments
+            ]
+            if [_dtype(argument) for argument in arguments] != wanted:
+                raise _unsupported(node)
+            return function.formula(self.m, *arguments)
+        if name in {"f32", "f64", "i64"} and len(arguments) == 1:
+            (value,) = arguments
+            if not isinstance(value, tuple) and value.dtype in {*FLOATS, "i64"}:
+                return self.converted(node, value, name)
+        raise _unsupported(node)
+
+    def converted(self, node: ast.Call, value: LLVMValue, dtype: str) -> LLVMValue:
+        """``f32(x)`` and its like; of a number, a constant."""
+        match node.args[0]:
+            case ast.Constant(value=int() | float() as number):
+                return self.m.constant(dtype, number)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=number)) if (
+                isinstance(number, int | float)
+            ):
+                return self.m.constant(dtype, -number)
+            case _:
+                return self.m.convert(value, dtype)
+
+
+def _dtype(value: Scalar) -> str:
+    """The dtype of a value; of a pair, the complex one."""
+    if isinstance(value, tuple):
+        return "c64" if value[0].dtype == "f32" else "c128"
+    return value.dtype
+
+
+def _parameter_type(parameter: Parameter) -> ir.Type:
+    return ir.PointerType() if parameter.kind.endswith("*") else I64
+
+
+def _accumulates(body: list[ast.stmt]) -> bool:
+    """Whether an innermost loop reduces: then it has several accumulators."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    if any(isinstance(node, ast.For) for node in nodes):
+        return False
+    names = (node.func for node in nodes if isinstance(node, ast.Call))
+    return any(isinstance(n, ast.Name) and "accumulate_" in n.id for n in names)
+
+
+def _interleaved(module: ir.Module) -> Any:
+    """Metadata of a loop to be interleaved ``INTERLEAVE`` times when vectorised."""
+    name = ir.MetaDataString(module, "llvm.loop.interleave.count")
+    number = ir.Constant(ir.IntType(32), INTERLEAVE)
+    count = module.add_metadata([name, number])
+    loop = ir.MDValue(module, [count], name=str(len(module.metadata)))
+    loop.operands = (loop, count)
+    return loop
+
+
+def _add_entry(module: ir.Module, function: ir.Function, symbol: str) -> None:
+    """Export ``symbol``, which loads the arguments and calls the kernel's function.
+
+    The function stays a call of its own, so that ``noalias`` holds on its parameters.
+    """
+    kinds = [ir.PointerType(), I64, I64]
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
+    builder = ir.IRBuilder(entry.append_basic_block("entry"))
+    arguments, begin, end = entry.args
+    values: list[Any] = []
+    for position, kind in enumerate(function.function_type.args[:-2]):
+        address = builder.gep(arguments, [I64(position)], source_etype=I64)
+        values.append(builder.load(address, typ=kind))
+    builder.call(function, [*values, begin, end])
+    builder.ret_void()

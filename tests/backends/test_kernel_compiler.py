@@ -1,0 +1,281 @@
+"""The compiler of generated kernels: it agrees with Numba and with un-jitted Python."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from arrayfn.backends.cpu import kernel_compiler, numba_compiler, target
+from arrayfn.backends.cpu.engine import ENGINE
+from arrayfn.backends.cpu.kernel_compiler import UnsupportedKernelError
+from arrayfn.backends.cpu.object_cache import content_key
+from arrayfn.lowering.plan import Parameter
+
+HEAD = "from arrayfn.lowering.scalars import "
+
+
+def parameters(signature: str) -> tuple[Parameter, ...]:
+    return tuple(Parameter(*p.split(":")) for p in signature.split())
+
+
+def run(compiler: Any, source: str, signature: str, arrays: Any, *numbers: int) -> Any:
+    """Run a kernel over items 0 to ``numbers[-1]``, on copies of arrays."""
+    symbol = "arrayfn_test_" + content_key(compiler.__name__, source, signature)[:32]
+    text = compiler.kernel_ir(source, "k", parameters(signature), symbol)
+    code = target.compile_vectorized(text, interleave=False)
+    (address,) = ENGINE.load(symbol, code, (symbol,))
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    copies = [array.copy() for array in arrays]
+    words = np.array([*(copy.ctypes.data for copy in copies), *numbers[:-1]], np.int64)
+    entry(address)(words.ctypes.data, 0, numbers[-1])
+    return copies
+
+
+def unjitted(source: str, arrays: Any, *numbers: int) -> Any:
+    """Run a kernel as Python."""
+    function = numba_compiler.load_function(source, "k")
+    copies = [array.copy() for array in arrays]
+    flat = [copy.reshape(-1) for copy in copies]
+    with np.errstate(all="ignore"):
+        function(*flat, *numbers[:-1], 0, numbers[-1])
+    return copies
+
+
+def check(source: str, signature: str, arrays: Any, *numbers: int) -> list[Any]:
+    """All three give the same bits; the arrays after the run."""
+    results = run(kernel_compiler, source, signature, arrays, *numbers)
+    through_numba = run(numba_compiler, source, signature, arrays, *numbers)
+    as_python = unjitted(source, arrays, *numbers)
+    for ours, numbas, pythons in zip(results, through_numba, as_python, strict=True):
+        assert ours.tobytes() == numbas.tobytes()
+        assert ours.tobytes() == pythons.tobytes()
+    return results
+
+
+RNG = np.random.default_rng(0)
+F32 = RNG.standard_normal(1000).astype(np.float32)
+F64 = RNG.standard_normal(1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "x"), [("f32", F32), ("f64", F64), ("i64", np.arange(-500, 500))]
+)
+def test_infix_arithmetic(kind, x):
+    source = """
+def k(x, y, out, begin, end):
+    for i in range(begin, end):
+        out[i] = x[i] * y[i] + x[i] - y[i]
+"""
+    out = np.zeros_like(x)
+    result = check(source, f"x:{kind}* y:{kind}* out:{kind}*", [x, x[::-1], out], 1000)
+    np.testing.assert_array_equal(result[2], x * x[::-1] + x - x[::-1])
+
+
+@pytest.mark.parametrize("divisor", [1, 3, -3, 7, -(2**62)])
+def test_index_arithmetic_rounds_down(divisor):
+    source = """
+def k(out, n, begin, end):
+    for i in range(begin, end):
+        shifted = i - 10
+        out[2 * i] = shifted // n
+        out[2 * i + 1] = shifted % n
+"""
+    out = check(source, "out:i64* n:i64", [np.zeros(40, np.int64)], divisor, 20)[0]
+    expected = [divmod(i - 10, divisor) for i in range(20)]
+    np.testing.assert_array_equal(out.reshape(20, 2), expected)
+
+
+def test_division_by_zero_does_not_trap():
+    source = """
+def k(out, n, begin, end):
+    for i in range(begin, end):
+        out[i] = i // n + i % n
+"""
+    signature = "out:i64* n:i64"
+    out = run(kernel_compiler, source, signature, [np.zeros(4, np.int64)], 0, 4)[0]
+    assert out.shape == (4,)
+
+
+def test_variables_carried_around_loops():
+    source = f"""{HEAD}f64
+def k(x, out, n, begin, end):
+    for row in range(begin, end):
+        total = f64(0)
+        last = f64(-1.5)
+        for i in range(n):
+            value = x[row * n + i]
+            total = total + value * last
+            last = value
+        out[row] = total
+        last = total
+        out[row + 10] = last
+"""
+    check(source, "x:f64* out:f64* n:i64", [F64, np.zeros(20)], 100, 10)
+
+
+def test_a_variable_used_after_its_loop():
+    source = """
+def k(x, out, n, begin, end):
+    for row in range(begin, end):
+        for i in range(n):
+            value = x[row + i]
+        out[row] = value
+        out[row + 10] = x[i]
+"""
+    check(source, "x:f64* out:f64* n:i64", [F64, np.zeros(20)], 100, 10)
+
+
+def test_a_name_may_be_of_another_dtype_in_another_loop():
+    source = """
+def k(x, y, out, begin, end):
+    for i in range(begin, end):
+        v = x[i]
+        out[i] = v
+    for i in range(begin, end):
+        v = y[i]
+        y[i] = v + 1
+"""
+    y = np.arange(10)
+    check(source, "x:f64* y:i64* out:f64*", [F64, y, np.zeros(1000)], 10)
+
+
+def test_branches():
+    source = f"""{HEAD}gt_f64, select_f64
+def k(x, out, begin, end):
+    for i in range(begin, end):
+        if i % 3 == 0:
+            out[i] = x[i]
+        if gt_f64(x[i], x[i + 1]):
+            v = x[i] - x[i + 1]
+            out[i] = v
+        else:
+            if i > 5:
+                out[i] = x[i] / x[i + 1]
+        out[i] = select_f64(i < 7, out[i], x[i])
+"""
+    check(source, "x:f64* out:f64*", [F64, np.zeros(20)], 20)
+
+
+def test_halves_booleans_and_complex_values():
+    source = f"""{HEAD}convert_bf16_f32, convert_f32_bf16, convert_bool_u8
+from arrayfn.lowering.scalars import convert_u8_bool
+from arrayfn.lowering.scalars import f32, lt_f32, mul_c64
+def k(h, b, c, begin, end):
+    for i in range(begin, end):
+        v = convert_bf16_f32(h[i]) * f32(1.5)
+        h[i] = convert_f32_bf16(v)
+        t = convert_u8_bool(b[i])
+        b[i] = convert_bool_u8(lt_f32(v, f32(0)))
+        if t:
+            c[i] = mul_c64(c[i], c[i + 1])
+"""
+    halves = F32[:50].astype(ml_dtypes.bfloat16)
+    bools = F32[:50] > 0
+    complexes = (F32[:51] + 1j * F32[51:102]).astype(np.complex64)
+    arrays = [halves.view(np.uint16), bools.view(np.uint8), complexes]
+    result = run(kernel_compiler, source, "h:bf16* b:bool* c:c64*", arrays, 50)
+    numbas = run(numba_compiler, source, "h:bf16* b:bool* c:c64*", arrays, 50)
+    assert [a.tobytes() for a in result] == [a.tobytes() for a in numbas]
+    scaled = (halves.astype(np.float32) * np.float32(1.5)).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(result[0].view(ml_dtypes.bfloat16), scaled)
+    np.testing.assert_array_equal(result[1], halves.astype(np.float32) * 1.5 < 0)
+    assert result[2][np.flatnonzero(~bools)[0]] == complexes[np.flatnonzero(~bools)[0]]
+
+
+def test_constants_and_conversions():
+    source = f"""{HEAD}f32, f64, i64, F32_INF, F32_NEG_INF, F32_NAN
+def k(x, y, n, out, begin, end):
+    for i in range(begin, end):
+        out[6 * i] = F32_INF
+        out[6 * i + 1] = F32_NEG_INF
+        out[6 * i + 2] = f32(-0.1)
+        out[6 * i + 3] = f32(x[i])
+        out[6 * i + 4] = f32(i64(i))
+        out[6 * i + 5] = f32(1e-45)
+        y[i] = f64(out[6 * i + 3]) + 0.1
+        n[i] = i64(x[i] * f64(10))
+"""
+    arrays = [F64, np.zeros(10), np.zeros(10, np.int64), np.zeros(60, np.float32)]
+    check(source, "x:f64* y:f64* n:i64* out:f32*", arrays, 10)
+
+
+def test_nan_constants():
+    source = f"{HEAD}F32_NAN\ndef k(out, begin, end):\n    out[begin] = F32_NAN\n"
+    out = run(kernel_compiler, source, "out:f32*", [np.zeros(1, np.float32)], 1)[0]
+    assert np.isnan(out[0])
+
+
+def test_the_vocabulary_computes_as_through_numba():
+    source = f"""{HEAD}exp_f32, tanh_f32, sin_f32, max_f32, abs_f32, pow_f32
+def k(x, out, begin, end):
+    for i in range(begin, end):
+        e = exp_f32(x[i])
+        s = sin_f32(x[i] * x[i])
+        out[i] = max_f32(tanh_f32(e), pow_f32(abs_f32(x[i]), s))
+"""
+    x = np.concatenate([F32, np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e30], "f4")])
+    arrays = [x, np.zeros_like(x)]
+    results = [
+        run(compiler, source, "x:f32* out:f32*", arrays, x.size)[1]
+        for compiler in (kernel_compiler, numba_compiler)
+    ]
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_reductions_are_exact_where_their_terms_are():
+    source = f"""{HEAD}accumulate_add_f32, accumulate_max_f32, f32, F32_NEG_INF
+def k(x, out, n, begin, end):
+    for row in range(begin, end):
+        s = f32(0)
+        m = F32_NEG_INF
+        for i in range(n):
+            s = accumulate_add_f32(s, x[row * n + i])
+            m = accumulate_max_f32(m, x[row * n + i])
+        out[2 * row] = s
+        out[2 * row + 1] = m
+"""
+    x = RNG.integers(-1000, 1000, (5, 1037)).astype(np.float32)
+    out = run(
+        kernel_compiler, source, "x:f32* out:f32* n:i64", [x, x[:2].copy()], 1037, 5
+    )[1].reshape(-1)[:10]
+    np.testing.assert_array_equal(out[::2], x.sum(1))
+    np.testing.assert_array_equal(out[1::2], x.max(1))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x[begin] = x[begin] + 1",
+        "x[begin] = x[begin] if begin else x[end]",
+        "x[begin] += x[begin]",
+        "while begin < end: begin = begin + 1",
+        "for i in range(begin, end, 2): x[i] = x[i]",
+        "x[begin] = begin",
+        "x[begin] = n[begin] + begin",
+        "x[begin] = abs(x[begin])",
+        "v = begin\n    if begin < end:\n        v = x[begin]\n    x[begin] = x[v]",
+        "return begin",
+        "y = x\n    y[begin] = x[end]",
+    ],
+)
+def test_what_it_does_not_know_is_unsupported(body):
+    source = f"def k(x, n, begin, end):\n    {body}\n"
+    with pytest.raises(UnsupportedKernelError):
+        kernel_compiler.kernel_ir(source, "k", parameters("x:f32* n:i32*"), "s")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import math\ndef k(x, begin, end):\n    x[begin] = x[end]\n",
+        "def other(x, begin, end):\n    x[begin] = x[end]\n",
+        "def k(y, begin, end):\n    y[begin] = y[end]\n",
+    ],
+)
+def test_other_modules_functions_and_parameters_are_unsupported(source):
+    with pytest.raises(UnsupportedKernelError):
+        kernel_compiler.kernel_ir(source, "k", parameters("x:f32*"), "s")
