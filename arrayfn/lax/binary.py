@@ -1,0 +1,182 @@
+"""Elementwise functions of two operands, and selection among several.
+
+Operands have one dtype, and one shape or rank 0; Python numbers take the dtype of the
+others. The result has that dtype and shape.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from arrayfn import dtypes
+from arrayfn.lax._operands import elementwise, typed
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives import complex_numbers as c
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import special as s
+from arrayfn.tracing import apply
+
+
+def add(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x + y."""
+    return elementwise(e.add, x, y)
+
+
+def atan2(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The angle of the point (y, x)."""
+    return elementwise(s.atan2, x, y)
+
+
+def bitwise_and(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits set in both x and y."""
+    return elementwise(e.bitwise_and, x, y)
+
+
+def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits set in x or y."""
+    return elementwise(e.bitwise_or, x, y)
+
+
+def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits set in just one of x and y."""
+    return elementwise(e.bitwise_xor, x, y)
+
+
+def eq(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x == y: bool."""
+    return elementwise(e.eq, x, y)
+
+
+def ge(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x >= y: bool."""
+    return elementwise(e.ge, x, y)
+
+
+def gt(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x > y: bool."""
+    return elementwise(e.gt, x, y)
+
+
+def le(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x <= y: bool."""
+    return elementwise(e.le, x, y)
+
+
+def lt(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x < y: bool."""
+    return elementwise(e.lt, x, y)
+
+
+def max(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The larger of x and y; NaN where either is."""
+    return elementwise(e.maximum, x, y)
+
+
+def min(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The smaller of x and y; NaN where either is."""
+    return elementwise(e.minimum, x, y)
+
+
+def mul(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x * y."""
+    return elementwise(e.mul, x, y)
+
+
+def ne(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether x != y: bool."""
+    return elementwise(e.ne, x, y)
+
+
+def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The floating-point number next to x towards y."""
+    return elementwise(e.nextafter, x, y)
+
+
+def pow(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x to the power y."""
+    return elementwise(e.pow, x, y)
+
+
+def rem(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The remainder of x / y with the sign of x."""
+    return elementwise(e.fmod, x, y)
+
+
+def shift_left(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits of x moved up by y."""
+    return elementwise(e.shift_left, x, y)
+
+
+def shift_right_arithmetic(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits of x moved down by y, keeping the sign."""
+    return elementwise(e.shift_right_arithmetic, x, y)
+
+
+def shift_right_logical(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The bits of x moved down by y, with zeros from above."""
+    return elementwise(e.shift_right_logical, x, y)
+
+
+def sub(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x - y."""
+    return elementwise(e.sub, x, y)
+
+
+def div(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x / y; of integers, rounded towards zero."""
+    x, y = typed("div", x, y)
+    if x.dtype not in dtypes.INTEGERS:
+        return apply(e.div, x, y)
+    whole = apply(e.sub, x, apply(e.fmod, x, y))
+    return apply(e.floor_divide, whole, y)
+
+
+def complex(re: ArrayLike, im: ArrayLike, /) -> Array:
+    """The complex number with these real and imaginary parts."""
+    return elementwise(c.make_complex, re, im)
+
+
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike, /) -> Array:
+    """x limited to [min, max]."""
+    return elementwise(e.clamp, min, x, max)
+
+
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike, /) -> Array:
+    """``on_true`` where bool ``pred`` is true, else ``on_false``."""
+    return apply(e.select, pred, *typed("select", on_true, on_false))
+
+
+def integer_pow(x: ArrayLike, y: int, /) -> Array:
+    """x to the whole power y, by multiplications."""
+    (x,) = typed("integer_pow", x)
+    result = elementwise(e.pow, x, 0) if y == 0 else None
+    factor = x if y > 0 else apply(e.reciprocal, x)
+    rest = y if y > 0 else -y
+    while rest:
+        if rest & 1:
+            result = factor if result is None else apply(e.mul, result, factor)
+        rest >>= 1
+        factor = apply(e.square, factor) if rest else factor
+    return result
+
+
+class RoundingMethod(Enum):
+    """Where halves are rounded to."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
+
+
+def round(
+    x: ArrayLike,
+    /,
+    rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO,
+) -> Array:
+    """x rounded to the nearest integer, halves as ``rounding_method`` says."""
+    if rounding_method is RoundingMethod.TO_NEAREST_EVEN:
+        return elementwise(e.round, x)
+    (x,) = typed("round", x)
+    whole = apply(e.trunc, x)
+    is_far = elementwise(e.ge, elementwise(e.absolute, apply(e.sub, x, whole)), 0.5)
+    step = elementwise(e.copysign, 1, x)
+    return apply(e.select, is_far, apply(e.add, whole, step), whole)

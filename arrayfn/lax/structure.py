@@ -1,0 +1,349 @@
+"""Shapes, slices, reductions and contractions, under JAX's names and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.custom import stop_gradient
+from arrayfn.lax._operands import typed
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import expand_dims as _expand_dims
+from arrayfn.numpy import full_like
+from arrayfn.numpy import squeeze as _squeeze
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.primitives import (
+    contraction,
+    conversion,
+    cumulative,
+    dynamic_slices,
+    views,
+)
+from arrayfn.primitives import reductions as r
+from arrayfn.tracing import apply
+
+DimensionNumbers = tuple[
+    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
+]
+
+
+def convert_element_type(x: ArrayLike, new_dtype: DTypeLike, /) -> Array:
+    """x as ``new_dtype``."""
+    return ops.as_array(ops.convert(x, dtypes.canonical(new_dtype)))
+
+
+def bitcast_convert_type(x: ArrayLike, new_dtype: DTypeLike, /) -> Array:
+    """The bits of x read as ``new_dtype``, which is as wide."""
+    return apply(conversion.bitcast, x, dtype=dtypes.canonical(new_dtype))
+
+
+# Shapes.
+
+
+def broadcast(x: ArrayLike, sizes: Sequence[int], /) -> Array:
+    """x repeated along new leading axes of these extents."""
+    shape = ops.type_of_operand("broadcast", x).shape
+    axes = range(len(sizes), len(sizes) + len(shape))
+    return broadcast_in_dim(x, (*sizes, *shape), tuple(axes))
+
+
+def broadcast_in_dim(
+    x: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int], /
+) -> Array:
+    """x as ``shape``: its axis i becomes axis ``broadcast_dimensions[i]``."""
+    (x,) = typed("broadcast_in_dim", x)
+    axes = tuple(broadcast_dimensions)
+    return apply(views.broadcast_in_dim, x, shape=tuple(shape), axes=axes)
+
+
+def reshape(x: ArrayLike, new_sizes: Sequence[int], /) -> Array:
+    """x's elements in row-major order as shape ``new_sizes``."""
+    return apply(views.reshape, x, shape=tuple(new_sizes))
+
+
+def transpose(x: ArrayLike, permutation: Sequence[int], /) -> Array:
+    """x with its axes in the order ``permutation``."""
+    return apply(views.transpose, x, permutation=tuple(permutation))
+
+
+def expand_dims(x: ArrayLike, dimensions: Sequence[int], /) -> Array:
+    """x with axes of extent 1 that stand at ``dimensions`` in the result."""
+    return _expand_dims(x, tuple(dimensions))
+
+
+def squeeze(x: ArrayLike, dimensions: Sequence[int], /) -> Array:
+    """x without ``dimensions``, which have extent 1."""
+    return _squeeze(x, tuple(dimensions))
+
+
+def rev(x: ArrayLike, dimensions: Sequence[int], /) -> Array:
+    """x in reverse order along ``dimensions``."""
+    return apply(views.rev, x, axes=tuple(sorted(dimensions)))
+
+
+def pad(
+    x: ArrayLike,
+    padding_value: ArrayLike,
+    padding_config: Sequence[tuple[int, int, int]],
+    /,
+) -> Array:
+    """x with (low, high, interior) elements of a value around and between each axis."""
+    config = tuple((int(a), int(b), int(c)) for a, b, c in padding_config)
+    return apply(views.pad, *typed("pad", x, padding_value), config=config)
+
+
+def concatenate(operands: Sequence[ArrayLike], dimension: int, /) -> Array:
+    """Operands one after the other along ``dimension``."""
+    return apply(views.concatenate, *operands, axis=dimension)
+
+
+def full(shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike = None) -> Array:
+    """An array of ``shape`` filled with a number."""
+    given = ops.type_of_operand("full", fill_value).dtype
+    wanted = given if dtype is None else dtypes.canonical(dtype)
+    return ops.full(ops.convert(fill_value, wanted), tuple(shape), wanted)
+
+
+def iota(dtype: DTypeLike, size: int, /) -> Array:
+    """0, 1, 2, ... up to ``size`` (exclusive)."""
+    return broadcasted_iota(dtype, (size,), 0)
+
+
+def broadcasted_iota(
+    dtype: DTypeLike, shape: Sequence[int], dimension: int, /
+) -> Array:
+    """0, 1, 2, ... along ``dimension`` of an array of ``shape``."""
+    wanted = dtypes.canonical(dtype)
+    return apply(views.iota, shape=tuple(shape), axis=dimension, dtype=wanted)
+
+
+# Slices.
+
+
+def slice(
+    x: ArrayLike,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+    /,
+) -> Array:
+    """x from start to limit (exclusive) by strides, on every axis."""
+    steps = (1,) * len(start_indices) if strides is None else tuple(strides)
+    start, limit = tuple(start_indices), tuple(limit_indices)
+    return apply(views.slice_, x, start=start, limit=limit, strides=steps)
+
+
+def slice_in_dim(
+    x: ArrayLike, start: int, limit: int, /, stride: int = 1, axis: int = 0
+) -> Array:
+    """x from start to limit (exclusive) by stride along ``axis``."""
+    shape = ops.type_of_operand("slice_in_dim", x).shape
+    place = ops.normalize_axis("slice_in_dim", axis, len(shape))
+    starts = [start if k == place else 0 for k in range(len(shape))]
+    limits = [limit if k == place else n for k, n in enumerate(shape)]
+    steps = [stride if k == place else 1 for k in range(len(shape))]
+    return slice(x, starts, limits, steps)
+
+
+def _starts(indices: Sequence[ArrayLike]) -> list[Any]:
+    return typed("dynamic_slice", *indices) if len(indices) else []
+
+
+def dynamic_slice(
+    x: ArrayLike, start_indices: Sequence[ArrayLike], slice_sizes: Sequence[int], /
+) -> Array:
+    """The slice of ``slice_sizes`` that begins at scalars, moved inwards if need be."""
+    starts = _starts(list(start_indices))
+    return apply(dynamic_slices.dynamic_slice, x, *starts, sizes=tuple(slice_sizes))
+
+
+def dynamic_update_slice(
+    x: ArrayLike, update: ArrayLike, start_indices: Sequence[ArrayLike], /
+) -> Array:
+    """x with ``update`` put where scalars say, moved inwards if need be."""
+    starts = _starts(list(start_indices))
+    return apply(dynamic_slices.dynamic_update_slice, x, update, *starts)
+
+
+def dynamic_slice_in_dim(
+    x: ArrayLike, start_index: ArrayLike, slice_size: int, /, axis: int = 0
+) -> Array:
+    """``dynamic_slice`` along one axis, the others whole."""
+    shape = ops.type_of_operand("dynamic_slice_in_dim", x).shape
+    place = ops.normalize_axis("dynamic_slice_in_dim", axis, len(shape))
+    zero = _zero_like(start_index)
+    starts = [start_index if k == place else zero for k in range(len(shape))]
+    sizes = [slice_size if k == place else n for k, n in enumerate(shape)]
+    return dynamic_slice(x, starts, sizes)
+
+
+def dynamic_index_in_dim(
+    x: ArrayLike, index: ArrayLike, /, axis: int = 0, keepdims: bool = True
+) -> Array:
+    """The slice of extent 1 at ``index`` along ``axis``."""
+    value = dynamic_slice_in_dim(x, index, 1, axis)
+    return value if keepdims else _squeeze(value, axis)
+
+
+def dynamic_update_slice_in_dim(
+    x: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, /
+) -> Array:
+    """``dynamic_update_slice`` along one axis, at the beginning of the others."""
+    ndim = ops.type_of_operand("dynamic_update_slice_in_dim", x).ndim
+    place = ops.normalize_axis("dynamic_update_slice_in_dim", axis, ndim)
+    zero = _zero_like(start_index)
+    return dynamic_update_slice(
+        x, update, [start_index if k == place else zero for k in range(ndim)]
+    )
+
+
+def _zero_like(index: ArrayLike) -> Any:
+    return np.zeros((), ops.type_of_operand("dynamic_slice", index).dtype)
+
+
+# Reductions.
+
+
+def reduce_sum(x: ArrayLike, axes: Sequence[int], /) -> Array:
+    """The sum over ``axes``, in x's dtype."""
+    return apply(r.reduce_sum, x, axes=_sorted(x, axes))
+
+
+def reduce_prod(x: ArrayLike, axes: Sequence[int], /) -> Array:
+    """The product over ``axes``, in x's dtype."""
+    return apply(r.reduce_prod, x, axes=_sorted(x, axes))
+
+
+def reduce_max(x: ArrayLike, axes: Sequence[int], /) -> Array:
+    """The largest element over ``axes``; -inf (or the least integer) of nothing."""
+    return apply(r.reduce_max, x, axes=_sorted(x, axes))
+
+
+def reduce_min(x: ArrayLike, axes: Sequence[int], /) -> Array:
+    """The smallest element over ``axes``; inf (or the largest integer) of nothing."""
+    return apply(r.reduce_min, x, axes=_sorted(x, axes))
+
+
+def reduce_and(x: ArrayLike, axes: Sequence[int], /) -> Array:
+    """The bits set in every element over ``axes``."""
+    return apply(r.reduce_and, x, axes=_sorted(x, axes))
+
+
+def reduce_or(x: ArrayLike, axes: Sequence[int], /) -> Array:
+    """The bits set in any element over ``axes``."""
+    return apply(r.reduce_or, x, axes=_sorted(x, axes))
+
+
+def _sorted(x: ArrayLike, axes: Sequence[int]) -> tuple[int, ...]:
+    ndim = ops.type_of_operand("reduce", x).ndim
+    return ops.normalize_axes("reduce", tuple(axes), ndim)
+
+
+def argmax(x: ArrayLike, axis: int, index_dtype: DTypeLike, /) -> Array:
+    """Where the largest element along ``axis`` is first."""
+    return apply(r.argmax, x, axis=axis, dtype=dtypes.canonical(index_dtype))
+
+
+def argmin(x: ArrayLike, axis: int, index_dtype: DTypeLike, /) -> Array:
+    """Where the smallest element along ``axis`` is first."""
+    return apply(r.argmin, x, axis=axis, dtype=dtypes.canonical(index_dtype))
+
+
+def cumsum(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+    """Sums of the elements up to each (from the end if ``reverse``), in x's dtype."""
+    return apply(cumulative.cumsum, x, axis=axis, reverse=reverse)
+
+
+def cumprod(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+    """Products of the elements up to each (from the end if ``reverse``)."""
+    return apply(cumulative.cumprod, x, axis=axis, reverse=reverse)
+
+
+def cummax(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+    """The largest element up to each (from the end if ``reverse``)."""
+    return apply(cumulative.cummax, x, axis=axis, reverse=reverse)
+
+
+def cummin(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+    """The smallest element up to each (from the end if ``reverse``)."""
+    return apply(cumulative.cummin, x, axis=axis, reverse=reverse)
+
+
+# Contractions.
+
+
+def dot_general(
+    x: ArrayLike,
+    y: ArrayLike,
+    dimension_numbers: DimensionNumbers,
+    /,
+    *,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The sum of products over contracted axes, for each of the batched ones.
+
+    ``dimension_numbers`` is ((x's contracted axes, y's), (x's batched axes, y's)). The
+    result's axes are the batched ones, x's others, y's others. It is computed in
+    ``preferred_element_type`` if one is given.
+    """
+    (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
+    if preferred_element_type is not None:
+        wanted = dtypes.canonical(preferred_element_type)
+        x, y = ops.convert(x, wanted), ops.convert(y, wanted)
+    return apply(
+        contraction.dot_general,
+        x,
+        y,
+        contract=(tuple(x_contract), tuple(y_contract)),
+        batch=(tuple(x_batch), tuple(y_batch)),
+    )
+
+
+def dot(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The product of vectors and matrices: x's last axis meets y's first."""
+    ndim = ops.type_of_operand("dot", x).ndim
+    return dot_general(x, y, (((ndim - 1,), (0,)), ((), ())))
+
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "bitcast_convert_type",
+    "broadcast",
+    "broadcast_in_dim",
+    "broadcasted_iota",
+    "concatenate",
+    "convert_element_type",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "dot",
+    "dot_general",
+    "dynamic_index_in_dim",
+    "dynamic_slice",
+    "dynamic_slice_in_dim",
+    "dynamic_update_slice",
+    "dynamic_update_slice_in_dim",
+    "expand_dims",
+    "full",
+    "full_like",
+    "iota",
+    "pad",
+    "reduce_and",
+    "reduce_max",
+    "reduce_min",
+    "reduce_or",
+    "reduce_prod",
+    "reduce_sum",
+    "reshape",
+    "rev",
+    "slice",
+    "slice_in_dim",
+    "squeeze",
+    "stop_gradient",
+    "transpose",
+]
