@@ -1,0 +1,72 @@
+"""The CUDA backend: kernels for NVIDIA GPUs, compiled through numba-cuda."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from typing import Final
+
+from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.errors import BackendError
+from arrayfn.ir import Program
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda.lower import lower
+
+__all__ = ["CudaBackend"]
+
+_INSTALL: Final = "pip install 'arrayfn[cuda]'"
+
+
+class CudaBackend:
+    """Kernels on an NVIDIA GPU."""
+
+    name = "cuda"
+
+    def info(self) -> BackendInfo:
+        """What it needs, and which of that is missing here."""
+        return BackendInfo(
+            self.name,
+            "numba-cuda kernels on an NVIDIA GPU",
+            ("numba-cuda", "cuda-core", "an NVIDIA driver for CUDA 13"),
+            missing_here(),
+        )
+
+    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
+        """``program`` as kernels and a plan. Needs neither a GPU nor numba-cuda."""
+        return lower(program)
+
+    def load(self, compiled: CompiledProgram) -> Executable:
+        """The callable of ``compiled``. Raises BackendError where there is no GPU."""
+        reason = missing_here() or "its runtime is not written yet"
+        raise BackendError(f"backend 'cuda' is not available ({reason})")
+
+
+def missing_here() -> str:
+    """What this machine lacks to run kernels, and how to get it; empty if nothing."""
+    packages = missing_packages()
+    if packages:
+        return packages
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return (
+            "there is no NVIDIA driver: libcuda.so.1 was not found; kernels can be "
+            "read, compiled to PTX and emulated without one"
+        )
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count:
+        return "the NVIDIA driver finds no GPU; nvidia-smi says what it sees"
+    return ""
+
+
+def missing_packages() -> str:
+    """Which packages are missing to compile kernels to PTX; empty if none."""
+    needed = {"numba_cuda": "numba-cuda", "cuda": "cuda-core"}
+    missing = [
+        package
+        for module, package in needed.items()
+        if importlib.util.find_spec(module) is None
+    ]
+    if not missing:
+        return ""
+    return f"{' and '.join(missing)} not installed: {_INSTALL}"

@@ -1,0 +1,370 @@
+"""Runs CUDA kernels without a GPU: every thread a generator, one after the other.
+
+A kernel's source is parsed, and each call at which threads meet (a barrier, a shuffle)
+becomes a ``yield``. The threads of a block run until they meet; then the barrier opens
+or the values change lanes. Blocks run in order. It is slow and meant for small shapes;
+what it finds besides wrong numbers is an error:
+
+* threads that meet at different places, or not at all (a divergent barrier);
+* shared memory that one thread writes and another touches with no barrier between;
+* two threads that write the same element of an array, accesses outside an array, and
+  vector accesses off their alignment.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda import vocabulary
+from arrayfn.lowering.cuda.source import CudaKernel
+from arrayfn.lowering.cuda.vocabulary import WARP, DeviceFunction
+from arrayfn.lowering.plan import BufferArgument
+from arrayfn.lowering.scalars.conversions import stored as stored_half
+from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+
+Array = np.ndarray[Any, Any]
+
+
+class EmulationError(Exception):
+    """A kernel did what is undefined on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument that points to element ``start`` of a flat array."""
+
+    array: Array
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """What a generator yields: where it stands, and what it brings."""
+
+    function: str
+    line: int
+    arguments: tuple[Any, ...]
+
+
+class _Memory:
+    """A flat array with checked indices: what a kernel sees as a pointer."""
+
+    def __init__(self, array: Array, name: str, start: int = 0) -> None:
+        self.array, self.name, self.start = array, name, start
+
+    def place(self, index: int) -> int:
+        place = self.start + int(index)
+        if not 0 <= place < self.array.size:
+            raise EmulationError(
+                f"{self.name}[{index}] lies outside the {self.array.size} elements of "
+                f"its array, of which it begins at {self.start}"
+            )
+        return place
+
+    def __getitem__(self, index: int) -> Any:
+        return self.array[self.place(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.array[self.place(index)] = value
+
+
+class _Global(_Memory):
+    """Memory of the whole grid: written by one thread at most."""
+
+    running: _Running | None = None
+
+    def __init__(self, pointer: Pointer, name: str) -> None:
+        super().__init__(pointer.array, name, pointer.start)
+        self.writers: dict[int, tuple[int, int]] = {}
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        assert _Global.running is not None
+        writer = (_Global.running.block.index, _Global.running.index)
+        if self.writers.setdefault(int(index), writer) != writer:
+            raise EmulationError(
+                f"threads {self.writers[int(index)]} and {writer} (block, thread) both "
+                f"write {self.name}[{index}]"
+            )
+        super().__setitem__(index, value)
+
+
+class _Shared(_Memory):
+    """Memory of a block. Between two barriers an element has one writer or readers."""
+
+    def __init__(self, array: Array, name: str, block: _Block) -> None:
+        super().__init__(array, name)
+        self.block = block
+        self.written: dict[int, tuple[int, int]] = {}
+        self.read: dict[int, tuple[int, int]] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        thread = self._thread()
+        epoch, writer = self.written.get(int(index), (-1, -1))
+        if epoch == self.block.epoch and writer != thread:
+            raise self._race(index, writer, thread)
+        self.read[int(index)] = (self.block.epoch, thread)
+        return super().__getitem__(index)
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        thread = self._thread()
+        for accesses in (self.written, self.read):
+            epoch, other = accesses.get(int(index), (-1, -1))
+            if epoch == self.block.epoch and other != thread:
+                raise self._race(index, other, thread)
+        self.written[int(index)] = (self.block.epoch, thread)
+        super().__setitem__(index, value)
+
+    def _thread(self) -> int:
+        assert _Global.running is not None
+        return _Global.running.index
+
+    def _race(self, index: int, one: int, other: int) -> EmulationError:
+        return EmulationError(
+            f"threads {one} and {other} of block {self.block.index} race for shared "
+            f"{self.name}[{index}]: no barrier stands between"
+        )
+
+
+@dataclass
+class _Block:
+    index: int
+    epoch: int = 0
+    shared: dict[tuple[str, int], _Shared] = field(default_factory=dict)
+
+
+@dataclass
+class _Running:
+    """One thread: its generator, and what it waits at."""
+
+    block: _Block
+    index: int
+    body: Generator[_Meeting, Any, None] | None = None
+    waiting: _Meeting | None = None
+    sites: int = 0
+
+    def call(self, function: DeviceFunction, arguments: tuple[Any, ...]) -> Any:
+        return _ACTIONS[function.kind](self, function, arguments)
+
+    def resume(self, value: Any) -> None:
+        vocabulary.set_current(self)
+        _Global.running = self
+        try:
+            assert self.body is not None
+            self.waiting = self.body.send(value)
+        except StopIteration:
+            self.body, self.waiting = None, None
+        finally:
+            vocabulary.set_current(None)
+            _Global.running = None
+
+
+def _shared(thread: _Running, function: DeviceFunction, arguments: Any) -> _Shared:
+    # A thread asks for its arrays in the order of the text, as all others do.
+    key = (function.name, thread.sites)
+    thread.sites += 1
+    block = thread.block
+    if key not in block.shared:
+        array = np.zeros(arguments[0], DTYPES[function.dtype])
+        block.shared[key] = _Shared(array, function.name, block)
+    return block.shared[key]
+
+
+def _registers(thread: _Running, function: DeviceFunction, arguments: Any) -> _Memory:
+    array = np.zeros(arguments[0], DTYPES[function.dtype])
+    return _Memory(array, function.name)
+
+
+def _aligned(memory: _Memory, at: int, lanes: int) -> None:
+    address = memory.array.ctypes.data + memory.place(at) * memory.array.itemsize
+    if address % min(16, lanes * memory.array.itemsize):
+        raise EmulationError(
+            f"a vector of {lanes} elements at {memory.name}[{at}] is not aligned"
+        )
+
+
+def _load(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    array, at, tile, place = arguments
+    _aligned(array, at, function.lanes)
+    for k in range(function.lanes):
+        tile[place + k] = array[at + k]
+
+
+def _store(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    array, at, tile, place = arguments
+    _aligned(array, at, function.lanes)
+    for k in range(function.lanes):
+        array[at + k] = tile[place + k]
+
+
+_ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
+    "block_index": lambda thread, function, arguments: thread.block.index,
+    "thread_index": lambda thread, function, arguments: thread.index,
+    "quotient": lambda thread, function, arguments: arguments[0] // arguments[1],
+    "remainder": lambda thread, function, arguments: arguments[0] % arguments[1],
+    "shared": _shared,
+    "registers": _registers,
+    "load": _load,
+    "store": _store,
+}
+
+
+class _Meetings(ast.NodeTransformer):
+    """Turns calls of collective functions into yields of a ``_Meeting``."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.func, ast.Name):
+            return node
+        if node.func.id not in vocabulary.COLLECTIVE:
+            return node
+        meeting = ast.Call(
+            ast.Name("_meeting", ast.Load()),
+            [
+                ast.Constant(node.func.id),
+                ast.Constant(node.lineno),
+                ast.Tuple(node.args, ast.Load()),
+            ],
+            [],
+        )
+        return ast.copy_location(ast.Yield(meeting), node)
+
+
+def generator_of(
+    source: str, name: str
+) -> Callable[..., Generator[_Meeting, Any, None]]:
+    """The kernel ``name`` of ``source`` as a generator function."""
+    tree = _Meetings().visit(ast.parse(source))
+    (function,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+    # A kernel without any meeting is a generator too.
+    never = ast.If(ast.Constant(False), [ast.Expr(ast.Yield(ast.Constant(None)))], [])
+    function.body.append(never)
+    namespace: dict[str, Any] = {"_meeting": _Meeting}
+    exec(compile(ast.fix_missing_locations(tree), f"<{name}>", "exec"), namespace)
+    return namespace[name]
+
+
+def launch(
+    source: str, name: str, grid: int, threads: int, arguments: Sequence[Pointer | int]
+) -> None:
+    """Run ``grid`` blocks of ``threads`` threads of the kernel ``name`` of ``source``.
+
+    Raises EmulationError where the kernel does what is undefined on a GPU.
+    """
+    kernel = generator_of(source, name)
+    passed = [
+        _Global(a, f"argument {k}") if isinstance(a, Pointer) else a
+        for k, a in enumerate(arguments)
+    ]
+    with np.errstate(all="ignore"):
+        for index in range(grid):
+            _run_block(_Block(index), kernel, threads, passed)
+
+
+def _run_block(
+    block: _Block,
+    kernel: Callable[..., Generator[_Meeting, Any, None]],
+    threads: int,
+    arguments: Sequence[Any],
+) -> None:
+    running = [_Running(block, index) for index in range(threads)]
+    for thread in running:
+        thread.body = kernel(*arguments)
+        thread.resume(None)
+    while any(thread.body is not None for thread in running):
+        moved = False
+        for first in range(0, threads, WARP):
+            moved |= _shuffle(running[first : first + WARP])
+        if not moved:
+            _open_barrier(running)
+
+
+def _shuffle(warp: Sequence[_Running]) -> bool:
+    """Exchange values among the lanes if they all stand at a shuffle."""
+    meetings = [thread.waiting for thread in warp]
+    if not any(m is not None and m.function != "barrier" for m in meetings):
+        return False
+    if len({(m.function, m.line) if m else None for m in meetings}) != 1:
+        places = sorted(
+            {f"{m.function} at line {m.line}" if m else "done" for m in meetings}
+        )
+        raise EmulationError(f"the lanes of a warp part: {', '.join(places)}")
+    values, masks = zip(*(m.arguments for m in meetings if m), strict=True)
+    for lane, thread in enumerate(warp):
+        source = lane ^ int(masks[lane])
+        if source >= len(values):
+            raise EmulationError(f"lane {lane} reads lane {source}, which is not there")
+        thread.resume(values[source])
+    return True
+
+
+def _open_barrier(running: Sequence[_Running]) -> None:
+    lines = {thread.waiting.line if thread.waiting else None for thread in running}
+    if len(lines) != 1:
+        stand = ", ".join(
+            "done" if n is None else f"line {n}" for n in sorted(lines, key=str)
+        )
+        raise EmulationError(f"threads of a block part at a barrier: {stand}")
+    running[0].block.epoch += 1
+    for thread in running:
+        thread.resume(None)
+
+
+def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
+    """Run all steps of ``compiled`` on NumPy arrays: its outputs.
+
+    Memory that nothing has written holds NaNs, or large numbers.
+    """
+    plan = compiled.plan
+    kernels = {k.name: k for k in compiled.kernels if isinstance(k, CudaKernel)}
+    arena = _bytes(plan.arena)
+    given = {"input": inputs, "constant": compiled.constants}
+    memory: list[Array] = []
+    for buffer in plan.buffers:
+        if buffer.kind == "temporary":
+            memory.append(arena[buffer.offset : buffer.offset + buffer.nbytes])
+            continue
+        memory.append(_bytes(buffer.nbytes))
+        if buffer.kind in given:
+            source = np.ascontiguousarray(given[buffer.kind][buffer.index])
+            memory[-1][:] = source.reshape(-1).view(np.uint8)
+    for step in plan.steps:
+        kernel = kernels[step.kernel]
+        arguments: list[Pointer | int] = []
+        for argument, parameter in zip(step.arguments, kernel.parameters, strict=True):
+            if isinstance(argument, BufferArgument):
+                dtype = DTYPES[stored_dtype(parameter.kind.removesuffix("*"))]
+                flat = memory[argument.buffer].view(dtype)
+                arguments.append(Pointer(flat, argument.offset // dtype.itemsize))
+            else:
+                assert isinstance(argument, int)
+                arguments.append(argument)
+        launch(kernel.source, kernel.name, step.items, kernel.threads, arguments)
+    outputs = [
+        b for b in zip(plan.buffers, memory, strict=True) if b[0].kind == "output"
+    ]
+    return [
+        flat.view(buffer.type.dtype).reshape(buffer.type.shape)
+        for buffer, flat in sorted(outputs, key=lambda pair: pair[0].index)
+    ]
+
+
+def stored_dtype(dtype: str) -> str:
+    """The dtype of the elements that kernels see behind a pointer."""
+    return "u8" if dtype == "bool" else stored_half(dtype)
+
+
+def _bytes(count: int) -> Array:
+    """Memory aligned as a GPU's allocations are."""
+    memory = np.full(count + 256, 0xFF, np.uint8)
+    start = -memory.ctypes.data % 256
+    return memory[start : start + count]

@@ -1,0 +1,1 @@
+"""CUDA: the schedule and the source text of kernels for NVIDIA GPUs."""

@@ -1,0 +1,302 @@
+"""CUDA's dispatch strategy: how a nest becomes blocks, threads and vector accesses.
+
+Four shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
+
+* ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
+  axis, which it loads and stores as vectors;
+* ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, or
+  a block) has one row, and keeps it in registers between the stages if it fits;
+* ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, and its
+  warps take the rows in turns;
+* ``Transpose``: elementwise, but some operands run along another axis: a block moves
+  tiles of 32 by 32 through shared memory.
+
+Threads of a team combine what they have in a fixed tree, so the result depends on the
+shapes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Compute,
+    Count,
+    Load,
+    Nest,
+    Reduce,
+    Statement,
+    Store,
+    uses,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConfig:
+    """Numbers of the hardware that schedules are made from."""
+
+    multiprocessors: int = 132
+    vector_bytes: int = 16  # the widest access of a thread
+    max_lanes: int = 8  # elements a thread computes together
+    threads: int = 256  # of a block, where nothing else decides
+    max_threads: int = 1024  # of a block
+    tiles: int = 4  # vectors of a row that a thread is given if threads are plenty
+    row_words: int = 32  # 32-bit registers that a thread may keep of its row
+    keep_cost: int = 4  # a value dearer than this is kept, not computed again
+    split_elements: int = 16384  # of a chunk of a split reduction
+
+
+GPU: Final = GpuConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """``threads`` of a block, each with ``lanes`` elements of the innermost axis."""
+
+    threads: int
+    lanes: int
+    whole: bool  # every thread's elements exist, or none of them
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether a thread has more than one element."""
+        return self.lanes > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """``team`` threads have a row: ``tiles`` vectors each, or a loop if that is 0."""
+
+    threads: int
+    team: int
+    lanes: int
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """``parts`` warps of a block take the rows of its 32 columns in turns."""
+
+    parts: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.parts * WARP
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """Tiles of 32 by 32 elements of ``axis`` and the innermost one; 8 rows a warp."""
+
+    axis: int
+    threads: int = 256
+
+
+Schedule = Elementwise | Rows | Columns | Transpose
+
+
+def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
+    """The schedule of ``nest``."""
+    if any(isinstance(s, Reduce) for s in nest.statements) or nest.is_in_order:
+        has_columns = any(a.reduced for a in nest.axes) and not nest.axes[-1].reduced
+        if nest.is_in_order:
+            # One thread goes through a row, or a column.
+            return Columns(1) if has_columns else Rows(4 * WARP, 1, 1, 0)
+        return columns(nest) if has_columns else rows(nest, gpu)
+    return elementwise(nest, gpu)
+
+
+def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
+    """Vectors along the innermost axis, or tiles if operands run along another."""
+    if not nest.axes:
+        return Elementwise(32, 1, True)
+    axis = transposed_axis(nest)
+    if axis is not None:
+        return Transpose(axis)
+    extent = nest.axes[-1].extent
+    widest = widest_lanes(nest, gpu)
+    lanes = divisor_lanes(extent, widest)
+    if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
+        return Elementwise(gpu.threads, widest, whole=False)
+    return Elementwise(gpu.threads, lanes, whole=True)
+
+
+def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
+    """Elements in the widest access that some operand allows along the last axis."""
+    sizes = [o.dtype.itemsize for o in nest.operands if o.strides[-1] == 1]
+    if not sizes:
+        return 1
+    lanes = min(gpu.max_lanes, max(1, gpu.vector_bytes // min(sizes)))
+    while lanes > 1 and not any(is_vector(o, lanes) for o in nest.operands):
+        lanes //= 2
+    return lanes
+
+
+def divisor_lanes(extent: int, lanes: int) -> int:
+    """The greatest power of two up to ``lanes`` that divides ``extent``."""
+    while lanes > 1 and extent % lanes:
+        lanes //= 2
+    return lanes
+
+
+def is_vector(operand: ArrayOperand, lanes: int) -> bool:
+    """Whether ``lanes`` elements along the last axis are an aligned vector."""
+    return (
+        lanes > 1
+        and operand.strides[-1] == 1
+        and all(s % lanes == 0 for s in (*operand.strides[:-1], operand.offset))
+    )
+
+
+def transposed_axis(nest: Nest) -> int | None:
+    """The axis along which some loads run, if it is not the last and is worth tiles."""
+    if nest.has_computed_places:
+        return None
+    last = len(nest.axes) - 1
+    found = {
+        axis
+        for operand in nest.operands
+        if not operand.written and abs(operand.strides[last]) > 1
+        for axis in range(last)
+        if operand.strides[axis] == 1
+    }
+    if len(found) != 1 or nest.axes[last].extent < 8:
+        return None
+    (axis,) = found
+    return axis if nest.axes[axis].extent >= 8 else None
+
+
+def rows(nest: Nest, gpu: GpuConfig) -> Rows:
+    """A team for each row, as large as its tiles need."""
+    reduced = [a.extent for a in nest.axes if a.reduced]
+    length = math.prod(reduced)
+    lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
+    vectors = max(1, -(-length // lanes))
+    words = kept_words(nest) * lanes
+    most_tiles = max(1, gpu.row_words // max(1, words)) if nest.stages > 1 else 2**31
+    team = power_of_two(-(-vectors // gpu.tiles))
+    if WARP < team <= 2 * WARP and 2 * gpu.tiles <= most_tiles:
+        team = WARP
+    if team > WARP:
+        team = max(4 * WARP, team)
+    team = min(team, gpu.max_threads)
+    tiles = power_of_two(-(-vectors // team))
+    if tiles > most_tiles or tiles > 2 * gpu.tiles:
+        # In one stage nothing is kept; else the row does not fit and is read again.
+        while tiles <= most_tiles and nest.stages > 1 and team < gpu.max_threads:
+            team, tiles = 2 * team, tiles // 2
+        if tiles > most_tiles or nest.stages == 1:
+            tiles = 0
+    threads = team if team > WARP else max(team, 4 * WARP)
+    return Rows(threads, team, lanes, tiles)
+
+
+def kept_words(nest: Nest) -> int:
+    """32-bit registers that an element of the row needs between two stages."""
+    plan = plan_stages(nest, keep=True)
+    most = 1
+    for stage in range(1, nest.stages):
+        live = [
+            s.result.dtype.itemsize
+            for s in plan.kept_statements(nest)
+            if plan.first[s.result.name] < stage <= plan.last[s.result.name]
+        ]
+        most = max(most, sum(-(-size // 4) for size in live))
+    return most
+
+
+def columns(nest: Nest) -> Columns:
+    """Up to 8 warps for the rows of 32 columns."""
+    height = math.prod(a.extent for a in nest.axes if a.reduced)
+    return Columns(min(8, power_of_two(max(1, -(-height // 4)))))
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """Which element statements each stage has, and which values are kept between them.
+
+    ``first`` and ``last`` are the stages in which a kept value is made and last read.
+    """
+
+    bodies: tuple[tuple[Statement, ...], ...]
+    kept: frozenset[str]
+    first: dict[str, int]
+    last: dict[str, int]
+
+    def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
+        """The statements that make the kept values."""
+        return [
+            s
+            for s in nest.statements
+            if isinstance(s, (Load, Compute, Count)) and s.result.name in self.kept
+        ]
+
+
+def plan_stages(nest: Nest, keep: bool, gpu: GpuConfig = GPU) -> StagePlan:
+    """What each stage computes. With ``keep``, loads and dear values are made once."""
+    producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    bodies: list[tuple[Statement, ...]] = []
+    for stage in range(nest.stages):
+        roots = [s for s in nest.statements if _is_root(s, stage)]
+        needed: set[str] = set()
+        pending = [v for s in roots for v in names_of(s)]
+        while pending:
+            name = pending.pop()
+            s = producers[name]
+            if name in needed or isinstance(s, Reduce) or s.level != "element":
+                continue
+            needed.add(name)
+            if name in first and keep and is_dear(producers, name, gpu):
+                last[name] = stage
+                continue
+            first.setdefault(name, stage)
+            pending += names_of(s)
+        bodies.append(
+            tuple(
+                s
+                for s in nest.statements
+                if s in roots
+                or (not isinstance(s, (Store, Reduce)) and s.result.name in needed)
+            )
+        )
+    return StagePlan(tuple(bodies), frozenset(last), first, last)
+
+
+def _is_root(s: Statement, stage: int) -> bool:
+    if isinstance(s, Store) and s.level == "outer":
+        return False
+    return isinstance(s, (Reduce, Store)) and s.stage == stage
+
+
+def is_dear(producers: dict[str, Statement], name: str, gpu: GpuConfig) -> bool:
+    """Whether a value is kept rather than made again: a load, or dear arithmetic."""
+    if isinstance(producers[name], Load):
+        return True
+    seen: set[str] = set()
+    pending, cost = [name], 0
+    while pending:
+        current = pending.pop()
+        s = producers[current]
+        if current in seen or not isinstance(s, Compute) or s.level != "element":
+            continue
+        seen.add(current)
+        cost += s.cost
+        pending += names_of(s)
+    return cost > gpu.keep_cost
+
+
+def names_of(s: Statement) -> list[str]:
+    """Names of the values that ``s`` reads."""
+    return [value.name for value in uses(s)]
