@@ -41,11 +41,15 @@ class ProgramBuilder:
         self.source: SourceLocation | None = None
         self._constants: dict[int, tuple[Var, Array]] = {}
 
-    def input(self, type: ArrayType) -> Var:
+    def input(self, type: ArrayType, hint: str = "") -> Var:
         """A new input."""
-        var = Var(type)
+        var = Var(type, hint)
         self.inputs.append(var)
         return var
+
+    def inputs_of(self, program: Program) -> list[Var]:
+        """New inputs like those of ``program``."""
+        return [self.input(v.type, v.hint) for v in program.inputs]
 
     def constant(self, array: Array) -> Var:
         """The constant that holds ``array``; the same array is held once."""

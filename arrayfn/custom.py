@@ -409,7 +409,7 @@ def _with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
         return program
     builder = ProgramBuilder(program.name)
     with builder:
-        inputs = [builder.input(t) for t in program.input_types]
+        inputs = builder.inputs_of(program)
         outputs = builder.inline(program, inputs)
         return builder.build(
             [*outputs, *(views.broadcast_literal(0, type) for type in types)]

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TOOLS = os.path.join(_PACKAGE, "tools") + os.sep  # they use arrayfn as users do
 _LIBRARIES = tuple(
     os.sep + os.path.join("site-packages", name) + os.sep for name in ("numpy", "optree")
 )
@@ -24,7 +25,15 @@ class SourceLocation:
     line: int
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.line}"
+        return f"{os.path.basename(readable_file(self.file))}:{self.line}"
+
+
+def readable_file(file: str) -> str:
+    """``file`` as the user knows it: a notebook's cell by its number."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    label = shell.compile.format_code_name(file) if shell is not None else None
+    return label[1] if label else file
 
 
 def user_location() -> SourceLocation | None:
@@ -32,7 +41,8 @@ def user_location() -> SourceLocation | None:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) and not any(p in name for p in _LIBRARIES):
+        own = name.startswith(_PACKAGE) and not name.startswith(_TOOLS)
+        if not own and not any(p in name for p in _LIBRARIES):
             return SourceLocation(name, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -43,7 +53,7 @@ class ArrayfnError(Exception):
 
     def __init__(self, message: str, location: SourceLocation | None = None) -> None:
         self.location = location
-        where = f"{location.file}:{location.line}: " if location else ""
+        where = f"{readable_file(location.file)}:{location.line}: " if location else ""
         super().__init__(where + message)
 
 

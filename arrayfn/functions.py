@@ -7,6 +7,8 @@ another transformation by inlining it, else at once.
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -115,10 +117,35 @@ def trace_function(
         flat,
         types or [leaf_type(x) for x in leaves],
         name=name_of(function),
+        hints=_hints(function, args, kwargs),
         values=[_value(x) for x in leaves] if with_values else None,
         abstract=abstract,
     )
     return FlatTrace(traced, out_tree[0])
+
+
+def _hints(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[str]:
+    """What the user calls each leaf: ``x``, ``params_w`` for ``params["w"]``."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds]
+    hints: list[str] = []
+    for position, argument in enumerate(args):
+        stem = names[position] if position < len(names) else ""
+        hints += [_identifier(stem, path) for path in tree.paths(argument)]
+    for key in sorted(kwargs):
+        hints += [_identifier(key, path) for path in tree.paths(kwargs[key])]
+    return hints
+
+
+def _identifier(stem: str, path: str) -> str:
+    name = re.sub(r"\W+", "_", stem + path).strip("_") if stem else ""
+    return name if name.isidentifier() and len(name) <= 24 else ""
 
 
 def _leaf_names(arguments: Any) -> Callable[[int], str]:

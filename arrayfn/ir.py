@@ -75,12 +75,16 @@ class ArrayType:
 
 
 class Var:
-    """A typed value of a Program. Its identity is its name."""
+    """A typed value of a Program: itself and no other.
 
-    __slots__ = ("type",)
+    ``hint`` is what the user calls it; the printer makes a name of it.
+    """
 
-    def __init__(self, type: ArrayType) -> None:
+    __slots__ = ("hint", "type")
+
+    def __init__(self, type: ArrayType, hint: str = "") -> None:
         self.type = type
+        self.hint = hint
 
     def __repr__(self) -> str:
         return f"<Var {self.type}>"

@@ -51,9 +51,16 @@ def format_program(program: Program, comments: bool = True) -> str:
 def name_vars(program: Program) -> dict[Var, str]:
     """The names that the printer gives to the Vars of ``program``."""
     names: dict[Var, str] = {}
-    fresh = variable_names()
-    for var in (*program.inputs, *program.constants):
-        names[var] = next(fresh)
+    taken: set[str] = set()
+    fresh = (name for name in variable_names() if name not in taken)
+    arguments = (*program.inputs, *program.constants)
+    for var in arguments:
+        if var.hint and var.hint not in taken and var.hint not in _RESERVED:
+            names[var] = var.hint
+            taken.add(var.hint)
+    for var in arguments:
+        if var not in names:
+            names[var] = next(fresh)
     for equation in program.equations:
         for var in equation.outputs:
             names[var] = next(fresh)

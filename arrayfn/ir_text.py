@@ -189,7 +189,7 @@ class _Parser:
         token = self.take()
         if token.kind != "number" or not re.fullmatch(r"[+-]?\d+", token.text):
             self.fail(f"expected an integer, found {token.text!r}", token.line)
-        return int(self.read_number(token))
+        return int(str(self.read_number(token)))
 
     def extent(self) -> int:
         line, value = self.next.line, self.integer()
@@ -220,7 +220,7 @@ class _Parser:
         """``name: type`` as a new Var in ``scope``."""
         line, name = self.next.line, self.name("the name of a value")
         self.expect(":")
-        var = Var(self.type())
+        var = Var(self.type(), name)
         if name in scope:
             self.fail(f"{name} is defined twice", line)
         scope[name] = var

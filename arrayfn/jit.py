@@ -89,7 +89,7 @@ class Lowered:
             "# after the passes",
             self.compiled_program.text,
             *[k.source for k in self.kernels if isinstance(k, Kernel)],
-            format_plan(self.plan),
+            str(self.plan),
         ]
         return "\n".join(parts)
 
@@ -97,21 +97,6 @@ class Lowered:
         """The callable."""
         run = self.backend.load(self.compiled_program)
         return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
-
-
-def format_plan(plan: ExecutionPlan) -> str:
-    """The steps of ``plan`` and its buffers, as text."""
-
-    def name(number: int) -> str:
-        buffer = plan.buffers[number]
-        return f"{buffer.kind} {buffer.index}"
-
-    lines = [f"plan: {len(plan.steps)} steps, arena {plan.arena} bytes"]
-    for step in plan.steps:
-        reads = ", ".join(map(name, step.reads))
-        writes = ", ".join(map(name, step.writes))
-        lines.append(f"  {step.kernel}: {reads} -> {writes}; {step.items} items")
-    return "\n".join(lines) + "\n"
 
 
 class Jitted:

@@ -110,6 +110,7 @@ def trace(
     types: Sequence[ArrayType],
     *,
     name: str,
+    hints: Sequence[str] | None = None,
     values: Sequence[Any] | None = None,
     abstract: bool = True,
 ) -> Trace:
@@ -124,7 +125,7 @@ def trace(
     tracers = [
         Tracer(
             frame,
-            frame.builder.input(type),
+            frame.builder.input(type, hints[position] if hints else ""),
             None if values is None else values[position],
             location,
         )

@@ -8,6 +8,7 @@ key by which equal kernels are compiled once.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.plan import Kernel, Parameter
 
+WIDTH = 88
 INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _ALIGNMENT = 64
 
@@ -891,11 +893,16 @@ class _Printer:
             head.append(self.title())
         if self.imports:
             names = ", ".join(sorted(self.imports))
-            head.append(f"from arrayfn.lowering.scalars import {names}")
+            head += _wrapped("from arrayfn.lowering.scalars import ", names, "")
             head += ["", ""]
-        head.append(f"def {self.name}({arguments}):")
+        head += _wrapped(f"def {self.name}(", arguments, "):")
         if self.readable:
-            head.append(f'    """{self.signature()}"""')
+            head += textwrap.wrap(
+                f'"""{self.signature()}"""',
+                WIDTH,
+                initial_indent="    ",
+                subsequent_indent="    ",
+            )
         self.source = "\n".join([*head, *self.lines]) + "\n"
 
     def title(self) -> str:
@@ -908,7 +915,7 @@ class _Printer:
         ]
         if sources:
             text += f"        at {sources[-1]}"
-        return text if len(text) <= 100 else text[:97] + "..."
+        return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
     def signature(self) -> str:
         kinds: dict[str, list[str]] = {}
@@ -920,6 +927,17 @@ class _Printer:
 
 def _is_element_store(s: Statement) -> bool:
     return isinstance(s, Store) and s.level == "element"
+
+
+def _wrapped(before: str, items: str, after: str) -> list[str]:
+    """``before items after`` in lines of at most WIDTH, the items in parentheses."""
+    if len(before) + len(items) + len(after) <= WIDTH:
+        return [before + items + after]
+    opening, closing = (before, after) if before.endswith("(") else (before + "(", ")")
+    filled = textwrap.wrap(
+        items + ",", WIDTH, initial_indent="    ", subsequent_indent="    "
+    )
+    return [opening, *filled, closing]
 
 
 def chunk_size(extent: int, per_index: int) -> int:

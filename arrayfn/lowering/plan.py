@@ -43,6 +43,9 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     reason: str = ""
 
+    def __str__(self) -> str:
+        return self.source
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryKernel:
@@ -70,6 +73,11 @@ class BufferAllocation:
     offset: int = 0
     first: int = 0
     last: int = 0
+
+    @property
+    def label(self) -> str:
+        """What the plan's text calls it."""
+        return f"{self.kind} {self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +125,23 @@ class ExecutionPlan:
     arena: int = 0
     scratch: int = 0
     work_threshold_ns: int = 0
+
+    def __str__(self) -> str:
+        """Buffers and steps, a line each."""
+        lines = [
+            f"plan: {len(self.steps)} steps, arena {self.arena} bytes, "
+            f"scratch {self.scratch} bytes a thread"
+        ]
+        for buffer in self.buffers:
+            text = f"  {buffer.label}: {buffer.type}, {buffer.nbytes} bytes"
+            if buffer.kind == "temporary":
+                text += f" at {buffer.offset}, steps {buffer.first} to {buffer.last}"
+            lines.append(text)
+        for number, step in enumerate(self.steps):
+            reads = ", ".join(self.buffers[k].label for k in step.reads)
+            writes = ", ".join(self.buffers[k].label for k in step.writes)
+            lines.append(
+                f"  step {number}: {step.kernel}({reads}) -> {writes}, "
+                f"{step.items} items"
+            )
+        return "\n".join(lines) + "\n"

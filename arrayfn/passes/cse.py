@@ -14,7 +14,7 @@ from arrayfn.ir import Atom, Literal, Program, Var
 def cse(program: Program) -> Program:
     """``program`` without equations that repeat an earlier one."""
     builder = ProgramBuilder(program.name)
-    inputs = [builder.input(t) for t in program.input_types]
+    inputs = builder.inputs_of(program)
     environment = builder.bind_inputs(program, inputs)
     seen: dict[Any, tuple[Atom, ...]] = {}
     for equation in program.equations:

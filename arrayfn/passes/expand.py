@@ -20,7 +20,7 @@ def expand(program: Program) -> Program:
     """``program`` with every equation expanded that has no kernel as it stands."""
     builder = ProgramBuilder(program.name)
     with builder:
-        inputs = [builder.input(t) for t in program.input_types]
+        inputs = builder.inputs_of(program)
         environment = builder.bind_inputs(program, inputs)
         for equation in program.equations:
             builder.source = equation.source

@@ -21,7 +21,7 @@ def inline_calls(
 ) -> Program:
     """``program`` with every call inlined for which ``keep`` is false."""
     builder = ProgramBuilder(program.name)
-    inputs = [builder.input(t) for t in program.input_types]
+    inputs = builder.inputs_of(program)
     environment = builder.bind_inputs(program, inputs)
 
     def walk(inner: Program) -> None:

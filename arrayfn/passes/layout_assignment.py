@@ -45,7 +45,7 @@ class _Assignment:
     def run(self) -> Program:
         program = self.program
         with self.builder as builder:
-            inputs = [builder.input(t) for t in program.input_types]
+            inputs = builder.inputs_of(program)
             self.environment = builder.bind_inputs(program, inputs)
             borrowed = (*inputs, *(self.environment[c] for c in program.constants))
             self.reads.update((v, identity_read(v)) for v in borrowed)
@@ -104,7 +104,8 @@ class _Assignment:
         """Operands of a dot_general that BLAS can read, and its axes for them."""
         results: list[Atom] = []
         pairs = [
-            (equation.params["contract"][k], equation.params["batch"][k]) for k in (0, 1)
+            (equation.params["contract"][k], equation.params["batch"][k])
+            for k in (0, 1)
         ]
         for side, operand in enumerate(operands):
             assert isinstance(operand, Var)
@@ -128,6 +129,7 @@ class _Assignment:
 
 def _is_affine(equation: Equation) -> bool:
     row = equation.primitive
-    assert isinstance(row, Primitive) and isinstance(row.kernel, View)
+    assert isinstance(row, Primitive)
+    assert isinstance(row.kernel, View)
     return row.kernel.axes(equation.inputs[0].type, **equation.params) is not None
 

@@ -25,7 +25,7 @@ def simplify(program: Program) -> Program:
     """``program`` with every rule applied once, in order of the equations."""
     builder = ProgramBuilder(program.name)
     with builder:
-        inputs = [builder.input(t) for t in program.input_types]
+        inputs = builder.inputs_of(program)
         environment = builder.bind_inputs(program, inputs)
         definitions: Definitions = {}
         for equation in program.equations:

@@ -77,22 +77,22 @@ def _apply_rule(
     row = equation.primitive
     assert isinstance(row, Primitive)
     if row.batch == THROUGH_BODY:
-        # Map every operand, so that the rules that come with the body agree.
-        params = {
-            key: _fully_batched(value, size) if isinstance(value, Program) else value
-            for key, value in equation.params.items()
-        }
-        full = [views.batched(size, x, d) for x, d in zip(operands, dims, strict=True)]
-        result = row(*full, **params)
+        params = dict(equation.params)
+        programs = equation.subprograms()
+        if len(programs) > 1 or "body" not in params:
+            # Map every operand, so that the rules that come with the body agree.
+            pairs = zip(operands, dims, strict=True)
+            operands = [views.batched(size, x, dim) for x, dim in pairs]
+            dims = [0] * len(operands)
+        for key, value in params.items():
+            if isinstance(value, Program):
+                ins = dims if key == "body" else [0] * len(value.inputs)
+                params[key] = batch(value, size, ins, [0] * len(value.outputs))
+        result = row(*operands, **params)
         outputs = result if isinstance(result, tuple) else (result,)
         return outputs, [0] * len(outputs)
     assert not isinstance(row.batch, Marker)
     return row.batch(size, operands, dims, **equation.params)
-
-
-def _fully_batched(program: Program, size: int) -> Program:
-    ins, outs = [0] * len(program.inputs), [0] * len(program.outputs)
-    return batch(program, size, ins, outs)
 
 
 def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:

@@ -25,7 +25,7 @@ def jvp(program: Program, wrt: Sequence[bool]) -> Program:
     """
     builder = ProgramBuilder(f"jvp_{program.name}")
     with builder:
-        primals = [builder.input(t) for t in program.input_types]
+        primals = builder.inputs_of(program)
         tangents = [
             builder.input(v.type) if wanted else None
             for v, wanted in zip(primals, wrt, strict=True)

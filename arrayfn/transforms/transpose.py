@@ -10,7 +10,7 @@ from arrayfn.ir import Atom, Program, Var
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import THROUGH_BODY, Linear, Marker, Operand, Primitive
-from arrayfn.transforms.linearize import linearize
+from arrayfn.transforms.linearize import Linearization, linearize
 
 
 def transpose(program: Program, residuals: int) -> Program:
@@ -24,11 +24,7 @@ def transpose(program: Program, residuals: int) -> Program:
         saved = [builder.input(t) for t in program.input_types[:residuals]]
         cotangents = [builder.input(t) for t in program.output_types]
         results = pull_back(builder, program, saved, cotangents)
-        dense = [
-            views.broadcast_literal(0, v.type) if ct is None else ct
-            for v, ct in zip(program.inputs[residuals:], results, strict=True)
-        ]
-    return builder.build(dense)
+        return builder.build(_dense(results, program.inputs[residuals:]))
 
 
 def pull_back(
@@ -104,25 +100,46 @@ def _through_body(
 def vjp(program: Program, wrt: Sequence[bool]) -> Program:
     """The Program (inputs, output cotangents) -> (outputs, cotangents of ``wrt``)."""
     split = linearize(program, wrt)
-    backward = transpose(split.linear, split.residuals)
-    builder = ProgramBuilder(f"vjp_{program.name}")
+    builder = _continuing(split.known, f"vjp_{program.name}")
     with builder:
-        inputs = [builder.input(t) for t in program.input_types]
         cotangents = [builder.input(t) for t in program.output_types]
-        results = builder.inline(split.known, inputs)
-        count = len(program.outputs)
-        outputs, residuals = results[:count], results[count:]
-        gradients = builder.inline(backward, [*residuals, *cotangents])
-    return builder.build([*outputs, *gradients])
+        return _with_gradients(builder, split, cotangents)
 
 
 def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
     """The Program inputs -> (outputs, gradients of the first output, a scalar)."""
-    backward = vjp(program, wrt)
-    builder = ProgramBuilder(f"grad_{program.name}")
+    split = linearize(program, wrt)
+    builder = _continuing(split.known, f"grad_{program.name}")
     with builder:
-        inputs = [builder.input(t) for t in program.input_types]
-        first, *others = program.output_types
-        seed = [views.broadcast_literal(1, first)]
-        seed += [views.broadcast_literal(0, t) for t in others]
-        return builder.build(builder.inline(backward, [*inputs, *seed]))
+        seed = views.broadcast_literal(1, program.output_types[0])
+        others = [None] * (len(program.outputs) - 1)
+        return _with_gradients(builder, split, [seed, *others])
+
+
+def _continuing(program: Program, name: str) -> ProgramBuilder:
+    """A builder that goes on where ``program`` ends."""
+    builder = ProgramBuilder(name)
+    builder.inputs += program.inputs
+    builder.equations += program.equations
+    for var, value in zip(program.constants, program.constant_values, strict=True):
+        builder.adopt_constant(var, value)
+    return builder
+
+
+def _with_gradients(
+    builder: ProgramBuilder, split: Linearization, cotangents: Sequence[Atom | None]
+) -> Program:
+    """``split.known`` in ``builder``, and then the cotangents of the linear inputs."""
+    known, count = split.known, len(cotangents)
+    outputs, residuals = known.outputs[:count], known.outputs[count:]
+    gradients = pull_back(builder, split.linear, residuals, cotangents)
+    wanted = split.linear.inputs[len(residuals) :]
+    return builder.build([*outputs, *_dense(gradients, wanted)])
+
+
+def _dense(cotangents: Sequence[Atom | None], like: Sequence[Var]) -> list[Atom]:
+    """``cotangents`` with zeros for None."""
+    return [
+        views.broadcast_literal(0, v.type) if ct is None else ct
+        for v, ct in zip(like, cotangents, strict=True)
+    ]
