@@ -130,15 +130,14 @@ class LLVMValue:
 class LLVMArithmetic:
     """``Arithmetic`` that emits instructions at a builder's position.
 
-    ``scope`` names the function being emitted: what is put out of line is found under
-    it again. With ``lanes``, values are vectors.
+    ``scope`` begins the names of what is put out of line, once per module. With
+    ``lanes``, values are vectors.
     """
 
     vector_bits = VECTOR_BITS
 
     def __init__(self, builder: Any, scope: str, lanes: int = 1) -> None:
         self.builder, self.scope, self.lanes = builder, scope, lanes
-        self._guards = 0
 
     @property
     def module(self) -> ir.Module:
@@ -276,7 +275,7 @@ class LLVMArithmetic:
     def integer_power(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
         t = self.type(x.dtype)
         function = self.declare(
-            f"arrayfn.integer_power.i{width(x.dtype)}", ir.FunctionType(t, [t, t])
+            f"{self.scope}.integer_power.i{width(x.dtype)}", ir.FunctionType(t, [t, t])
         )
         if function.is_declaration:
             _define_integer_power(function)
@@ -291,7 +290,7 @@ class LLVMArithmetic:
     def table_pointer(self, table: Sequence[int], space: int = 0) -> ir.Value:
         """A constant array of u64 in the module, in an address space."""
         array = ir.ArrayType(I64, len(table))
-        name = f"arrayfn.table.{len(table)}.{hash(tuple(table)) & (2**63 - 1):x}"
+        name = f"{self.scope}.table.{len(table)}.{hash(tuple(table)) & (2**63 - 1):x}"
         existing: Any = self.module.globals.get(name)
         if existing is None:
             existing = ir.GlobalVariable(self.module, array, name, addrspace=space)
@@ -309,10 +308,14 @@ class LLVMArithmetic:
         return self.intrinsic(f"{operation}imum", x, y, flags=("nsz",))
 
     def guarded(
-        self, rare: Formula, slow: Formula, common: LLVMValue, *arguments: LLVMValue
+        self,
+        name: str,
+        rare: Formula,
+        slow: Formula,
+        common: LLVMValue,
+        *arguments: LLVMValue,
     ) -> LLVMValue:
-        name = f"arrayfn.{self.scope}.{self._guards}"
-        self._guards += 1
+        name = f"{self.scope}.{name}_{common.dtype}"
         values = (*arguments, common)
         dtypes = tuple(v.dtype for v in values)
         all_lanes = [n // max(map(width, dtypes)) for n in self.vector_bits]
@@ -345,7 +348,7 @@ class LLVMArithmetic:
     ) -> None:
         """One value: the slow formula's where it is needed."""
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        m = type(self)(builder, f"{function.name}.slow")
+        m = type(self)(builder, self.scope)
         *arguments, common = map(m.wrap, function.args, dtypes)
         with builder.if_then(rare(m, *arguments).value, likely=False):
             builder.ret(slow(m, *arguments).value)
@@ -362,7 +365,7 @@ class LLVMArithmetic:
         _mark_pure(function)
         entry = function.append_basic_block("entry")
         builder = ir.IRBuilder(entry)
-        m = type(self)(builder, function.name, lanes)
+        m = type(self)(builder, self.scope, lanes)
         *arguments, _ = map(m.wrap, function.args, dtypes)
         mask = ir.IntType(lanes)
         any_rare = builder.icmp_unsigned(

@@ -125,7 +125,7 @@ def register(
 
 def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return emit(arithmetic(builder, function.name), function, args)
+        return emit(arithmetic(builder, "arrayfn"), function, args)
 
     return lower
 

@@ -20,7 +20,12 @@ class NvvmArithmetic(LLVMArithmetic):
     """``LLVMArithmetic`` for NVVM: a thread branches where it needs a slow formula."""
 
     def guarded(
-        self, rare: Formula, slow: Formula, common: LLVMValue, *arguments: LLVMValue
+        self,
+        name: str,
+        rare: Formula,
+        slow: Formula,
+        common: LLVMValue,
+        *arguments: LLVMValue,
     ) -> LLVMValue:
         b = self.builder
         start = b.block

@@ -178,12 +178,12 @@ class Arithmetic(Protocol):
         ...
 
     def guarded(
-        self, rare: Formula, slow: Formula, common: Value, *arguments: Value
+        self, name: str, rare: Formula, slow: Formula, common: Value, *arguments: Value
     ) -> Value:
         """``slow(m, *arguments)`` where ``rare(m, *arguments)``, else ``common``.
 
         Compiled, the slow formula is out of line and runs only where it must; a loop
-        around it still vectorises.
+        around it still vectorises. ``name`` is the formulas' own, for each dtype.
         """
         ...
 

@@ -106,7 +106,7 @@ class NumpyArithmetic:
         return np.asarray(table, np.uint64)[index]
 
     def guarded(
-        self, rare: Formula, slow: Formula, common: Value, *arguments: Value
+        self, name: str, rare: Formula, slow: Formula, common: Value, *arguments: Value
     ) -> Value:
         condition = rare(self, *arguments)
         if not isinstance(condition, np.ndarray):

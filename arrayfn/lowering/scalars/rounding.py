@@ -75,7 +75,7 @@ def fmod(m: Arithmetic, x: Value, y: Value) -> Value:
     # that was rounded up gives a negative remainder.
     rest = m.fma(-quotient, b, a)
     rest = m.select(b == inf, a, m.select(rest < 0.0, rest + b, rest))
-    return m.guarded(is_far, of_far, with_sign_of(m, m.abs(rest), x), x, y)
+    return m.guarded("fmod", is_far, of_far, with_sign_of(m, m.abs(rest), x), x, y)
 
 
 def remainder(m: Arithmetic, x: Value, y: Value) -> Value:

@@ -311,7 +311,7 @@ def circular(m: Arithmetic, function: str, x: Value) -> Value:
         return m.reinterpret(bits(m, result) ^ sign, f.dtype)
 
     result = signed(m, finish(m, function, *reduce(m, m.abs(x))), x)
-    return m.guarded(is_huge, of_huge, result, x)
+    return m.guarded(function, is_huge, of_huge, result, x)
 
 
 def sin(m: Arithmetic, x: Value) -> Value:
