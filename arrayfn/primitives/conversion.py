@@ -29,9 +29,12 @@ from arrayfn.primitives.families import random_array
 
 def literal(value: PythonScalar, dtype: DType) -> Literal:
     """The Literal of ``value`` as ``dtype``."""
-    kind = dtype.kind if dtype != dtypes.bfloat16 else "f"
-    cast = {"b": bool, "i": int, "u": int, "f": float, "c": complex}[kind]
-    return Literal(cast(value), dtype)
+    if dtype in dtypes.COMPLEX:
+        return Literal(complex(value), dtype)
+    assert not isinstance(value, complex)
+    if dtype == dtypes.bool_:
+        return Literal(bool(value), dtype)
+    return Literal(int(value) if dtype in dtypes.INTEGERS else float(value), dtype)
 
 
 def convert(x: Atom, dtype: DType) -> Atom:

@@ -173,9 +173,7 @@ def _broadcast_transpose(
     if ct.type.shape == type.shape:
         return ct
     kept = tuple(
-        position
-        for position, extent in enumerate(type.shape)
-        if axes[position] not in summed
+        position for position in range(type.ndim) if axes[position] not in summed
     )
     return broadcast_in_dim(ct, shape=type.shape, axes=kept)
 
@@ -438,8 +436,11 @@ pad = Primitive(
     transpose=_pad_transpose,
     batch=_pad_batch,
     samples=lambda: [
-        Sample((_sample((3, 4)), np.float32(0.5)), {"config": ((1, 2, 0), (0, -1, 1))}),
-        Sample((_sample((4,)), np.float32(0.0)), {"config": ((-1, 2, 2),)}),
+        Sample(
+            (_sample((3, 4)), np.asarray(0.5, np.float32)),
+            {"config": ((1, 2, 0), (0, -1, 1))},
+        ),
+        Sample((_sample((4,)), np.asarray(0.0, np.float32)), {"config": ((-1, 2, 2),)}),
     ],
     doc="(low, high, interior) elements of a value put around and between; negative "
     "low and high remove elements.",
