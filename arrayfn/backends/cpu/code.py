@@ -40,14 +40,22 @@ _KERNEL_SOURCES: Final = (
     "backends/cpu/kernel_compiler.py",
     "backends/cpu/numba_compiler.py",
 )
-_LOCK = threading.RLock()
+LOCK: Final = threading.RLock()
+"""Held while code is compiled and loaded; a fork waits for it."""
+
 _caches: dict[Path, ObjectCache] = {}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
+    )
 
 
 def object_cache() -> ObjectCache:
     """The cache in the directory that the environment names now."""
     directory = default_directory()
-    with _LOCK:
+    with LOCK:
         if directory not in _caches:
             _caches[directory] = ObjectCache(directory)
         return _caches[directory]
@@ -57,8 +65,7 @@ def object_cache() -> ObjectCache:
 def _toolchain() -> str:
     """What all object code depends on besides its source: LLVM and the processor."""
     return content_key(
-        target.LLVM_VERSION,
-        target.LLVMLITE_VERSION,
+        target.llvm_version(),
         str(target.host()),
         *_texts("backends/cpu/target.py"),
     )
@@ -110,7 +117,7 @@ def kernel_addresses(kernels: Iterable[Kernel]) -> dict[str, int]:
     missing = {key: by_key[key] for key, address in known.items() if address is None}
     addresses = {key: address for key, address in known.items() if address is not None}
     if missing:
-        with _LOCK:
+        with LOCK:
             addresses |= _load(missing)
     return {name: addresses[key] for name, key in keys.items()}
 
@@ -198,6 +205,6 @@ def native_addresses(
         text = native_compiler.compile_modules(modules, target.host().triple)
         return target.compile_quickly(text)
 
-    with _LOCK:
+    with LOCK:
         code = object_cache().get_or_compile(key, compile_native)
         return ENGINE.load(key, code, symbols)

@@ -11,9 +11,8 @@ import ctypes
 import threading
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from arrayfn.backends.cpu import target
+from arrayfn.backends.cpu.target import llvm
 
 
 class Engine:
@@ -35,7 +34,7 @@ class Engine:
             if self._execution is None:
                 self._execution = _immortal_engine()
             if key not in self._loaded:
-                self._execution.add_object_file(llvm.ObjectFileRef.from_data(code))
+                self._execution.add_object_file(llvm().ObjectFileRef.from_data(code))
                 self._execution.finalize_object()
                 self._loaded.add(key)
             addresses = [self._execution.get_function_address(s) for s in symbols]
@@ -48,8 +47,8 @@ class Engine:
 
 def _immortal_engine() -> Any:
     target.initialize()
-    module = llvm.parse_assembly(f'target triple = "{target.host().triple}"')
-    execution = llvm.create_mcjit_compiler(module, target.target_machine())
+    module = llvm().parse_assembly(f'target triple = "{target.host().triple}"')
+    execution = llvm().create_mcjit_compiler(module, target.target_machine())
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(execution))
     return execution
 

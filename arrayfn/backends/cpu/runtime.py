@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import threading
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu import entry, gemm, heap, pool, runner
-from arrayfn.backends.cpu.code import native_addresses
+from arrayfn.backends.cpu.code import LOCK, native_addresses
 from arrayfn.backends.cpu.native_compiler import PREFIX
 from arrayfn.errors import ArgumentError
 
@@ -137,13 +136,10 @@ def _word(address: int) -> ctypes.c_int64:
     return ctypes.c_int64.from_address(address)
 
 
-_lock = threading.RLock()
-
-
 @cache
 def runtime() -> Runtime:
     """The process's runtime. The first call loads the native routines."""
-    with _lock:
+    with LOCK:
         return _make()
 
 

@@ -5,15 +5,22 @@ The only user of llvmlite's optimiser and code generator. Nothing here imports N
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
 
-LLVM_VERSION: Final = ".".join(map(str, llvm.llvm_version_info))
-LLVMLITE_VERSION: Final = str(llvmlite.__version__)
+@cache
+def llvm() -> Any:
+    """``llvmlite.binding``: it takes 60 ms to import, and tracing does not need it."""
+    return importlib.import_module("llvmlite.binding")
+
+
+def llvm_version() -> str:
+    """The versions of llvmlite and of its LLVM."""
+    version = ".".join(map(str, llvm().llvm_version_info))
+    return f"{importlib.import_module('llvmlite').__version__} {version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +38,32 @@ class Host:
 @cache
 def host() -> Host:
     """This machine's processor."""
-    features = llvm.get_host_cpu_features().flatten()
-    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features)
+    features = llvm().get_host_cpu_features().flatten()
+    return Host(llvm().get_process_triple(), llvm().get_host_cpu_name(), features)
 
 
 @cache
 def initialize() -> None:
     """Make LLVM's native target known; code is neither made nor loaded before."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    llvm().initialize_native_target()
+    llvm().initialize_native_asmprinter()
 
 
 def target_machine(*, optimize: bool = True) -> Any:
     """A code generator for the host. LLVM's are not shared between threads."""
     initialize()
     processor = host()
-    return llvm.Target.from_triple(processor.triple).create_target_machine(
-        cpu=processor.cpu,
-        features=processor.features,
-        opt=2 if optimize else 0,
-        reloc="pic",
-        codemodel="small",
-        jit=True,
+    return (
+        llvm()
+        .Target.from_triple(processor.triple)
+        .create_target_machine(
+            cpu=processor.cpu,
+            features=processor.features,
+            opt=2 if optimize else 0,
+            reloc="pic",
+            codemodel="small",
+            jit=True,
+        )
     )
 
 
@@ -66,12 +77,12 @@ def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     """
     machine = target_machine()
     module = _parse(text, machine)
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options = llvm().create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.loop_interleaving = interleave
     options.slp_vectorization = False
     options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
+    builder = llvm().create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return bytes(machine.emit_object(module))
 
@@ -84,9 +95,9 @@ def compile_quickly(text: str) -> bytes:
     """
     machine = target_machine(optimize=False)
     module = _parse(text, machine)
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    builder = llvm.create_pass_builder(machine, options)
-    passes = llvm.create_new_function_pass_manager()
+    options = llvm().create_pipeline_tuning_options(speed_level=1)
+    builder = llvm().create_pass_builder(machine, options)
+    passes = llvm().create_new_function_pass_manager()
     passes.add_sroa_pass()
     for function in module.functions:
         if not function.is_declaration:
@@ -95,6 +106,6 @@ def compile_quickly(text: str) -> bytes:
 
 
 def _parse(text: str, machine: Any) -> Any:
-    module = llvm.parse_assembly(text)
+    module = llvm().parse_assembly(text)
     module.data_layout = str(machine.target_data)
     return module
