@@ -147,9 +147,8 @@ class _Builder:
                 return
             cost = 1
         elif row.name == "bitcast":
-            source = short_name(equation.inputs[0].type.dtype)
-            function = f"bitcast_{source}_{short_name(output.type.dtype)}"
-            cost = 1
+            self.bitcast(equation, operands[0], level, stage)
+            return
         else:
             assert isinstance(row.kernel, ScalarForm)
             typed = equation.inputs[row.kernel.typed_by].type.dtype
@@ -160,6 +159,37 @@ class _Builder:
             Compute(
                 result, function, tuple(operands), level, stage, cost, equation.source
             )
+        )
+
+    def bitcast(
+        self, equation: Equation, operand: Scalar, level: Level, stage: int
+    ) -> None:
+        """Read the bits anew. A half is a float32 here: its bits come and go as u16."""
+        output = equation.outputs[0]
+        source, target = equation.inputs[0].type.dtype, output.type.dtype
+        bits = [dtypes.uint16 if d in dtypes.HALVES else d for d in (source, target)]
+        names = [short_name(d) for d in bits]
+        functions: list[tuple[str, DType]] = []
+        if source in dtypes.HALVES:
+            functions.append((f"convert_f32_{short_name(source)}", dtypes.uint16))
+        if names[0] != names[1]:
+            functions.append((f"bitcast_{names[0]}_{names[1]}", bits[1]))
+        if target in dtypes.HALVES:
+            functions.append((f"convert_{short_name(target)}_f32", dtypes.float32))
+        for number, (function, dtype) in enumerate(functions[:-1]):
+            result = Value(f"{self.names[output]}_bits{number}", dtype)
+            arguments = (operand,)
+            self.statements.append(
+                Compute(result, function, arguments, level, stage, 1, equation.source)
+            )
+            operand = result
+        if not functions:
+            self.alias(output, operand, equation, level, stage)
+            return
+        result = self.define(output, level, stage)
+        function = functions[-1][0]
+        self.statements.append(
+            Compute(result, function, (operand,), level, stage, 1, equation.source)
         )
 
     def place(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:

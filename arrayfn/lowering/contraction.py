@@ -1,4 +1,4 @@
-"""dot_general as a library GEMM: its axes grouped into batch, rows, columns, contracted.
+"""dot_general as a library GEMM: axes grouped into batch, rows, columns, contracted.
 
 The layout pass has seen to it that each operand is a matrix to BLAS; other dtypes than
 BLAS has are expanded before.

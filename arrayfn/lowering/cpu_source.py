@@ -218,7 +218,8 @@ class _Printer:
         if constant.dtype == dtypes.bool_:
             return repr(bool(value))
         name = short_name(constant.dtype)
-        if isinstance(value, complex):
+        if constant.dtype in dtypes.COMPLEX:
+            value = complex(value)
             part = short_name(dtypes.real_of(constant.dtype))
             parts = ", ".join(self.real(part, p) for p in (value.real, value.imag))
             return f"{self.use(f'complex_{part}')}({parts})"

@@ -153,15 +153,20 @@ class _Lowering:
         elif isinstance(row.kernel, Contraction):
             self.contraction(equation)
         elif isinstance(row.kernel, Template):
-            for made in templates.instantiate(
-                row.kernel.name, equation, self.reads, self.names, self.fresh
-            ):
-                self.scheduled(made)
+            self.template(row.kernel, equation)
         else:
             raise BackendError(
                 f"{row.name} has no kernel on the CPU yet; use device='reference'",
                 equation.source,
             )
+
+    def template(self, form: Template, equation: Equation) -> None:
+        if form.in_place:
+            target = equation.inputs[0]
+            assert isinstance(target, Var)
+            self.aliases[target] = equation.outputs[0]
+        for nest in templates.nests(form.name, equation, self.reads, self.names):
+            self.nest(nest)
 
     def contraction(self, equation: Equation) -> None:
         x, y = equation.inputs

@@ -132,4 +132,3 @@ def _is_affine(equation: Equation) -> bool:
     assert isinstance(row, Primitive)
     assert isinstance(row.kernel, View)
     return row.kernel.axes(equation.inputs[0].type, **equation.params) is not None
-

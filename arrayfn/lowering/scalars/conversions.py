@@ -8,6 +8,7 @@ nearest integer of the range, and 0 for NaN.
 from __future__ import annotations
 
 from arrayfn.lowering.scalars.arithmetic import (
+    COMPLEXES,
     FLOATS,
     HALVES,
     INTEGERS,
@@ -73,6 +74,22 @@ def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:
     if source in FLOATS and target in INTEGERS:
         return saturate(m, x, target)
     return m.convert(x, target)
+
+
+def bitcast(m: Arithmetic, x: Value, source: str, target: str) -> Value:
+    """The same bits as another dtype of the same width (halves are their bits)."""
+    if source in COMPLEXES:
+        low, high = (m.convert(m.reinterpret(part, "u32"), "u64") for part in x)
+        x, source = low | (high << 32), "u64"
+    if source == "bool":
+        x, source = m.convert(x, "u8"), "u8"
+    if target in COMPLEXES:
+        bits = x if source == "u64" else m.reinterpret(x, "u64")
+        parts = (m.convert(bits, "u32"), m.convert(bits >> 32, "u32"))
+        return tuple(m.reinterpret(part, "f32") for part in parts)
+    if target == "bool":
+        return x != 0
+    return x if source == target else m.reinterpret(x, target)
 
 
 def stored(dtype: str) -> str:

@@ -2,7 +2,7 @@
 
 ``SCALARS["exp_f32"]`` is callable on Python and NumPy scalars and on NumPy arrays;
 backends emit its ``formula``. A name is the function and its arguments' dtype; a
-conversion's is ``convert_FROM_TO``.
+conversion's is ``convert_FROM_TO`` or, by bits, ``bitcast_FROM_TO``.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def _functions() -> Iterator[ScalarFunction]:
         choose = complexes.select if t in COMPLEXES else _select
         yield ScalarFunction(f"select_{t}", ("bool", t, t), t, choose)
     for t, real in REAL_PART.items():
-        yield ScalarFunction(f"complex_{t}", (real, real), t, lambda m, x, y: (x, y))
+        yield ScalarFunction(f"complex_{real}", (real, real), t, lambda m, x, y: (x, y))
     for word in range(2):
         yield ScalarFunction(
             f"threefry2x32_{word}", ("u32",) * 4, "u32", _threefry_word(word)
@@ -333,6 +333,20 @@ def _functions() -> Iterator[ScalarFunction]:
             )
 
 
+def _bitcasts() -> Iterator[ScalarFunction]:
+    sizes = {t: DTYPES[t].itemsize for t in (*INTEGERS, *FLOATS, *COMPLEXES)}
+    sizes["bool"] = 1
+    for source, size in sizes.items():
+        for target in sizes:
+            if source != target and sizes[target] == size:
+                name = f"bitcast_{source}_{target}"
+                yield ScalarFunction(name, (source,), target, _bitcast(source, target))
+
+
+def _bitcast(source: str, target: str) -> Formula:
+    return lambda m, x: conversions.bitcast(m, x, source, target)
+
+
 def _select(m: Arithmetic, condition: Value, x: Value, y: Value) -> Value:
     return m.select(condition, x, y)
 
@@ -344,5 +358,5 @@ def _threefry_word(word: int) -> Formula:
     return formula
 
 
-SCALARS: dict[str, ScalarFunction] = {f.name: f for f in _functions()}
+SCALARS: dict[str, ScalarFunction] = {f.name: f for f in (*_functions(), *_bitcasts())}
 """All functions, by name."""

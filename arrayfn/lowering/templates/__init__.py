@@ -1,0 +1,42 @@
+"""Nests of primitives that move elements: one function for each ``Template`` row.
+
+Each takes an equation, how its operands are read, and names for its values; and gives
+the nests that compute its output, in order. With them a view is never copied, and
+extents are arguments. ``iota`` is not here: fusion counts where the count is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from arrayfn.ir import Equation, Var
+from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.templates import indexing, scans, structure
+from arrayfn.passes.reads import Read
+from arrayfn.primitives import reductions
+
+Reads = Mapping[Var, Read]
+Names = Mapping[Var, str]
+
+TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] = {
+    "concatenate": structure.concatenate,
+    "pad": structure.pad,
+    "cumsum": scans.scan("add", reductions.reduce_sum),
+    "cumprod": scans.scan("mul", reductions.reduce_prod),
+    "cummax": scans.scan("max", reductions.reduce_max),
+    "cummin": scans.scan("min", reductions.reduce_min),
+    "gather": indexing.gather,
+    "dynamic_slice": indexing.dynamic_slice,
+    "dynamic_update_slice": indexing.dynamic_update_slice,
+    "scatter": indexing.scatter(None),
+    "scatter_add": indexing.scatter("add"),
+    "scatter_mul": indexing.scatter("mul"),
+    "scatter_min": indexing.scatter("min"),
+    "scatter_max": indexing.scatter("max"),
+}
+
+
+def nests(name: str, equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
+    """The nests that compute ``equation``, in order; none if there are no elements."""
+    return TEMPLATES[name](equation, reads, names)

@@ -1,0 +1,232 @@
+"""Nests written by hand: operands by how they are read, scalars one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, compute_dtype, short_name
+from arrayfn.ir import Atom, Equation, Literal, Var
+from arrayfn.layout import Shape
+from arrayfn.lowering.build import drop_unit_axes, merge_axes, order_axes
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Axis,
+    Compute,
+    Constant,
+    Load,
+    Nest,
+    Reduce,
+    Scalar,
+    Statement,
+    Step,
+    Store,
+    Value,
+)
+from arrayfn.passes.reads import Read
+from arrayfn.primitives.base import Reduction
+
+
+@dataclass(frozen=True)
+class Place:
+    """Memory that holds a value: ``array`` with a stride for each axis of the value."""
+
+    array: Var
+    dtype: DType
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    def raw(self) -> Place:
+        """The same memory as integers, where halves and bools are only moved."""
+        return replace(self, dtype=_RAW.get(self.dtype, self.dtype))
+
+    def spread(self, ndim: int) -> Place:
+        """A scalar's memory as that of ``ndim`` axes."""
+        return replace(self, strides=(0,) * ndim)
+
+    def begin_at(self, starts: Sequence[int], steps: Sequence[int]) -> Place:
+        """The part that begins at ``starts`` and goes on in ``steps``."""
+        strides = zip(starts, self.strides, strict=True)
+        offset = self.offset + sum(start * stride for start, stride in strides)
+        pairs = zip(steps, self.strides, strict=True)
+        return replace(
+            self, strides=tuple(step * stride for step, stride in pairs), offset=offset
+        )
+
+
+_RAW = {
+    dtypes.bool_: dtypes.uint8,
+    dtypes.float16: dtypes.uint16,
+    dtypes.bfloat16: dtypes.uint16,
+}
+
+
+def source_of(atom: Atom, reads: Mapping[Var, Read]) -> Place | Constant:
+    """Where the elements of ``atom`` lie, or its value if it is a Literal."""
+    if isinstance(atom, Literal):
+        return Constant(atom.value, compute_dtype(atom.type.dtype))
+    return place_of(atom, reads)
+
+
+def place_of(atom: Atom, reads: Mapping[Var, Read]) -> Place:
+    """Where the elements of ``atom``, an array or a view, lie."""
+    assert isinstance(atom, Var)
+    read = reads[atom]
+    base = read.base.type
+    strides = base.layout.strides(base.shape)
+    return Place(
+        read.base,
+        atom.type.dtype,
+        read.strides(strides, atom.type.ndim),
+        read.offset(strides),
+    )
+
+
+def output_place(equation: Equation) -> Place:
+    """The memory of the output."""
+    output = equation.outputs[0]
+    strides = output.type.layout.strides(output.type.shape)
+    return Place(output, output.type.dtype, strides)
+
+
+class NestBuilder:
+    """Statements of a nest over ``axes``, all of them of the element level."""
+
+    def __init__(self, equation: Equation, names: Mapping[Var, str]) -> None:
+        self.equation = equation
+        self.names = names
+        self.operands: list[ArrayOperand] = []
+        self.statements: list[Statement] = []
+        self.taken: set[str] = set()
+
+    def operand(self, place: Place, *, written: bool = False) -> int:
+        """The number of a new operand, whose strides belong to the nest's axes."""
+        self.operands.append(
+            ArrayOperand(place.array, place.dtype, place.strides, place.offset, written)
+        )
+        return len(self.operands) - 1
+
+    def value(self, name: str, dtype: DType) -> Value:
+        """A new value; told apart if its name is taken."""
+        unique, number = name, 0
+        while unique in self.taken:
+            number += 1
+            unique = f"{name}_{number}"
+        self.taken.add(unique)
+        return Value(unique, compute_dtype(dtype))
+
+    def load(self, name: str, operand: int, at: Sequence[Step] = ()) -> Value:
+        """What ``operand`` has at the place being computed, ``at`` steps further."""
+        result = self.value(name, self.operands[operand].dtype)
+        source = self.equation.source
+        self.statements.append(Load(result, operand, "element", 0, source, tuple(at)))
+        return result
+
+    def scalar(
+        self, atom: Atom, source: Place | Constant, at: Sequence[Step] = ()
+    ) -> Scalar:
+        """An element of ``atom``, which lies at ``source`` or is a constant."""
+        if isinstance(source, Constant):
+            return source
+        assert isinstance(atom, Var)
+        return self.load(self.names[atom], self.operand(source), at)
+
+    def move(
+        self,
+        atom: Atom,
+        source: Place | Constant,
+        target: Place,
+        *,
+        source_at: Sequence[Step] = (),
+        target_at: Sequence[Step] = (),
+        where: Value | None = None,
+    ) -> None:
+        """Copy elements of ``atom`` to ``target``, bit by bit."""
+        if isinstance(source, Place):
+            source, target = source.raw(), target.raw()
+        value = self.scalar(atom, source, source_at)
+        name, dtype = self.names[self.equation.outputs[0]], target.dtype
+        result = self.compute(name, "identity", value, dtype=dtype, of=dtype)
+        self.store(self.operand(target, written=True), result, target_at, where)
+
+    def compute(
+        self, name: str, function: str, *arguments: Scalar, dtype: DType, of: DType
+    ) -> Value:
+        """``function``, on arguments of dtype ``of``."""
+        result = self.value(name, dtype)
+        self.statements.append(
+            Compute(
+                result,
+                f"{function}_{short_name(compute_dtype(of))}",
+                arguments,
+                "element",
+                0,
+                1,
+                self.equation.source,
+            )
+        )
+        return result
+
+    def reduce(
+        self, name: str, function: str, argument: Value, form: Reduction
+    ) -> Value:
+        """What ``argument`` has come to; ``form`` has the identity of ``function``."""
+        result = self.value(name, argument.dtype)
+        self.statements.append(
+            Reduce(
+                result,
+                f"{function}_{short_name(argument.dtype)}",
+                argument,
+                Constant(form.identity(argument.dtype), argument.dtype),
+                0,
+                self.equation.source,
+            )
+        )
+        return result
+
+    def store(
+        self,
+        operand: int,
+        value: Scalar,
+        at: Sequence[Step] = (),
+        where: Value | None = None,
+    ) -> None:
+        """Put ``value`` at the place being computed, ``at`` steps further."""
+        source = self.equation.source
+        self.statements.append(
+            Store(operand, value, "element", 0, source, tuple(at), where)
+        )
+
+    def index(self, scalar: Scalar, dtype: DType) -> Value:
+        """``scalar`` as a 64-bit integer; what is too great for one stays great."""
+        assert isinstance(scalar, Value)
+        name = f"{scalar.name}_index"
+        if dtype == dtypes.uint64:
+            greatest = Constant(2**63 - 1, dtype)
+            scalar = self.compute(name, "min", scalar, greatest, dtype=dtype, of=dtype)
+        if dtype == dtypes.int64:
+            return scalar
+        function = f"convert_{short_name(dtype)}"
+        i64 = dtypes.int64
+        return self.compute(name, function, scalar, dtype=i64, of=i64)
+
+    def nest(self, extents: Shape, reason: str, in_order: Collection[int] = ()) -> Nest:
+        """The nest over axes of ``extents``, outermost first as memory lies.
+
+        At most one axis is ``in_order``.
+        """
+        nest = self.as_written(extents, reason, in_order)
+        return merge_axes(order_axes(drop_unit_axes(nest)))
+
+    def as_written(
+        self, extents: Shape, reason: str, in_order: Collection[int]
+    ) -> Nest:
+        """The nest over axes of ``extents``, unit axes and all."""
+        return Nest(
+            tuple(Axis(n, k in in_order) for k, n in enumerate(extents)),
+            tuple(self.operands),
+            tuple(self.statements),
+            (self.equation.primitive.name,),
+            reason,
+        )

@@ -1,0 +1,104 @@
+"""concatenate and pad: elements copied into parts of the output, the rest filled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from arrayfn.ir import Atom, Equation, Var
+from arrayfn.layout import Shape
+from arrayfn.lowering.kernel_ir import Constant, Nest
+from arrayfn.lowering.templates.nest_builder import (
+    NestBuilder,
+    Place,
+    output_place,
+    place_of,
+    source_of,
+)
+from arrayfn.passes.reads import Read
+
+Reads = Mapping[Var, Read]
+Names = Mapping[Var, str]
+
+
+def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
+    """Each operand copied into its part of the output."""
+    axis: int = equation.params["axis"]
+    target = output_place(equation)
+    steps = (1,) * len(target.strides)
+    begin = 0
+    for number, operand in enumerate(equation.inputs):
+        starts = [begin if k == axis else 0 for k in range(len(steps))]
+        begin += operand.type.shape[axis]
+        part = target.begin_at(starts, steps)
+        if operand.type.size:
+            source, extents = place_of(operand, reads), operand.type.shape
+            reason = f"operand {number} into its part of the output"
+            yield _copy(equation, names, operand, source, part, extents, reason)
+
+
+def _copy(
+    equation: Equation,
+    names: Names,
+    operand: Atom,
+    source: Place | Constant,
+    target: Place,
+    extents: Shape,
+    reason: str,
+) -> Nest:
+    b = NestBuilder(equation, names)
+    b.move(operand, source, target)
+    return b.nest(extents, reason)
+
+
+def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
+    """The operand's elements at their places, and the value around and between them."""
+    x, value = equation.inputs
+    target = output_place(equation)
+    shape = equation.outputs[0].type.shape
+    config = equation.params["config"]
+    # Of each axis: the first element that is kept, how many are, and where they go.
+    firsts, counts, places, steps = [], [], [], []
+    for extent, n, (low, _, inner) in zip(x.type.shape, shape, config, strict=True):
+        step = inner + 1
+        first = -(min(low, 0) // step)
+        count = min(extent - first, -(-(n - low - first * step) // step))
+        firsts.append(first)
+        counts.append(max(count, 0))
+        places.append(low + first * step)
+        steps.append(step)
+    if 0 in shape:
+        return
+    filling = source_of(value, reads)
+    if isinstance(filling, Place):
+        filling = filling.spread(len(shape))
+    if 0 in counts or any(
+        step > 1 and count > 1 for step, count in zip(steps, counts, strict=True)
+    ):
+        reason = "the value everywhere"
+        yield _copy(equation, names, value, filling, target, shape, reason)
+    else:
+        reason = "the value on one side"
+        for starts, extents in _around(shape, places, counts):
+            part = target.begin_at(starts, (1,) * len(shape))
+            yield _copy(equation, names, value, filling, part, extents, reason)
+    if 0 not in counts:
+        part = target.begin_at(places, steps)
+        source = source_of(x, reads)
+        if isinstance(source, Place):
+            source = source.begin_at(firsts, (1,) * len(shape))
+        reason = "the operand at its place"
+        yield _copy(equation, names, x, source, part, tuple(counts), reason)
+
+
+def _around(
+    shape: Shape, begin: Sequence[int], counts: Sequence[int]
+) -> Iterator[tuple[Shape, Shape]]:
+    """Boxes (starts, extents) that cover what is outside one box, each place once."""
+    starts, extents = [0] * len(shape), list(shape)
+    for axis, n in enumerate(shape):
+        end = begin[axis] + counts[axis]
+        for low, high in ((0, begin[axis]), (end, n)):
+            if low < high:
+                starts[axis], extents[axis] = low, high - low
+                yield tuple(starts), tuple(extents)
+        starts[axis], extents[axis] = begin[axis], counts[axis]
