@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.reads import Read, affine_view, resolve_reads
@@ -402,8 +403,8 @@ class _Fuser:
         that both can run over all threads.
         """
         if self.is_full(ids, group):
-            flat = math.prod(group.extents[i] for i in group.kept) == 1
-            return not (group.reduced and flat and self.stage(equation, group) > 0)
+            flat = group.reduced and self.is_flat(group)
+            return not (flat and self.stage(equation, group) > 0)
         if not group.reduced:
             return False
         have = {i for i in ids if i is not None}
@@ -507,40 +508,60 @@ class _Fuser:
                 self.merge(equation, other, group)
 
     def merge(self, equation: Equation, other: _Group, group: _Group) -> None:
-        """Move ``other``, a producer of ``equation``, into ``group`` if nothing forbids.
-
-        Only elementwise groups move, whose values are read in place.
-        """
+        """Move ``other``, a producer of ``equation``, into ``group`` if nothing forbids."""
         if (
-            other.reduced
-            or len(other.equations) + len(group.equations) > MAX_STATEMENTS
+            len(other.equations) + len(group.equations) > MAX_STATEMENTS
             or len(other.arrays) + len(group.arrays) > MAX_ARRAYS
             or other.after & group.before
+            or group.after & other.before
         ):
             return
         ids = self.correspondence(equation, other, group)
         if ids is None:
             return
-        both = dict.fromkeys([*other.equations, *group.equations])
-        group.equations = self.in_program_order(list(both))
+        maps = dict(group.maps)
         for var, axes in other.maps.items():
-            group.maps[var] = tuple(None if i is None else ids[i] for i in axes)
-            group.stages[var] = 0
-            if var in self.made_in:
-                self.made_in[var] = group.number
+            maps[var] = tuple(None if i is None else ids[i] for i in axes)
+        both = dict.fromkeys([*other.equations, *group.equations])
+        equations = self.in_program_order(list(both))
+        stages = self.restaged(equations)
+        if other.reduced and self.is_flat(group):
+            whole = [v for v, axes in maps.items() if self.is_full(axes, group)]
+            if any(stages[v] for v in whole):
+                return
+        group.equations, group.maps, group.stages = equations, maps, stages
         for atom, axes in other.arrays.items():
-            group.arrays.setdefault(
-                atom, tuple(None if i is None else ids[i] for i in axes)
-            )
+            moved = tuple(None if i is None else ids[i] for i in axes)
+            group.arrays.setdefault(atom, moved)
         for var in list(group.arrays):
             if self.reads[var].base in group.maps:
                 del group.arrays[var]
-        for base, numbers in self.read_in.items():
+        for var in other.maps:
+            if self.made_in.get(var) == other.number:
+                self.made_in[var] = group.number
+        for numbers in self.read_in.values():
             if other.number in numbers:
                 numbers[:] = [
                     group.number if n == other.number else n for n in numbers
                 ]
         self.absorb(other, group)
+
+    def restaged(self, equations: Sequence[Equation]) -> dict[Var, int]:
+        """The stages of members that are ``equations``, in order."""
+        stages: dict[Var, int] = {}
+        for equation in equations:
+            before = [
+                stages.get(self.reads[a].base, 0)
+                for a in equation.inputs
+                if isinstance(a, Var)
+            ]
+            stage = max(before, default=0) + _is_reduction(equation)
+            stages.update(dict.fromkeys(equation.outputs, stage))
+        return stages
+
+    def is_flat(self, group: _Group) -> bool:
+        """Whether the group's reductions give one value each."""
+        return math.prod(group.extents[i] for i in group.kept) == 1
 
     def absorb(self, other: _Group, group: _Group) -> None:
         bit, own = 1 << other.number, 1 << group.number
@@ -563,10 +584,17 @@ class _Fuser:
     ) -> dict[int, int] | None:
         """Which axis of ``group`` each axis of ``other`` is, seen from ``equation``."""
         own = group.maps[equation.outputs[0]]
-        if isinstance(equation.primitive, Primitive) and isinstance(
-            equation.primitive.kernel, Reduction
-        ):
+        if _is_reduction(equation):
             return None
+        if other.reduced:
+            same = (other.extents, other.reduced) == (group.extents, group.reduced)
+            if not same:
+                return None
+            for atom in equation.inputs:
+                theirs = other.maps.get(self.reads[atom].base) if _is_var(atom) else None
+                if theirs is not None and not self.agrees(atom, theirs, own, group):
+                    return None
+            return {i: i for i in range(len(group.extents))}
         if not self.is_full(own, group):
             return None
         for atom in equation.inputs:
@@ -599,6 +627,13 @@ class _Fuser:
                     pairs[axis] = match
             return pairs
         return None
+
+    def agrees(self, atom: Var, theirs: AxisIds, own: AxisIds, group: _Group) -> bool:
+        """Whether ``atom`` reads its base where the group's axes are its own."""
+        known: list[int | None] = list(own)
+        read = self.reads[atom]
+        shape = tuple(1 if i is None else group.extents[i] for i in own)
+        return self.match(read, theirs, atom, shape, known) and tuple(known) == own
 
     # Finishing.
 
@@ -662,6 +697,10 @@ def _domain(equation: Equation) -> tuple[int, ...]:
     if isinstance(row.kernel, Reduction):
         return equation.inputs[0].type.shape
     return equation.outputs[0].type.shape
+
+
+def _is_var(atom: Atom) -> TypeGuard[Var]:
+    return isinstance(atom, Var)
 
 
 def _is_reduction(equation: Equation) -> bool:

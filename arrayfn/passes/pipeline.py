@@ -12,6 +12,7 @@ from arrayfn.passes.expand import expand
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.passes.layout_assignment import assign_layouts
 from arrayfn.passes.simplify import simplify
+from arrayfn.passes.single_index import single_index
 
 Pass = Callable[[Program], Program]
 
@@ -19,6 +20,7 @@ PIPELINE: Final[tuple[Pass, ...]] = (
     inline_calls,
     expand,
     simplify,
+    single_index,
     cse,
     simplify,
     dce,

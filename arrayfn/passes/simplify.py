@@ -284,6 +284,8 @@ def _reshape(
         source = made.inputs[0]
         if source.type.shape == params["shape"]:  # axes of extent 1 came and go
             return _same(source, eq)
+        if not source.type.shape:
+            return views.broadcast_in_dim(source, shape=params["shape"], axes=())
     return _same(x, eq)
 
 

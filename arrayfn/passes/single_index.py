@@ -1,0 +1,120 @@
+"""Gathers and scatters of one element a row, as comparisons with a count.
+
+``x[i, index[i]]`` of a value that is computed anyway is a reduction along the row, and
+adding into zeros at ``[i, index[i]]`` is a selection: both fuse with their neighbours,
+where a gather or scatter would need its operand in memory. (A gather from an array that
+exists stays: it reads one element a row.)
+
+After it: no scatter_add into zeros has exactly one place in each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.primitives import conversion, reductions, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Convert, Primitive, Scalar
+
+
+def single_index(program: Program) -> Program:
+    """``program`` with such gathers and scatters rewritten."""
+    builder = ProgramBuilder(program.name)
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        made: dict[Var, Equation] = {}
+        for equation in program.equations:
+            builder.source = equation.source
+            operands = [rename(a, environment) for a in equation.inputs]
+            result: Atom | None = None
+            if equation.primitive.name == "gather":
+                result = _gather(operands, equation, made)
+            elif equation.primitive.name == "scatter_add":
+                result = _scatter(operands, equation, made)
+            if result is None:
+                builder.replay(equation, environment)
+            else:
+                environment[equation.outputs[0]] = result
+            for new in builder.equations[-1:]:
+                made.update(dict.fromkeys(new.outputs, new))
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _gather(
+    operands: Sequence[Atom], equation: Equation, made: dict[Var, Equation]
+) -> Atom | None:
+    x, indices = operands
+    axis = _row_axis(x, indices, equation.params)
+    fits = axis is not None and x.type.dtype in dtypes.FLOATS - dtypes.HALVES
+    if not fits or not _is_computed(x, made) or equation.params["mode"] == "clip":
+        return None
+    assert axis is not None
+    hit = _hits(x, indices, axis)
+    # The maximum with -inf keeps the element's every bit; 0 + x would lose -0.
+    lowest = conversion.literal(-float("inf"), x.type.dtype)
+    row = reductions.reduce_max(e.select(hit, x, lowest), axes=(axis,))
+    if equation.params["mode"] == "fill":
+        index = views.reshape(indices, shape=row.type.shape)
+        inside = e.bitwise_and(e.ge(index, 0), e.lt(index, x.type.shape[axis]))
+        fill = conversion.literal(equation.params["fill_value"], x.type.dtype)
+        row = e.select(inside, row, fill)
+    return views.reshape(row, shape=equation.outputs[0].type.shape)
+
+
+def _scatter(
+    operands: Sequence[Atom], equation: Equation, made: dict[Var, Equation]
+) -> Atom | None:
+    x, indices, updates = operands
+    axis = _row_axis(x, indices, equation.params)
+    if axis is None or not _is_zeros(x, made) or equation.params["mode"] == "clip":
+        return None
+    hit = _hits(x, indices, axis)
+    kept = reductions.kept_axes(x.type.ndim, (axis,))
+    row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in kept))
+    spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=kept)
+    return e.select(hit, spread, conversion.literal(0, x.type.dtype))
+
+
+def _hits(x: Atom, indices: Atom, axis: int) -> Atom:
+    """Where the index of each row of ``x`` points, as bool of the shape of ``x``."""
+    shape = x.type.shape
+    kept = reductions.kept_axes(len(shape), (axis,))
+    index = views.reshape(indices, shape=tuple(shape[k] for k in kept))
+    count = views.iota(shape=shape, axis=axis, dtype=indices.type.dtype)
+    return e.eq(count, views.broadcast_in_dim(index, shape=shape, axes=kept))
+
+
+def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
+    """The axis that is indexed, if each index of the others has exactly one place."""
+    if params["window_axes"] or params["collapsed_axes"] != params["indexed_axes"]:
+        return None
+    if len(params["indexed_axes"]) != 1 or not isinstance(indices, Var):
+        return None
+    (axis,) = params["indexed_axes"]
+    rows, places = params["batch"]
+    if list(rows) != sorted(rows) or list(places) != sorted(places):
+        return None
+    if {*rows, axis} != set(range(x.type.ndim)):
+        return None
+    single = all(
+        n == 1 for k, n in enumerate(indices.type.shape) if k not in places
+    )
+    return axis if single else None
+
+
+def _is_computed(x: Atom, made: dict[Var, Equation]) -> bool:
+    maker = made.get(x) if isinstance(x, Var) else None
+    row = maker.primitive if maker is not None else None
+    return isinstance(row, Primitive) and isinstance(row.kernel, (Scalar, Convert))
+
+
+def _is_zeros(x: Atom, made: dict[Var, Equation]) -> bool:
+    maker = made.get(x) if isinstance(x, Var) else None
+    if maker is None or maker.primitive is not views.broadcast_in_dim:
+        return False
+    value = maker.inputs[0]
+    return isinstance(value, Literal) and value.value == 0
