@@ -175,7 +175,7 @@ class custom_jvp(_Custom):  # noqa: N801 - a decorator, named as JAX's
         with self._tracing_rule():
             rule = trace_function(derivative, (dynamic, tangents), {})
         own = len(leaves)
-        extra, (in_body, in_rule) = _closed_over([(body, own), (rule, 2 * own)])
+        extra, (in_body, in_rule) = closed_over([(body, own), (rule, 2 * own)])
         inputs = rule.program.inputs
         directions = tuple(Var(v.type) for v in in_rule)
         results = apply(
@@ -183,8 +183,8 @@ class custom_jvp(_Custom):  # noqa: N801 - a decorator, named as JAX's
             *leaves,
             *extra,
             name=name,
-            body=_with_inputs(body, (*body.program.inputs[:own], *in_body)),
-            jvp_body=_with_inputs(
+            body=with_inputs(body, (*body.program.inputs[:own], *in_body)),
+            jvp_body=with_inputs(
                 rule, (*inputs[:own], *in_rule, *inputs[own : 2 * own], *directions)
             ),
         )
@@ -263,7 +263,7 @@ class custom_vjp(_Custom):  # noqa: N801 - a decorator, named as JAX's
         with self._tracing_rule():
             back = trace_function(backward, (residuals, cotangents), {})
         own, saved = len(leaves), len(ahead.program.outputs) - len(types)
-        extra, (in_body, in_ahead, in_back) = _closed_over(
+        extra, (in_body, in_ahead, in_back) = closed_over(
             [(body, own), (ahead, own), (back, saved + len(types))]
         )
         inputs = back.program.inputs
@@ -272,12 +272,12 @@ class custom_vjp(_Custom):  # noqa: N801 - a decorator, named as JAX's
             *leaves,
             *extra,
             name=name,
-            body=_with_inputs(body, (*body.program.inputs[:own], *in_body)),
-            forward=_with_inputs(
+            body=with_inputs(body, (*body.program.inputs[:own], *in_body)),
+            forward=with_inputs(
                 ahead, (*ahead.program.inputs[:own], *in_ahead), in_ahead
             ),
             backward=_with_zeros(
-                _with_inputs(
+                with_inputs(
                     back,
                     (*inputs[:saved], *in_back, *inputs[saved : saved + len(types)]),
                 ),
@@ -364,7 +364,7 @@ def _unknown(type: ArrayType) -> Tracer:
     return Tracer(frame, Var(type), None, None)
 
 
-def _closed_over(
+def closed_over(
     traces: Sequence[tuple[FlatTrace, int]],
 ) -> tuple[list[Any], list[tuple[Var, ...]]]:
     """What any of the traced functions closes over, and each one's inputs for it.
@@ -390,7 +390,7 @@ def _closed_over(
     return list(values.values()), inputs
 
 
-def _with_inputs(
+def with_inputs(
     traced: FlatTrace, inputs: Sequence[Var], outputs: Sequence[Atom] = ()
 ) -> Program:
     """The traced Program with these inputs in place of its own, and more outputs."""

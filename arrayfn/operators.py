@@ -1,0 +1,214 @@
+"""Operators: named pure functions whose body is the semantics, and kernels for them.
+
+    @operator
+    def softmax(x, axis=-1): ...  # arrayfn code: the reference, and what grad uses
+
+    @softmax.kernel("cuda", when=last_axis)  # another implementation
+    def softmax_rows(x, out): ...
+
+Called outside a trace an operator runs its body. Inside one it becomes an
+``operator_call`` equation with the body's Program, which transformations go through and
+for which a backend may put a registered kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.custom import closed_over, with_inputs
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.functions import name_of, trace_function
+from arrayfn.ir import ArrayType
+from arrayfn.primitives.calls import operator_call
+from arrayfn.tracing import apply, is_staged
+
+Function = Callable[..., Any]
+# Whether a kernel takes operands of these types, with these static arguments.
+Condition = Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class OperatorKernel:
+    """One implementation of an operator: for which backend, and for which operands.
+
+    ``when(*types, **static)`` sees the operands' types (ArrayType) and the static
+    arguments; None accepts all. The function takes the operands' arrays, then those to
+    write the results into, then the static arguments by name.
+    """
+
+    operator: str
+    backend: str
+    function: Function
+    when: Condition | None = None
+
+    def accepts(self, types: Sequence[ArrayType], static: dict[str, Any]) -> bool:
+        """Whether it implements the operator for these operands."""
+        return self.when is None or self.when(*types, **static)
+
+
+class KernelTable:
+    """The registered kernels, by operator and backend; later ones go first."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
+
+    def register(self, kernel: OperatorKernel) -> None:
+        """Add ``kernel``, before those there are."""
+        key = kernel.operator, kernel.backend
+        self._kernels.setdefault(key, []).insert(0, kernel)
+
+    def forget(self, operator: str) -> None:
+        """Remove the kernels of ``operator``."""
+        for key in [key for key in self._kernels if key[0] == operator]:
+            del self._kernels[key]
+
+    def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
+        """The kernels of ``operator``, of one backend or of all."""
+        return [
+            kernel
+            for (name, kind), kernels in self._kernels.items()
+            if name == operator and backend in (None, kind)
+            for kernel in kernels
+        ]
+
+    def find(
+        self,
+        operator: str,
+        backend: str,
+        types: Sequence[ArrayType],
+        static: dict[str, Any],
+    ) -> OperatorKernel | None:
+        """The first kernel that accepts these operands; None if the body is to run."""
+        for kernel in self._kernels.get((operator, backend), ()):
+            if kernel.accepts(types, static):
+                return kernel
+        return None
+
+
+KERNELS = KernelTable()
+
+
+class Operator:
+    """What ``operator`` makes of a function: call it as that function."""
+
+    def __init__(
+        self, function: Function, name: str, static_argnames: frozenset[str]
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.static_argnames = static_argnames
+        self._signature = inspect.signature(function)
+        KERNELS.forget(name)  # a function of the name that was there before is gone
+
+    @property
+    def kernels(self) -> tuple[OperatorKernel, ...]:
+        """The registered implementations besides the body."""
+        return tuple(KERNELS.of(self.name))
+
+    def kernel(
+        self, backend: str, *, when: Condition | None = None
+    ) -> Callable[[Function], Function]:
+        """A decorator that registers an implementation for ``backend``.
+
+        It is taken for operands that ``when(*types, **static)`` accepts; of several the
+        one that was registered last.
+        """
+
+        def register(function: Function) -> Function:
+            KERNELS.register(OperatorKernel(self.name, backend, function, when))
+            return function
+
+        return register
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function; one equation inside a trace."""
+        dynamic, static = self._split(args, kwargs)
+        leaves, structure = tree.flatten(dynamic)
+        if not is_staged(leaves):
+            return self.function(*args, **kwargs)
+
+        def body(*operands: Any) -> Any:
+            named = tree.unflatten(structure, operands)
+            return self.function(**named, **static)
+
+        body.__name__ = self.name
+        traced = trace_function(body, tuple(leaves), {})
+        own = len(leaves)
+        extra, (inner,) = closed_over([(traced, own)])
+        results = apply(
+            operator_call,
+            *leaves,
+            *extra,
+            name=self.name,
+            body=with_inputs(traced, (*traced.program.inputs[:own], *inner)),
+            static=tuple(sorted(static.items())),
+        )
+        flat = results if isinstance(results, tuple) else (results,)
+        return tree.unflatten(traced.out_tree, flat)
+
+    def _split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments by name: operands and static ones."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"{self.name}: {error}", user_location()) from None
+        bound.apply_defaults()
+        dynamic = {
+            k: v for k, v in bound.arguments.items() if k not in self.static_argnames
+        }
+        static = {k: v for k, v in bound.arguments.items() if k in self.static_argnames}
+        return dynamic, static
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"
+
+
+def operator(
+    function: Function | None = None,
+    *,
+    name: str | None = None,
+    static_argnames: Sequence[str] | None = None,
+) -> Any:
+    """Make ``function`` an operator, called ``name`` (by default as the function is).
+
+    Its parameters without a default are operands: arrays, or pytrees of them. Those
+    with a default are static: hashable Python values, one Program for each. Give
+    ``static_argnames`` to say otherwise.
+
+    >>> import numpy as np
+    >>> @operator
+    ... def scaled(x, factor=2.0):
+    ...     return x * factor
+    >>> scaled(np.arange(3.0))
+    array([0., 2., 4.])
+    """
+    if function is None:
+        return functools.partial(operator, name=name, static_argnames=static_argnames)
+    parameters = inspect.signature(function).parameters
+    variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    for parameter in parameters.values():
+        if parameter.kind in variadic | {inspect.Parameter.POSITIONAL_ONLY}:
+            raise ArgumentError(
+                f"an operator's parameters have names; {parameter} of "
+                f"{name_of(function)} has none to call it by",
+                user_location(),
+            )
+    if static_argnames is None:
+        static = [k for k, p in parameters.items() if p.default is not p.empty]
+    else:
+        static = list(static_argnames)
+    unknown = [k for k in static if k not in parameters]
+    if unknown:
+        raise ArgumentError(
+            f"{name_of(function)} has no parameters {unknown} that could be static",
+            user_location(),
+        )
+    return Operator(function, name or name_of(function), frozenset(static))
