@@ -161,6 +161,15 @@ class Operator:
         except TypeError as error:
             raise ArgumentError(f"{self.name}: {error}", user_location()) from None
         bound.apply_defaults()
+        for key in self.static_argnames:
+            try:
+                hash(bound.arguments[key])
+            except TypeError:
+                raise ArgumentError(
+                    f"{self.name}: static argument {key!r} is not hashable: "
+                    f"{bound.arguments[key]!r}; give a tuple, or make it an operand",
+                    user_location(),
+                ) from None
         dynamic = {
             k: v for k, v in bound.arguments.items() if k not in self.static_argnames
         }
