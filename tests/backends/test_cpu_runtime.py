@@ -656,9 +656,8 @@ from arrayfn.backends.cpu.executable import bind
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import *
 source = """def k(x, out, begin, end):
-    while begin < end:
-        out[begin] = x[begin] + x[begin]
-        begin += 1
+    for i in range(begin, end):
+        out[i] = x[i] + x[i] if x[i] else x[i]
 """
 kernel = Kernel("k", source, source, (Parameter("x", "f32*"), Parameter("out", "f32*")))
 kind = ArrayType((3,), np.dtype(np.float32))
@@ -672,7 +671,7 @@ print(run((np.array([1, 2, 3], np.float32),))[0], "numba" in sys.modules)
 def test_a_process_that_finds_its_kernels_cached_imports_no_numba(tmp_path):
     environment = {**os.environ, "ARRAYFN_CACHE_DIR": str(tmp_path / "cache")}
     outputs = [
-        subprocess.run(  # the kernel's while loop is for Numba
+        subprocess.run(  # the conditional expression is for Numba
             [sys.executable, "-W", "error", "-c", WARM],
             env=environment,
             capture_output=True,

@@ -160,6 +160,43 @@ def k(x, out, begin, end):
     check(source, "x:f64* out:f64*", [F64, np.zeros(20)], 20)
 
 
+def test_while_break_continue_and_truth_values():
+    source = f"""{HEAD}gt_f64
+def k(x, out, n, begin, end):
+    for row in range(begin, end):
+        i = 0
+        found = n
+        while i < n and not gt_f64(x[row + i], x[row + i + 1]):
+            i += 2
+            if i == 4 or i > 10 and i < 20:
+                continue
+            found = i
+            if i > 30:
+                break
+            out[row] += x[i]
+        else_value = found * 1000 + i
+        steps = 0
+        for j in range(i, i + 7, 3):
+            steps += j
+        for j in range(i, -1, -2):
+            if j == 3:
+                break
+            steps = steps * 2 + j
+        out[row + 500] = x[(else_value + steps) % n]
+"""
+    check(source, "x:f64* out:f64* n:i64", [F64, np.zeros(1000)], 300, 300)
+
+
+def test_and_does_not_read_what_its_first_operand_guards():
+    source = f"""{HEAD}gt_f64
+def k(x, out, n, begin, end):
+    for i in range(begin, end):
+        if i < n and gt_f64(x[i * 100000000000], x[i * 100000000000]) or i == 3:
+            out[i] = x[i]
+"""
+    check(source, "x:f64* out:f64* n:i64", [F64, np.zeros(1000)], 1, 10)
+
+
 def test_halves_booleans_and_complex_values():
     source = f"""{HEAD}convert_bf16_f32, convert_f32_bf16, convert_bool_u8
 from arrayfn.lowering.scalars import convert_u8_bool
@@ -251,9 +288,9 @@ def k(x, out, n, begin, end):
     [
         "x[begin] = x[begin] + 1",
         "x[begin] = x[begin] if begin else x[end]",
-        "x[begin] += x[begin]",
-        "while begin < end: begin = begin + 1",
-        "for i in range(begin, end, 2): x[i] = x[i]",
+        "for i in range(begin, end, begin): x[i] = x[i]",
+        "for i in range(begin, end, 0): x[i] = x[i]",
+        "break",
         "x[begin] = begin",
         "x[begin] = n[begin] + begin",
         "x[begin] = abs(x[begin])",

@@ -37,7 +37,7 @@ _KERNEL_SOURCES: Final = (
     "lowering/scalars/*.py",
     "backends/llvm_arithmetic.py",
     "backends/numba_scalars.py",
-    "backends/cpu/kernel_compiler.py",
+    "backends/cpu/kernel_*.py",
     "backends/cpu/numba_compiler.py",
 )
 LOCK: Final = threading.RLock()

@@ -2,13 +2,13 @@
 
 In: a kernel's source; out: the text of an LLVM module that exports the uniform entry
 ``void entry(int64* arguments, int64 begin, int64 end)``. The language is what
-``lowering`` prints: assignments, subscripts of pointers, ``for ... in range``, ``if``,
-integer index arithmetic, infix ``+ - * /`` of one dtype, comparisons, and calls of the
-scalar vocabulary. What is outside of it (a kernel written by hand may be) raises
-``UnsupportedKernelError``, and is left to Numba, which gives such kernels the same
-meaning: types are Numba's, wherever this compiler accepts an expression. A kernel takes
-a few milliseconds here, and ten times as long in Numba's front end, which costs half a
-second before its first kernel.
+``lowering`` prints, and a little more: assignments, subscripts of pointers, ``for ...
+in range``, ``while``, ``if``, integer index arithmetic, infix ``+ - * /`` of one dtype,
+comparisons, and calls of the scalar vocabulary. What is outside of it (a kernel written
+by hand may be) raises ``UnsupportedKernelError``, and is left to Numba, which gives
+such kernels the same meaning: types are Numba's, wherever this compiler accepts an
+expression. A kernel takes a few milliseconds here, and ten times as long in Numba's
+front end, which costs half a second before its first kernel.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import numpy as np
 from llvmlite import ir
 
 from arrayfn.backends.cpu import target
+from arrayfn.backends.cpu.kernel_module import accumulates, add_entry, interleaved
+from arrayfn.backends.cpu.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
@@ -29,10 +31,8 @@ from arrayfn.lowering.scalars.arithmetic import FLOATS, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import ScalarFunction
 
 Scalar = Any  # an LLVMValue, or a pair of them if complex
-Path = tuple[int, ...]  # the suites around a statement, outermost first
 
 VOCABULARY: Final = "arrayfn.lowering.scalars"
-INTERLEAVE: Final = 4  # accumulators of a vectorised reduction
 _STORED: Final = {"bool": "u8", **dict.fromkeys(HALVES, "u16")}
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: lambda x, y: x + y,
@@ -74,60 +74,6 @@ def _unsupported(node: ast.AST) -> UnsupportedKernelError:
     return UnsupportedKernelError(ast.unparse(node))
 
 
-class _Slots(ast.NodeVisitor):
-    """Finds the variables that need memory: others are SSA values where they stand.
-
-    A variable needs it if it is assigned in a suite and in one inside it (it is carried
-    around a loop, or out of a branch), or used where no assignment before surely holds.
-    """
-
-    def __init__(self, function: ast.FunctionDef) -> None:
-        self.path: Path = ()
-        self.suites = 0
-        self.assigned: dict[str, set[Path]] = {}
-        self.names: set[str] = set()
-        self.suite(function.body)
-
-    def suite(self, body: list[ast.stmt], variable: str | None = None) -> None:
-        self.suites += 1
-        outer, self.path = self.path, (*self.path, self.suites)
-        if variable is not None:
-            self.assign(variable)
-        for statement in body:
-            self.visit(statement)
-        self.path = outer
-
-    def assign(self, name: str) -> None:
-        paths = self.assigned.setdefault(name, set())
-        for path in paths:
-            shorter, longer = sorted((path, self.path), key=len)
-            if path != self.path and longer[: len(shorter)] == shorter:
-                self.names.add(name)
-        paths.add(self.path)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.visit(node.value)
-        for assigned in node.targets:
-            if isinstance(assigned, ast.Name):
-                self.assign(assigned.id)
-            else:
-                self.visit(assigned)
-
-    def visit_For(self, node: ast.For) -> None:
-        self.visit(node.iter)
-        self.suite(node.body, getattr(node.target, "id", None))
-
-    def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
-        self.suite(node.body)
-        self.suite(node.orelse)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        paths = self.assigned.get(node.id)
-        if paths and not any(self.path[: len(path)] == path for path in paths):
-            self.names.add(node.id)
-
-
 @dataclass(slots=True)
 class _Slot:
     """A variable in memory."""
@@ -150,6 +96,9 @@ class _Kernel:
         default_factory=dict[str, tuple[ir.Value, str]]
     )
     in_memory: set[str] = field(default_factory=set[str])
+    loops: list[tuple[ir.Block, ir.Block]] = field(
+        default_factory=list[tuple[ir.Block, ir.Block]]
+    )
     function: Any = None
     builder: Any = None
     m: Any = None
@@ -167,10 +116,10 @@ class _Kernel:
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
         self.m = LLVMArithmetic(self.builder, "kernel")
         self.bind_parameters()
-        self.in_memory = _Slots(self.node).names
+        self.in_memory = variables_in_memory(self.node)
         self.suite(self.node.body)
         self.builder.ret_void()
-        _add_entry(module, self.function, self.symbol)
+        add_entry(module, self.function, self.symbol)
         return str(module)
 
     def bind_parameters(self) -> None:
@@ -193,6 +142,8 @@ class _Kernel:
         """Compile statements; SSA values made in them end with them."""
         outer = dict(self.values)
         for statement in body:
+            if self.builder.block.is_terminated:
+                break
             self.statement(statement)
         self.values = outer
 
@@ -205,6 +156,19 @@ class _Kernel:
                 self.assign(node, name, self.value(value))
             case ast.Assign(targets=[ast.Subscript() as place], value=value):
                 self.store(place, self.value(value))
+            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+                result = self.binary(node, self.name(node, name), op, self.value(value))
+                self.assign(node, name, result)
+            case ast.AugAssign(target=ast.Subscript() as place, op=op, value=value):
+                right = self.value(value)
+                left = self.value(place)
+                self.store(place, self.binary(node, left, op, right))
+            case ast.While(test=test, body=body, orelse=[]):
+                self.while_loop(test, body)
+            case ast.Break() if self.loops:
+                self.builder.branch(self.loops[-1][1])
+            case ast.Continue() if self.loops:
+                self.builder.branch(self.loops[-1][0])
             case ast.If(test=test, body=body, orelse=orelse):
                 condition = self.condition(test)
                 if orelse:
@@ -221,9 +185,11 @@ class _Kernel:
                 iter=ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[]),
                 body=body,
                 orelse=[],
-            ) if len(bounds) in {1, 2}:
-                start = self.integer(bounds[0]) if len(bounds) == 2 else I64(0)
-                self.loop(node, name, start, self.integer(bounds[-1]), body)
+            ) if 1 <= len(bounds) <= 3:
+                step = _step(bounds[2]) if len(bounds) == 3 else 1
+                start = self.integer(bounds[0]) if len(bounds) > 1 else I64(0)
+                stop = self.integer(bounds[min(len(bounds), 2) - 1])
+                self.loop(node, name, (start, stop, step), body)
             case _:
                 raise _unsupported(node)
 
@@ -231,32 +197,57 @@ class _Kernel:
         self,
         node: ast.stmt,
         name: str,
-        start: ir.Value,
-        stop: ir.Value,
+        bounds: tuple[ir.Value, ir.Value, int],
         body: list[ast.stmt],
     ) -> None:
-        """``for name in range(start, stop)``."""
+        """``for name in range(start, stop, step)``."""
         b = self.builder
+        start, stop, step = bounds
         before = b.block
-        head, inside, after = (
-            self.function.append_basic_block(part) for part in ("head", "body", "after")
-        )
+        head, inside, latch, after = self.blocks("head", "body", "latch", "after")
         b.branch(head)
         b.position_at_end(head)
         count = b.phi(I64)
         count.add_incoming(start, before)
-        b.cbranch(b.icmp_signed("<", count, stop), inside, after)
+        b.cbranch(b.icmp_signed("<" if step > 0 else ">", count, stop), inside, after)
         b.position_at_end(inside)
         outer = dict(self.values)
         self.assign(node, name, self.m.wrap(count, "i64"))
-        for statement in body:
-            self.statement(statement)
+        self.loops.append((latch, after))
+        self.suite(body)
+        self.loops.pop()
         self.values = outer
-        count.add_incoming(b.add(count, I64(1), flags=("nsw",)), b.block)
-        latch = b.branch(head)
-        if _accumulates(body):
-            latch.set_metadata("llvm.loop", _interleaved(b.module))
+        self.fall_into(latch)
+        count.add_incoming(b.add(count, I64(step), flags=("nsw",)), latch)
+        back = b.branch(head)
+        if accumulates(body):
+            back.set_metadata("llvm.loop", interleaved(b.module))
         b.position_at_end(after)
+
+    def while_loop(self, test: ast.expr, body: list[ast.stmt]) -> None:
+        """``while test``."""
+        b = self.builder
+        head, inside, after = self.blocks("head", "body", "after")
+        b.branch(head)
+        b.position_at_end(head)
+        b.cbranch(self.condition(test), inside, after)
+        b.position_at_end(inside)
+        self.loops.append((head, after))
+        self.suite(body)
+        self.loops.pop()
+        if not b.block.is_terminated:
+            b.branch(head)
+        b.position_at_end(after)
+
+    def blocks(self, *names: str) -> list[ir.Block]:
+        """New blocks of the function."""
+        return [self.function.append_basic_block(name) for name in names]
+
+    def fall_into(self, block: ir.Block) -> None:
+        """Go on in a block, from this one if it is still open."""
+        if not self.builder.block.is_terminated:
+            self.builder.branch(block)
+        self.builder.position_at_end(block)
 
     def assign(self, node: ast.AST, name: str, value: Scalar) -> None:
         """Give a variable a value."""
@@ -339,6 +330,10 @@ class _Kernel:
                 return self.m.constant("i64", -number)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() as x)):
                 return self.m.constant("f64", -x)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self.m.wrap(self.builder.not_(self.condition(operand)), "bool")
+            case ast.BoolOp(op=op, values=values):
+                return self.short_circuit(op, values)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self.compare(node, self.value(left), op, self.value(right))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
@@ -394,6 +389,29 @@ class _Kernel:
             return self.m.wrap(b.select(correct, b.add(rest, divisor), rest), "i64")
         return self.m.wrap(b.sub(quotient, b.zext(correct, I64)), "i64")
 
+    def short_circuit(self, op: ast.boolop, values: list[ast.expr]) -> Scalar:
+        """``and`` and ``or``: later operands are computed only if they matter."""
+        b = self.builder
+        (after,) = self.blocks("decided")
+        incoming: list[tuple[ir.Value, ir.Block]] = []
+        for number, value in enumerate(values):
+            condition = self.condition(value)
+            incoming.append((condition, b.block))
+            if number + 1 == len(values):
+                b.branch(after)
+                break
+            (following,) = self.blocks("next")
+            yes, no = (
+                (following, after) if isinstance(op, ast.And) else (after, following)
+            )
+            b.cbranch(condition, yes, no)
+            b.position_at_end(following)
+        b.position_at_end(after)
+        result = b.phi(ir.IntType(1))
+        for condition, block in incoming:
+            result.add_incoming(condition, block)
+        return self.m.wrap(result, "bool")
+
     def compare(self, node: ast.AST, x: Scalar, op: ast.cmpop, y: Scalar) -> Scalar:
         """A comparison of two values of one dtype."""
         if isinstance(x, tuple) or isinstance(y, tuple) or x.dtype != y.dtype:
@@ -431,6 +449,17 @@ class _Kernel:
                 return self.m.convert(value, dtype)
 
 
+def _step(node: ast.expr) -> int:
+    """The step of a range: a constant other than 0."""
+    match node:
+        case ast.Constant(value=int() as step) if step > 0:
+            return step
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as step)):
+            return -step
+        case _:
+            raise _unsupported(node)
+
+
 def _dtype(value: Scalar) -> str:
     """The dtype of a value; of a pair, the complex one."""
     if isinstance(value, tuple):
@@ -440,39 +469,3 @@ def _dtype(value: Scalar) -> str:
 
 def _parameter_type(parameter: Parameter) -> ir.Type:
     return ir.PointerType() if parameter.kind.endswith("*") else I64
-
-
-def _accumulates(body: list[ast.stmt]) -> bool:
-    """Whether an innermost loop reduces: then it has several accumulators."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    if any(isinstance(node, ast.For) for node in nodes):
-        return False
-    names = (node.func for node in nodes if isinstance(node, ast.Call))
-    return any(isinstance(n, ast.Name) and "accumulate_" in n.id for n in names)
-
-
-def _interleaved(module: ir.Module) -> Any:
-    """Metadata of a loop to be interleaved ``INTERLEAVE`` times when vectorised."""
-    name = ir.MetaDataString(module, "llvm.loop.interleave.count")
-    number = ir.Constant(ir.IntType(32), INTERLEAVE)
-    count = module.add_metadata([name, number])
-    loop = ir.MDValue(module, [count], name=str(len(module.metadata)))
-    loop.operands = (loop, count)
-    return loop
-
-
-def _add_entry(module: ir.Module, function: ir.Function, symbol: str) -> None:
-    """Export ``symbol``, which loads the arguments and calls the kernel's function.
-
-    The function stays a call of its own, so that ``noalias`` holds on its parameters.
-    """
-    kinds = [ir.PointerType(), I64, I64]
-    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
-    builder = ir.IRBuilder(entry.append_basic_block("entry"))
-    arguments, begin, end = entry.args
-    values: list[Any] = []
-    for position, kind in enumerate(function.function_type.args[:-2]):
-        address = builder.gep(arguments, [I64(position)], source_etype=I64)
-        values.append(builder.load(address, typ=kind))
-    builder.call(function, [*values, begin, end])
-    builder.ret_void()

@@ -47,6 +47,7 @@ from numba.cpython import builtins, numbers, rangeobj  # noqa: F401  # they regi
 
 from arrayfn.backends import numba_scalars  # noqa: F401  # it registers the vocabulary
 from arrayfn.backends.cpu import target
+from arrayfn.backends.cpu.kernel_module import add_entry
 from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Parameter
 
@@ -319,37 +320,10 @@ def kernel_ir(
             raise BackendError(
                 f"Numba cannot compile kernel {name}: {error}"
             ) from error
-        _add_entry(module, description, symbol)
+        function = module.get_global(description.mangled_name)
+        for variable in module.global_values:
+            if isinstance(variable, ir.GlobalVariable) and variable.linkage == "common":
+                variable.linkage = "internal"
+        status = [argument.type.pointee for argument in function.args[:2]]
+        add_entry(module, function, symbol, leading=status)
         return str(module)
-
-
-def _add_entry(module: ir.Module, description: Any, symbol: str) -> None:
-    """Export ``symbol``, which loads the arguments and calls the kernel's function.
-
-    The function stays a call of its own, so that ``noalias`` holds on its parameters.
-    """
-    function = module.get_global(description.mangled_name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    for variable in module.global_values:
-        if isinstance(variable, ir.GlobalVariable) and variable.linkage == "common":
-            variable.linkage = "internal"
-    word = ir.IntType(64)
-    entry_type = ir.FunctionType(ir.VoidType(), [word.as_pointer(), word, word])
-    entry = ir.Function(module, entry_type, symbol)
-    builder = ir.IRBuilder(entry.append_basic_block("entry"))
-    arguments, begin, end = entry.args
-    result_type, error_type = (argument.type for argument in function.args[:2])
-    values: list[Any] = [
-        builder.alloca(result_type.pointee),
-        ir.Constant(error_type, None),
-    ]
-    kinds = [argument.type for argument in function.args[2:-2]]
-    for position, kind in enumerate(kinds):
-        address = builder.gep(arguments, [ir.Constant(word, position)])
-        value = builder.load(address)
-        if isinstance(kind, ir.PointerType):
-            value = builder.inttoptr(value, kind)
-        values.append(value)
-    builder.call(function, [*values, begin, end])
-    builder.ret_void()
