@@ -49,7 +49,7 @@ def output(code: str, namespace: dict[str, object]) -> str:
             exec(compile(code, "example.py", "exec"), namespace)
         except ArrayfnError as error:
             message = f"{type(error).__name__}: {error}"
-            print(textwrap.fill(message, 84, break_on_hyphens=False))
+            printed.write(textwrap.fill(message, 84, break_on_hyphens=False))
     return printed.getvalue().rstrip() + "\n"
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.syntax import Syntax
 from sklearn.datasets import load_digits
@@ -199,10 +198,17 @@ def shortened(text: str, lines: int) -> str:
 
 
 def telling(kernels: tuple[Any, ...]) -> Kernel:
-    """A kernel worth reading: the one that fused most and still fits a screen."""
+    """A kernel worth reading: the most primitives in one that still fits a screen."""
     generated = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
-    short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 48]
-    return max(short or generated, key=lambda kernel: len(kernel.source))
+    short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 50]
+    return max(short or generated, key=lambda kernel: kernel.reason.count(","))
+
+
+def show(console: Console, title: str, code: str, language: str) -> None:
+    """Print ``code`` in colour and in full: it can be copied from the terminal."""
+    console.rule(f"[bold]{title}")
+    highlighted = Syntax("", language, background_color="default").highlight(code)
+    console.print(highlighted, soft_wrap=True)
 
 
 def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[float]:
@@ -220,17 +226,11 @@ def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
     """Print the step's Program, a kernel, and its time beside NumPy's."""
     lowered = step.lower(*arguments)
     program = shortened(str(lowered.program), PROGRAM_LINES)
-    console.print(
-        Panel(Syntax(program, "rust", word_wrap=False), title="the Program (typed IR)")
-    )
+    show(console, "the Program (typed IR)", program, "rust")
     kernel = telling(lowered.kernels)
-    console.print(
-        Panel(
-            Syntax(kernel.source, "python"),
-            title=f"a kernel of {len(lowered.kernels)}: {kernel.name}",
-            subtitle=kernel.reason or None,
-        )
-    )
+    title = f"one of {len(lowered.kernels)} kernels: {kernel.name}"
+    show(console, title, kernel.source, "python")
+    console.rule("[bold]time")
     value, params = step(*arguments)
     expected, expected_params = numpy_step(*arguments)
     pairs = zip(af.tree.leaves(params), af.tree.leaves(expected_params), strict=True)
