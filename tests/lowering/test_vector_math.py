@@ -69,7 +69,7 @@ BOUNDS = {
     **dict.fromkeys(("log2", "log10", "cbrt", "hypot"), 0.6),
     **dict.fromkeys(("expm1", "tanh", "logistic", "rsqrt"), 1.5),
     **dict.fromkeys(("erf", "erfc"), 1.4),
-    "erfinv": 2.5,
+    "erfinv": 3.0,
     # For positive arguments; at negative ones relative to 1 near their zeros.
     "digamma": 3.0,
     "lgamma": 6.0,

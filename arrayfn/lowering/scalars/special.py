@@ -18,7 +18,12 @@ from arrayfn.lowering.scalars.arithmetic import (
     two_sum,
     with_sign_of,
 )
-from arrayfn.lowering.scalars.exponential import exp_pair, log, scale
+from arrayfn.lowering.scalars.exponential import (
+    exp_moderate,
+    exp_pair,
+    log,
+    scale,
+)
 from arrayfn.lowering.scalars.trigonometric import finish
 
 # erf x = x + x P(x**2) for |x| <= 1: 2**-35, 2**-69.
@@ -48,6 +53,39 @@ ERF = {
         -1.21649691462244254e-9,
         8.71046760974204284e-11,
         -4.23313363265233548e-12,
+    ),
+}
+# log(erfc x) = P(x) for 1 <= x up to the limit, weighted by erfc x: 2**-30, 2**-55
+# (after N. Juffa's erff).
+ERF_LIMIT = {"f32": 4.0, "f64": 5.95}
+LOG_ERFC = {
+    "f32": (
+        -0.00035369689060630216,
+        -1.1270401084980002,
+        -0.6382255917813137,
+        -0.10303741093671613,
+        0.021805322926139854,
+        -0.0029396046904115085,
+        0.0001855733942995216,
+    ),
+    "f64": (
+        -1.0818108363858122e-06,
+        -1.1283685487432764,
+        -0.6366682567426162,
+        -0.10263592459305912,
+        0.018862370177685002,
+        0.000587897757143135,
+        -0.002102447371558212,
+        0.0009226456143790105,
+        -0.00023219157950232918,
+        2.8684464671855032e-05,
+        3.374348138742835e-06,
+        -2.6104598431073813e-06,
+        6.753302793755184e-07,
+        -1.0642688904973927e-07,
+        1.0725665622420304e-08,
+        -6.410325833495688e-10,
+        1.740218338819748e-11,
     ),
 }
 # (1 + 2 x) e**(x**2) erfc x = P((x - K) / (x + K)) for 0 <= x: K = 2, 2**-25.5 up to
@@ -121,8 +159,10 @@ def erfc_positive(m: Arithmetic, a: Value) -> Value:
 
 def erf(m: Arithmetic, x: Value) -> Value:
     """The error function."""
+    dtype = m.dtype(x)
     a = m.abs(x)
-    large = 1.0 - erfc_positive(m, a)
+    bounded = m.select(a < ERF_LIMIT[dtype], a, ERF_LIMIT[dtype])
+    large = 1.0 - exp_moderate(m, polynomial(m, bounded, LOG_ERFC[dtype]))
     result = m.select(a < 1.0, erf_small(m, a), large)
     return m.select(x == x, with_sign_of(m, result, x), x)
 
@@ -209,6 +249,31 @@ ERFINV_TAIL = (
     -5.152888793844488e-12,
     -1.1799726469647253e-11,
     4.145664622738268e-12,
+)
+# For float32: of w - 2.5 below 5 (2**-26.7), of sqrt(w) - 3.15 beyond (2**-25).
+ERFINV_SHORT_CENTER = (
+    1.501409358813496,
+    0.24664029613538987,
+    -0.004177384152249617,
+    -0.0012527637902204165,
+    0.00021834222287853966,
+    -4.950469658218187e-06,
+    -3.462117185372288e-06,
+    4.633821320817022e-07,
+    2.3184458324695004e-08,
+    -8.590488904656276e-09,
+)
+ERFINV_SHORT_TAIL = (
+    2.983417414193474,
+    1.0040613271456655,
+    0.006665824576661963,
+    -0.004935880048236067,
+    0.0034743173284067725,
+    -0.0023409173512167476,
+    0.0012616168374739538,
+    -0.0003318914079474417,
+    -0.00015229056709307746,
+    0.00011468682027798732,
 )
 # lgamma(2 + t) = t P(t) for |t| <= 1/2: 2**-67.
 LGAMMA = (
@@ -298,18 +363,20 @@ def in_float64(formula: Formula) -> Formula:
     return wrapped
 
 
-@in_float64
 def erfinv(m: Arithmetic, x: Value) -> Value:
     """The inverse of erf; infinite at -1 and 1, NaN outside."""
     w = -log(m, (1.0 - x) * (1.0 + x))
-    near = w < 6.25
     root = m.sqrt(w)
-    middle = w < 16.0
-    center = polynomial(m, w - 3.125, ERFINV_CENTER)
-    between = polynomial(m, root - 3.25, ERFINV_MIDDLE)
-    tail = polynomial(m, root - 5.1, ERFINV_TAIL)
-    result = x * m.select(near, center, m.select(middle, between, tail))
-    return m.select(m.abs(x) == 1.0, x * inf, result)
+    if m.dtype(x) == "f32":
+        center = polynomial(m, w - 2.5, ERFINV_SHORT_CENTER)
+        tail = polynomial(m, root - 3.15, ERFINV_SHORT_TAIL)
+        factor = m.select(w < 5.0, center, tail)
+    else:
+        center = polynomial(m, w - 3.125, ERFINV_CENTER)
+        between = polynomial(m, root - 3.25, ERFINV_MIDDLE)
+        tail = polynomial(m, root - 5.1, ERFINV_TAIL)
+        factor = m.select(w < 6.25, center, m.select(w < 16.0, between, tail))
+    return m.select(m.abs(x) == 1.0, x * inf, x * factor)
 
 
 def of_pi(m: Arithmetic, function: str, a: Value, quarters: int) -> Value:
