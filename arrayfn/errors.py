@@ -6,6 +6,7 @@ names a line of the user's code; ``user_location()`` finds the one that is runni
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import dataclass
@@ -41,11 +42,16 @@ def user_location() -> SourceLocation | None:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        own = name.startswith(_PACKAGE) and not name.startswith(_TOOLS)
-        if not own and not any(p in name for p in _LIBRARIES):
+        if _is_users(name):
             return SourceLocation(name, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users(file: str) -> bool:
+    own = file.startswith(_PACKAGE) and not file.startswith(_TOOLS)
+    return not own and not any(library in file for library in _LIBRARIES)
 
 
 class ArrayfnError(Exception):

@@ -33,23 +33,26 @@ Function = Callable[..., Any]
 Argnums = int | Sequence[int]
 
 
-def check_leaf(leaf: Any, what: str) -> None:
-    """Raise ArgumentError unless ``leaf`` is an array or a number."""
-    if isinstance(leaf, (Tracer, np.ndarray, np.generic)):
-        if not isinstance(leaf, Tracer) and leaf.dtype not in dtypes.ALL:
-            raise ArgumentError(
-                f"{what} is an array of {leaf.dtype}, which arrayfn does not have; "
-                "convert it, or make the argument static (static_argnums)",
-                user_location(),
-            )
+def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
+    """Raise ArgumentError unless ``leaf``, called ``what``, is an array or a number."""
+    if isinstance(leaf, Tracer) or dtypes.is_python_scalar(leaf):
         return
-    if not dtypes.is_python_scalar(leaf):
+    is_array = isinstance(leaf, (np.ndarray, np.generic))
+    if is_array and leaf.dtype in dtypes.ALL:
+        return
+    name = what if isinstance(what, str) else what()
+    if is_array:
         raise ArgumentError(
-            f"{what} is {type(leaf).__name__} ({_short(leaf)}), not an array or number; "
-            "convert it with numpy.asarray, or make the argument static "
-            "(jit(f, static_argnums=...))",
+            f"{name} is an array of {leaf.dtype}, which arrayfn does not have; "
+            "convert it, or make the argument static (jit(f, static_argnums=...))",
             user_location(),
         )
+    raise ArgumentError(
+        f"{name} is {type(leaf).__name__} ({_short(leaf)}), not an array or number; "
+        "convert it with numpy.asarray, or make the argument static "
+        "(jit(f, static_argnums=...))",
+        user_location(),
+    )
 
 
 def _short(value: Any) -> str:
@@ -101,7 +104,7 @@ def trace_function(
     leaves, structure = tree.flatten((args, kwargs))
     where = _leaf_names((args, kwargs))
     for position, leaf in enumerate(leaves):
-        check_leaf(leaf, f"{name_of(function)}: {where(position)}")
+        check_leaf(leaf, lambda k=position: f"{name_of(function)}: {where(k)}")
     out_tree: list[tree.TreeDef] = []
 
     def flat(*tracers: Tracer) -> list[Any]:
@@ -109,7 +112,7 @@ def trace_function(
         result = function(*inner_args, **inner_kwargs)
         results, result_tree = tree.flatten(result)
         for leaf in results:
-            check_leaf(leaf, f"{name_of(function)} returned a value that")
+            check_leaf(leaf, lambda: f"{name_of(function)} returned a value that")
         out_tree.append(result_tree)
         return results
 
@@ -150,10 +153,11 @@ def _identifier(stem: str, path: str) -> str:
 
 def _leaf_names(arguments: Any) -> Callable[[int], str]:
     def name(position: int) -> str:
+        # "[0]" of the pair (args, kwargs), then "[2]", then where in that argument.
         path = tree.paths(arguments)[position]
-        if path.startswith("[0]"):
-            return f"argument {path[3:]}"
-        return f"keyword argument {path[3:]}"
+        first, _, rest = path[len("[0][") :].partition("]")
+        word = "argument" if path.startswith("[0]") else "keyword argument"
+        return f"{word} {first}{rest}"
 
     return name
 

@@ -29,7 +29,16 @@ from arrayfn.errors import (
     TracerLeakError,
     user_location,
 )
-from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var, type_of
+from arrayfn.ir import (
+    NO_PARAMS,
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Program,
+    Var,
+    type_of,
+)
 from arrayfn.layout import Shape
 from arrayfn.primitives.base import Primitive
 
@@ -151,9 +160,11 @@ def trace(
 def is_staged(operands: Sequence[Any]) -> bool:
     """Whether an operation on ``operands`` is traced, rather than computed at once."""
     frame = _local.frame
-    return frame is not None and (
-        frame.abstract or any(isinstance(x, Tracer) for x in operands)
-    )
+    if frame is None:
+        return False
+    if not frame.abstract:
+        return any([isinstance(x, Tracer) for x in operands])
+    return True
 
 
 def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
@@ -203,17 +214,18 @@ def _stage(
     params: Any,
     location: SourceLocation | None,
 ) -> tuple[Any, ...]:
-    atoms = tuple(frame.atom(x) for x in operands)
+    atoms = tuple([frame.atom(x) for x in operands])
     types = _output_types(primitive, [a.type for a in atoms], params, location)
-    outputs = tuple(Var(type) for type in types)
+    outputs = tuple([Var(type) for type in types])
+    kept = MappingProxyType(dict(params)) if params else NO_PARAMS
     frame.builder.equations.append(
-        Equation(primitive, atoms, MappingProxyType(dict(params)), outputs, location)
+        Equation(primitive, atoms, kept, outputs, location)
     )
-    values: Sequence[Any] = [None] * len(outputs)
     known = None if frame.abstract else _values(operands)
-    if known is not None:
-        result = primitive.reference(*known, **params)
-        values = result if isinstance(result, (tuple, list)) else [result]
+    if known is None:
+        return tuple([Tracer(frame, var, None, location) for var in outputs])
+    result = primitive.reference(*known, **params)
+    values = result if isinstance(result, (tuple, list)) else [result]
     return tuple(
         Tracer(frame, var, value, location)
         for var, value in zip(outputs, values, strict=True)

@@ -61,10 +61,8 @@ def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
 
 def convert(x: ArrayLike, dtype: DType) -> ArrayLike:
     """``x`` as ``dtype``; itself, if it is so already. Scalars become Literals."""
-    if isinstance(x, Literal):
-        return scalar(x.value, dtype)
-    if dtypes.is_python_scalar(x):
-        return scalar(x, dtype)
+    if is_number(x):
+        return scalar(number_in(x), dtype)
     if x.dtype == dtype:
         return x
     return apply(conversion.convert_element_type, x, dtype=dtype)
@@ -75,23 +73,28 @@ def promoted(
 ) -> tuple[list[ArrayLike], list[ArrayType], DType]:
     """``operands`` in their common dtype (or in ``dtype``); their types; that dtype."""
     types = [type_of_operand(name, x) for x in operands]
-    first = types[0]
-    if dtype is None and all(
-        isinstance(x, Tracer) and t.dtype == first.dtype
-        for x, t in zip(operands, types, strict=True)
-    ):
-        return list(operands), types, first.dtype
+    kinds = {t.dtype for t in types}
+    if dtype is None and len(kinds) == 1:
+        if not any([is_number(x) for x in operands]):
+            return list(operands), types, kinds.pop()
     weak = False
     if dtype is None:
         dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
-    converted: list[ArrayLike] = []
-    for x in operands:
-        value = x.value if isinstance(x, Literal) else x
-        if dtypes.is_python_scalar(value):
-            converted.append(scalar(value, dtype, weak))
-        else:
-            converted.append(convert(x, dtype))
+    converted = [
+        scalar(number_in(x), dtype, weak) if is_number(x) else convert(x, dtype)
+        for x in operands
+    ]
     return converted, types, dtype
+
+
+def is_number(x: ArrayLike) -> bool:
+    """Whether ``x`` is a Python number or a Literal."""
+    return isinstance(x, Literal) or dtypes.is_python_scalar(x)
+
+
+def number_in(x: ArrayLike) -> Any:
+    """The Python number that ``x`` is or holds."""
+    return x.value if isinstance(x, Literal) else x
 
 
 def common_dtype(name: str, operands: Sequence[ArrayLike]) -> DType:
