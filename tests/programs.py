@@ -11,10 +11,12 @@ from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Program, type_of
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms.batch import batch
 from arrayfn.transforms.jvp import jvp
 from arrayfn.transforms.transpose import vjp
 
 Array = np.ndarray[Any, Any]
+MAPPED = 3  # the extent of mapped axes in check_mapped
 
 
 def build(
@@ -110,3 +112,63 @@ def check_derivatives(
         float(np.sum(np.abs(c * e))) for c, e in zip(cotangents, expected, strict=True)
     )
     assert abs(inner(results, given) - inner(cotangents, expected)) <= rtol * scale
+
+
+def variants(x: Any) -> list[Any]:
+    """MAPPED arrays of the type of ``x``, with values from its domain."""
+    if x.ndim:
+        return [np.roll(x.reshape(-1), k).reshape(x.shape) for k in range(MAPPED)]
+    if x.dtype == dtypes.bool_:
+        return [x, ~x, x]
+    if x.dtype in dtypes.INTEGERS:
+        return [x, np.maximum(x, 1) - np.ones_like(x), x]
+    return [x, (x * x.dtype.type(0.75)).astype(x.dtype), x]
+
+
+def tolerance(dtype: Any) -> float:
+    if dtype in (dtypes.float64, dtypes.complex128):
+        return 1e-12
+    if dtype in dtypes.HALVES:
+        return 2e-2
+    return 1e-5 if dtype in dtypes.INEXACT else 0.0
+
+
+def check_mapped(program: Program, arguments: list[Any]) -> None:
+    """Assert that batching is a loop, for several choices of the mapped axes."""
+    count = len(arguments)
+    last = [x.ndim for x in arguments]
+    choices = [[0] * count, last]
+    choices += [[min(1, n) for n in last]] if any(n > 1 for n in last) else []
+    if count > 1:
+        choices += [[0 if j == k else None for j in range(count)] for k in range(count)]
+        choices += [[None, *last[1:]]]
+    lists = [variants(x) for x in arguments]
+    for dims in choices:
+        given = [
+            x if dim is None else np.stack(values, dim)
+            for x, values, dim in zip(arguments, lists, dims, strict=True)
+        ]
+        mapped = batch(program, MAPPED, dims, [0] * len(program.outputs))
+        mapped.check()
+        results = evaluate(mapped, given)
+        rounds = [
+            evaluate(
+                program,
+                [
+                    x if dim is None else values[k]
+                    for x, values, dim in zip(arguments, lists, dims, strict=True)
+                ],
+            )
+            for k in range(MAPPED)
+        ]
+        for position, have in enumerate(results):
+            want = np.stack([np.asarray(r[position]) for r in rounds])
+            have = np.asarray(have)
+            assert have.dtype == want.dtype
+            assert have.shape == want.shape
+            if have.dtype in dtypes.HALVES:
+                have, want = have.astype(np.float32), want.astype(np.float32)
+                np.testing.assert_allclose(have, want, 2e-2, 2e-2)
+            else:
+                bound = tolerance(have.dtype)
+                np.testing.assert_allclose(have, want, bound, bound)

@@ -34,9 +34,14 @@ from arrayfn.primitives.table import ROWS, TABLE
 from arrayfn.transforms.batch import batch
 from arrayfn.transforms.jvp import jvp
 from arrayfn.transforms.transpose import vjp
-from tests.programs import build, check_derivatives, noise
-
-SIZE = 3  # of mapped axes; no sample has 3 as all of its extents
+from tests.programs import (
+    MAPPED,
+    build,
+    check_derivatives,
+    check_mapped,
+    noise,
+    variants,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,66 +255,6 @@ def test_a_derivative_that_does_not_exist_is_refused_with_the_reason(
 # Mapping.
 
 
-def variants(x: Any) -> list[Any]:
-    """SIZE arrays of the type of ``x``, with values from its domain."""
-    if x.ndim:
-        return [np.roll(x.reshape(-1), k).reshape(x.shape) for k in range(SIZE)]
-    if x.dtype == dtypes.bool_:
-        return [x, ~x, x]
-    if x.dtype in dtypes.INTEGERS:
-        return [x, np.maximum(x, 1) - np.ones_like(x), x]
-    return [x, (x * x.dtype.type(0.75)).astype(x.dtype), x]
-
-
-def tolerance(dtype: Any) -> float:
-    if dtype in (dtypes.float64, dtypes.complex128):
-        return 1e-12
-    if dtype in dtypes.HALVES:
-        return 2e-2
-    return 1e-5 if dtype in dtypes.INEXACT else 0.0
-
-
-def check_mapped(program: Program, arguments: list[Any]) -> None:
-    """Assert that batching is a loop, for several choices of the mapped axes."""
-    count = len(arguments)
-    last = [x.ndim for x in arguments]
-    choices = [[0] * count, last]
-    choices += [[min(1, n) for n in last]] if any(n > 1 for n in last) else []
-    if count > 1:
-        choices += [[0 if j == k else None for j in range(count)] for k in range(count)]
-        choices += [[None, *last[1:]]]
-    lists = [variants(x) for x in arguments]
-    for dims in choices:
-        given = [
-            x if dim is None else np.stack(values, dim)
-            for x, values, dim in zip(arguments, lists, dims, strict=True)
-        ]
-        mapped = batch(program, SIZE, dims, [0] * len(program.outputs))
-        mapped.check()
-        results = evaluate(mapped, given)
-        rounds = [
-            evaluate(
-                program,
-                [
-                    x if dim is None else values[k]
-                    for x, values, dim in zip(arguments, lists, dims, strict=True)
-                ],
-            )
-            for k in range(SIZE)
-        ]
-        for position, have in enumerate(results):
-            want = np.stack([np.asarray(r[position]) for r in rounds])
-            have = np.asarray(have)
-            assert have.dtype == want.dtype
-            assert have.shape == want.shape
-            if have.dtype in dtypes.HALVES:
-                have, want = have.astype(np.float32), want.astype(np.float32)
-                np.testing.assert_allclose(have, want, 2e-2, 2e-2)
-            else:
-                bound = tolerance(have.dtype)
-                np.testing.assert_allclose(have, want, bound, bound)
-
-
 @over([case for case in CASES if case.sample.inputs])
 def test_mapping_is_a_loop(case: Case) -> None:
     check_mapped(case.program(), case.arguments)
@@ -327,7 +272,7 @@ def test_the_derivative_of_a_mapped_row_agrees_with_finite_differences(
 ) -> None:
     program = case.program()
     dims = [0] * len(case.arguments)
-    mapped = batch(program, SIZE, dims, [0] * len(program.outputs))
+    mapped = batch(program, MAPPED, dims, [0] * len(program.outputs))
     arguments = [np.stack(variants(x)) for x in case.arguments]
     forward = case.row.name != "custom_vjp"
     check_derivatives(mapped, arguments, case.wrt(), forward=forward)
