@@ -52,7 +52,7 @@ _TOKEN: Final = re.compile(
     | (?P<comment>\#[^\n]*)
     | (?P<complex>\([+-]?{_NUMBER}[+-]{_NUMBER}j\)|[+-]?{_NUMBER}j\b)
     | (?P<arrow>->)
-    | (?P<number>[+-]?{_NUMBER})
+    | (?P<number>[+-]?{_NUMBER}(?!\w))
     | (?P<string>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
     | (?P<name>[^\W\d]\w*)
     | (?P<mark>[()\[\]{{}},:=~])

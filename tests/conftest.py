@@ -19,7 +19,7 @@ settings.register_profile(
 settings.register_profile(
     "explore",
     deadline=None,
-    max_examples=1000,
+    max_examples=300,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
