@@ -27,7 +27,8 @@ from arrayfn.tracing import Trace, Tracer, apply_program, current_frame, trace
 from arrayfn.transforms.batch import batch
 from arrayfn.transforms.jvp import jvp as jvp_program
 from arrayfn.transforms.linearize import linearize as linearize_program
-from arrayfn.transforms.transpose import transpose, value_and_grad as grad_program
+from arrayfn.transforms.transpose import transpose
+from arrayfn.transforms.transpose import value_and_grad as grad_program
 
 Function = Callable[..., Any]
 Argnums = int | Sequence[int]
@@ -77,7 +78,7 @@ def name_of(function: Function) -> str:
 
 @dataclass(frozen=True)
 class FlatTrace:
-    """A traced function: its Program, what it closed over, and its result's structure."""
+    """A traced function: its Program, what it closed over, its result's structure."""
 
     trace: Trace
     out_tree: tree.TreeDef
@@ -193,7 +194,8 @@ def value_and_grad(
             parts = out_tree.children()
             if len(parts) != 2:
                 raise DifferentiationError(
-                    f"{name_of(function)} with has_aux=True returns a pair (value, aux)",
+                    f"{name_of(function)} with has_aux=True returns a pair (value, "
+                    "aux)",
                     user_location(),
                 )
             out_tree, aux_tree = parts
@@ -307,7 +309,8 @@ def jvp(
     tangent_leaves, tangent_structure = tree.flatten(tuple(tangents))
     if structure != tangent_structure:
         raise ArgumentError(
-            f"jvp: tangents have the structure {tangent_structure}, primals {structure}",
+            f"jvp: tangents have the structure {tangent_structure}, primals "
+            f"{structure}",
             user_location(),
         )
     converted = [
@@ -385,7 +388,7 @@ def vjp(function: Function, *primals: Any) -> tuple[Any, Function]:
 
 
 def vmap(
-    function: Function, in_axes: int | None | Sequence[Any] = 0, out_axes: Any = 0
+    function: Function, in_axes: int | Sequence[Any] | None = 0, out_axes: Any = 0
 ) -> Function:
     """``function`` mapped along an axis of its arguments, all at once.
 
@@ -408,11 +411,10 @@ def vmap(
         dims = _in_dims(name, in_axes, args, kwargs)
         size = _mapped_size(name, leaves, dims)
         types = [
-            _unmapped_type(leaf_type(x), dim) for x, dim in zip(leaves, dims, strict=True)
+            _unmapped_type(leaf_type(x), dim)
+            for x, dim in zip(leaves, dims, strict=True)
         ]
-        traced = trace_function(
-            function, args, kwargs, types=types, with_values=False
-        )
+        traced = trace_function(function, args, kwargs, types=types, with_values=False)
         captured = traced.trace.captured
         placeholder = tree.unflatten(traced.out_tree, [0] * traced.out_tree.num_leaves)
         try:
@@ -427,9 +429,7 @@ def vmap(
             d + v.type.ndim + 1 if d is not None and d < 0 else d
             for d, v in zip(out_dims, traced.program.outputs, strict=True)
         ]
-        mapped = batch(
-            traced.program, size, [*dims, *[None] * len(captured)], out_dims
-        )
+        mapped = batch(traced.program, size, [*dims, *[None] * len(captured)], out_dims)
         results = apply_program(mapped, [*leaves, *captured])
         return tree.unflatten(traced.out_tree, results)
 

@@ -74,9 +74,9 @@ def promoted(
     """``operands`` in their common dtype (or in ``dtype``); their types; that dtype."""
     types = [type_of_operand(name, x) for x in operands]
     kinds = {t.dtype for t in types}
-    if dtype is None and len(kinds) == 1:
-        if not any([is_number(x) for x in operands]):
-            return list(operands), types, kinds.pop()
+    uniform = dtype is None and len(kinds) == 1
+    if uniform and not any(is_number(x) for x in operands):
+        return list(operands), types, kinds.pop()
     weak = False
     if dtype is None:
         dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.numpy import manipulation, reductions
+from arrayfn.numpy import cumulative, manipulation, reductions
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.tracing import Namespace
 
@@ -61,6 +61,14 @@ _REDUCTIONS: dict[Any, Function] = {
 }
 
 
+_ACCUMULATIONS: dict[Any, Function] = {
+    np.add: cumulative.cumsum,
+    np.multiply: cumulative.cumprod,
+    np.maximum: cumulative.cummax,
+    np.minimum: cumulative.cummin,
+}
+
+
 def install(functions: Mapping[str, Function], module: Any) -> None:
     """Give Tracers these public functions, by their names, and the module of them."""
     Namespace.functions.update(functions)
@@ -76,5 +84,7 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
                 Namespace.ufuncs[theirs, "outer"] = _outer(function)
         elif callable(theirs) and not isinstance(theirs, type):
             Namespace.array_functions[theirs] = function
+    for ufunc, accumulation in _ACCUMULATIONS.items():
+        Namespace.ufuncs[ufunc, "accumulate"] = _along_first(accumulation)
     for ufunc, reduction in _REDUCTIONS.items():
         Namespace.ufuncs[ufunc, "reduce"] = _along_first(reduction)
