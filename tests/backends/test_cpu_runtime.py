@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from arrayfn import layout as layouts
-from arrayfn.backends.cpu import native_compiler, target
+from arrayfn.backends.cpu import native_compiler, runtime, target
 from arrayfn.backends.cpu.blas import blas
 from arrayfn.backends.cpu.code import native_addresses
 from arrayfn.backends.cpu.executable import Executable, bind
@@ -681,6 +681,12 @@ def test_a_process_that_finds_its_kernels_cached_imports_no_numba(tmp_path):
         for _ in range(2)
     ]
     assert outputs == ["[2. 4. 6.] True\n", "[2. 4. 6.] False\n"]
+
+
+def test_an_interpreter_of_another_layout_is_refused(monkeypatch):
+    monkeypatch.setattr(runtime.entry, "ARRAY_DATA", 48)
+    with pytest.raises(BackendError, match="CPython with the GIL, and NumPy 2"):
+        runtime._check_interpreter(runtime._numpy_api())
 
 
 def test_a_bad_number_of_threads_in_the_environment_is_an_error():

@@ -130,7 +130,6 @@ def _load(kernels: dict[str, Kernel]) -> dict[str, int]:
         compiled = _compile(missing)
         for key, code in compiled.items():
             store.put(key, code)
-        store.evict()
         codes |= compiled
     return {
         key: ENGINE.load(key, code, (_symbol(key),))[0]

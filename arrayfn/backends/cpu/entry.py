@@ -77,6 +77,9 @@ DESCR_BYTEORDER: Final = 26
 DESCR_TYPE_NUMBER: Final = 28
 DESCR_ITEMSIZE: Final = 40
 
+API_ARRAY_TYPE: Final = 2  # positions in NumPy's table of C functions
+API_NEW_FROM_DESCR: Final = 94
+
 C_CONTIGUOUS: Final = 0x1
 F_CONTIGUOUS: Final = 0x2
 OWNDATA: Final = 0x4

@@ -29,8 +29,6 @@ from arrayfn.lowering.plan import (
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 LONG_WORK: Final = 4  # grains of work from which a plan runs without the GIL
-_NUMPY_ARRAY_TYPE: Final = 2  # positions in NumPy's table of C functions
-_NUMPY_NEW_FROM_DESCR: Final = 94
 _LAYOUTS: Final = {layouts.C: entry.LAYOUT_C, layouts.F: entry.LAYOUT_F}
 _SCALARS: Final = {
     dtypes.float32: entry.SCALAR_F32,
@@ -242,12 +240,14 @@ def _write_specs(writer: _Writer, plan: ExecutionPlan) -> None:
 
 
 def _write_runtime(writer: _Writer, runtime: Runtime) -> None:
-    api = (ctypes.c_int64 * (_NUMPY_NEW_FROM_DESCR + 1)).from_address(runtime.numpy_api)
+    api = (ctypes.c_int64 * (entry.API_NEW_FROM_DESCR + 1)).from_address(
+        runtime.numpy_api
+    )
     writer.set(runner.POOL, runtime.pool)
     writer.set(runner.HEAP, runtime.heap)
     writer.set(runner.BLAS, runtime.blas)
-    writer.set(runner.NDARRAY_TYPE, api[_NUMPY_ARRAY_TYPE])
-    writer.set(runner.NEW_FROM_DESCR, api[_NUMPY_NEW_FROM_DESCR])
+    writer.set(runner.NDARRAY_TYPE, api[entry.API_ARRAY_TYPE])
+    writer.set(runner.NEW_FROM_DESCR, api[entry.API_NEW_FROM_DESCR])
     writer.set(runner.MEMORY_HANDLER, runtime.memory_handler)
     writer.set(runner.FLOAT_TYPE, id(float))
     writer.set(runner.INT_TYPE, id(int))

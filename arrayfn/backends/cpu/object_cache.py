@@ -31,6 +31,7 @@ MAGIC: Final = b"arrayfn1"
 HEADER_BYTES: Final = len(MAGIC) + 8 + 32
 MAX_BYTES: Final = 256 << 20
 SUFFIX: Final = ".o"
+EVICT_EVERY: Final = 64  # entries written between two looks at the bound
 STALE_TEMPORARY_SECONDS: Final = 3600.0
 
 
@@ -61,6 +62,7 @@ class ObjectCache:
         self.directory = directory
         self.max_bytes = max_bytes
         self._memory: dict[str, bytes] = {}
+        self._written = 0
         self._lock = threading.Lock()
         self._usable: bool | None = None
 
@@ -104,6 +106,10 @@ class ObjectCache:
             _write_atomically(path, _pack(code))
         except OSError as error:
             self._give_up(f"writing to it failed: {error}")
+            return
+        if self._written % EVICT_EVERY == 0:
+            self.evict()
+        self._written += 1
 
     def evict(self) -> None:
         """Remove the entries used longest ago until the cache is within its bound."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -19,7 +20,7 @@ import numpy as np
 from arrayfn.backends.cpu import entry, gemm, heap, pool, runner
 from arrayfn.backends.cpu.code import LOCK, native_addresses
 from arrayfn.backends.cpu.native_compiler import PREFIX
-from arrayfn.errors import ArgumentError
+from arrayfn.errors import ArgumentError, BackendError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
 _MODULES: Final = (heap, pool, runner, entry, gemm)
@@ -143,7 +144,32 @@ def runtime() -> Runtime:
         return _make()
 
 
+def _check_interpreter(api: int) -> None:
+    """Raise BackendError where objects don't lie in memory as ``entry`` reads them."""
+    probe = np.zeros((2, 3), np.float32)[:, ::2]
+    words = (ctypes.c_int64 * 9).from_address(id(probe))
+    word = {offset: words[offset // 8] for offset in range(0, 72, 8)}
+    fits = (
+        word[entry.OBJECT_TYPE] == id(np.ndarray)
+        and word[entry.ARRAY_DATA] == probe.__array_interface__["data"][0]
+        and word[entry.ARRAY_NDIM] & 0xFFFFFFFF == 2
+        and list((ctypes.c_int64 * 2).from_address(word[entry.ARRAY_DIMS])) == [2, 2]
+        and list((ctypes.c_int64 * 2).from_address(word[entry.ARRAY_STRIDES]))
+        == [12, 8]
+        and word[entry.ARRAY_DESCR] == id(probe.dtype)
+        and word[entry.ARRAY_FLAGS] & 0xFFFFFFFF == probe.flags.num
+        and _word(api + 8 * entry.API_ARRAY_TYPE).value == id(np.ndarray)
+        and _word(id(1.5) + entry.FLOAT_VALUE).value == 0x3FF8 << 48
+    )
+    if not fits or "t" in sys.abiflags:
+        raise BackendError(
+            "the CPU backend runs on CPython with the GIL, and NumPy 2; not on "
+            f"{sys.version} with NumPy {np.__version__}. Use device='reference'."
+        )
+
+
 def _make() -> Runtime:
+    _check_interpreter(_numpy_api())
     names = tuple(PREFIX + name for name in _SYMBOLS)
     addresses = native_addresses(_MODULES, names)
     symbols: dict[str, int] = dict(zip(_SYMBOLS, addresses, strict=True))

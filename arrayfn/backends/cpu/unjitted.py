@@ -1,0 +1,196 @@
+"""Plans run without a compiler: kernels as the Python functions they are.
+
+Slow, for debugging and for tests: ``print`` and breakpoints work inside a kernel (edit
+its source, and run it), and an index outside an array is an IndexError, which in
+compiled code it is not. A library's kernels (GEMMs) are NumPy's product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import BackendError
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import (
+    Argument,
+    BufferArgument,
+    ExecutionPlan,
+    Kernel,
+    KernelCall,
+    LibraryKernel,
+    Parameter,
+)
+
+Array = np.ndarray[Any, Any]
+
+_ELEMENTS: Final = {"bool": np.uint8, "f16": np.uint16, "bf16": np.uint16}
+
+
+class Pointer:
+    """A place in memory: ``pointer[k]`` is the element ``k`` after it, or before it."""
+
+    def __init__(self, memory: Array, begin: int) -> None:
+        self.memory = memory
+        self.begin = begin
+
+    def _place(self, index: int) -> int:
+        place = self.begin + int(index)
+        if not 0 <= place < self.memory.size:
+            raise IndexError(
+                f"element {index} of a pointer to element {self.begin} of "
+                f"{self.memory.size}"
+            )
+        return place
+
+    def __getitem__(self, index: int) -> Any:
+        return self.memory[self._place(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.memory[self._place(index)] = value
+
+
+class _Buffer:
+    """Bytes with a place in them: that of the first element."""
+
+    def __init__(self, memory: Array, begin: int = 0) -> None:
+        self.memory = memory
+        self.begin = begin
+
+    def pointer(self, offset: int, kind: str) -> Pointer:
+        name = kind.removesuffix("*")
+        dtype = np.dtype(_ELEMENTS.get(name) or dtypes.BY_SHORT_NAME[name])
+        begin = self.begin + offset
+        # What precedes the pointer must be whole elements too.
+        lead = begin % dtype.itemsize
+        size = (self.memory.size - lead) // dtype.itemsize * dtype.itemsize
+        view = self.memory[lead : lead + size].view(dtype)
+        return Pointer(view, begin // dtype.itemsize)
+
+
+def run_unjitted(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of ``compiled`` for ``inputs``, which must have its input types.
+
+    Each kernel's work items are done in two parts, the second first: the result must
+    not depend on it.
+    """
+    plan = compiled.plan
+    buffers = _allocate(plan, inputs, compiled.constants)
+    scratch = _Buffer(np.zeros(plan.scratch, np.uint8))
+    kernels = {kernel.name: kernel for kernel in compiled.kernels}
+    functions: dict[str, Callable[..., None]] = {}
+    for step in plan.steps:
+        kernel = kernels[step.kernel]
+        if isinstance(kernel, LibraryKernel):
+            _multiply(kernel, step, buffers)
+            continue
+        if kernel.name not in functions:
+            functions[kernel.name] = function_of(kernel)
+        arguments = [
+            _value(argument, parameter, buffers, scratch)
+            for argument, parameter in zip(
+                step.arguments, kernel.parameters, strict=True
+            )
+        ]
+        middle = step.items // 2
+        for begin, end in ((middle, step.items), (0, middle)):
+            functions[kernel.name](*arguments, begin, end)
+    outputs = {
+        b.index: _array(buffers[number].memory, b.type)
+        for number, b in enumerate(plan.buffers)
+        if b.kind == "output"
+    }
+    return [outputs[index] for index in sorted(outputs)]
+
+
+def function_of(kernel: Kernel) -> Callable[..., None]:
+    """The Python function that ``kernel``'s source defines."""
+    namespace: dict[str, Any] = {}
+    exec(compile(kernel.source, f"<{kernel.name}>", "exec"), namespace)  # noqa: S102
+    function: Callable[..., None] = namespace[kernel.name]
+    return function
+
+
+def _allocate(
+    plan: ExecutionPlan, inputs: Sequence[Array], constants: Sequence[Array]
+) -> list[_Buffer]:
+    arena = np.zeros(plan.arena, np.uint8)
+    buffers: list[_Buffer] = []
+    for b in plan.buffers:
+        if b.kind == "temporary":
+            # No further than its own bytes.
+            buffers.append(_Buffer(arena[b.offset : b.offset + b.nbytes]))
+        elif b.kind == "output":
+            buffers.append(_Buffer(np.zeros(b.nbytes, np.uint8)))
+        else:
+            array = (inputs if b.kind == "input" else constants)[b.index]
+            buffers.append(_laid_out(np.asarray(array), b.type))
+    return buffers
+
+
+def _laid_out(array: Array, type: ArrayType) -> _Buffer:
+    """A copy of ``array`` in memory of its own that lies as ``type`` says."""
+    if not type.size:
+        return _Buffer(np.zeros(0, np.uint8))
+    strides = type.layout.strides(type.shape)
+    ends = [(n - 1) * step for n, step in zip(type.shape, strides, strict=True)]
+    before = -sum(min(end, 0) for end in ends)
+    after = sum(max(end, 0) for end in ends)
+    memory = np.zeros(before + after + 1, type.dtype)
+    size = type.dtype.itemsize
+    view = np.lib.stride_tricks.as_strided(
+        memory[before:], type.shape, [step * size for step in strides]
+    )
+    # Where strides are 0 all elements of the axis are one.
+    view[...] = array
+    return _Buffer(memory.view(np.uint8), before * size)
+
+
+def _array(memory: Array, type: ArrayType) -> Array:
+    return memory.view(type.dtype).reshape(type.shape)
+
+
+def _value(
+    argument: Argument, parameter: Parameter, buffers: list[_Buffer], scratch: _Buffer
+) -> Any:
+    if isinstance(argument, int):
+        return np.int64(argument)
+    if isinstance(argument, BufferArgument):
+        buffer = buffers[argument.buffer]
+        return buffer.pointer(argument.offset, parameter.kind)
+    return scratch.pointer(argument.offset, parameter.kind)
+
+
+def _multiply(kernel: LibraryKernel, step: KernelCall, buffers: list[_Buffer]) -> None:
+    """All tiles of a GEMM at once."""
+    if not kernel.provider.startswith("gemm_"):
+        raise BackendError(f"there is no un-jitted {kernel.provider}")
+    given = {
+        parameter.name: _value(argument, parameter, buffers, _Buffer(np.empty(0)))
+        for parameter, argument in zip(kernel.parameters, step.arguments, strict=True)
+    }
+    m, n, k = (int(given[name]) for name in "mnk")
+    if not step.items or not m * n:
+        return
+
+    def matrix(name: str, batch: int, rows: int, columns: int) -> Array:
+        pointer: Pointer = given[name]
+        transposed = int(given.get(f"transpose_{name}", 0))
+        stored = (columns, rows) if transposed else (rows, columns)
+        begin = pointer.begin + batch * int(given[f"batch_stride_{name}"])
+        leading = int(given[f"ld{name}"])
+        memory = pointer.memory[begin:]
+        size = memory.itemsize
+        assert (stored[0] - 1) * leading + stored[1] <= memory.size
+        view = np.lib.stride_tricks.as_strided(memory, stored, (leading * size, size))
+        if transposed == 2:
+            return view.conj().T
+        return view.T if transposed else view
+
+    for batch in range(int(given["batch"])):
+        product = matrix("a", batch, m, k) @ matrix("b", batch, k, n)
+        matrix("c", batch, m, n)[...] = product
