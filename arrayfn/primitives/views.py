@@ -357,6 +357,8 @@ def _pad_types(x: ArrayType, value: ArrayType, *, config: PadConfig) -> ArrayTyp
 
 
 def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
+    if not config:
+        return np.array(x)
     spread_shape = [
         extent + max(extent - 1, 0) * inner
         for extent, (_, _, inner) in zip(x.shape, config, strict=True)
