@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from arrayfn.backends.cpu import kernel_compiler, target
+from arrayfn.backends.cpu.code import kernel_addresses
+from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
@@ -377,6 +380,44 @@ def test_a_loop_over_the_function_vectorises(name, t, scalar_kernel):
     # Nothing is taken apart into scalars but in the out-of-line slow paths.
     loop = text[text.index("vector.body") : text.index("middle.block")]
     assert "extractelement" not in loop
+
+
+REDUCTIONS = {"add": np.sum, "mul": np.prod, "max": np.max, "min": np.min}
+
+
+def reduction_kernel(name, t):
+    """One reduction of ``n`` elements for each item."""
+    start = {"add": 0.0, "mul": 1.0, "max": -9.0, "min": 9.0}[name]
+    source = f"""from arrayfn.lowering.scalars import accumulate_{name}_{t}, {t}
+def k(x, out, n, begin, end):
+    for i in range(begin, end):
+        s = {t}({start})
+        for j in range(n):
+            s = accumulate_{name}_{t}(s, x[i * n + j])
+        out[i] = s
+"""
+    parameters = (
+        Parameter("x", t + "*"),
+        Parameter("out", t + "*"),
+        Parameter("n", "i64"),
+    )
+    return Kernel("k", source, source, parameters)
+
+
+@pytest.mark.parametrize("t", FLOATS)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_vectorise_and_keep_nan(name, t):
+    kernel = reduction_kernel(name, t)
+    llvm_type = "float" if t == "f32" else "double"
+    assert re.search(rf"load <\d+ x {llvm_type}>", optimised(kernel))
+    n = 67
+    x = np.random.default_rng(11).uniform(0.5, 1.5, (2, n)).astype(DTYPES[t])
+    x[1, 40] = np.nan
+    out = np.empty(2, DTYPES[t])
+    block = (ctypes.c_int64 * 3)(x.ctypes.data, out.ctypes.data, n)
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    prototype(kernel_addresses([kernel])["k"])(ctypes.addressof(block), 0, 2)
+    np.testing.assert_allclose(out, REDUCTIONS[name](x, axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("source", ["f16", "bf16"])

@@ -21,9 +21,9 @@ from arrayfn.lowering.scalars.exponential import log as real_log
 from arrayfn.lowering.scalars.exponential import log1p_pair
 from arrayfn.lowering.scalars.hyperbolic import cosh as real_cosh
 from arrayfn.lowering.scalars.hyperbolic import sinh as real_sinh
+from arrayfn.lowering.scalars.inverse_trigonometric import atan2
 from arrayfn.lowering.scalars.powers import hypot
 from arrayfn.lowering.scalars.rounding import isfinite as real_isfinite
-from arrayfn.lowering.scalars.trigonometric import atan2
 from arrayfn.lowering.scalars.trigonometric import cos as real_cos
 from arrayfn.lowering.scalars.trigonometric import sin as real_sin
 from arrayfn.lowering.scalars.trigonometric import tan as real_tan

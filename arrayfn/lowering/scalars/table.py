@@ -16,12 +16,14 @@ import numpy as np
 from arrayfn.lowering.scalars import (
     complexes,
     conversions,
+    error_functions,
     exponential,
+    gamma,
     hyperbolic,
     integers,
+    inverse_trigonometric,
     powers,
     rounding,
-    special,
     trigonometric,
 )
 from arrayfn.lowering.scalars.arithmetic import (
@@ -158,20 +160,20 @@ def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
         "sin": trigonometric.sin,
         "cos": trigonometric.cos,
         "tan": trigonometric.tan,
-        "asin": trigonometric.asin,
-        "acos": trigonometric.acos,
-        "atan": trigonometric.atan,
+        "asin": inverse_trigonometric.asin,
+        "acos": inverse_trigonometric.acos,
+        "atan": inverse_trigonometric.atan,
         "sinh": hyperbolic.sinh,
         "cosh": hyperbolic.cosh,
         "tanh": hyperbolic.tanh,
         "asinh": hyperbolic.asinh,
         "acosh": hyperbolic.acosh,
         "atanh": hyperbolic.atanh,
-        "erf": special.erf,
-        "erfc": special.erfc,
-        "erfinv": special.erfinv,
-        "lgamma": special.lgamma,
-        "digamma": special.digamma,
+        "erf": error_functions.erf,
+        "erfc": error_functions.erfc,
+        "erfinv": error_functions.erfinv,
+        "lgamma": gamma.lgamma,
+        "digamma": gamma.digamma,
         "floor": lambda m, x: m.floor(x),
         "ceil": lambda m, x: m.ceil(x),
         "trunc": lambda m, x: m.trunc(x),
@@ -180,7 +182,7 @@ def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
     for name, formula in unary.items():
         yield name, 1, t, formula
     binary: dict[str, Formula] = {
-        "atan2": trigonometric.atan2,
+        "atan2": inverse_trigonometric.atan2,
         "pow": powers.pow,
         "hypot": powers.hypot,
         "remainder": rounding.remainder,
@@ -337,8 +339,8 @@ def _bitcasts() -> Iterator[ScalarFunction]:
     sizes = {t: DTYPES[t].itemsize for t in (*INTEGERS, *FLOATS, *COMPLEXES)}
     sizes["bool"] = 1
     for source, size in sizes.items():
-        for target in sizes:
-            if source != target and sizes[target] == size:
+        for target, target_size in sizes.items():
+            if source != target and target_size == size:
                 name = f"bitcast_{source}_{target}"
                 yield ScalarFunction(name, (source,), target, _bitcast(source, target))
 

@@ -1,0 +1,139 @@
+"""Angles reduced to [-pi/4, pi/4] and a quadrant.
+
+Arguments up to a limit are reduced by a three-part pi/2 with exact products; larger
+ones by the bits of 2/pi that matter (Payne and Hanek, 1983). The result is a pair.
+"""
+
+from __future__ import annotations
+
+from arrayfn.lowering.scalars.arithmetic import (
+    FORMATS,
+    Arithmetic,
+    Pair,
+    Value,
+    bits,
+    fast_two_sum,
+    pair_product,
+    reals,
+    two_product,
+    two_sum,
+)
+
+HALF_PI = {
+    "f32": (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
+    "f64": (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
+}
+"""Parts that sum up to pi/2."""
+LIMIT = {"f32": 2.0**17, "f64": 2.0**30}
+"""How far ``reduce`` is accurate."""
+# 2/pi in words of 32 bits, high first, after two words of zeros.
+TWO_OVER_PI = (
+    0x00000000,
+    0x00000000,
+    0xA2F9836E,
+    0x4E441529,
+    0xFC2757D1,
+    0xF534DDC0,
+    0xDB629599,
+    0x3C439041,
+    0xFE5163AB,
+    0xDEBBC561,
+    0xB7246E3A,
+    0x424DD2E0,
+    0x06492EEA,
+    0x09D1921C,
+    0xFE1DEB1C,
+    0xB129A73E,
+    0xE88235F5,
+    0x2EBB4484,
+    0xE99C7026,
+    0xB45F7E41,
+    0x3991D639,
+    0x835339F4,
+    0x9C845F8B,
+    0xBDF9283B,
+    0x1FF897FF,
+    0xDE05980F,
+    0xEF2F118B,
+    0x5A0A6D1F,
+    0x6D367ECF,
+    0x27CB09B7,
+    0x4F463F66,
+    0x9E5FEA2D,
+    0x7527BAC7,
+    0xEBE5F17B,
+    0x3D0739F7,
+    0x8A5292EA,
+    0x6BFB5FB1,
+    0x1F8D5D08,
+    0x56033046,
+    0xFC7B6BAB,
+    0xF0CFBC20,
+    0x9AF4361D,
+    0xA9E39161,
+    0x5EE61B08,
+)
+
+
+def reduce(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
+    """``(n, r)`` with ``a = n pi/2 + r``, ``0 <= a <= limit``; n modulo 4 counts."""
+    f = reals(m, a)
+    first, second, third = HALF_PI[f.dtype]
+    shifted = m.fma(a, 0.6366197723675814, m.constant(f.dtype, f.rounding_shift))
+    n = shifted - f.rounding_shift
+    r = m.fma(n, -first, a)
+    product, product_low = two_product(m, n, m.constant(f.dtype, second))
+    high, low = two_sum(r, -product)
+    low = low - m.fma(n, third, product_low)
+    return bits(m, shifted), fast_two_sum(high, low)
+
+
+def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
+    """``reduce`` for any finite f64 ``a >= 2**17``.
+
+    ``a = M 2**E`` with an integer M of 53 bits. Of 2/pi, the bits that make multiples
+    of 4 in the product are skipped and the next 192 kept: after the top two bits (the
+    quadrant) 190 bits of fraction remain, of which M's width, 53, are not exact. A
+    double comes no nearer to a multiple of pi/2 than 2**-62.
+    """
+    f = FORMATS["f64"]
+    raw = m.reinterpret(a, "u64")
+    mantissa = (raw & f.mantissa_mask) | (1 << f.mantissa)
+    # E - 2 bits of 2/pi are skipped; the table begins with 64 zero bits.
+    skip = m.reinterpret(raw >> f.mantissa, "i64") - (f.bias + f.mantissa + 2 - 64)
+    word, shift = skip >> 5, m.reinterpret(skip & 31, "u64")
+    words = [m.lookup(TWO_OVER_PI, word + k) for k in range(7)]
+    mask = 0xFFFFFFFF
+    window = [
+        (((words[k] << 32) | words[k + 1]) >> (32 - shift)) & mask
+        for k in reversed(range(6))
+    ]
+    low_half, high_half = mantissa & mask, mantissa >> 32
+    product: list[Value] = []
+    carry = m.constant("u64", 0)
+    for k in range(6):
+        carry = low_half * window[k] + (carry >> 32)
+        product.append(carry & mask)
+    carry = m.constant("u64", 0)
+    for k in range(5):
+        carry = high_half * window[k] + (product[k + 1] + (carry >> 32))
+        product[k + 1] = carry & mask
+    high = (product[5] << 34) | (product[4] << 2) | (product[3] >> 30)
+    low = (product[3] << 34) | (product[2] << 2) | (product[1] >> 30)
+    # To the nearest quadrant: the fraction becomes a signed one.
+    negative = (high >> 63) != 0
+    quadrant = (product[5] >> 30) + m.convert(negative, "u64")
+    high = m.select(negative, ~high, high)
+    low = m.select(negative, ~low, low)
+    parts = (high >> 32, high & mask, low >> 32, low & mask)
+    terms = [
+        m.convert(part, "f64") * 2.0 ** (-32 * (k + 1)) for k, part in enumerate(parts)
+    ]
+    total = fast_two_sum(terms[0], terms[1])
+    rest = fast_two_sum(total[1], terms[2] + terms[3])
+    turn_high, turn_low = fast_two_sum(total[0], rest[0])
+    first, second, _ = HALF_PI["f64"]
+    half_pi = m.constant("f64", first), m.constant("f64", second)
+    r, r_low = pair_product(m, (turn_high, turn_low + rest[1]), half_pi)
+    r, r_low = (m.select(negative, -v, v) for v in (r, r_low))
+    return m.reinterpret(quadrant, "i64"), (r, r_low)
