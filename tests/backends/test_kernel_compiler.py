@@ -240,6 +240,36 @@ def k(x, y, n, out, begin, end):
     check(source, "x:f64* y:f64* n:i64* out:f32*", arrays, 10)
 
 
+def test_complex_variables_carried_around_loops():
+    source = f"""{HEAD}add_c64, mul_c64, complex_f32, f32
+def k(x, out, n, begin, end):
+    for row in range(begin, end):
+        total = complex_f32(f32(0), f32(0))
+        product = complex_f32(f32(1), f32(0))
+        for i in range(n):
+            total = add_c64(total, x[row * n + i])
+            product = mul_c64(product, total)
+        out[row] = product
+"""
+    x = (F32[:40] + 1j * F32[40:80]).astype(np.complex64)
+    check(source, "x:c64* out:c64* n:i64", [x, np.zeros(10, np.complex64)], 4, 10)
+
+
+def test_constants_of_narrow_and_unsigned_integers():
+    source = f"""{HEAD}i8, u8, u64, add_i8, add_u64
+def k(x, y, z, begin, end):
+    for i in range(begin, end):
+        x[i] = add_i8(i8(-128), i8(i))
+        y[i] = u8(250)
+        z[i] = add_u64(u64(18446744073709551615), z[i])
+"""
+    arrays = [np.zeros(5, np.int8), np.zeros(5, np.uint8), np.arange(5, dtype="u8")]
+    x, y, z = check(source, "x:i8* y:u8* z:u64*", arrays, 5)
+    np.testing.assert_array_equal(x, [-128, -127, -126, -125, -124])
+    np.testing.assert_array_equal(y, [250] * 5)
+    np.testing.assert_array_equal(z, np.arange(5, dtype="u8") - np.uint64(1))
+
+
 def test_nan_constants():
     source = f"{HEAD}F32_NAN\ndef k(out, begin, end):\n    out[begin] = F32_NAN\n"
     out = run(kernel_compiler, source, "out:f32*", [np.zeros(1, np.float32)], 1)[0]

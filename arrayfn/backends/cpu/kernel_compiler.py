@@ -27,7 +27,7 @@ from arrayfn.backends.cpu.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
-from arrayfn.lowering.scalars.arithmetic import FLOATS, HALVES, REAL_PART
+from arrayfn.lowering.scalars.arithmetic import FLOATS, HALVES, INTEGERS, REAL_PART
 from arrayfn.lowering.scalars.table import ScalarFunction
 
 Scalar = Any  # an LLVMValue, or a pair of them if complex
@@ -76,9 +76,9 @@ def _unsupported(node: ast.AST) -> UnsupportedKernelError:
 
 @dataclass(slots=True)
 class _Slot:
-    """A variable in memory."""
+    """A variable in memory: an address for each part of its value."""
 
-    address: ir.Value
+    addresses: list[ir.Value]
     dtype: str
 
 
@@ -254,16 +254,18 @@ class _Kernel:
         if name not in self.in_memory:
             self.values[name] = value
             return
-        if isinstance(value, tuple) or name in self.pointers:
+        if name in self.pointers:
             raise _unsupported(node)
+        parts = value if isinstance(value, tuple) else (value,)
         slot = self.slots.get(name)
         if slot is None:
             with self.builder.goto_entry_block():
-                address = self.builder.alloca(value.value.type)
-            slot = self.slots[name] = _Slot(address, value.dtype)
-        if slot.dtype != value.dtype:
+                addresses = [self.builder.alloca(part.value.type) for part in parts]
+            slot = self.slots[name] = _Slot(addresses, _dtype(value))
+        if slot.dtype != _dtype(value):
             raise _unsupported(node)
-        self.builder.store(value.value, slot.address)
+        for address, part in zip(slot.addresses, parts, strict=True):
+            self.builder.store(part.value, address)
 
     def element(self, node: ast.Subscript, parts: int) -> tuple[list[ir.Value], str]:
         """The addresses of the parts of an element, and the dtype of each."""
@@ -345,7 +347,9 @@ class _Kernel:
         """A variable, a parameter or a constant of the vocabulary."""
         if name in self.slots:
             slot = self.slots[name]
-            return self.m.wrap(self.builder.load(slot.address), slot.dtype)
+            dtype = REAL_PART.get(slot.dtype, slot.dtype)
+            parts = [self.m.wrap(self.builder.load(a), dtype) for a in slot.addresses]
+            return parts[0] if len(parts) == 1 else tuple(parts)
         if name in self.values:
             return self.values[name]
         constant = self.vocabulary.get(name)
@@ -430,7 +434,7 @@ class _Kernel:
             if [_dtype(argument) for argument in arguments] != wanted:
                 raise _unsupported(node)
             return function.formula(self.m, *arguments)
-        if name in {"f32", "f64", "i64"} and len(arguments) == 1:
+        if name in {*FLOATS, *INTEGERS} and len(arguments) == 1:
             (value,) = arguments
             if not isinstance(value, tuple) and value.dtype in {*FLOATS, "i64"}:
                 return self.converted(node, value, name)
