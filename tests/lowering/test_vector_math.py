@@ -67,8 +67,8 @@ REFERENCES = {
 # The promise is 2 for all but the last three.
 BOUNDS = {
     **dict.fromkeys(("exp", "exp2", "log", "log1p", "sin", "cos", "tan"), 1.0),
-    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "atan2"), 1.0),
-    **dict.fromkeys(("asin", "acos", "atan", "pow"), 0.8),
+    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "pow"), 1.0),
+    **dict.fromkeys(("asin", "acos", "atan"), 0.8),
     **dict.fromkeys(("log2", "log10", "cbrt", "hypot"), 0.6),
     **dict.fromkeys(("expm1", "tanh", "logistic", "rsqrt"), 1.5),
     **dict.fromkeys(("erf", "erfc"), 1.4),

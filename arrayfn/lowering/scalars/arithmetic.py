@@ -266,15 +266,14 @@ def two_product(m: Arithmetic, x: Value, y: Value) -> Pair:
 
 
 def pair_product(m: Arithmetic, x: Pair, y: Pair) -> Pair:
-    """The product of two pairs, with a relative error of a few ulp squared."""
+    """The product of two pairs; its low part may be as large as 2 ulp of the high."""
     high, low = two_product(m, x[0], y[0])
-    low = low + (x[0] * y[1] + x[1] * y[0])
-    return fast_two_sum(high, low)
+    return high, m.fma(x[0], y[1], m.fma(x[1], y[0], low))
 
 
 def pair_sum(x: Pair, y: Pair) -> Pair:
-    """The sum of two pairs."""
-    high, low = two_sum(x[0], y[0])
+    """The sum of two pairs, the first the greater in magnitude, or 0."""
+    high, low = fast_two_sum(x[0], y[0])
     return fast_two_sum(high, low + (x[1] + y[1]))
 
 

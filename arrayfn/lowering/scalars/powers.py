@@ -29,7 +29,7 @@ from arrayfn.lowering.scalars.exponential import (
     LOG2_E,
     clamped,
     decompose,
-    exp_pair,
+    exp_reduced,
     scale,
 )
 
@@ -71,7 +71,7 @@ def log_pair(m: Arithmetic, x: Value) -> Pair:
     d = two_sum(m.constant("f64", 2.0), f)
     s = pair_quotient(m, (f, m.constant("f64", 0.0)), d)
     z = pair_product(m, s, s)
-    third = two_sum(
+    third = fast_two_sum(
         m.constant("f64", 0.6666666666666666), z[0] * polynomial(m, z[0], LOG_Q)
     )
     third = (third[0], third[1] + 3.700743415417188e-17)
@@ -93,8 +93,9 @@ def pow_f64(m: Arithmetic, x: Value, y: Value) -> Value:
     high, low = pair_product(m, (y, zero), log_pair(m, m.abs(x)))
     c = CONSTANTS["f64"]
     bounded = clamped(m, high, c.exp_limits)
-    shifted, (p, p_low) = exp_pair(m, bounded, m.select(bounded == high, low, 0.0))
-    return scale(m, p + p_low, shifted)
+    low = m.select(bounded == high, low, 0.0)
+    shifted, (w, w_low) = exp_reduced(m, bounded, low)
+    return scale(m, 1.0 + (w + w_low), shifted)
 
 
 def pow_f32(m: Arithmetic, x: Value, y: Value) -> Value:
