@@ -130,8 +130,8 @@ def trace(
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
-    With ``values`` the Tracers carry them (None where one is unknown). At top level
-    captured arrays become the Program's constants.
+    With ``values`` the Tracers carry them (None where one is unknown), unless the frame
+    is abstract. At top level captured arrays become the Program's constants.
     """
     parent = _local.frame
     frame = Frame(name, abstract, parent)
@@ -140,7 +140,7 @@ def trace(
         Tracer(
             frame,
             frame.builder.input(type, hints[position] if hints else ""),
-            None if values is None else values[position],
+            None if values is None or frame.abstract else values[position],
             location,
         )
         for position, type in enumerate(types)

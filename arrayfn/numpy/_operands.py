@@ -173,11 +173,16 @@ def floating_dtype(dtype: DType) -> DType:
 
 def floating(primitive: Primitive, name: str, *operands: ArrayLike) -> Array:
     """As ``elementwise``, but integers become floating-point first, as in NumPy."""
+    return apply(primitive, *floated(name, *operands))
+
+
+def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
+    """``operands`` promoted to a floating-point dtype and broadcast."""
     converted, types, dtype = promoted(name, operands)
     if dtype not in dtypes.INEXACT:
-        wide = floating_dtype(dtype)
+        wide, _ = dtypes.promote((floating_dtype(t.dtype), t.weak) for t in types)
         converted = [convert(x, wide) for x in converted]
-    return apply(primitive, *broadcast(name, converted, types))
+    return broadcast(name, converted, types)
 
 
 def normalize_axis(name: str, axis: Any, ndim: int) -> int:

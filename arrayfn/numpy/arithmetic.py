@@ -231,9 +231,8 @@ def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
     """0 where x < 0, y where x == 0, 1 where x > 0, NaN where x is."""
-    dtype = ops.floating_dtype(ops.common_dtype("heaviside", (x, y)))
-    (x, y), types, _ = ops.promoted("heaviside", (x, y), dtype)
-    x, y = ops.broadcast("heaviside", (x, y), types)
+    x, y = ops.floated("heaviside", x, y)
+    dtype = ops.type_of_operand("heaviside", x).dtype
     zero, one = ops.scalar(0, dtype), ops.scalar(1, dtype)
     step = apply(e.select, apply(e.gt, x, zero), one, zero)
     at_zero = apply(e.select, apply(e.eq, x, zero), y, step)

@@ -1,0 +1,64 @@
+"""Fixtures that compare a function with NumPy's: at once, and traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arrayfn import tree
+from arrayfn.functions import trace_function
+from arrayfn.primitives.calls import evaluate
+
+RTOL = {"float16": 2e-3, "float32": 2e-6, "complex64": 2e-6}
+
+
+def run_traced(function: Callable[..., Any], *args: Any) -> list[np.ndarray]:
+    """The results of ``function``'s Program, interpreted."""
+    flat = trace_function(function, args, {}, abstract=True)
+    flat.program.check()
+    operands = [*tree.leaves(args), *flat.trace.captured]
+    return [np.asarray(x) for x in evaluate(flat.program, operands)]
+
+
+def assert_same(result: Any, expected: Any, what: str) -> None:
+    """Equal dtype, shape and (within rounding) values."""
+    result, expected = np.asarray(result), np.asarray(expected)
+    assert result.dtype == expected.dtype, what
+    assert result.shape == expected.shape, what
+    rtol = RTOL.get(expected.dtype.name, 1e-14)
+    np.testing.assert_allclose(result, expected, rtol=rtol, atol=rtol, err_msg=what)
+
+
+def compare(ours: Callable[..., Any], theirs: Callable[..., Any], *args: Any) -> None:
+    """``ours`` gives what ``theirs`` does, in new arrays, and so does its Program."""
+    before = [np.array(x) for x in args]
+    with np.errstate(all="ignore"):
+        expected = tree.leaves(theirs(*args))
+    results = tree.leaves(ours(*args))
+    assert len(results) == len(expected)
+    for result, wanted in zip(results, expected, strict=True):
+        assert_same(result, wanted, "at once")
+        if isinstance(result, np.ndarray):
+            assert result.flags.c_contiguous
+            assert result.flags.writeable
+            assert result.flags.owndata
+            assert not any(np.shares_memory(result, x) for x in args)
+    for result, wanted in zip(run_traced(ours, *args), expected, strict=True):
+        assert_same(result, wanted, "traced")
+    for x, kept in zip(args, before, strict=True):
+        np.testing.assert_array_equal(x, kept)
+
+
+@pytest.fixture
+def check() -> Callable[..., None]:
+    """``check(ours, theirs, *arrays)``: see ``compare``."""
+    return compare
+
+
+@pytest.fixture
+def traced() -> Callable[..., list[np.ndarray]]:
+    """``traced(function, *arrays)``: see ``run_traced``."""
+    return run_traced

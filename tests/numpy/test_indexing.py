@@ -1,0 +1,215 @@
+"""Indexing and changed copies: NumPy's results, and gradients that put them back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import arrayfn.numpy as anp
+from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
+from arrayfn.functions import grad, trace_function
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((4, 5, 6))
+I = np.array([3, -1, 0])
+J = np.array([[1], [2]], dtype=np.int32)
+MASK = X[..., 0] > 0
+ALL = slice(None)
+
+INDICES = [
+    (0,),
+    (-1, 2),
+    (slice(1, 3),),
+    (Ellipsis, -1),
+    (None, slice(None, None, -2)),
+    (slice(3, 3),),
+    (slice(9, -9, -3), ALL, slice(-2, None)),
+    (I,),
+    (I, I),
+    (ALL, I),
+    (I, ALL, I),
+    (I, slice(1, 4, 2), I),
+    (0, ALL, I),
+    (0, I),
+    (J, I, 0),
+    (MASK,),
+    (ALL, MASK[0]),
+    (I, None, 1),
+    (Ellipsis, I),
+    ([0, 1], [2, 3]),
+    (np.int64(2), slice(2, 4)),
+    (J, slice(None, None, -1), slice(1, 3)),
+    (slice(1, 3), I, slice(2, 5)),
+    (None, I, slice(0, 2), None, 1),
+]
+
+
+def with_arrays(index, arrays):
+    """``index`` with its arrays of integers replaced by ``arrays``."""
+    rest = iter(arrays)
+    return tuple(next(rest) if is_positions(entry) else entry for entry in index)
+
+
+def is_positions(entry):
+    return isinstance(entry, np.ndarray) and entry.dtype != bool
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_reading_gives_what_numpy_gives(index, check):
+    check(lambda x: anp.getitem(x, index), lambda x: x[index], X)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_reading_at_traced_positions(index, check):
+    arrays = [entry for entry in index if is_positions(entry)]
+
+    def read(x, *arrays):
+        return x[with_arrays(index, arrays)]
+
+    check(lambda x, *a: anp.getitem(x, with_arrays(index, a)), read, X, *arrays)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_the_gradient_of_reading_adds_at_the_places_read(index):
+    weights = RNG.standard_normal(X[index].shape)
+    expected = np.zeros_like(X)
+    np.add.at(expected, index, weights)
+    result = grad(lambda x: (x[index] * weights).sum())(X)
+    np.testing.assert_allclose(result, expected, rtol=1e-14)
+
+
+UPDATES = {
+    "set": None,
+    "add": np.add,
+    "multiply": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+@pytest.mark.parametrize("method", UPDATES)
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_changed_copies(index, method, check):
+    y = RNG.standard_normal(X[index].shape)
+    arrays = [entry for entry in index if is_positions(entry)]
+
+    def ours(x, y, *arrays):
+        return getattr(anp.at(x)[with_arrays(index, arrays)], method)(y)
+
+    def theirs(x, y, *arrays):
+        result = x.copy()
+        if UPDATES[method] is None:
+            result[index] = y
+        else:
+            UPDATES[method].at(result, index, y)
+        return result
+
+    check(ours, theirs, X, y, *arrays)
+
+
+def test_other_changes():
+    x = np.arange(1.0, 5.0)
+
+    def f(x):
+        at = x.at[1:3]
+        return [at.subtract(1), at.divide(2), at.power(2), at.apply(np.exp), at.get()]
+
+    results = grad(lambda x: (x.sum(), f(x)), has_aux=True)(x)[1]
+    expected = [
+        [1, 1, 2, 4],
+        [1, 1, 1.5, 4],
+        [1, 4, 9, 4],
+        [1, np.exp(2), np.exp(3), 4],
+        [2, 3],
+    ]
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-15)
+
+
+def test_updates_broadcast_and_take_the_dtype(check):
+    x = np.zeros((3, 4), np.float32)
+
+    def change(x):
+        return anp.at(x)[1:].set(np.arange(4))
+
+    check(change, lambda x: np.vstack([x[:1], [np.arange(4)] * 2]).astype("f4"), x)
+
+
+def test_gradients_of_set_by_both_operands():
+    x, y = np.arange(4.0), np.array([5.0, 6.0])
+    weights = np.array([1.0, 10.0, 100.0, 1000.0])
+    index = np.array([2, 0])
+
+    def f(x, y):
+        return (anp.at(x)[index].set(y) * weights).sum()
+
+    by_x, by_y = grad(f, argnums=(0, 1))(x, y)
+    np.testing.assert_array_equal(by_x, [0, 10, 0, 1000])
+    np.testing.assert_array_equal(by_y, [100, 1])
+
+
+OUTSIDE = [
+    (lambda x: anp.getitem(x, 4), "index 4 is out of bounds for axis 0 with size 4"),
+    (lambda x: anp.getitem(x, (0, np.array([1, -6]))), "index -6 is out of bounds"),
+    (lambda x: anp.at(x)[np.array([7])].set(0), "index 7 is out of bounds for axis 0"),
+    (lambda x: anp.take_along_axis(x, np.full((1, 5, 6), 4), 0), "index 4 is out"),
+    (lambda x: anp.getitem(x, (0, 0, 0, 0)), "too many indices .* 4 were indexed"),
+    (lambda x: anp.getitem(x, (..., 0, ...)), "an index can only have a single ellip"),
+    (lambda x: anp.getitem(x, np.array([0.5])), "must be of integer .* not float64"),
+]
+
+
+@pytest.mark.parametrize(("function", "message"), OUTSIDE)
+@pytest.mark.parametrize("abstract", [False, True])
+def test_known_indices_out_of_bounds_are_index_errors(function, message, abstract):
+    with pytest.raises(IndexError, match=message):
+        function(X)
+    with pytest.raises(IndexError, match=message):
+        trace_function(function, (X,), {}, abstract=abstract)
+
+
+def test_a_value_known_while_tracing_is_checked_too():
+    with pytest.raises(IndexError, match="index 9 is out of bounds"):
+        grad(lambda x, i: x[i].sum())(X, np.array([9]))
+
+
+def test_unknown_indices_out_of_bounds_read_a_fill_value_and_write_nothing(traced):
+    x, i = np.arange(3.0), np.array([0, 3, -1, -4])
+    np.testing.assert_array_equal(
+        traced(lambda x, i: x[i], x, i)[0], [0, np.nan, 2, np.nan]
+    )
+    (result,) = traced(lambda x, i: x.at[i].add(10.0), x, i)
+    np.testing.assert_array_equal(result, [10, 1, 12])
+
+
+def test_modes_of_take():
+    x, i = np.arange(3), np.array([-4, -1, 5])
+    assert anp.take(x, i, mode="clip").tolist() == [0, 0, 2]
+    assert anp.take(x, i, mode="wrap").tolist() == [2, 2, 2]
+    assert anp.take(x, i, mode="fill", fill_value=-7).tolist() == [-7, 2, -7]
+    with pytest.raises(ArgumentError, match="take has no mode 'raise'"):
+        anp.take(x, i, mode="raise")
+
+
+def test_take_along_axis_broadcasts():
+    x = np.arange(6.0).reshape(2, 3)
+    assert anp.take_along_axis(x, np.array([[1]]), 1).tolist() == [[1.0], [4.0]]
+    with pytest.raises(ShapeError, match="as many axes, but was given"):
+        anp.take_along_axis(x, np.array([1]), 1)
+
+
+def test_a_mask_that_is_not_known_says_what_to_write():
+    with pytest.raises(AbstractValueError, match=r"where\(mask, x, y\)") as caught:
+        trace_function(lambda x: x[x > 0], (X,), {}, abstract=True)
+    assert "test_indexing.py" in str(caught.value)
+
+
+def test_a_mask_that_is_known_takes_the_path():
+    np.testing.assert_array_equal(
+        grad(lambda x: (x[x > 0] ** 2).sum())(X), np.where(X > 0, 2 * X, 0)
+    )
+
+
+def test_indices_of_other_types_are_refused():
+    with pytest.raises(ArgumentError, match="not indexed by str; indices are integers"):
+        grad(lambda x: x["a"].sum())(X)
