@@ -198,9 +198,9 @@ def shortened(text: str, lines: int) -> str:
 
 
 def telling(kernels: tuple[Any, ...]) -> Kernel:
-    """A kernel worth reading: the most primitives in one that still fits a screen."""
+    """A kernel worth reading: the one that fused most, if it is not too long."""
     generated = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
-    short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 50]
+    short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 80]
     return max(short or generated, key=lambda kernel: kernel.reason.count(","))
 
 
