@@ -1,4 +1,4 @@
-"""From fused groups to nests: axes ordered and merged, reads as strides, SSA scalars."""
+"""From fused groups to nests: axes ordered and merged, reads as strides, scalars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.ir import Atom, Equation, Literal, Var
-from arrayfn.lowering.fusion import AxisIds, FusedGroup
+from arrayfn.lowering.fusion import AxisIds, FusedGroup, reads_in_place
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -71,7 +71,9 @@ class _Builder:
 
     # Operands.
 
-    def strides(self, read: Read, ids: AxisIds, ndim: int) -> tuple[tuple[int, ...], int]:
+    def strides(
+        self, read: Read, ids: AxisIds, ndim: int
+    ) -> tuple[tuple[int, ...], int]:
         type = read.base.type
         base = type.layout.strides(type.shape)
         by_axis = read.strides(base, ndim)
@@ -82,7 +84,7 @@ class _Builder:
         return tuple(strides), read.offset(base)
 
     def load(self, atom: Var, shape_ids: AxisIds, equation: Equation) -> Var:
-        """Read ``atom``, which varies over ``shape_ids``; the Var that stands for it."""
+        """Read ``atom``, over axes ``shape_ids``; the Var that stands for it."""
         read = self.reads[atom]
         ids = shape_ids if atom.type.shape else ()
         strides, offset = self.strides(read, ids, atom.type.ndim)
@@ -101,9 +103,7 @@ class _Builder:
         level = self.level_of_strides(strides)
         self.define(atom, level, 0)
         self.statements.append(
-            Load(
-                self.values[atom], len(self.operands) - 1, level, 0, equation.source
-            )
+            Load(self.values[atom], len(self.operands) - 1, level, 0, equation.source)
         )
         return atom
 
@@ -141,7 +141,9 @@ class _Builder:
             self.alias(output, operands[0], equation, level, stage)
             return
         if isinstance(row.kernel, Convert):
-            function = convert_function(equation.inputs[0].type.dtype, output.type.dtype)
+            function = convert_function(
+                equation.inputs[0].type.dtype, output.type.dtype
+            )
             if function is None:
                 self.alias(output, operands[0], equation, level, stage)
                 return
@@ -208,9 +210,10 @@ class _Builder:
         """The scalar that ``atom`` is at the place being computed."""
         if isinstance(atom, Literal):
             return Constant(atom.value, compute_dtype(atom.type.dtype))
-        base = self.reads[atom].base
-        var = base if base in self.values and base in self.group.maps else None
-        if var is None:
+        read = self.reads[atom]
+        var, base_ids = read.base, self.group.maps.get(read.base)
+        made_here = var in self.values and base_ids is not None
+        if not made_here or not reads_in_place(read, base_ids, ids):
             var = self.load(atom, ids, equation)
         self.resolved[atom] = var
         return self.values[var]
@@ -309,14 +312,10 @@ class _Builder:
     def store(self, var: Var) -> None:
         ids = self.group.maps[var]
         strides, offset = self.strides(identity_read(var), ids, var.type.ndim)
-        self.operands.append(
-            ArrayOperand(var, var.type.dtype, strides, offset, True)
-        )
+        self.operands.append(ArrayOperand(var, var.type.dtype, strides, offset, True))
         level = self.levels[var]
         self.statements.append(
-            Store(
-                len(self.operands) - 1, self.values[var], level, self.stages[var]
-            )
+            Store(len(self.operands) - 1, self.values[var], level, self.stages[var])
         )
 
 
@@ -422,4 +421,3 @@ def _merge_at(nest: Nest, position: int) -> Nest:
             for s in nest.statements
         ),
     )
-

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.reads import Read, affine_view, resolve_reads
@@ -227,7 +226,7 @@ class _Fuser:
         )
 
     def siblings(self, equation: Equation) -> Iterable[int]:
-        """Recent open groups that read what ``equation`` reads, over the same domain."""
+        """Recent open groups of the same domain that read what ``equation`` reads."""
         found: set[int] = set()
         bases = self.bases(equation)
         for base in list(bases):
@@ -266,9 +265,6 @@ class _Fuser:
     ) -> None:
         for atom in equation.inputs:
             if isinstance(atom, Var):
-                base = self.reads[atom].base
-                if base in group.maps:
-                    continue
                 self.take(atom, group, operand_ids)
         stage = self.stage(equation, group)
         group.equations.append(equation)
@@ -278,10 +274,12 @@ class _Fuser:
         self.note(group, equation)
 
     def take(self, atom: Var, group: _Group, ids: AxisIds) -> None:
-        """Make ``atom``, from outside ``group``, there: read it, or compute it again."""
+        """Have ``atom``, made elsewhere, in ``group``: read, or computed again."""
         read = self.reads[atom]
         base = read.base
         if base in group.maps:
+            if not reads_in_place(read, group.maps[base], ids):
+                group.arrays[atom] = ids if atom.type.shape else ()
             return
         is_source = base in self.sources and base not in self.made_in
         if not is_source and not (
@@ -369,9 +367,9 @@ class _Fuser:
     def join_reduction(self, equation: Equation, group: _Group) -> bool:
         (operand,) = equation.inputs
         axes: tuple[int, ...] = equation.params["axes"]
-        if not isinstance(operand, Var) or operand.type.size == 0:
-            if group.equations:
-                return False
+        empty = not isinstance(operand, Var) or operand.type.size == 0
+        if empty and group.equations:
+            return False
         ids = self.operand_ids(operand, operand.type.shape, group)
         if ids is None or not self.is_full(ids, group):
             return False
@@ -463,7 +461,7 @@ class _Fuser:
         shape: tuple[int, ...],
         known: list[int | None],
     ) -> bool:
-        """Bind output axes so that ``atom`` reads its base at the place being computed."""
+        """Bind output axes so that ``atom`` reads its base where it is computed."""
         if not atom.type.shape and shape:
             return all(i is None for i in ids) or not ids
         for axis_map, domain_axis, extent in zip(
@@ -508,7 +506,7 @@ class _Fuser:
                 self.merge(equation, other, group)
 
     def merge(self, equation: Equation, other: _Group, group: _Group) -> None:
-        """Move ``other``, a producer of ``equation``, into ``group`` if nothing forbids."""
+        """Move ``other``, a producer of ``equation``, into ``group``, if it may be."""
         if (
             len(other.equations) + len(group.equations) > MAX_STATEMENTS
             or len(other.arrays) + len(group.arrays) > MAX_ARRAYS
@@ -541,9 +539,7 @@ class _Fuser:
                 self.made_in[var] = group.number
         for numbers in self.read_in.values():
             if other.number in numbers:
-                numbers[:] = [
-                    group.number if n == other.number else n for n in numbers
-                ]
+                numbers[:] = [group.number if n == other.number else n for n in numbers]
         self.absorb(other, group)
 
     def restaged(self, equations: Sequence[Equation]) -> dict[Var, int]:
@@ -587,14 +583,7 @@ class _Fuser:
         if _is_reduction(equation):
             return None
         if other.reduced:
-            same = (other.extents, other.reduced) == (group.extents, group.reduced)
-            if not same:
-                return None
-            for atom in equation.inputs:
-                theirs = other.maps.get(self.reads[atom].base) if _is_var(atom) else None
-                if theirs is not None and not self.agrees(atom, theirs, own, group):
-                    return None
-            return {i: i for i in range(len(group.extents))}
+            return self.same_reduction(equation, other, group)
         if not self.is_full(own, group):
             return None
         for atom in equation.inputs:
@@ -618,15 +607,27 @@ class _Fuser:
             spare = [i for i in range(len(group.extents)) if i not in pairs.values()]
             for axis, extent in enumerate(other.extents):
                 if axis not in pairs:
-                    match = next(
-                        (i for i in spare if group.extents[i] == extent), None
-                    )
+                    match = next((i for i in spare if group.extents[i] == extent), None)
                     if match is None:
                         return None
                     spare.remove(match)
                     pairs[axis] = match
             return pairs
         return None
+
+    def same_reduction(
+        self, equation: Equation, other: _Group, group: _Group
+    ) -> dict[int, int] | None:
+        """The identity, if both reduce one domain alike and ``equation`` sees it so."""
+        if (other.extents, other.reduced) != (group.extents, group.reduced):
+            return None
+        own = group.maps[equation.outputs[0]]
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                theirs = other.maps.get(self.reads[atom].base)
+                if theirs is not None and not self.agrees(atom, theirs, own, group):
+                    return None
+        return {i: i for i in range(len(group.extents))}
 
     def agrees(self, atom: Var, theirs: AxisIds, own: AxisIds, group: _Group) -> bool:
         """Whether ``atom`` reads its base where the group's axes are its own."""
@@ -691,16 +692,29 @@ class _Fuser:
         return sorted(groups, key=lambda g: g.before.bit_count())
 
 
+def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
+    """Whether a value over the axes ``ids`` reads its base where the base is computed.
+
+    The base, computed in the same group, varies over ``base_ids``.
+    """
+    axes = zip(read.axes, base_ids, read.base.type.shape, strict=True)
+    return all(
+        extent == 1
+        or (
+            m.axis is not None
+            and (m.scale, m.offset) == (1, 0)
+            and ids[m.axis] == base_axis
+        )
+        for m, base_axis, extent in axes
+    )
+
+
 def _domain(equation: Equation) -> tuple[int, ...]:
     row = equation.primitive
     assert isinstance(row, Primitive)
     if isinstance(row.kernel, Reduction):
         return equation.inputs[0].type.shape
     return equation.outputs[0].type.shape
-
-
-def _is_var(atom: Atom) -> TypeGuard[Var]:
-    return isinstance(atom, Var)
 
 
 def _is_reduction(equation: Equation) -> bool:
