@@ -1,9 +1,9 @@
 """arrayfn: pure functions of arrays, differentiated, mapped and compiled.
 
-    import arrayfn as af, arrayfn.numpy as anp
+import arrayfn as af, arrayfn.numpy as anp
 
-    step = af.jit(af.value_and_grad(loss))
-    value, gradients = step(params, batch)
+step = af.jit(af.value_and_grad(loss))
+value, gradients = step(params, batch)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Building Programs: a ProgramBuilder collects equations; rules emit into the current one.
+"""Building Programs: a ProgramBuilder collects equations, rules emit into it.
 
 Transformations are written with Vars and Literals: inside ``with builder:`` a call of a
 primitive, ``mul(x, y)``, appends an equation to ``builder`` and returns its outputs.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class ProgramBuilder:
         return equation.outputs
 
     def replay(self, equation: Equation, environment: dict[Var, Atom]) -> None:
-        """Append ``equation`` with its inputs renamed; record its outputs' new names."""
+        """Append ``equation`` with its inputs renamed; record its new outputs."""
         inputs = tuple(rename(a, environment) for a in equation.inputs)
         self.source = equation.source
         outputs = self.emit(equation.primitive, inputs, equation.params)
@@ -105,7 +105,7 @@ class ProgramBuilder:
             tuple(value for _, value in constants),
         )
 
-    def __enter__(self) -> ProgramBuilder:
+    def __enter__(self) -> Self:
         _stack().append(self)
         return self
 

@@ -110,7 +110,7 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 def is_python_scalar(value: object) -> bool:
-    """Whether ``value`` is a Python bool, int, float or complex (and no NumPy scalar)."""
+    """Whether ``value`` is a Python bool, int, float or complex, no NumPy scalar."""
     return type(value) in _WEAK_DTYPES
 
 
@@ -158,6 +158,6 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
 def _promote_two(a: DType, b: DType) -> DType:
     if a == b:
         return a
-    if {a, b} == HALVES:
+    if frozenset((a, b)) == HALVES:
         return float32
     return canonical(np.promote_types(a, b))

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "tools") + os.sep  # they use arrayfn as users do
 _LIBRARIES = tuple(
-    os.sep + os.path.join("site-packages", name) + os.sep for name in ("numpy", "optree")
+    os.sep + os.path.join("site-packages", name) + os.sep
+    for name in ("numpy", "optree")
 )
 
 

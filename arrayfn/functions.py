@@ -282,7 +282,7 @@ def _check_scalar(function: Function, program: Program, out: tree.TreeDef) -> No
     if type.shape:
         raise DifferentiationError(
             f"grad needs a function that returns a scalar, but {name} returned {type}; "
-            "sum it, or use vjp or jacrev",
+            "sum it, or use vjp",
             user_location(),
         )
     if type.dtype not in dtypes.FLOATS:
@@ -376,7 +376,7 @@ def vjp(function: Function, *primals: Any) -> tuple[Any, Function]:
         ]
         gradients = iter(apply_program(backward, [*residuals, *checked]))
         dense = [
-            next(gradients) if wanted else np.zeros(np.shape(x))
+            next(gradients) if wanted else np.zeros(leaf_type(x).shape)
             for x, wanted in zip(leaves, wrt, strict=True)
         ]
         return tree.unflatten(structure, dense)
@@ -426,14 +426,41 @@ def vmap(
                 user_location(),
             ) from error
         out_dims = [
-            d + v.type.ndim + 1 if d is not None and d < 0 else d
-            for d, v in zip(out_dims, traced.program.outputs, strict=True)
+            _out_dim(name, dim, atom.type)
+            for dim, atom in zip(out_dims, traced.program.outputs, strict=True)
         ]
         mapped = batch(traced.program, size, [*dims, *[None] * len(captured)], out_dims)
+        _check_unmapped(name, traced.program, mapped, out_dims)
         results = apply_program(mapped, [*leaves, *captured])
         return tree.unflatten(traced.out_tree, results)
 
     return wrapper
+
+
+def _out_dim(name: str, dim: int | None, type: ArrayType) -> int | None:
+    """``dim`` counted from the front of ``type`` with a mapped axis put in."""
+    if dim is None:
+        return None
+    if not -type.ndim - 1 <= dim <= type.ndim:
+        raise ShapeError(
+            f"vmap: out_axes puts the mapped axis at {dim}, but an output of {name} is "
+            f"{type}, so that it can be 0 to {type.ndim}",
+            user_location(),
+        )
+    return dim % (type.ndim + 1)
+
+
+def _check_unmapped(
+    name: str, program: Program, mapped: Program, out_dims: Sequence[int | None]
+) -> None:
+    types = zip(program.output_types, mapped.output_types, strict=True)
+    for position, (alone, together) in enumerate(types):
+        if out_dims[position] is None and alone.shape != together.shape:
+            raise ShapeError(
+                f"vmap of {name}: out_axes says that output {position} ({alone}) is "
+                "the same for all, but it varies; give the axis to put it along",
+                user_location(),
+            )
 
 
 def _in_dims(

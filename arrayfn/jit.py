@@ -39,7 +39,7 @@ Device = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Compiled:
-    """A function compiled for one signature: call it with arguments of that signature."""
+    """A function compiled for one signature, that of its arguments."""
 
     compiled: CompiledProgram
     run: Callable[..., Any]
@@ -105,14 +105,14 @@ class Jitted:
     def __init__(
         self,
         function: Function,
-        device: Device,
+        backend: Backend,
         static_argnums: tuple[int, ...],
         static_argnames: tuple[str, ...],
         donate_argnums: tuple[int, ...],
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._device = device
+        self._backend = backend
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
         self._donated = donate_argnums
@@ -187,8 +187,8 @@ class Jitted:
             except TypeError:
                 raise ArgumentError(
                     f"{name_of(self._function)}: static argument {where!r} is a "
-                    f"{type(value).__name__}, which is not hashable; pass a tuple for a "
-                    "list, or make the argument an array and not static",
+                    f"{type(value).__name__}, which is not hashable; pass a tuple "
+                    "for a list, or make the argument an array and not static",
                     user_location(),
                 ) from None
         dynamic = tuple(x for k, x in enumerate(args) if k not in positions)
@@ -217,7 +217,12 @@ class Jitted:
         types: Sequence[ArrayType] | None = None,
     ) -> FlatTrace:
         return trace_function(
-            self._bound(static), args, kwargs, types=types, abstract=True, with_values=False
+            self._bound(static),
+            args,
+            kwargs,
+            types=types,
+            abstract=True,
+            with_values=False,
         )
 
     def _inline(
@@ -244,7 +249,7 @@ class Jitted:
         static: Any,
         types: Sequence[ArrayType],
     ) -> Lowered:
-        backend = choose(self._device)
+        backend = self._backend
         traced = self._trace(args, kwargs, static, types)
         program = _with_own_constants(traced.program)
         donated = frozenset(self._donated_leaves(args))
@@ -306,7 +311,7 @@ class _Static:
 
 
 def _with_own_constants(program: Program) -> Program:
-    """``program`` with copies of the arrays it captured, which the caller may change."""
+    """``program`` with copies of what it captured, which the caller may change."""
     if not program.constants:
         return program
     return Program(
@@ -347,10 +352,9 @@ def jit(
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
         )
-    choose(device)
     return Jitted(
         function,
-        device,
+        choose(device),
         _tuple(static_argnums),
         _named(function, static_argnames, static_argnums),
         _tuple(donate_argnums),
@@ -364,7 +368,7 @@ def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
 def _named(
     function: Function, names: str | Sequence[str], positions: int | Sequence[int]
 ) -> tuple[str, ...]:
-    """The static names, with those of static positions: they may be given by keyword."""
+    """The static names, and those of static positions, which may be keywords too."""
     found = [names] if isinstance(names, str) else list(names)
     try:
         parameters = list(inspect.signature(function).parameters)

@@ -58,8 +58,8 @@ class Namespace:
 
 def _operator(name: str) -> Callable[..., Any]:
     def method(self: Tracer, *operands: Any, **options: Any) -> Any:
-        if operands and not _is_operand(operands[0]) and name in _BINARY:
-            return NotImplemented
+        if name in _BINARY and operands and not _is_operand(operands[0]):
+            return _not_an_operand(name, operands[0])
         return Namespace.functions[name](self, *operands, **options)
 
     method.__name__ = name
@@ -69,10 +69,21 @@ def _operator(name: str) -> Callable[..., Any]:
 def _reflected(name: str) -> Callable[[Tracer, Any], Any]:
     def method(self: Tracer, other: Any) -> Any:
         if not _is_operand(other):
-            return NotImplemented
+            return _not_an_operand(name, other)
         return Namespace.functions[name](other, self)
 
     return method
+
+
+def _not_an_operand(name: str, value: Any) -> Any:
+    """NotImplemented; an error for sequences, whose own operators would repeat them."""
+    if isinstance(value, (list, tuple)):
+        raise ArgumentError(
+            f"{name} takes arrays and numbers, not {type(value).__name__}; convert it "
+            "with arrayfn.numpy.asarray",
+            user_location(),
+        )
+    return NotImplemented
 
 
 def _is_operand(value: Any) -> bool:
@@ -243,7 +254,7 @@ class Tracer:
     def __bool__(self) -> bool:
         return bool(
             self.concrete(
-                "if, while, and, or, not: a truth value",
+                "a truth value (of if, while, and, or, not)",
                 "Write arrayfn.numpy.where(condition, x, y) to choose between values, "
                 "or make the argument static (jit(f, static_argnums=...))",
             )
@@ -303,14 +314,14 @@ class Tracer:
     def __array_function__(
         self, function: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
+        name = f"{function.__module__}.{function.__name__}"
         traced = Namespace.array_functions.get(function)
         if traced is None:
             raise ArgumentError(
-                f"numpy.{getattr(function, '__name__', function)} cannot be traced: "
-                "arrayfn.numpy has no such function",
+                f"{name} cannot be traced: arrayfn.numpy has no such function",
                 user_location(),
             )
-        return _called(f"numpy.{function.__name__}", traced, args, kwargs)
+        return _called(name, traced, args, kwargs)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
         return Namespace.module
@@ -361,7 +372,11 @@ class Tracer:
         return format(repr(self), spec if spec.isalpha() and spec == "s" else "")
 
     def __hash__(self) -> int:
-        raise TypeError("a traced array is not hashable")
+        raise ArgumentError(
+            f"a traced value ({self.type}) is not hashable: it is no key of a dict or "
+            "set, and no static argument",
+            user_location(),
+        )
 
     __neg__ = _operator("negative")
     __pos__ = _operator("positive")

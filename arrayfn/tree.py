@@ -58,5 +58,5 @@ def paths(tree: Any) -> list[str]:
 
 
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
-    """``prefix``'s leaves repeated for each leaf of ``tree`` below them; None counts."""
+    """The leaves of ``prefix`` for each leaf of ``tree`` below; None counts."""
     return list(optree.broadcast_prefix(prefix, tree, none_is_leaf=True))

@@ -1,0 +1,1 @@
+"""Backends: what allocates, compiles and runs. One package each."""

@@ -14,7 +14,7 @@ Executable = Callable[[tuple[Any, ...]], Sequence[Any]]
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a backend is called, needs and supports; ``missing`` says why it is not there.
+    """What a backend is called and needs; ``missing`` says why it is not there.
 
     ``missing`` is empty if the backend can be used.
     """

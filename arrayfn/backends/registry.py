@@ -8,11 +8,13 @@ from typing import Final
 
 from arrayfn.backends.base import Backend, BackendInfo
 from arrayfn.backends.cpu import CpuBackend
+from arrayfn.backends.cuda import CudaBackend
 from arrayfn.backends.reference import ReferenceBackend
 from arrayfn.errors import BackendError
 
 BACKENDS: Final[dict[str, Backend]] = {
-    backend.name: backend for backend in (CpuBackend(), ReferenceBackend())
+    backend.name: backend
+    for backend in (CpuBackend(), CudaBackend(), ReferenceBackend())
 }
 
 

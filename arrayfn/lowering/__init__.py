@@ -1,0 +1,1 @@
+"""Lowering: from Programs to kernels and plans. Knows no runtime."""

@@ -50,7 +50,11 @@ def shape_of(nest: Nest) -> Shape:
 
 
 def is_split(nest: Nest) -> bool:
-    """Whether partial results of chunks are combined in a second kernel."""
+    """Whether partial results of chunks are combined in a second kernel.
+
+    Even where the extents at hand make a single chunk: then the same two kernels serve
+    every shape, and a new one compiles nothing.
+    """
     if nest.stages > 1 or not any(axis.reduced for axis in nest.axes):
         return False
     if nest.is_in_order:

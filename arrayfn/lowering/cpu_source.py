@@ -91,8 +91,10 @@ class ScheduledKernel:
         return [*offsets, end]
 
 
-def print_kernel(nest: Nest, name: str, partials: Sequence[Partial] = ()) -> ScheduledKernel:
-    """The kernel of ``nest``; with ``partials``, the first half of a split reduction."""
+def print_kernel(
+    nest: Nest, name: str, partials: Sequence[Partial] = ()
+) -> ScheduledKernel:
+    """The kernel of ``nest``; with ``partials``, half of a split reduction."""
     neutral = _Printer(nest, "kernel", partials, readable=False).print()
     printed = _Printer(nest, name, partials, readable=True).print()
     kernel = Kernel(
@@ -223,9 +225,10 @@ class _Printer:
             part = short_name(dtypes.real_of(constant.dtype))
             parts = ", ".join(self.real(part, p) for p in (value.real, value.imag))
             return f"{self.use(f'complex_{part}')}({parts})"
+        assert not isinstance(value, complex)
         return self.real(name, value)
 
-    def real(self, name: str, value: int | float) -> str:
+    def real(self, name: str, value: float) -> str:
         """A typed real constant."""
         if isinstance(value, float) and not math.isfinite(value):
             kind = "NAN" if math.isnan(value) else "INF" if value > 0 else "NEG_INF"
@@ -366,7 +369,7 @@ class _Printer:
     # What a stage computes, and what it takes from earlier stages.
 
     def plan_stages(self, keep: bool = True) -> None:
-        """Decide which element values are kept between stages, and which computed again."""
+        """Decide which element values are kept between stages, which computed again."""
         self.kept: dict[str, str] = {}
         self.stage_bodies: list[list[Statement]] = []
         nest = self.nest
@@ -375,14 +378,13 @@ class _Printer:
             pending = [
                 value.name
                 for s in nest.statements
-                if s.stage == stage
-                and (isinstance(s, Reduce) or _is_element_store(s))
+                if s.stage == stage and (isinstance(s, Reduce) or _is_element_store(s))
                 for value in uses(s)
             ]
             while pending:
                 name = pending.pop()
                 s = self.producers[name]
-                if name in needed or isinstance(s, Reduce) or s.level != "element":  # type: ignore[union-attr]
+                if name in needed or not _is_element(s):
                     continue
                 needed.add(name)
                 if isinstance(s, Compute):
@@ -416,7 +418,7 @@ class _Printer:
         return total
 
     def keep_rows(self, elements: int) -> None:
-        """Give each kept value a row of scratch, unless it is stored and can be reread."""
+        """Give each kept value a row of scratch, unless it can be read back."""
         for name in self.kept:
             s = self.producers[name]
             assert isinstance(s, Compute)
@@ -477,7 +479,9 @@ class _Printer:
 
     def reduces(self, stage: int) -> list[Reduce]:
         return [
-            s for s in self.nest.statements if isinstance(s, Reduce) and s.stage == stage
+            s
+            for s in self.nest.statements
+            if isinstance(s, Reduce) and s.stage == stage
         ]
 
     def outer_statements(self, stage: int) -> list[Statement]:
@@ -662,7 +666,9 @@ class _Printer:
     def row_index(self, axes: Sequence[int]) -> str:
         text = ""
         for axis in axes:
-            text = f"i{axis}" if not text else f"({text}) * {self.extent(axis)} + i{axis}"
+            text = (
+                f"i{axis}" if not text else f"({text}) * {self.extent(axis)} + i{axis}"
+            )
         return text or "0"
 
     # Split reductions: partial results of chunks.
@@ -761,7 +767,8 @@ class _Printer:
                 have = self.widen_partial(self.partials[k], place)
                 total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
                 self.line(
-                    f"{place} = {self.narrow_partial(self.partials[k], total)}", s.source
+                    f"{place} = {self.narrow_partial(self.partials[k], total)}",
+                    s.source,
                 )
             else:
                 self.emit(s, variables)
@@ -815,9 +822,7 @@ class _Printer:
             text = self.narrow(dtypes.bool_, text)
         self.line(f"{self.column_row(value)}[{column} - start] = {text}")
 
-    def column_outer(
-        self, stage: int, variables: dict[int, str], column: str
-    ) -> None:
+    def column_outer(self, stage: int, variables: dict[int, str], column: str) -> None:
         local: set[str] = set()
         for s in self.outer_statements(stage):
             for value in uses(s):
@@ -924,6 +929,10 @@ class _Printer:
             kinds.setdefault(p.kind, []).append(p.name)
         parts = [f"{', '.join(names)}: {kind}." for kind, names in kinds.items()]
         return " ".join([*parts, "Items begin to end."])
+
+
+def _is_element(s: Statement) -> bool:
+    return not isinstance(s, Reduce) and s.level == "element"
 
 
 def _is_element_store(s: Statement) -> bool:

@@ -67,7 +67,7 @@ Scalar = Value | Constant | Argument
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``index * stride`` elements: how far a computed place lies from the affine one."""
+    """``index * stride`` elements: from the affine place to a computed one."""
 
     index: Value
     stride: int
@@ -160,7 +160,7 @@ def uses(statement: Statement) -> list[Value]:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A kernel before it is scheduled. ``names`` are of the primitives, for its title."""
+    """A kernel before it is scheduled; ``primitives`` are for its title."""
 
     axes: tuple[Axis, ...]
     operands: tuple[ArrayOperand, ...]

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from arrayfn.dtypes import DType, compute_dtype
 from arrayfn.errors import BackendError
-from arrayfn.ir import ArrayType, Equation, Program, Var
+from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir_format import format_program, name_vars
 from arrayfn.lowering import templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import as_gemm
 from arrayfn.lowering.cpu_schedule import CPU, is_split, shape_of
-from arrayfn.lowering.cpu_source import (
-    Partial,
-    ScheduledKernel,
-    chunk_size,
-    print_kernel,
-)
+from arrayfn.lowering.cpu_source import Partial, ScheduledKernel, print_kernel
 from arrayfn.lowering.fusion import FusedGroup, fuse
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_parameters, gemm_tiles
-from arrayfn.lowering.kernel_ir import ArrayOperand, Axis, Load, Nest, Reduce, Value
+from arrayfn.lowering.in_place import Storage, write_in_place
+from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.memory import Lifetime, lay_out
 from arrayfn.lowering.plan import (
     Argument,
     BufferAllocation,
     BufferArgument,
+    BufferKind,
     ExecutionPlan,
     Kernel,
     KernelCall,
     LibraryKernel,
     ScratchArgument,
 )
+from arrayfn.lowering.split import split
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.reads import resolve_reads
 from arrayfn.primitives.base import Contraction, Primitive, Template, View
@@ -54,30 +49,57 @@ class _Call:
     reads: list[Var]
     writes: list[Var]
 
+    def arrays(self) -> list[Var]:
+        return [*self.reads, *self.writes]
 
-def lower(program: Program, check: bool = False) -> CompiledProgram:
-    """``program`` as kernels and an execution plan for CPUs."""
-    return _Lowering(run_passes(program, check)).run()
+
+def lower(
+    program: Program, donated: frozenset[int] = frozenset(), check: bool = False
+) -> CompiledProgram:
+    """``program`` as kernels and an execution plan for CPUs.
+
+    Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
+    """
+    return _Lowering(run_passes(program, check), donated).run()
+
+
+@dataclass
+class _NestStep:
+    """A step before it is printed; ``partials`` if it is half of a split reduction."""
+
+    nest: Nest
+    partials: list[Partial]
+
+    def arrays(self) -> list[Var]:
+        arrays = [o.array for o in self.nest.operands]
+        return arrays + [p.array for p in self.partials]
 
 
 class _Lowering:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, donated: frozenset[int]) -> None:
         self.program = program
+        self.donated = {program.inputs[k] for k in donated}
         self.reads = resolve_reads(program)
         self.names = name_vars(program)
         self.kernels: dict[str, Kernel | LibraryKernel] = {}
         self.by_key: dict[str, str] = {}
+        self.steps: list[_NestStep | _Call] = []
         self.calls: list[_Call] = []
-        self.aliases: dict[Var, Var] = {}
+        self.storage = Storage()
         self.counts: dict[str, int] = {}
 
     def run(self) -> CompiledProgram:
         for unit in fuse(self.program):
             if isinstance(unit, FusedGroup):
-                nest = build_nest(unit, self.reads, self.names)
-                self.nest(nest)
+                self.nest(build_nest(unit, self.reads, self.names))
             else:
                 self.single(unit.equation)
+        self.write_in_place()
+        for step in self.steps:
+            if isinstance(step, _NestStep):
+                self.print(step)
+            else:
+                self.calls.append(step)
         plan = self.plan()
         return CompiledProgram(
             name=self.program.name,
@@ -95,13 +117,35 @@ class _Lowering:
     def nest(self, nest: Nest) -> None:
         if is_split(nest):
             first, second, partials = split(nest)
-            self.scheduled(print_kernel(first, self.fresh("partial"), partials))
-            self.nest_whole(second)
+            self.steps.append(_NestStep(first, partials))
+            self.steps.append(_NestStep(second, []))
         else:
-            self.nest_whole(nest)
+            self.steps.append(_NestStep(nest, []))
 
-    def nest_whole(self, nest: Nest) -> None:
-        self.scheduled(print_kernel(nest, self.fresh(shape_of(nest))))
+    def write_in_place(self) -> None:
+        """Let results take the memory of operands that nothing needs any more."""
+        of = self.storage.of
+        last: dict[Var, int] = {}
+        for number, step in enumerate(self.steps):
+            last.update((of(var), number) for var in step.arrays())
+        outputs = {of(a) for a in self.program.outputs if isinstance(a, Var)}
+        fixed = {*self.program.inputs, *self.program.constants} - self.donated
+        for number, step in enumerate(self.steps):
+            if not isinstance(step, _NestStep):
+                continue
+            dying = {
+                root
+                for var in step.arrays()
+                if last[root := of(var)] == number and root not in fixed | outputs
+            }
+            before = [(var, last[of(var)]) for var in step.arrays()]
+            step.nest = write_in_place(step.nest, self.storage, dying, outputs)
+            for var, end in before:
+                last[of(var)] = max(end, last.get(of(var), end))
+
+    def print(self, step: _NestStep) -> None:
+        stem = "partial" if step.partials else shape_of(step.nest)
+        self.scheduled(print_kernel(step.nest, self.fresh(stem), step.partials))
 
     def fresh(self, stem: str) -> str:
         number = self.counts.get(stem, 0)
@@ -111,9 +155,7 @@ class _Lowering:
     def scheduled(self, made: ScheduledKernel) -> None:
         name = self.add_kernel(made.kernel)
         offsets = made.scratch_offsets()
-        pointers = [
-            (o.array, o.offset * o.dtype.itemsize) for o in made.arrays
-        ]
+        pointers = [(o.array, o.offset * o.dtype.itemsize) for o in made.arrays]
         pointers += [(p.array, 0) for p in made.partials]
         self.calls.append(
             _Call(
@@ -149,7 +191,7 @@ class _Lowering:
         if isinstance(row.kernel, View):
             (operand,) = equation.inputs
             assert isinstance(operand, Var)
-            self.aliases[equation.outputs[0]] = self.reads[operand].base
+            self.storage.put(equation.outputs[0], into=self.reads[operand].base)
         elif isinstance(row.kernel, Contraction):
             self.contraction(equation)
         elif isinstance(row.kernel, Template):
@@ -164,13 +206,14 @@ class _Lowering:
         if form.in_place:
             target = equation.inputs[0]
             assert isinstance(target, Var)
-            self.aliases[target] = equation.outputs[0]
+            self.storage.put(target, into=equation.outputs[0])
         for nest in templates.nests(form.name, equation, self.reads, self.names):
             self.nest(nest)
 
     def contraction(self, equation: Equation) -> None:
         x, y = equation.inputs
-        assert isinstance(x, Var) and isinstance(y, Var)
+        assert isinstance(x, Var)
+        assert isinstance(y, Var)
         gemm = as_gemm(equation, self.reads[x], self.reads[y])
         output = equation.outputs[0]
         if gemm is None:
@@ -185,7 +228,7 @@ class _Lowering:
         )
         a, b = gemm.a, gemm.b
         size = dtype.itemsize
-        self.calls.append(
+        self.steps.append(
             _Call(
                 kernel=name,
                 pointers=[
@@ -220,20 +263,14 @@ class _Lowering:
 
     # The plan.
 
-    def storage(self, var: Var) -> Var:
-        while var in self.aliases:
-            var = self.aliases[var]
-        return var
-
     def plan(self) -> ExecutionPlan:
         buffers: list[BufferAllocation] = []
         numbers: dict[Var, int] = {}
 
-        def add(var: Var, kind: str, index: int) -> None:
+        def add(var: Var, kind: BufferKind, index: int) -> None:
             numbers[var] = len(buffers)
-            buffers.append(
-                BufferAllocation(kind, index, var.type, var.type.nbytes)  # type: ignore[arg-type]
-            )
+            size = var.type.nbytes
+            buffers.append(BufferAllocation(kind, index, var.type, size))
 
         for index, var in enumerate(self.program.inputs):
             add(var, "input", index)
@@ -245,7 +282,7 @@ class _Lowering:
         temporaries: dict[Var, Lifetime] = {}
         for step, call in enumerate(self.calls):
             for var in (*call.reads, *call.writes):
-                var = self.storage(var)
+                var = self.storage.of(var)
                 if var in numbers:
                     continue
                 have = temporaries.get(var, Lifetime(var.type.nbytes, step, step))
@@ -266,9 +303,7 @@ class _Lowering:
             )
         steps = tuple(self.step(call, numbers) for call in self.calls)
         scratch = max((c.scratch_bytes for c in self.calls), default=0)
-        return ExecutionPlan(
-            tuple(buffers), steps, arena, scratch, self.estimate()
-        )
+        return ExecutionPlan(tuple(buffers), steps, arena, scratch, self.estimate())
 
     def estimate(self) -> int:
         """Nanoseconds the whole plan may take, roughly: whether to release the GIL."""
@@ -276,7 +311,7 @@ class _Lowering:
 
     def step(self, call: _Call, numbers: dict[Var, int]) -> KernelCall:
         def number(var: Var) -> int:
-            return numbers[self.storage(var)]
+            return numbers[self.storage.of(var)]
 
         arguments: list[Argument] = [
             BufferArgument(number(var), offset) for var, offset in call.pointers
@@ -292,112 +327,3 @@ class _Lowering:
             reads=tuple(dict.fromkeys(number(v) for v in call.reads)),
             writes=tuple(dict.fromkeys(number(v) for v in call.writes)),
         )
-
-
-def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
-    """A split reduction: the nest of partial results, what combines them, and where.
-
-    The first nest keeps the element-level statements and the reductions; the second
-    reduces the partial results and has the statements after them.
-    """
-    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
-    kept = [k for k, axis in enumerate(nest.axes) if not axis.reduced]
-    reduced = [k for k, axis in enumerate(nest.axes) if axis.reduced]
-    first, more = reduced[0], reduced[1:]
-    inner = [k for k in kept if k > first]
-    per_index = math.prod(nest.axes[k].extent for k in more)
-    if inner:
-        per_index *= min(CPU.column_block, max(1, nest.axes[inner[-1]].extent))
-    rows = nest.axes[first].extent
-    chunks = -(-rows // chunk_size(rows, per_index))
-    outer = [k for k in kept if k not in inner[-1:]]
-    shape = [nest.axes[k].extent for k in outer] + [chunks]
-    shape += [nest.axes[k].extent for k in inner[-1:]]
-    partials = [
-        Partial(s, Var(ArrayType(tuple(shape), _stored(s.result.dtype)))) for s in reduces
-    ]
-    after = _needed_after(nest)
-    early = tuple(
-        s
-        for s in nest.statements
-        if isinstance(s, Reduce)
-        or s.level == "element"
-        or (s.stage == 0 and not _is_store(s))
-    )
-    operands, early = _only_used(nest.operands, early)
-    partial_nest = replace(nest, operands=operands, statements=early)
-    combine = _combination(nest, partials, shape, outer, inner[-1:], after)
-    return partial_nest, combine, partials
-
-
-def _stored(dtype: DType) -> DType:
-    return compute_dtype(dtype)
-
-
-def _is_store(statement: object) -> bool:
-    return type(statement).__name__ == "Store"
-
-
-def _needed_after(nest: Nest) -> list[object]:
-    """The outer statements: all run again where the partial results are combined."""
-    return [
-        s for s in nest.statements if not isinstance(s, Reduce) and s.level == "outer"
-    ]
-
-
-def _combination(
-    nest: Nest,
-    partials: Sequence[Partial],
-    shape: Sequence[int],
-    outer: Sequence[int],
-    inner: Sequence[int],
-    after: Sequence[object],
-) -> Nest:
-    axes = [Axis(nest.axes[k].extent, False) for k in outer]
-    axes.append(Axis(shape[len(outer)], True))
-    axes += [Axis(nest.axes[k].extent, False) for k in inner]
-    strides = []
-    step = 1
-    for extent in reversed(shape):
-        strides.insert(0, step)
-        step *= extent
-    operands: list[ArrayOperand] = []
-    statements: list[object] = []
-    for partial in partials:
-        operands.append(
-            ArrayOperand(partial.array, partial.array.type.dtype, tuple(strides), 0, False)
-        )
-        value = Value(f"{partial.reduce.result.name}_part", partial.reduce.result.dtype)
-        statements.append(Load(value, len(operands) - 1, "element", 0))
-        statements.append(replace(partial.reduce, argument=value, stage=0))
-    for s in after:
-        if hasattr(s, "operand"):
-            own = nest.operands[s.operand]  # type: ignore[attr-defined]
-            places = [own.strides[k] for k in outer]
-            places.append(0)
-            places += [own.strides[k] for k in inner]
-            operands.append(replace(own, strides=tuple(places)))
-            s = replace(s, operand=len(operands) - 1)  # type: ignore[type-var]
-        if getattr(s, "axis", None) is not None:
-            order = [*outer, -1, *inner]
-            s = replace(s, axis=order.index(s.axis))  # type: ignore[attr-defined,type-var]
-        statements.append(s)
-    return Nest(
-        tuple(axes),
-        tuple(operands),
-        tuple(statements),  # type: ignore[arg-type]
-        nest.primitives,
-        f"combines the partial results of chunks; {nest.reason}",
-    )
-
-
-def _only_used(
-    operands: Sequence[ArrayOperand], statements: Sequence[object]
-) -> tuple[tuple[ArrayOperand, ...], tuple[object, ...]]:
-    """Only the operands that ``statements`` touch, renumbered."""
-    used = sorted({s.operand for s in statements if hasattr(s, "operand")})  # type: ignore[attr-defined]
-    place = {k: n for n, k in enumerate(used)}
-    return tuple(operands[k] for k in used), tuple(
-        replace(s, operand=place[s.operand]) if hasattr(s, "operand") else s  # type: ignore[attr-defined,type-var]
-        for s in statements
-    )

@@ -21,7 +21,7 @@ BufferKind = Literal["input", "output", "constant", "temporary"]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel: ``kind`` is ``"i64"`` or a pointer such as ``"f32*"``."""
+    """A parameter of a kernel: ``kind`` is ``"i64"`` or a pointer, ``"f32*"``."""
 
     name: str
     kind: str
@@ -32,9 +32,9 @@ class Kernel:
     """A kernel as source text, with the signature its entry has.
 
     ``name`` is the function's name in ``source`` (unique within a program). ``key`` is
-    the source without comments and with a neutral function name: kernels with equal keys
-    compute the same and are compiled once. ``parameters`` are those before
-    ``begin, end``. ``reason`` says what was fused, and why.
+    the source with neutral names and no comments: kernels with equal keys compute the
+    same and are compiled once. ``parameters`` are those before ``begin, end``.
+    ``reason`` says what was fused, and why.
     """
 
     name: str
@@ -49,21 +49,29 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class LibraryKernel:
-    """A kernel provided by a library (a GEMM): the provider's name and its parameters."""
+    """A kernel that a library has (a GEMM): its provider and its parameters."""
 
     name: str
     provider: str
     parameters: tuple[Parameter, ...]
     reason: str = ""
 
+    @property
+    def source(self) -> str:
+        """A comment: the library has the code."""
+        return f"# {self.name}: {self.reason}\n"
+
+    def __str__(self) -> str:
+        return self.source
+
 
 @dataclass(frozen=True, slots=True)
 class BufferAllocation:
     """One buffer of a plan.
 
-    ``index`` counts within ``kind``: the n-th input, output or constant. Temporaries lie
-    at byte ``offset`` of the arena; ``first`` and ``last`` are the steps between which
-    they live.
+    ``index`` counts within ``kind``: the n-th input, output or constant. Temporaries
+    lie at byte ``offset`` of the arena; ``first`` and ``last`` are the steps between
+    which they live.
     """
 
     kind: BufferKind
@@ -103,8 +111,8 @@ class KernelCall:
     """Run ``kernel`` over work items 0 to ``items``.
 
     ``grain`` is the least number of items worth giving to a thread (a runtime runs
-    ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory it needs per
-    thread. ``writes`` and ``reads`` are buffer numbers.
+    ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
+    thread needs. ``writes`` and ``reads`` are buffer numbers.
     """
 
     kernel: str
@@ -128,10 +136,8 @@ class ExecutionPlan:
 
     def __str__(self) -> str:
         """Buffers and steps, a line each."""
-        lines = [
-            f"plan: {len(self.steps)} steps, arena {self.arena} bytes, "
-            f"scratch {self.scratch} bytes a thread"
-        ]
+        sizes = f"arena {self.arena} bytes, scratch {self.scratch} bytes a thread"
+        lines = [f"plan: {len(self.steps)} steps, {sizes}"]
         for buffer in self.buffers:
             text = f"  {buffer.label}: {buffer.type}, {buffer.nbytes} bytes"
             if buffer.kind == "temporary":

@@ -52,13 +52,16 @@ def simplify(program: Program) -> Program:
 def _scalars_unspread(
     equation: Equation, operands: list[Atom], definitions: Definitions
 ) -> list[Atom]:
-    """Rank-0 values broadcast only to meet an array elementwise are used as they are."""
+    """Rank-0 values, broadcast only to meet an array, are used as they are."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if not isinstance(row.kernel, Scalar) or row.family != "elementwise":
         return operands
     scalars = [_spread_scalar(a, definitions) for a in operands]
-    if all(s is not None or not a.type.shape for s, a in zip(scalars, operands)):
+    if all(
+        s is not None or not a.type.shape
+        for s, a in zip(scalars, operands, strict=True)
+    ):
         return operands
     return [a if s is None else s for s, a in zip(scalars, operands, strict=True)]
 
@@ -74,7 +77,7 @@ def _spread_scalar(atom: Atom, definitions: Definitions) -> Atom | None:
 def _elementwise(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """Literals are folded; what is equal along an axis is computed before it is spread."""
+    """Fold literals; compute what is equal along an axis before it is spread."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if not isinstance(row.kernel, (Scalar, Convert)) or not operands:
@@ -83,15 +86,12 @@ def _elementwise(
     if all(isinstance(a, Literal) for a in operands):
         if output.dtype in dtypes.HALVES or output.shape:
             return None
-        values = [np.asarray(a.value).astype(a.type.dtype) for a in operands]  # type: ignore[union-attr]
+        literals = [a for a in operands if isinstance(a, Literal)]
+        values = [np.asarray(a.value).astype(a.type.dtype) for a in literals]
         value = np.asarray(row.reference(*values, **equation.params)).item()
         return Literal(value, output.dtype, output.weak)
-    spreads = [definitions.get(a) for a in operands if isinstance(a, Var)]
-    spreads = [
-        made
-        for made, a in zip(spreads, [a for a in operands if isinstance(a, Var)])
-        if a.type.shape
-    ]
+    arrays = [a for a in operands if isinstance(a, Var) and a.type.shape]
+    spreads = [definitions.get(a) for a in arrays]
     if not spreads or any(
         made is None or made.primitive is not views.broadcast_in_dim for made in spreads
     ):
@@ -129,9 +129,21 @@ def _same(x: Atom, equation: Equation) -> Atom | None:
     return x if fits else None
 
 
-def _add(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+def _negated(atom: Atom, known: Definitions) -> Atom | None:
+    """What ``atom`` is the negation of, if it is one."""
+    made = known.get(atom) if isinstance(atom, Var) else None
+    return made.inputs[0] if made and made.primitive is elementwise.neg else None
+
+
+def _add(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
     # x + 0 is x but for x = -0; integers have no such case.
     x, y = xs
+    if (opposite := _negated(y, known)) is not None:
+        return elementwise.sub(x, opposite)
+    if (opposite := _negated(x, known)) is not None:
+        return elementwise.sub(y, opposite)
     if x.type.dtype in dtypes.INEXACT:
         return None
     if _is(y, 0):
@@ -139,7 +151,11 @@ def _add(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom 
     return _same(y, eq) if _is(x, 0) else None
 
 
-def _sub(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+def _sub(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    if (opposite := _negated(xs[1], known)) is not None:
+        return elementwise.add(xs[0], opposite)
     return _same(xs[0], eq) if _is(xs[1], 0) else None
 
 
@@ -318,9 +334,7 @@ def _reduce(
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), _reduce
-    ),
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), _reduce),
     "add": _add,
     "sub": _sub,
     "mul": _mul,

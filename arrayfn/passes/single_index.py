@@ -100,9 +100,7 @@ def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
         return None
     if {*rows, axis} != set(range(x.type.ndim)):
         return None
-    single = all(
-        n == 1 for k, n in enumerate(indices.type.shape) if k not in places
-    )
+    single = all(n == 1 for k, n in enumerate(indices.type.shape) if k not in places)
     return axis if single else None
 
 

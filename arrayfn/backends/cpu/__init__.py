@@ -24,7 +24,7 @@ class CpuBackend:
 
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """``program`` as kernels and a plan."""
-        return lower(program)
+        return lower(program, donated)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``."""

@@ -7,8 +7,17 @@ from dataclasses import replace
 from arrayfn.errors import BackendError
 from arrayfn.ir import Equation, Program
 from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.cuda.schedule import Columns, Elementwise, Rows, Transpose, choose
+from arrayfn.lowering.cuda.schedule import (
+    GPU,
+    Columns,
+    Elementwise,
+    GpuConfig,
+    Rows,
+    Transpose,
+    choose,
+)
 from arrayfn.lowering.cuda.source import print_kernel
+from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.lower import _Lowering
 from arrayfn.passes.pipeline import run_passes
@@ -21,16 +30,24 @@ _STEMS = {
 }
 
 
-def lower(program: Program, check: bool = False) -> CompiledProgram:
+def lower(
+    program: Program, check: bool = False, gpu: GpuConfig = GPU
+) -> CompiledProgram:
     """``program`` as kernels and an execution plan; an item is a block."""
-    return replace(_CudaLowering(run_passes(program, check)).run(), target="cuda")
+    lowering = _CudaLowering(run_passes(program, check), gpu)
+    return replace(lowering.run(), target="cuda")
 
 
 class _CudaLowering(_Lowering):
+    def __init__(self, program: Program, gpu: GpuConfig) -> None:
+        super().__init__(program)
+        self.gpu = gpu
+
     def nest(self, nest: Nest) -> None:
-        schedule = choose(nest)
-        name = self.fresh(_STEMS[type(schedule)])
-        self.scheduled(print_kernel(nest, name, schedule))
+        for piece in cut(nest, self.gpu):
+            schedule = choose(piece, self.gpu)
+            name = self.fresh(_STEMS[type(schedule)])
+            self.scheduled(print_kernel(piece, name, schedule))
 
     def contraction(self, equation: Equation) -> None:
         raise BackendError(

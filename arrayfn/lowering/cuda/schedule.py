@@ -6,8 +6,8 @@ Four shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
   axis, which it loads and stores as vectors;
 * ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, or
   a block) has one row, and keeps it in registers between the stages if it fits;
-* ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, and its
-  warps take the rows in turns;
+* ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
+  warps take the rows in turns, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
   tiles of 32 by 32 through shared memory.
 
@@ -18,6 +18,7 @@ shapes alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +48,8 @@ class GpuConfig:
     tiles: int = 4  # vectors of a row that a thread is given if threads are plenty
     row_words: int = 32  # 32-bit registers that a thread may keep of its row
     keep_cost: int = 4  # a value dearer than this is kept, not computed again
-    split_elements: int = 16384  # of a chunk of a split reduction
+    waves: int = 4  # blocks for each multiprocessor that a split reduction should have
+    chunk: int = 8192  # elements that are worth a block of a split reduction
 
 
 GPU: Final = GpuConfig()
@@ -69,24 +71,35 @@ class Elementwise:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """``team`` threads have a row: ``tiles`` vectors each, or a loop if that is 0."""
+    """``team`` threads have a row, each ``tiles`` vectors of ``lanes`` at a time.
+
+    That is the ``whole`` row, kept in registers from stage to stage, or a loop goes on
+    along the row, and later stages read it again.
+    """
 
     threads: int
     team: int
     lanes: int
     tiles: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """``parts`` warps of a block take the rows of its 32 columns in turns."""
+    """``team`` warps of a block take the rows of its 32 columns in turns.
 
-    parts: int
+    ``tiles`` and ``whole`` are as in ``Rows``.
+    """
+
+    team: int
+    tiles: int
+    whole: bool
+    lanes: int = 1
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.parts * WARP
+        return self.team * WARP
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +119,10 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
         has_columns = any(a.reduced for a in nest.axes) and not nest.axes[-1].reduced
         if nest.is_in_order:
             # One thread goes through a row, or a column.
-            return Columns(1) if has_columns else Rows(4 * WARP, 1, 1, 0)
-        return columns(nest) if has_columns else rows(nest, gpu)
+            return (
+                Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)
+            )
+        return columns(nest, gpu) if has_columns else rows(nest, gpu)
     return elementwise(nest, gpu)
 
 
@@ -178,22 +193,27 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
     vectors = max(1, -(-length // lanes))
     words = kept_words(nest) * lanes
-    most_tiles = max(1, gpu.row_words // max(1, words)) if nest.stages > 1 else 2**31
     team = power_of_two(-(-vectors // gpu.tiles))
-    if WARP < team <= 2 * WARP and 2 * gpu.tiles <= most_tiles:
+    if WARP < team <= 2 * WARP and fits(nest, words, -(-vectors // WARP), WARP, gpu):
         team = WARP
-    if team > WARP:
-        team = max(4 * WARP, team)
-    team = min(team, gpu.max_threads)
+    team = min(team if team <= WARP else max(4 * WARP, team), gpu.max_threads)
     tiles = power_of_two(-(-vectors // team))
-    if tiles > most_tiles or tiles > 2 * gpu.tiles:
-        # In one stage nothing is kept; else the row does not fit and is read again.
-        while tiles <= most_tiles and nest.stages > 1 and team < gpu.max_threads:
-            team, tiles = 2 * team, tiles // 2
-        if tiles > most_tiles or nest.stages == 1:
-            tiles = 0
-    threads = team if team > WARP else max(team, 4 * WARP)
-    return Rows(threads, team, lanes, tiles)
+    while team < gpu.max_threads and not fits(nest, words, tiles, team, gpu):
+        team = max(4 * WARP, 2 * team)
+        tiles = power_of_two(-(-vectors // team))
+    whole = fits(nest, words, tiles, team, gpu)
+    if not whole:
+        team, tiles = min(team, gpu.max_threads // 2), gpu.tiles
+    threads = team if team > WARP else 4 * WARP
+    return Rows(threads, team, lanes, tiles, whole)
+
+
+def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
+    """Whether a thread of ``team`` can have ``tiles`` vectors of ``words`` at once."""
+    if nest.stages == 1:
+        return tiles <= 2 * gpu.tiles
+    scarce = team > gpu.max_threads // 2
+    return words * tiles <= (gpu.row_words if scarce else 2 * gpu.row_words)
 
 
 def kept_words(nest: Nest) -> int:
@@ -210,10 +230,17 @@ def kept_words(nest: Nest) -> int:
     return most
 
 
-def columns(nest: Nest) -> Columns:
-    """Up to 8 warps for the rows of 32 columns."""
+def columns(nest: Nest, gpu: GpuConfig) -> Columns:
+    """Up to 16 warps for the rows of 32 columns."""
     height = math.prod(a.extent for a in nest.axes if a.reduced)
-    return Columns(min(8, power_of_two(max(1, -(-height // 4)))))
+    team = min(8, power_of_two(-(-height // gpu.tiles)))
+    tiles = power_of_two(-(-height // team))
+    if nest.stages > 1 and not fits(nest, kept_words(nest), tiles, team * WARP, gpu):
+        team = min(16, power_of_two(-(-height // gpu.tiles)))
+        tiles = power_of_two(-(-height // team))
+    if fits(nest, kept_words(nest), tiles, team * WARP, gpu):
+        return Columns(team, tiles, True)
+    return Columns(team, 2 * gpu.tiles, False)
 
 
 def power_of_two(n: int) -> int:
@@ -280,7 +307,7 @@ def _is_root(s: Statement, stage: int) -> bool:
     return isinstance(s, (Reduce, Store)) and s.stage == stage
 
 
-def is_dear(producers: dict[str, Statement], name: str, gpu: GpuConfig) -> bool:
+def is_dear(producers: Mapping[str, Statement], name: str, gpu: GpuConfig) -> bool:
     """Whether a value is kept rather than made again: a load, or dear arithmetic."""
     if isinstance(producers[name], Load):
         return True

@@ -34,7 +34,17 @@ _SMALL = 2**31
 _RESERVED = frozenset(
     (
         *("thread", "lane", "warp", "part", "item", "items", "live", "first", "vector"),
-        *("vectors", "step", "other", "column", "line", "row", "blocks", "tile"),
+        *(
+            "vectors",
+            "step",
+            "start",
+            "other",
+            "column",
+            "line",
+            "row",
+            "blocks",
+            "tile",
+        ),
         *("rest", "elements", "kernel"),
     )
 )
@@ -358,8 +368,11 @@ class _CudaPrinter(_Printer):
         item = f"{self.use_device('block_index')}()" if kept else ""
         if per_block > 1:
             team = schedule.team
-            self.line(f"thread = {self.use_device('remainder')}({thread}(), {team})")
-            turn = f"{self.use_device('quotient')}({thread}(), {team})"
+            turn = f"{thread}()"
+            if team > 1:
+                rest = f"{self.use_device('remainder')}({thread}(), {team})"
+                self.line(f"thread = {rest}")
+                turn = f"{self.use_device('quotient')}({thread}(), {team})"
             item = f"{item} * {per_block} + {turn}" if kept else turn
         else:
             self.line(f"thread = {thread}()")
@@ -371,13 +384,25 @@ class _CudaPrinter(_Printer):
             item = f"{self.use('min_i64')}(item, {count} - 1)"
         variables = self.decompose(item, kept)
         self.hoist_offsets(variables)
-        plan = plan_stages(nest, keep=schedule.tiles > 0)
-        self.tiles_declared: set[int] = set()
+        self.stages(schedule, variables, "thread")
+
+    def stages(
+        self, schedule: Rows | Columns, variables: dict[int, str], member: str
+    ) -> None:
+        """All stages of a row (or column) that is shared by a team.
+
+        ``member`` names the variable that tells the threads of a team apart.
+        """
+        nest = self.nest
+        plan = plan_stages(nest, keep=schedule.whole)
         for stage in range(max(nest.stages, self.last_outer_stage() + 1)):
-            self.outer_stage(stage, variables, "thread == 0", schedule.team > 1)
+            self.outer_stage(stage, variables, f"{member} == 0", schedule.team > 1)
             if stage < nest.stages and plan.bodies[stage]:
-                self.row_stage(schedule, plan, stage, variables)
-                self.team_tree(schedule, self.reduces(stage))
+                self.row_stage(schedule, plan, stage, variables, member)
+                if isinstance(schedule, Rows):
+                    self.team_tree(schedule, self.reduces(stage))
+                else:
+                    self.column_tree(schedule, self.reduces(stage))
 
     def outer_stage(
         self, stage: int, variables: dict[int, str], leader: str, shared: bool
@@ -398,62 +423,61 @@ class _CudaPrinter(_Printer):
 
     def row_stage(
         self,
-        schedule: Rows,
+        schedule: Rows | Columns,
         plan: StagePlan,
         stage: int,
         variables: dict[int, str],
+        member: str,
     ) -> None:
         body, lanes = plan.bodies[stage], schedule.lanes
-        made = {
+        staged = [
+            s for s in body if isinstance(s, Load) and self.is_staged_load(s, schedule)
+        ]
+        loads = [s.operand for s in staged]
+        fresh = [
             s.operand
-            for s in body
-            if isinstance(s, Load) and plan.first[s.result.name] == stage
-        }
-        loads = [
-            s.operand
-            for s in body
-            if self.is_staged_load(s, schedule) and isinstance(s, Load)
+            for s in staged
+            if not schedule.whole or plan.first[s.result.name] == stage
         ]
         stores = self.vectors(body, Store, lanes)
-        if schedule.tiles:
-            self.declare_tiles((k for k in loads if k in made), lanes * schedule.tiles)
-        elif lanes > 1:
-            self.declare_tiles(loads, lanes)
+        self.declare_tiles(fresh, lanes * schedule.tiles)
         self.declare_tiles(stores, lanes)
         self.declare_rows(schedule, plan, stage)
         self.identities(stage)
-        if schedule.tiles and (early := [k for k in loads if k in made]):
-            at, depth = self.open_row(schedule, variables)
-            for operand in early:
-                if lanes > 1:
-                    self.load_vector(operand, lanes, at, self.slot(schedule, ""))
-                else:
-                    tile = f"{self.tile_name(operand)}[{self.slot(schedule, '')}]"
-                    self.line(f"{tile} = {self.element_at(operand, at)}")
+        loop = self.open_loop(schedule)
+        if fresh:
+            at, depth = self.open_row(schedule, variables, member)
+            for operand in fresh:
+                self.load_tile(schedule, operand, at)
             self.close_all(depth)
-        at, depth = self.open_row(schedule, variables)
-        place = self.slot(schedule, "lane") if schedule.tiles else "lane"
-        if schedule.tiles or lanes > 1:
-            self.staged = {k: f"{self.tile_name(k)}[{place}]" for k in loads}
-        if not schedule.tiles and lanes > 1:
-            for operand in loads:
-                self.load_vector(operand, lanes, at, "0")
+        at, depth = self.open_row(schedule, variables, member)
+        place = self.slot(schedule, "lane")
+        self.staged = {k: f"{self.tile_name(k)}[{place}]" for k in loads}
         self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
-        inner = self.reduced_axes[-1] if self.reduced_axes else -1
+        within = at
         if lanes > 1:
+            inner = self.reduced_axes[-1]
             self.open(f"for lane in range({lanes}):")
             if self.moves_along(body, inner):
                 self.line(f"i{inner} = {at[inner]} + lane")
             within = {**at, inner: f"i{inner}"}
-        else:
-            within = at
         for s in body:
-            self.row_statement(s, plan, stage, within, place)
+            self.row_statement(schedule, s, plan, stage, within, place)
         self.staged = {}
         if lanes > 1:
             self.close()
         self.guarded_stores(stores, lanes, at)
-        self.close_all(depth)
+        self.close_all(depth + loop)
+
+    def load_tile(
+        self, schedule: Rows | Columns, operand: int, at: dict[int, str]
+    ) -> None:
+        place = self.slot(schedule, "")
+        if schedule.lanes > 1:
+            self.load_vector(operand, schedule.lanes, at, place)
+        else:
+            text = self.element_at(operand, at)
+            self.line(f"{self.tile_name(operand)}[{place}] = {text}")
 
     def guarded_stores(
         self, stores: Sequence[int], lanes: int, at: dict[int, str]
@@ -465,7 +489,9 @@ class _CudaPrinter(_Printer):
         if stores and self.live:
             self.close()
 
-    def declare_rows(self, schedule: Rows, plan: StagePlan, stage: int) -> None:
+    def declare_rows(
+        self, schedule: Rows | Columns, plan: StagePlan, stage: int
+    ) -> None:
         """Registers for the values that this stage makes and a later one reads."""
         for s in plan.kept_statements(self.nest):
             if plan.first[s.result.name] == stage and not self.is_staged_load(
@@ -475,7 +501,7 @@ class _CudaPrinter(_Printer):
                 dtype = short_name(s.result.dtype)
                 self.registers(name, dtype, schedule.lanes * schedule.tiles)
 
-    def is_staged_load(self, s: Statement, schedule: Rows) -> bool:
+    def is_staged_load(self, s: Statement, schedule: Rows | Columns) -> bool:
         """Whether ``s`` is a load whose tile is all the registers its row needs."""
         if not isinstance(s, Load) or s.at:
             return False
@@ -483,6 +509,7 @@ class _CudaPrinter(_Printer):
 
     def row_statement(
         self,
+        schedule: Rows | Columns,
         s: Statement,
         plan: StagePlan,
         stage: int,
@@ -501,8 +528,7 @@ class _CudaPrinter(_Printer):
                 self.emit(s, variables)
             return
         name = s.result.name
-        assert isinstance(self.schedule, Rows)
-        if name in plan.kept and not self.is_staged_load(s, self.schedule):
+        if name in plan.kept and not self.is_staged_load(s, schedule):
             row = f"{self.name_of(s.result)}_row[{place}]"
             if plan.first[name] < stage:
                 self.line(f"{self.name_of(s.result)} = {row}")
@@ -512,7 +538,7 @@ class _CudaPrinter(_Printer):
             return
         self.emit(s, variables)
 
-    def slot(self, schedule: Rows, lane: str) -> str:
+    def slot(self, schedule: Rows | Columns, lane: str) -> str:
         """Where in a thread's registers of the row the current element lies."""
         lanes = schedule.lanes
         if schedule.tiles == 1:
@@ -521,8 +547,17 @@ class _CudaPrinter(_Printer):
             return "vector"
         return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
 
+    def open_loop(self, schedule: Rows | Columns) -> int:
+        """Open the loop along a row of which threads cannot have their part at once."""
+        if schedule.whole or not self.reduced_axes:
+            return 0
+        n = self.extent_of(self.reduced_axes, "elements")
+        step = schedule.team * schedule.lanes * schedule.tiles
+        self.open(f"for start in range(0, {n}, {step}):")
+        return 1
+
     def open_row(
-        self, schedule: Rows, variables: dict[int, str]
+        self, schedule: Rows | Columns, variables: dict[int, str], member: str
     ) -> tuple[dict[int, str], int]:
         """Open the loop over a thread's vectors of the row: indices at their start."""
         reduced, lanes, team = self.reduced_axes, schedule.lanes, schedule.team
@@ -531,22 +566,17 @@ class _CudaPrinter(_Printer):
         length = math.prod(self.nest.axes[k].extent for k in reduced)
         n = self.extent_of(reduced, "elements")
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
-        scale = f" * {lanes}" if lanes > 1 else ""
-        depth = 0
-        if not schedule.tiles:
-            self.open(f"for {name} in range(thread{scale}, {n}, {team * lanes}):")
+        text, depth = member if team > 1 else "0", 0
+        if schedule.tiles > 1:
+            self.open(f"for vector in range({schedule.tiles}):")
             depth += 1
-        else:
-            text = "thread"
-            if schedule.tiles > 1:
-                self.open(f"for vector in range({schedule.tiles}):")
-                depth += 1
-                text = f"vector * {team} + thread"
-                text = f"({text})" if lanes > 1 else text
-            self.line(f"{name} = {text}{scale}")
-            if length != team * lanes * schedule.tiles:
-                self.open(f"if {name} < {n}:")
-                depth += 1
+            text = f"vector * {team} + {member}" if team > 1 else "vector"
+            text = f"({text})" if lanes > 1 and team > 1 else text
+        text = f"{text} * {lanes}" if lanes > 1 else text
+        self.line(f"{name} = {text}" if schedule.whole else f"{name} = start + {text}")
+        if length % (team * lanes * schedule.tiles):
+            self.open(f"if {name} < {n}:")
+            depth += 1
         if len(reduced) == 1:
             return {**variables, reduced[0]: name}, depth
         return {**variables, **self.decompose("first", reduced)}, depth
@@ -624,45 +654,14 @@ class _CudaPrinter(_Printer):
             self.line(f"i{inner} = {start} * {WARP} + lane")
         variables[inner] = f"i{inner}"
         self.hoist_offsets(variables)
-        plan = plan_stages(nest, keep=False)
-        for stage in range(max(nest.stages, self.last_outer_stage() + 1)):
-            self.outer_stage(stage, variables, "part == 0", schedule.parts > 1)
-            if stage < nest.stages and plan.bodies[stage]:
-                self.column_body(schedule, plan.bodies[stage], stage, variables)
-                self.column_tree(schedule, self.reduces(stage))
-
-    def column_body(
-        self,
-        schedule: Columns,
-        body: Iterable[Statement],
-        stage: int,
-        variables: dict[int, str],
-    ) -> None:
-        reduced = self.reduced_axes
-        self.identities(stage)
-        n = self.extent_of(reduced, "elements")
-        name = f"i{reduced[0]}" if len(reduced) == 1 else "first"
-        self.open(f"for {name} in range(part, {n}, {schedule.parts}):")
-        within = {**variables, reduced[0]: name}
-        if len(reduced) > 1:
-            within |= self.decompose("first", reduced)
-        for s in body:
-            if isinstance(s, Reduce):
-                self.accumulate(s)
-            elif isinstance(s, Store) and self.live:
-                self.open("if live:")
-                self.emit(s, within)
-                self.close()
-            else:
-                self.emit(s, within)
-        self.close()
+        self.stages(schedule, variables, "part")
 
     def column_tree(self, schedule: Columns, reduces: Sequence[Reduce]) -> None:
         """Combine what the warps have of each column, in order."""
-        if schedule.parts == 1 or not reduces:
+        if schedule.team == 1 or not reduces:
             return
         for s in reduces:
-            self.shared_array(s, "parts", WARP * schedule.parts)
+            self.shared_array(s, "parts", WARP * schedule.team)
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name}_parts[part * {WARP} + lane] = {name}")
@@ -670,7 +669,7 @@ class _CudaPrinter(_Printer):
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name} = {name}_parts[lane]")
-        self.open(f"for other in range(1, {schedule.parts}):")
+        self.open(f"for other in range(1, {schedule.team}):")
         for s in reduces:
             name = self.name_of(s.result)
             term = f"{name}_parts[other * {WARP} + lane]"

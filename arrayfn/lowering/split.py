@@ -1,0 +1,135 @@
+"""Split reductions: partial results of fixed chunks, and what combines them.
+
+With few results there are few work items; so the reduced axis is cut into chunks, which
+run on all threads. Chunks depend on the shape alone, and the partial results are
+combined in order: every thread count gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from arrayfn.ir import ArrayType, Var
+from arrayfn.layout import C
+from arrayfn.lowering.cpu_schedule import CPU
+from arrayfn.lowering.cpu_source import Partial, chunk_size
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Axis,
+    Count,
+    Load,
+    Nest,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    uses,
+)
+
+
+def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
+    """The nest of partial results, the nest that combines them, and where they lie.
+
+    The first has the element-level statements and the reductions, the second the
+    statements after them.
+    """
+    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    kept = [k for k, axis in enumerate(nest.axes) if not axis.reduced]
+    first, *more = (k for k, axis in enumerate(nest.axes) if axis.reduced)
+    columns = [k for k in kept if k > first][-1:]
+    outer = [k for k in kept if k not in columns]
+    rows = nest.axes[first].extent
+    per_row = math.prod(nest.axes[k].extent for k in more)
+    for k in columns:
+        per_row *= min(CPU.column_block, max(1, nest.axes[k].extent))
+    chunks = -(-rows // chunk_size(rows, per_row))
+    shape = (
+        *(nest.axes[k].extent for k in outer),
+        chunks,
+        *(nest.axes[k].extent for k in columns),
+    )
+    partials = [Partial(s, Var(ArrayType(shape, s.result.dtype))) for s in reduces]
+    elements = [
+        s
+        for s in nest.statements
+        if isinstance(s, Reduce) or (isinstance(s, Store) and s.level == "element")
+    ]
+    stores = [s for s in nest.statements if isinstance(s, Store) and s.level == "outer"]
+    early = needed(nest.statements, elements, through_reductions=True)
+    late = needed(nest.statements, stores, through_reductions=False)
+    return (
+        restrict(nest, early),
+        _combination(nest, partials, shape, outer, columns, late),
+        partials,
+    )
+
+
+def needed(
+    statements: Sequence[Statement],
+    roots: Sequence[Statement],
+    *,
+    through_reductions: bool,
+) -> list[Statement]:
+    """``roots`` and what they depend on, in order; reductions' results may be given."""
+    live: set[str] = set()
+    kept: list[Statement] = []
+    for s in reversed(statements):
+        is_root = any(s is root for root in roots)
+        makes = not isinstance(s, Store) and s.result.name in live
+        if not is_root and not (
+            makes and (through_reductions or not isinstance(s, Reduce))
+        ):
+            continue
+        kept.append(s)
+        live.update(value.name for value in uses(s))
+    return kept[::-1]
+
+
+def restrict(nest: Nest, statements: Sequence[Statement]) -> Nest:
+    """``nest`` with only ``statements``, and the operands that they touch."""
+    used = sorted({s.operand for s in statements if isinstance(s, (Load, Store))})
+    place = {k: n for n, k in enumerate(used)}
+    renumbered = [
+        replace(s, operand=place[s.operand]) if isinstance(s, (Load, Store)) else s
+        for s in statements
+    ]
+    operands = tuple(nest.operands[k] for k in used)
+    return replace(nest, operands=operands, statements=tuple(renumbered))
+
+
+def _combination(
+    nest: Nest,
+    partials: Sequence[Partial],
+    shape: tuple[int, ...],
+    outer: Sequence[int],
+    columns: Sequence[int],
+    late: Sequence[Statement],
+) -> Nest:
+    """Reduces the partial results over the axis of chunks; then the late statements."""
+    order: list[int | None] = [*outer, None, *columns]
+    axes = tuple(
+        Axis(extent, axis is None) for extent, axis in zip(shape, order, strict=True)
+    )
+    operands: list[ArrayOperand] = []
+    statements: list[Statement] = []
+    for partial in partials:
+        type = partial.array.type
+        strides = C.strides(type.shape)
+        operands.append(ArrayOperand(partial.array, type.dtype, strides, 0, False))
+        result = partial.reduce.result
+        value = Value(f"{result.name}_part", result.dtype)
+        statements.append(Load(value, len(operands) - 1, "element", 0))
+        statements.append(replace(partial.reduce, argument=value, stage=0))
+    for s in late:
+        if isinstance(s, (Load, Store)):
+            own = nest.operands[s.operand]
+            strides = tuple(0 if k is None else own.strides[k] for k in order)
+            operands.append(replace(own, strides=strides))
+            s = replace(s, operand=len(operands) - 1)
+        elif isinstance(s, Count) and s.axis is not None:
+            s = replace(s, axis=order.index(s.axis))
+        statements.append(s)
+    reason = f"combines the partial results of chunks; {nest.reason}"
+    return Nest(axes, tuple(operands), tuple(statements), nest.primitives, reason)
