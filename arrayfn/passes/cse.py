@@ -22,7 +22,7 @@ def cse(program: Program) -> Program:
         key = (
             equation.primitive.name,
             tuple(_key(a) for a in atoms),
-            tuple(sorted(equation.params.items(), key=lambda item: item[0]))
+            repr(sorted(equation.params.items()))  # tells -0.0 from 0.0
             if not equation.subprograms()
             else id(equation),
         )

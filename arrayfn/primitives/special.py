@@ -5,16 +5,28 @@ Derivatives: Abramowitz and Stegun, Handbook of Mathematical Functions, chapters
 
 from __future__ import annotations
 
+import importlib
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import scipy.special
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
+
+
+def _scipy(name: str) -> Callable[..., Any]:
+    """A function of scipy.special, which takes long to import: on the first call."""
+
+    def call(x: Any) -> Any:
+        return getattr(importlib.import_module("scipy.special"), name)(x)
+
+    return call
+
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 _HALF_SQRT_PI = math.sqrt(math.pi) / 2.0
@@ -107,7 +119,7 @@ logaddexp = elementwise(
 )
 logistic = elementwise(
     "logistic",
-    scipy.special.expit,
+    _scipy("expit"),
     [lambda x, y: e.mul(y, _one_minus(y))],
     accepts=dtypes.FLOATS,
     cost=12,
@@ -297,7 +309,7 @@ def _gaussian(x: Atom) -> Atom:
 
 erf = elementwise(
     "erf",
-    scipy.special.erf,
+    _scipy("erf"),
     [lambda x, y: _gaussian(x)],
     accepts=dtypes.FLOATS,
     cost=14,
@@ -305,7 +317,7 @@ erf = elementwise(
 )
 erfc = elementwise(
     "erfc",
-    scipy.special.erfc,
+    _scipy("erfc"),
     [lambda x, y: e.neg(_gaussian(x))],
     accepts=dtypes.FLOATS,
     cost=18,
@@ -314,7 +326,7 @@ erfc = elementwise(
 )
 erfinv = elementwise(
     "erfinv",
-    scipy.special.erfinv,
+    _scipy("erfinv"),
     [lambda x, y: e.mul(exp(e.square(y)), _HALF_SQRT_PI)],
     accepts=dtypes.FLOATS,
     cost=20,
@@ -324,7 +336,7 @@ erfinv = elementwise(
 )
 lgamma = elementwise(
     "lgamma",
-    scipy.special.gammaln,
+    _scipy("gammaln"),
     [lambda x, y: digamma(x)],
     accepts=dtypes.FLOATS,
     cost=30,
@@ -334,7 +346,7 @@ lgamma = elementwise(
 )
 digamma = elementwise(
     "digamma",
-    scipy.special.digamma,
+    _scipy("digamma"),
     [lambda x, y: _trigamma(x)],
     accepts=dtypes.FLOATS,
     cost=30,
