@@ -373,8 +373,10 @@ class _Printer:
         self.kept: dict[str, str] = {}
         self.stage_bodies: list[list[Statement]] = []
         nest = self.nest
+        computed: list[set[str]] = []
         for stage in range(nest.stages):
             needed: set[str] = set()
+            computed.append(needed)
             pending = [
                 value.name
                 for s in nest.statements
@@ -389,7 +391,8 @@ class _Printer:
                 needed.add(name)
                 if isinstance(s, Compute):
                     dear = self.recompute_cost(name) > CPU.keep_cost
-                    if keep and s.stage < stage and dear:
+                    known = s.stage < stage and name in computed[s.stage]
+                    if keep and known and dear:
                         self.kept.setdefault(name, "")
                         continue
                 pending += [value.name for value in uses(s)]
