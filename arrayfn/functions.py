@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -253,9 +254,10 @@ def _differentiated(
 ) -> tuple[list[bool], tree.TreeDef]:
     wrt: list[bool] = []
     for position, argument in enumerate(args):
-        for leaf in tree.leaves(argument):
+        for number, leaf in enumerate(tree.leaves(argument)):
             if position in chosen:
-                check_leaf(leaf, f"{name_of(function)}: argument {position}")
+                place = partial(_place_in, function, position, argument, number)
+                check_leaf(leaf, place)
                 dtype = leaf_type(leaf).dtype
                 if dtype not in dtypes.INEXACT:
                     raise DifferentiationError(
@@ -268,6 +270,12 @@ def _differentiated(
             wrt.append(position in chosen)
     wrt += [False] * len(tree.leaves(kwargs))
     return wrt, tree.structure(tuple(args[k] for k in chosen))
+
+
+def _place_in(function: Function, position: int, argument: Any, number: int) -> str:
+    """What to call leaf ``number`` of an argument."""
+    path = tree.paths(argument)[number]
+    return f"{name_of(function)}: argument {position}{path}"
 
 
 def _check_scalar(function: Function, program: Program, out: tree.TreeDef) -> None:
