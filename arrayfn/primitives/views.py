@@ -365,11 +365,12 @@ def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
     ]
     spread = np.full(spread_shape, value, x.dtype)
     spread[tuple(slice(None, None, inner + 1) for _, _, inner in config)] = x
-    for axis, (low, high, _) in enumerate(config):
-        start, stop = max(-low, 0), spread.shape[axis] - max(-high, 0)
-        spread = spread[(slice(None),) * axis + (slice(start, max(stop, start)),)]
     widths = [(max(low, 0), max(high, 0)) for low, high, _ in config]
-    return np.pad(spread, widths, constant_values=np.asarray(value).item())
+    padded = np.pad(spread, widths, constant_values=np.asarray(value).item())
+    for axis, (low, high, _) in enumerate(config):
+        start, stop = max(-low, 0), padded.shape[axis] - max(-high, 0)
+        padded = padded[(slice(None),) * axis + (slice(start, max(stop, start)),)]
+    return padded
 
 
 def _pad_jvp(
