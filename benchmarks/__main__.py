@@ -53,7 +53,7 @@ def main() -> int:
     """Measure, print, store. Returns 1 if some case failed."""
     chosen = arguments()
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    console = Console(record=True, width=None if sys.stdout.isatty() else 160)
+    console = Console(record=True, width=None if sys.stdout.isatty() else 190)
     facts = machine.describe()
     report.header(console, facts, command)
     engines = installed(chosen.engines, console)
