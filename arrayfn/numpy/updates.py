@@ -19,6 +19,7 @@ from arrayfn.numpy.indexing import (
     getitem,
     index_columns,
     is_array,
+    known_value,
     parse,
     place_of_arrays,
 )
@@ -189,7 +190,9 @@ def _scattered(
         if not (isinstance(e, Cut) and e.is_whole(type.shape[k]))
     )
     positions = [e.low if isinstance(e, Cut) else e for e in (axes[k] for k in indexed)]
-    columns, shape = index_columns(positions, [type.shape[k] for k in indexed])
+    extents = [type.shape[k] for k in indexed]
+    columns, shape = index_columns(positions, extents)
+    unique_indices = unique_indices or _all_differ(positions, extents)
     place = place_of_arrays(entries)
     kept = [e for e in entries if e is None or isinstance(e, Cut)]
     shown = [1 if entry is None else entry.count for entry in kept]
@@ -207,6 +210,17 @@ def _scattered(
         Windows(windows, collapsed, indexed),
         unique_indices,
     )
+
+
+def _all_differ(positions: Sequence[Any], extents: Sequence[int]) -> bool:
+    """Whether the positions are known, and no two of them are the same."""
+    known = [known_value(p) if is_array(p) else np.asarray(p) for p in positions]
+    if any(value is None for value in known):
+        return False
+    wrapped = [v % n for v, n in zip(known, extents, strict=True) if n]
+    flat = [v.reshape(-1) for v in np.broadcast_arrays(*wrapped)]
+    places = np.ravel_multi_index(flat, [n for n in extents if n])
+    return len(np.unique(places)) == len(places)
 
 
 def _scattered_flat(
