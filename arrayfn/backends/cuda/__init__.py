@@ -33,7 +33,7 @@ class CudaBackend:
 
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """``program`` as kernels and a plan. Needs neither a GPU nor numba-cuda."""
-        return lower(program)
+        return lower(program, donated)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``. Raises BackendError where there is no GPU."""

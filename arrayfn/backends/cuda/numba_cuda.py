@@ -7,17 +7,13 @@ that a kernel gives the bits it gives on a CPU, but for the order of its reducti
 
 from __future__ import annotations
 
+import importlib
 import linecache
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, Final
 
 from llvmlite import ir
-from numba.cuda import cgutils, compiler, datamodel, models, nvvmutils, types
-from numba.cuda.cudadrv import nvvm
-from numba.cuda.cudaimpl import registry
-from numba.cuda.typing import signature
-from numba.cuda.typing.typeof import typeof_impl
 
 from arrayfn.backends import numba_scalars
 from arrayfn.backends.llvm_arithmetic import LLVMValue, is_float
@@ -26,6 +22,19 @@ from arrayfn.lowering.cuda.source import CudaKernel
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, DeviceFunction
 from arrayfn.lowering.plan import Parameter
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART, width
+
+
+def _module(name: str) -> Any:
+    """A module of numba-cuda, which has no types and need not be installed to lint."""
+    return importlib.import_module(f"numba.cuda.{name}")
+
+
+types, cgutils, compiler = map(_module, ("types", "cgutils", "compiler"))
+models, nvvm, nvvmutils = map(_module, ("models", "cudadrv.nvvm", "nvvmutils"))
+opaque_model = _module("datamodel").models.OpaqueModel
+registry = _module("cudaimpl").registry
+signature = _module("typing").signature
+typeof_impl = _module("typing.typeof").typeof_impl
 
 VERSION: Final = metadata.version("numba-cuda")
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -46,7 +55,7 @@ class CudaArithmetic(NvvmArithmetic):
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
         if operation not in ("max", "min") or x.dtype != "f32":
             return super().accumulate(operation, x, y)
-        t = x.value.type
+        t = self.type(x.dtype)
         assembly = ir.InlineAsm(
             ir.FunctionType(t, [t, t]), f"{operation}.NaN.f32 $0, $1, $2;", "=f,f,f"
         )
@@ -174,7 +183,7 @@ def _shared(context: Any, b: Any, function: DeviceFunction, sig: Any, args: Any)
     element = context.get_data_type(sig.return_type.dtype)
     array = ir.ArrayType(element, sig.args[0].literal_value)
     name = f"{function.name}.{len(b.module.globals)}"
-    variable = ir.GlobalVariable(b.module, array, name, addrspace=_SHARED)
+    variable: Any = ir.GlobalVariable(b.module, array, name, addrspace=_SHARED)
     variable.linkage, variable.align = "internal", 16
     variable.initializer = ir.Constant(array, ir.Undefined)
     pointer = b.gep(variable, [_I32(0), _I32(0)])
@@ -253,11 +262,11 @@ def _register() -> None:
         signature,
         typeof_impl,
         models.register_model,
-        datamodel.models.OpaqueModel,
+        opaque_model,
         registry,
         CudaArithmetic,
     )
-    models.register_model(DeviceFunctionType)(datamodel.models.OpaqueModel)
+    models.register_model(DeviceFunctionType)(opaque_model)
     known = {f: DeviceFunctionType(f) for f in FUNCTIONS.values()}
     typeof_impl.register(DeviceFunction)(lambda value, c: known[value])
 

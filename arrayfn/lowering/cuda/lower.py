@@ -19,7 +19,7 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.lower import _Lowering
+from arrayfn.lowering.lower import _Lowering, _NestStep
 from arrayfn.passes.pipeline import run_passes
 
 _STEMS = {
@@ -31,23 +31,33 @@ _STEMS = {
 
 
 def lower(
-    program: Program, check: bool = False, gpu: GpuConfig = GPU
+    program: Program,
+    donated: frozenset[int] = frozenset(),
+    check: bool = False,
+    gpu: GpuConfig = GPU,
 ) -> CompiledProgram:
-    """``program`` as kernels and an execution plan; an item is a block."""
-    lowering = _CudaLowering(run_passes(program, check), gpu)
+    """``program`` as kernels and an execution plan; an item is a block.
+
+    Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
+    """
+    lowering = _CudaLowering(run_passes(program, check), donated, gpu)
     return replace(lowering.run(), target="cuda")
 
 
 class _CudaLowering(_Lowering):
-    def __init__(self, program: Program, gpu: GpuConfig) -> None:
-        super().__init__(program)
+    def __init__(
+        self, program: Program, donated: frozenset[int], gpu: GpuConfig
+    ) -> None:
+        super().__init__(program, donated)
         self.gpu = gpu
 
     def nest(self, nest: Nest) -> None:
-        for piece in cut(nest, self.gpu):
-            schedule = choose(piece, self.gpu)
-            name = self.fresh(_STEMS[type(schedule)])
-            self.scheduled(print_kernel(piece, name, schedule))
+        self.steps += [_NestStep(piece, []) for piece in cut(nest, self.gpu)]
+
+    def print(self, step: _NestStep) -> None:
+        schedule = choose(step.nest, self.gpu)
+        name = self.fresh(_STEMS[type(schedule)])
+        self.scheduled(print_kernel(step.nest, name, schedule))
 
     def contraction(self, equation: Equation) -> None:
         raise BackendError(

@@ -187,11 +187,13 @@ class _CudaPrinter(_Printer):
         tile = self.tile_name(operand)
         self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
 
-    def store_vector(self, operand: int, lanes: int, variables: dict[int, str]) -> None:
+    def store_vector(
+        self, operand: int, lanes: int, variables: dict[int, str], place: str
+    ) -> None:
         function = self.use_device(f"store_{self.vector_name(operand, lanes)}")
         at = self.index(operand, variables)
         tile = self.tile_name(operand)
-        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, 0)")
+        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
 
     def declare_tiles(self, operands: Iterable[int], count: int) -> None:
         for operand in operands:
@@ -272,14 +274,14 @@ class _CudaPrinter(_Printer):
         loads = self.vectors(body, Load, lanes)
         stores = self.vectors(body, Store, lanes)
         at_first = {**variables, inner: "first"}
-        self.declare_tiles((*loads, *stores), lanes)
+        self.declare_tiles(dict.fromkeys((*loads, *stores)), lanes)
         for operand in loads:
             self.load_vector(operand, lanes, at_first, "0")
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in (*loads, *stores)}
         self.lanes(body, variables, inner, lanes)
         self.staged = {}
         for operand in stores:
-            self.store_vector(operand, lanes, at_first)
+            self.store_vector(operand, lanes, at_first, "0")
 
     def lanes(
         self,
@@ -324,6 +326,7 @@ class _CudaPrinter(_Printer):
             s.operand
             for s in body
             if isinstance(s, Load)
+            and not nest.operands[s.operand].written
             and nest.operands[s.operand].strides[across] == 1
             and abs(nest.operands[s.operand].strides[inner]) > 1
         ]
@@ -441,7 +444,7 @@ class _CudaPrinter(_Printer):
         ]
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * schedule.tiles)
-        self.declare_tiles(stores, lanes)
+        self.declare_tiles((k for k in stores if k not in loads), lanes)
         self.declare_rows(schedule, plan, stage)
         self.identities(stage)
         loop = self.open_loop(schedule)
@@ -452,8 +455,9 @@ class _CudaPrinter(_Printer):
             self.close_all(depth)
         at, depth = self.open_row(schedule, variables, member)
         place = self.slot(schedule, "lane")
-        self.staged = {k: f"{self.tile_name(k)}[{place}]" for k in loads}
-        self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
+        # A result may be written over an operand: then they share a tile.
+        self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
+        self.staged |= {k: f"{self.tile_name(k)}[{place}]" for k in loads}
         within = at
         if lanes > 1:
             inner = self.reduced_axes[-1]
@@ -466,8 +470,24 @@ class _CudaPrinter(_Printer):
         self.staged = {}
         if lanes > 1:
             self.close()
-        self.guarded_stores(stores, lanes, at)
+        if stores and self.live:
+            self.open(f"if {self.live}:")
+            depth += 1
+        for operand in stores:
+            tile = self.slot(schedule, "") if operand in loads else "0"
+            self.store_vector(operand, lanes, at, tile)
         self.close_all(depth + loop)
+
+    def store_element(self, s: Store, variables: dict[int, str]) -> None:
+        """Store to memory, even what was loaded into registers from there."""
+        staged = self.staged.pop(s.operand, None)
+        if self.live:
+            self.open(f"if {self.live}:")
+        self.emit(s, variables)
+        if self.live:
+            self.close()
+        if staged is not None:
+            self.staged[s.operand] = staged
 
     def load_tile(
         self, schedule: Rows | Columns, operand: int, at: dict[int, str]
@@ -478,16 +498,6 @@ class _CudaPrinter(_Printer):
         else:
             text = self.element_at(operand, at)
             self.line(f"{self.tile_name(operand)}[{place}] = {text}")
-
-    def guarded_stores(
-        self, stores: Sequence[int], lanes: int, at: dict[int, str]
-    ) -> None:
-        if stores and self.live:
-            self.open(f"if {self.live}:")
-        for operand in stores:
-            self.store_vector(operand, lanes, at)
-        if stores and self.live:
-            self.close()
 
     def declare_rows(
         self, schedule: Rows | Columns, plan: StagePlan, stage: int
@@ -520,12 +530,10 @@ class _CudaPrinter(_Printer):
             self.accumulate(s)
             return
         if isinstance(s, Store):
-            if self.live and s.operand not in self.staged:
-                self.open(f"if {self.live}:")
+            if self.is_whole(s, schedule.lanes):
                 self.emit(s, variables)
-                self.close()
             else:
-                self.emit(s, variables)
+                self.store_element(s, variables)
             return
         name = s.result.name
         if name in plan.kept and not self.is_staged_load(s, schedule):

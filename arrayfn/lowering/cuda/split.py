@@ -1,0 +1,375 @@
+"""Nests that have few rows, and long ones, cut so that all of the GPU takes part.
+
+``fission`` makes a nest of several stages into nests of one stage each: what a stage
+reduces is written to memory, and read by those that follow. ``split`` makes the
+reduction of one stage into partial results of chunks, and their combination. Both
+depend on the shapes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.build import order_axes, select_axes
+from arrayfn.lowering.cuda.schedule import (
+    GPU,
+    Columns,
+    GpuConfig,
+    Rows,
+    choose,
+    names_of,
+)
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import (
+    Argument,
+    ArrayOperand,
+    Axis,
+    Compute,
+    Count,
+    Level,
+    Load,
+    Nest,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+)
+
+
+def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
+    """``nest``, or the nests that together do the same on more of the GPU, in order."""
+    schedule = choose(nest, gpu)
+    if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
+        return [nest]
+    if blocks_of(nest, schedule) >= gpu.multiprocessors:
+        return [nest]
+    if nest.stages == 1:
+        return split(nest, gpu)
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    if length < 4 * gpu.chunk:
+        return [nest]
+    return [part for piece in fission(nest) for part in cut(piece, gpu)]
+
+
+def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
+    """How many blocks ``nest`` would be."""
+    kept = [a.extent for a in nest.axes if not a.reduced]
+    if isinstance(schedule, Rows):
+        return math.prod(kept) * schedule.team // schedule.threads
+    return math.prod(kept[:-1]) * -(-kept[-1] // WARP)
+
+
+# One stage: chunks of a reduced axis.
+
+
+def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
+    """Partial results of chunks of the longest reduced axis, and what combines them."""
+    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
+    length = math.prod(nest.axes[k].extent for k in reduced)
+    schedule = choose(nest, gpu)
+    assert isinstance(schedule, (Rows, Columns))
+    per_block = length * (WARP if isinstance(schedule, Columns) else 1)
+    have = max(1, blocks_of(nest, schedule))
+    wanted = min(-(-gpu.multiprocessors * gpu.waves // have), per_block // gpu.chunk)
+    if wanted < 2:
+        return [nest]
+    axis = max(reduced, key=lambda k: nest.axes[k].extent)
+    size, chunks, rest = chunks_of(nest.axes[axis].extent, wanted)
+    if chunks < 2:
+        return [nest]
+    parts = _parts(nest, chunks + (rest > 0))
+    pieces = [_partial(nest, axis, 0, size, chunks, parts)]
+    if rest:
+        pieces.append(_partial(nest, axis, chunks, rest, 1, parts, size * chunks))
+    return [*pieces, _combination(nest, parts, chunks + (rest > 0))]
+
+
+def chunks_of(extent: int, wanted: int) -> tuple[int, int, int]:
+    """Size and number of equal chunks, about ``wanted``, and what is left."""
+    for chunks in range(wanted, wanted // 2, -1):
+        if extent % chunks == 0:
+            return extent // chunks, chunks, 0
+    size = -(-extent // wanted)
+    # Chunks of vectors begin where vectors may.
+    size = max(1, size // 16 * 16) if size >= 64 else size
+    return size, extent // size, extent % size
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The partial results of one reduction: [outer kept axes, chunks, last axis]."""
+
+    reduce: Reduce
+    array: Var
+    strides: tuple[int, ...]  # of the nest's axes, reduced ones 0
+    stride: int  # of the chunks
+
+
+def _parts(nest: Nest, chunks: int) -> list[_Part]:
+    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    last_kept = not nest.axes[-1].reduced
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
+    inner = kept[-1:] if last_kept else []
+    outer = kept[: len(kept) - len(inner)]
+    shape = [nest.axes[k].extent for k in outer]
+    shape += [chunks, *(nest.axes[k].extent for k in inner)]
+    by_axis = _c_strides(shape)
+    strides = [0] * len(nest.axes)
+    for k, stride in zip([*outer, None, *inner], by_axis, strict=True):
+        if k is not None:
+            strides[k] = stride
+    return [
+        _Part(
+            s,
+            Var(ArrayType(tuple(shape), s.result.dtype)),
+            tuple(strides),
+            by_axis[len(outer)],
+        )
+        for s in reduces
+    ]
+
+
+def _c_strides(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+
+
+def _partial(
+    nest: Nest,
+    axis: int,
+    place: int,
+    size: int,
+    chunks: int,
+    parts: Sequence[_Part],
+    start: int = 0,
+) -> Nest:
+    """The nest of ``chunks`` chunks from ``start`` on; results go from ``place`` on.
+
+    Axis ``axis`` becomes two: the chunk, which is kept, and the index within it.
+    """
+    axes = (
+        *nest.axes[:axis],
+        Axis(chunks, False),
+        Axis(size, True),
+        *nest.axes[axis + 1 :],
+    )
+
+    def widen(strides: Sequence[int], chunk: int) -> tuple[int, ...]:
+        return (*strides[:axis], chunk, *strides[axis:])
+
+    roots = [
+        s for s in nest.statements if isinstance(s, Reduce) or _is_element_store(s)
+    ]
+    needed = _closure(nest.statements, roots)
+    kept, used = _only_used(nest.operands, needed)
+    operands = [
+        replace(
+            o,
+            strides=widen(o.strides, size * o.strides[axis]),
+            offset=o.offset + start * o.strides[axis],
+        )
+        for o in kept
+    ]
+    statements: list[Statement] = []
+    for s in used:
+        if isinstance(s, Count) and s.axis is not None:
+            statements += _count(s, axis, size, start)
+        else:
+            statements.append(s)
+    for part in parts:
+        strides = widen(part.strides, part.stride)
+        offset = place * part.stride
+        dtype = part.array.type.dtype
+        operands.append(ArrayOperand(part.array, dtype, strides, offset, True))
+        statements.append(
+            Store(len(operands) - 1, part.reduce.result, "outer", part.reduce.stage + 1)
+        )
+    made = replace(
+        nest,
+        axes=axes,
+        operands=tuple(operands),
+        statements=tuple(statements),
+        reason=f"partial results of chunks of {size}; {nest.reason}",
+    )
+    units = [k for k, a in enumerate(made.axes) if a.extent != 1]
+    return order_axes(select_axes(made, units))
+
+
+def _count(s: Count, axis: int, size: int, start: int) -> list[Statement]:
+    """The index along an axis that was cut, or that moved behind the chunks'."""
+    assert s.axis is not None
+    if s.axis != axis:
+        return [replace(s, axis=s.axis + (s.axis > axis))]
+    name = s.result.name
+    chunk, within, begin = (
+        Value(f"{name}_{part}", dtypes.int64) for part in ("chunk", "within", "begin")
+    )
+    level, stage = s.level, s.stage
+    first = Value(f"{name}_first", dtypes.int64)
+    return [
+        replace(s, result=chunk, axis=axis),
+        replace(s, result=within, axis=axis + 1),
+        Compute(
+            begin, "mul_i64", (chunk, Argument("size", size)), level, stage, 1, s.source
+        ),
+        Compute(
+            first,
+            "add_i64",
+            (begin, Argument("start", start)),
+            level,
+            stage,
+            1,
+            s.source,
+        ),
+        Compute(s.result, "add_i64", (first, within), level, stage, 1, s.source),
+    ]
+
+
+def _combination(nest: Nest, parts: Sequence[_Part], chunks: int) -> Nest:
+    """Reduces the partial results, and does what follows the reductions."""
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
+    operands: list[ArrayOperand] = []
+    statements: list[Statement] = []
+    for part in parts:
+        strides = (part.stride, *(part.strides[k] for k in kept))
+        dtype = part.array.type.dtype
+        operands.append(ArrayOperand(part.array, dtype, strides, 0, False))
+        value = Value(f"{part.reduce.result.name}_part", part.reduce.result.dtype)
+        statements.append(Load(value, len(operands) - 1, "element", 0))
+        statements.append(replace(part.reduce, argument=value, stage=0))
+    after = [s for s in nest.statements if not isinstance(s, Reduce)]
+    for s in [s for s in after if s.level == "outer"]:
+        if isinstance(s, (Load, Store)):
+            own = nest.operands[s.operand]
+            operands.append(replace(own, strides=(0, *(own.strides[k] for k in kept))))
+            statements.append(replace(s, operand=len(operands) - 1))
+        elif isinstance(s, Count) and s.axis is not None:
+            statements.append(replace(s, axis=1 + kept.index(s.axis)))
+        else:
+            statements.append(s)
+    made = Nest(
+        (Axis(chunks, True), *(nest.axes[k] for k in kept)),
+        tuple(operands),
+        tuple(statements),
+        nest.primitives,
+        f"combines the partial results of chunks; {nest.reason}",
+    )
+    return order_axes(made)
+
+
+# Several stages: a nest for each.
+
+
+def fission(nest: Nest) -> list[Nest]:
+    """A nest for each stage, one for the elements and one for what is once a row."""
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
+    results = {
+        s.result.name: _result(nest, s, kept)
+        for s in nest.statements
+        if isinstance(s, Reduce)
+    }
+    pieces: list[Nest] = []
+    for stage in range(nest.stages):
+        roots = [
+            s for s in nest.statements if isinstance(s, Reduce) and s.stage == stage
+        ]
+        if roots:
+            made = _piece(nest, roots, results, nest.axes, lambda s: s.level)
+            operands, statements = list(made.operands), list(made.statements)
+            for s in roots:
+                operands.append(replace(results[s.result.name], written=True))
+                statements.append(Store(len(operands) - 1, s.result, "outer", 1))
+            pieces.append(
+                replace(made, operands=tuple(operands), statements=tuple(statements))
+            )
+    stores = [s for s in nest.statements if isinstance(s, Store)]
+    elements = [s for s in stores if s.level == "element"]
+    if elements:
+        axes = tuple(replace(a, reduced=False) for a in nest.axes)
+        pieces.append(_piece(nest, elements, results, axes, lambda s: "element"))
+    outer = [s for s in stores if s.level == "outer"]
+    if outer:
+        made = _piece(nest, outer, results, nest.axes, lambda s: "element")
+        pieces.append(select_axes(made, kept))
+    return pieces
+
+
+def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
+    """The memory of a reduction's result: one for each index of the kept axes."""
+    shape = [nest.axes[k].extent for k in kept]
+    strides = [0] * len(nest.axes)
+    for k, stride in zip(kept, _c_strides(shape), strict=True):
+        strides[k] = stride
+    array = Var(ArrayType(tuple(shape), s.result.dtype))
+    return ArrayOperand(array, s.result.dtype, tuple(strides), 0, False)
+
+
+def _piece(
+    nest: Nest,
+    roots: Sequence[Statement],
+    results: dict[str, ArrayOperand],
+    axes: tuple[Axis, ...],
+    level: Callable[[Load | Compute | Count | Store], Level],
+) -> Nest:
+    """What ``roots`` need, in one stage: earlier results are read from memory."""
+    own = {s.result.name for s in roots if isinstance(s, Reduce)}
+    needed = _closure(nest.statements, roots, stop=set(results) - own)
+    operands, used = _only_used(nest.operands, needed)
+    operands = list(operands)
+    statements: list[Statement] = []
+    for s in used:
+        if isinstance(s, Reduce):
+            if s.result.name in own:
+                statements.append(replace(s, stage=0))
+                continue
+            operands.append(results[s.result.name])
+            load = Load(s.result, len(operands) - 1, "outer", 0, s.source)
+            statements.append(replace(load, level=level(load)))
+        else:
+            statements.append(replace(s, level=level(s), stage=0))
+    return replace(
+        nest, axes=axes, operands=tuple(operands), statements=tuple(statements)
+    )
+
+
+# Helpers of both.
+
+
+def _closure(
+    statements: Sequence[Statement],
+    roots: Iterable[Statement],
+    stop: AbstractSet[str] = frozenset(),
+) -> list[Statement]:
+    """``roots`` and what they need, in order; what makes a name in ``stop`` ends it."""
+    producers = {s.result.name: s for s in statements if not isinstance(s, Store)}
+    chosen = list(roots)
+    pending = [name for s in chosen for name in names_of(s)]
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        found.add(name)
+        chosen.append(producers[name])
+        if name not in stop:
+            pending += names_of(producers[name])
+    return [s for s in statements if any(s is c for c in chosen)]
+
+
+def _is_element_store(s: Statement) -> bool:
+    return isinstance(s, Store) and s.level == "element"
+
+
+def _only_used(
+    operands: Sequence[ArrayOperand], statements: Sequence[Statement]
+) -> tuple[tuple[ArrayOperand, ...], list[Statement]]:
+    """The operands that ``statements`` touch, and the statements with their numbers."""
+    used = sorted({s.operand for s in statements if isinstance(s, (Load, Store))})
+    return tuple(operands[k] for k in used), [
+        replace(s, operand=used.index(s.operand)) if isinstance(s, (Load, Store)) else s
+        for s in statements
+    ]
