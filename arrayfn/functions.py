@@ -40,6 +40,12 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     if isinstance(leaf, Tracer) or dtypes.is_python_scalar(leaf):
         return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"{what if isinstance(what, str) else what()} is a masked array, whose mask "
+            "would be lost; call .filled() first",
+            user_location(),
+        )
     if is_array and leaf.dtype in dtypes.ALL:
         return
     name = what if isinstance(what, str) else what()
@@ -55,6 +61,33 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         "(jit(f, static_argnums=...))",
         user_location(),
     )
+
+
+def _check_result(function: Function, leaf: Any) -> None:
+    """Raise ArgumentError unless ``leaf``, returned, is an array or a number."""
+    try:
+        check_leaf(leaf, "")
+    except ArgumentError:
+        raise ArgumentError(
+            f"{name_of(function)} returned a {type(leaf).__name__} ({_short(leaf)}), "
+            "not an array or number; return arrays only, and other things from outside "
+            "the function",
+            user_location(),
+        ) from None
+
+
+def check_leaves(
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> None:
+    """Raise ArgumentError unless every leaf of the arguments is an array or number."""
+    where = _leaf_names((args, kwargs))
+    for position, leaf in enumerate(leaves):
+        if type(leaf) is np.ndarray and leaf.dtype in dtypes.ALL:
+            continue
+        check_leaf(leaf, lambda k=position: f"{name_of(function)}: {where(k)}")
 
 
 def _short(value: Any) -> str:
@@ -104,9 +137,7 @@ def trace_function(
     ``types`` replaces the leaves' own types (a mapped axis taken out, say).
     """
     leaves, structure = tree.flatten((args, kwargs))
-    where = _leaf_names((args, kwargs))
-    for position, leaf in enumerate(leaves):
-        check_leaf(leaf, lambda k=position: f"{name_of(function)}: {where(k)}")
+    check_leaves(function, args, kwargs, leaves)
     out_tree: list[tree.TreeDef] = []
 
     def flat(*tracers: Tracer) -> list[Any]:
@@ -114,7 +145,7 @@ def trace_function(
         result = function(*inner_args, **inner_kwargs)
         results, result_tree = tree.flatten(result)
         for leaf in results:
-            check_leaf(leaf, lambda: f"{name_of(function)} returned a value that")
+            _check_result(function, leaf)
         out_tree.append(result_tree)
         return results
 

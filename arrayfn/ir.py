@@ -25,7 +25,13 @@ from arrayfn.dtypes import (
     short_name,
     weak_dtype,
 )
-from arrayfn.errors import ProgramError, SourceLocation
+from arrayfn.errors import (
+    ArgumentError,
+    LayoutError,
+    ProgramError,
+    SourceLocation,
+    user_location,
+)
 from arrayfn.ir_format import format_program
 from arrayfn.layout import Layout, Shape
 
@@ -235,11 +241,24 @@ def _define(defined: set[Var], var: Var, name: str) -> None:
 def type_of(value: object) -> ArrayType:
     """The type of a NumPy array, NumPy scalar or Python scalar."""
     if is_python_scalar(value):
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ArgumentError(
+                f"the Python int {value} does not fit int64; pass a float, or an array "
+                "of uint64",
+                user_location(),
+            )
         return ArrayType((), weak_dtype(value), weak=True)  # type: ignore[arg-type]
     array = np.asarray(value)
     dtype = canonical(array.dtype)
-    if array.flags.c_contiguous:
+    if array.flags.c_contiguous and array.flags.aligned:
         return ArrayType(array.shape, dtype)
     size = array.itemsize
+    if not array.flags.aligned or any(step % size for step in array.strides):
+        raise LayoutError(
+            f"an array of {array.dtype} with strides of {array.strides} bytes does not "
+            "lie on whole elements (a field of a record, say), and cannot be read in "
+            "place; copy it with numpy.array(x)",
+            user_location(),
+        )
     steps = tuple(stride // size for stride in array.strides)
     return ArrayType(array.shape, dtype, layouts.from_strides(array.shape, steps))

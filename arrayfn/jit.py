@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn import dtypes, tree
+from arrayfn import tree
 from arrayfn.backends.base import Backend
 from arrayfn.backends.cpu.executable import Executable
 from arrayfn.backends.registry import choose
@@ -22,7 +22,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import (
     FlatTrace,
     Function,
-    check_leaf,
+    check_leaves,
     inside_trace,
     leaf_type,
     name_of,
@@ -134,8 +134,7 @@ class Jitted:
         leaves, structure = tree.flatten((args, kwargs))
         if inside_trace(leaves):
             return self._inline(args, kwargs, static, leaves)
-        for position, leaf in enumerate(leaves):
-            check_leaf(leaf, f"{name_of(self._function)}: leaf {position}")
+        check_leaves(self._function, args, kwargs, leaves)
         types = tuple(leaf_type(x) for x in leaves)
         key = (structure, static, types)
         entry = self._cache.get(key)
@@ -143,7 +142,7 @@ class Jitted:
             entry = self._compile(args, kwargs, static, types)
             self._cache[key] = entry
         arrays = tuple(
-            x if type(x) is np.ndarray or dtypes.is_python_scalar(x) else np.asarray(x)
+            x if type(x) in (np.ndarray, float, int, bool) else np.asarray(x)
             for x in leaves
         )
         self._remember(entry, args, kwargs, leaves)
@@ -177,11 +176,14 @@ class Jitted:
             return args, kwargs, ()
         count = len(args)
         positions = {k % count for k in self._static_argnums if -count <= k < count}
-        static = tuple((k, args[k]) for k in sorted(positions))
+        static = tuple((k, _StaticValue(args[k])) for k in sorted(positions))
         named = tuple(
-            (k, kwargs[k]) for k in sorted(kwargs) if k in self._static_argnames
+            (k, _StaticValue(kwargs[k]))
+            for k in sorted(kwargs)
+            if k in self._static_argnames
         )
-        for where, value in (*static, *named):
+        for where, held in (*static, *named):
+            value = held.value
             try:
                 hash(value)
             except TypeError:
@@ -203,9 +205,10 @@ class Jitted:
         @functools.wraps(self._function)
         def bound(*args: Any, **kwargs: Any) -> Any:
             whole = list(args)
-            for position, value in static.positional:
-                whole.insert(position, value)
-            return self._function(*whole, **kwargs, **dict(static.named))
+            for position, held in static.positional:
+                whole.insert(position, held.value)
+            named = {key: held.value for key, held in static.named}
+            return self._function(*whole, **kwargs, **named)
 
         return bound
 
@@ -287,8 +290,7 @@ class Jitted:
         """The Program, kernels and plan for these arguments' types (values unused)."""
         args, kwargs, static = self._split(args, kwargs)
         leaves = tree.leaves((args, kwargs))
-        for position, leaf in enumerate(leaves):
-            check_leaf(leaf, f"{name_of(self._function)}: leaf {position}")
+        check_leaves(self._function, args, kwargs, leaves)
         return self._lower(args, kwargs, static, [leaf_type(x) for x in leaves])
 
 
@@ -300,11 +302,32 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class _Static:
-    """Static arguments, equal if their values and types are."""
+class _StaticValue:
+    """A static argument, equal to one of the same type and value (1 is not True)."""
 
-    positional: tuple[tuple[int, Any], ...]
-    named: tuple[tuple[str, Any], ...]
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _StaticValue) and _typed(self.value) == _typed(
+            other.value
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_typed(x) for x in value)
+    return type(value), value
+
+
+@dataclass(frozen=True)
+class _Static:
+    """The static arguments of a call."""
+
+    positional: tuple[tuple[int, _StaticValue], ...]
+    named: tuple[tuple[str, _StaticValue], ...]
 
     def __bool__(self) -> bool:
         return bool(self.positional or self.named)
@@ -355,10 +378,19 @@ def jit(
     return Jitted(
         function,
         choose(device),
-        _tuple(static_argnums),
+        _positions(function, static_argnums),
         _named(function, static_argnames, static_argnums),
         _tuple(donate_argnums),
     )
+
+
+def _positions(function: Function, numbers: int | Sequence[int]) -> tuple[int, ...]:
+    """Static positions; negative ones count from the end of the signature."""
+    try:
+        count = len(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return _tuple(numbers)
+    return tuple(k + count if k < 0 else k for k in _tuple(numbers))
 
 
 def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.errors import SourceLocation
@@ -36,6 +38,7 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.plan import Kernel, Parameter
 
 WIDTH = 88
+PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
 INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _ALIGNMENT = 64
 
@@ -130,6 +133,8 @@ class _Printer:
     offsets: dict[int, str] = field(default_factory=dict)
     offset_axes: frozenset[int] = frozenset()
     staged: dict[int, str] = field(default_factory=dict)
+    constants: dict[int, str] = field(default_factory=dict)
+    constant_lines: list[str] = field(default_factory=list)
     items: int = 1
     grain: int = 1
     source: str = ""
@@ -219,6 +224,8 @@ class _Printer:
         value = constant.value
         if constant.dtype == dtypes.bool_:
             return repr(bool(value))
+        if not _is_plain(constant):
+            return self.passed(constant)
         name = short_name(constant.dtype)
         if constant.dtype in dtypes.COMPLEX:
             value = complex(value)
@@ -227,6 +234,38 @@ class _Printer:
             return f"{self.use(f'complex_{part}')}({parts})"
         assert not isinstance(value, complex)
         return self.real(name, value)
+
+    def passed(self, constant: Constant) -> str:
+        """The name of a constant that is an argument, as it may come from an extent."""
+        known = self.constants.get(id(constant))
+        if known is None:
+            known = f"c{len(self.constants)}"
+            self.constants[id(constant)] = known
+            bits, text = self.unpacked(constant, self.integer_name(known))
+            self.integer(self.integer_name(known), bits)
+            comment = f"  # {constant.value!r}" if self.readable else ""
+            self.constant_lines.append(f"    {known} = {text}{comment}")
+        return known
+
+    def integer_name(self, constant: str) -> str:
+        return f"{constant}_bits"
+
+    def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
+        """A constant's bits as an integer argument, and how the kernel reads them."""
+        dtype = constant.dtype
+        array = np.array(constant.value).astype(dtype)
+        if dtype in dtypes.FLOATS:
+            integer = np.dtype(f"i{dtype.itemsize}")
+            bits = int(array.view(integer))
+            narrow = name
+            if integer != dtypes.int64:
+                narrow = f"{self.use(f'convert_i64_{short_name(integer)}')}({name})"
+            cast = self.use(f"bitcast_{short_name(integer)}_{short_name(dtype)}")
+            return bits, f"{cast}({narrow})"
+        bits = int(array.astype(dtypes.int64))
+        if dtype == dtypes.int64:
+            return bits, name
+        return bits, f"{self.use(f'convert_i64_{short_name(dtype)}')}({name})"
 
     def real(self, name: str, value: float) -> str:
         """A typed real constant."""
@@ -371,12 +410,11 @@ class _Printer:
     def plan_stages(self, keep: bool = True) -> None:
         """Decide which element values are kept between stages, which computed again."""
         self.kept: dict[str, str] = {}
+        self.home: dict[str, int] = {}  # the first stage that computes a value
         self.stage_bodies: list[list[Statement]] = []
         nest = self.nest
-        computed: list[set[str]] = []
         for stage in range(nest.stages):
             needed: set[str] = set()
-            computed.append(needed)
             pending = [
                 value.name
                 for s in nest.statements
@@ -389,10 +427,10 @@ class _Printer:
                 if name in needed or not _is_element(s):
                     continue
                 needed.add(name)
+                home = self.home.setdefault(name, stage)
                 if isinstance(s, Compute):
                     dear = self.recompute_cost(name) > CPU.keep_cost
-                    known = s.stage < stage and name in computed[s.stage]
-                    if keep and known and dear:
+                    if keep and home < stage and dear:
                         self.kept.setdefault(name, "")
                         continue
                 pending += [value.name for value in uses(s)]
@@ -462,7 +500,7 @@ class _Printer:
                     else self.element_at(int(place[1:]), variables)
                 )
                 narrow = s.result.dtype == dtypes.bool_
-                if s.stage < stage:
+                if self.home[s.result.name] < stage:
                     name = self.name_of(s.result)
                     value = self.widen(s.result.dtype, text) if narrow else text
                     self.line(f"{name} = {value}")
@@ -912,7 +950,7 @@ class _Printer:
                 initial_indent="    ",
                 subsequent_indent="    ",
             )
-        self.source = "\n".join([*head, *self.lines]) + "\n"
+        self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
 
     def title(self) -> str:
         names = list(dict.fromkeys(self.nest.primitives))
@@ -932,6 +970,15 @@ class _Printer:
             kinds.setdefault(p.kind, []).append(p.name)
         parts = [f"{', '.join(names)}: {kind}." for kind, names in kinds.items()]
         return " ".join([*parts, "Items begin to end."])
+
+
+def _is_plain(constant: Constant) -> bool:
+    """Whether ``constant`` is printed: it is one of those that shapes do not give."""
+    if constant.dtype in dtypes.COMPLEX:
+        return True
+    value = constant.value
+    assert not isinstance(value, complex)
+    return value in PLAIN or not math.isfinite(value)
 
 
 def _is_element(s: Statement) -> bool:

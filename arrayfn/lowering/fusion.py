@@ -9,7 +9,7 @@ same arrays; views are read through. Library calls and templates are units of th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Atom, Equation, Program, Var
@@ -71,6 +71,7 @@ class _Group:
     maps: dict[Var, AxisIds] = field(default_factory=dict)
     stages: dict[Var, int] = field(default_factory=dict)
     arrays: dict[Var, AxisIds] = field(default_factory=dict)
+    crossing: set[Var] = field(default_factory=set)  # arrays read along several axes
     before: int = 0  # bit set of the groups it needs
     after: int = 0  # bit set of the groups that need it
 
@@ -279,13 +280,13 @@ class _Fuser:
         base = read.base
         if base in group.maps:
             if not reads_in_place(read, group.maps[base], ids):
-                group.arrays[atom] = ids if atom.type.shape else ()
+                self.read_array(atom, group, ids)
             return
         is_source = base in self.sources and base not in self.made_in
         if not is_source and not (
             self.is_plain(read) and self.clone_arrays(base) is not None
         ):
-            group.arrays[atom] = ids if atom.type.shape else ()
+            self.read_array(atom, group, ids)
             return
         equation = self.makers[base]
         base_ids = tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
@@ -295,6 +296,12 @@ class _Fuser:
         group.equations.append(equation)
         group.maps[base] = base_ids
         group.stages[base] = 0
+
+    def read_array(self, atom: Var, group: _Group, ids: AxisIds) -> None:
+        """Note that ``group`` reads ``atom``, over the axes ``ids``, from memory."""
+        ids = ids if atom.type.shape else ()
+        if group.arrays.setdefault(atom, ids) != ids:
+            group.crossing.add(atom)
 
     def is_plain(self, read: Read) -> bool:
         """Whether ``read`` only permutes and repeats axes."""
@@ -517,9 +524,16 @@ class _Fuser:
         ids = self.correspondence(equation, other, group)
         if ids is None:
             return
+
+        def moved(axes: AxisIds) -> AxisIds:
+            return tuple(None if i is None else ids[i] for i in axes)
+
         maps = dict(group.maps)
-        for var, axes in other.maps.items():
-            maps[var] = tuple(None if i is None else ids[i] for i in axes)
+        if any(maps.setdefault(v, moved(a)) != moved(a) for v, a in other.maps.items()):
+            return
+        arrays = self.merged_arrays(other, group, maps, moved)
+        if arrays is None:
+            return
         both = dict.fromkeys([*other.equations, *group.equations])
         equations = self.in_program_order(list(both))
         stages = self.restaged(equations)
@@ -528,12 +542,8 @@ class _Fuser:
             if any(stages[v] for v in whole):
                 return
         group.equations, group.maps, group.stages = equations, maps, stages
-        for atom, axes in other.arrays.items():
-            moved = tuple(None if i is None else ids[i] for i in axes)
-            group.arrays.setdefault(atom, moved)
-        for var in list(group.arrays):
-            if self.reads[var].base in group.maps:
-                del group.arrays[var]
+        group.arrays = arrays
+        group.crossing |= other.crossing
         for var in other.maps:
             if self.made_in.get(var) == other.number:
                 self.made_in[var] = group.number
@@ -541,6 +551,29 @@ class _Fuser:
             if other.number in numbers:
                 numbers[:] = [group.number if n == other.number else n for n in numbers]
         self.absorb(other, group)
+
+    def merged_arrays(
+        self,
+        other: _Group,
+        group: _Group,
+        maps: dict[Var, AxisIds],
+        moved: Callable[[AxisIds], AxisIds],
+    ) -> dict[Var, AxisIds] | None:
+        """The arrays that both read; None if one is computed there at another place."""
+        arrays = dict(group.arrays)
+        for atom, axes in other.arrays.items():
+            if arrays.setdefault(atom, moved(axes)) != moved(axes):
+                group.crossing.add(atom)
+        for atom, axes in list(arrays.items()):
+            read = self.reads[atom]
+            if read.base not in maps:
+                continue
+            crosses = atom in group.crossing or atom in other.crossing
+            if not crosses and reads_in_place(read, maps[read.base], axes):
+                del arrays[atom]
+            elif self.made_in.get(read.base) in (group.number, other.number):
+                return None
+        return arrays
 
     def restaged(self, equations: Sequence[Equation]) -> dict[Var, int]:
         """The stages of members that are ``equations``, in order."""

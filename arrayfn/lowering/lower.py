@@ -74,6 +74,10 @@ class _NestStep:
         arrays = [o.array for o in self.nest.operands]
         return arrays + [p.array for p in self.partials]
 
+    @property
+    def writes(self) -> list[Var]:
+        return [o.array for o in self.nest.operands if o.written]
+
 
 class _Lowering:
     def __init__(self, program: Program, donated: frozenset[int]) -> None:
@@ -130,8 +134,12 @@ class _Lowering:
             last.update((of(var), number) for var in step.arrays())
         outputs = {of(a) for a in self.program.outputs if isinstance(a, Var)}
         fixed = {*self.program.inputs, *self.program.constants} - self.donated
+        touched: set[Var] = set()
         for number, step in enumerate(self.steps):
-            if not isinstance(step, _NestStep):
+            taken = [of(var) for var in step.writes if of(var) in touched]
+            touched.update(of(var) for var in step.arrays())
+            if not isinstance(step, _NestStep) or taken:
+                # What an earlier step wrote a part of must stay where it is.
                 continue
             dying = {
                 root
@@ -142,6 +150,7 @@ class _Lowering:
             step.nest = write_in_place(step.nest, self.storage, dying, outputs)
             for var, end in before:
                 last[of(var)] = max(end, last.get(of(var), end))
+            touched.update(of(var) for var in step.arrays())
 
     def print(self, step: _NestStep) -> None:
         stem = "partial" if step.partials else shape_of(step.nest)

@@ -1,5 +1,7 @@
-"""Algebra that changes no bit of a result: neutral operands, views of views, and so on.
+"""Algebra: neutral operands, views of views, literals, small powers.
 
+Results keep their bits, but for two cases: a sum over axes of extent 1 keeps the sign
+of a zero, and small powers are products, which may differ from pow in the last place.
 Each rule takes an equation with its operands renamed, and gives the atom that replaces
 its output, or None. Rules see the equations that define their operands.
 """
@@ -161,9 +163,10 @@ def _sub(
 
 def _mul(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
     x, y = xs
-    if _is(y, 1):
+    real = x.type.dtype not in dtypes.COMPLEX  # (inf + 0j) * 1 is inf + nan j
+    if _is(y, 1) and real:
         return _same(x, eq)
-    if _is(x, 1):
+    if _is(x, 1) and real:
         return _same(y, eq)
     if x is y and isinstance(x, Var):
         return elementwise.square(x)
@@ -172,20 +175,11 @@ def _mul(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom 
 
 def _div(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
     x, y = xs
-    if _is(y, 1):
+    if _is(y, 1) and x.type.dtype not in dtypes.COMPLEX:
         return _same(x, eq)
-    if isinstance(y, Literal) and _is_power_of_two(y.value):
-        return elementwise.mul(x, conversion.literal(1.0 / y.value, y.type.dtype))
     if _is(x, 1) and x.type.shape == y.type.shape:
         return elementwise.reciprocal(y)
     return None
-
-
-def _is_power_of_two(value: Any) -> bool:
-    if isinstance(value, complex) or value == 0 or not np.isfinite(value):
-        return False
-    mantissa, exponent = np.frexp(value)
-    return abs(mantissa) == 0.5 and abs(exponent) < 16
 
 
 def _pow(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:

@@ -58,7 +58,7 @@ def _gather(
     lowest = conversion.literal(-float("inf"), x.type.dtype)
     row = reductions.reduce_max(e.select(hit, x, lowest), axes=(axis,))
     if equation.params["mode"] == "fill":
-        index = views.reshape(indices, shape=row.type.shape)
+        index = views.reshape(_widened(indices), shape=row.type.shape)
         inside = e.bitwise_and(e.ge(index, 0), e.lt(index, x.type.shape[axis]))
         fill = conversion.literal(equation.params["fill_value"], x.type.dtype)
         row = e.select(inside, row, fill)
@@ -83,9 +83,15 @@ def _hits(x: Atom, indices: Atom, axis: int) -> Atom:
     """Where the index of each row of ``x`` points, as bool of the shape of ``x``."""
     shape = x.type.shape
     kept = reductions.kept_axes(len(shape), (axis,))
-    index = views.reshape(indices, shape=tuple(shape[k] for k in kept))
-    count = views.iota(shape=shape, axis=axis, dtype=indices.type.dtype)
+    index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in kept))
+    count = views.iota(shape=shape, axis=axis, dtype=index.type.dtype)
     return e.eq(count, views.broadcast_in_dim(index, shape=shape, axes=kept))
+
+
+def _widened(indices: Atom) -> Atom:
+    """``indices`` in a dtype that can count any extent."""
+    wide = indices.type.dtype in (dtypes.int32, dtypes.int64)
+    return indices if wide else conversion.convert(indices, dtypes.int64)
 
 
 def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:

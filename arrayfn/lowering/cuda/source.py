@@ -8,12 +8,13 @@ elements, and how threads combine what they have.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
-from arrayfn.lowering.cpu_source import ScheduledKernel, _Printer
+from arrayfn.lowering.cpu_source import WIDTH, ScheduledKernel, _Printer, _wrapped
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -699,14 +700,19 @@ class _CudaPrinter(_Printer):
             ("scalars", self.imports),
         ):
             if names:
-                listed = ", ".join(sorted(names))
-                head.append(f"from arrayfn.lowering.{room} import {listed}")
+                before = f"from arrayfn.lowering.{room} import "
+                head += _wrapped(before, ", ".join(sorted(names)), "")
         head += ["", ""]
         arguments = ", ".join(p.name for p in self.parameters)
-        head.append(f"def {self.name}({arguments}):")
+        head += _wrapped(f"def {self.name}(", arguments, "):")
         if self.readable:
-            head.append(f'    """{self.signature()}"""')
-        self.source = "\n".join([*head, *self.lines]) + "\n"
+            head += textwrap.wrap(
+                f'"""{self.signature()}"""',
+                WIDTH,
+                initial_indent="    ",
+                subsequent_indent="    ",
+            )
+        self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
 
     def signature(self) -> str:
         text = super().signature().removesuffix("Items begin to end.")
