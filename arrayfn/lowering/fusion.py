@@ -329,6 +329,8 @@ class _Fuser:
             if var in seen:
                 continue
             seen.add(var)
+            if var in self.sources and var not in self.made_in:
+                continue
             maker = self.makers.get(var)
             price = _price(maker) if maker is not None else None
             small = var.type.size * 8 <= base.type.size

@@ -33,18 +33,22 @@ class Storage:
 
 
 def write_in_place(
-    nest: Nest, storage: Storage, dying: AbstractSet[Var], outputs: AbstractSet[Var]
+    nest: Nest,
+    storage: Storage,
+    dying: AbstractSet[Var],
+    outputs: AbstractSet[Var],
+    donated: AbstractSet[Var],
 ) -> Nest:
     """``nest`` with results over operands, as far as may be; ``storage`` learns of it.
 
-    ``dying`` are the arrays (by storage) that may be overwritten here: temporaries that
-    nothing reads later. ``outputs`` are the Program's results, whose memory is given:
-    a temporary goes there, rather than the result into the temporary.
+    ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
+    donated inputs that nothing reads later. ``outputs`` are the Program's results,
+    whose memory is given: an operand goes there, not the result into the operand.
     """
     if nest.has_computed_places or nest.is_in_order:
         return nest
     for written in [k for k, o in enumerate(nest.operands) if o.written]:
-        found = _takes_over(nest, written, storage, dying)
+        found = _takes_over(nest, written, storage, dying, donated)
         if found is None:
             continue
         result, operand = nest.operands[written].array, nest.operands[found].array
@@ -55,14 +59,19 @@ def write_in_place(
         else:
             storage.put(result, operand)
         nest = _joined(nest, found, written)
-        return write_in_place(nest, storage, dying - {storage.of(operand)}, outputs)
+        rest = dying - {storage.of(operand)}
+        return write_in_place(nest, storage, rest, outputs, donated)
     return nest
 
 
 def _takes_over(
-    nest: Nest, written: int, storage: Storage, dying: AbstractSet[Var]
+    nest: Nest,
+    written: int,
+    storage: Storage,
+    dying: AbstractSet[Var],
+    donated: AbstractSet[Var],
 ) -> int | None:
-    """The operand that ``written`` may take the place of."""
+    """The operand that ``written`` may take the place of: a donated one, if any."""
     target = nest.operands[written]
     store = next(
         s for s in nest.statements if isinstance(s, Store) and s.operand == written
@@ -73,7 +82,12 @@ def _takes_over(
         return None
     if _is_shared(nest, written, storage):
         return None
-    for k, operand in enumerate(nest.operands):
+    fresh_last = sorted(
+        range(len(nest.operands)),
+        key=lambda k: storage.of(nest.operands[k].array) not in donated,
+    )
+    for k in fresh_last:
+        operand = nest.operands[k]
         same = (operand.strides, operand.offset, operand.dtype) == (
             target.strides,
             target.offset,

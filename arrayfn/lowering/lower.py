@@ -147,10 +147,23 @@ class _Lowering:
                 if last[root := of(var)] == number and root not in fixed | outputs
             }
             before = [(var, last[of(var)]) for var in step.arrays()]
-            step.nest = write_in_place(step.nest, self.storage, dying, outputs)
+            step.nest = write_in_place(
+                step.nest, self.storage, dying, outputs, self.donated
+            )
             for var, end in before:
                 last[of(var)] = max(end, last.get(of(var), end))
             touched.update(of(var) for var in step.arrays())
+
+    def donor(self, output: Var) -> int | None:
+        """The input that ``output`` is written over, if one was donated for it."""
+        return next(
+            (
+                k
+                for k, var in enumerate(self.program.inputs)
+                if var in self.donated and self.storage.of(var) is output
+            ),
+            None,
+        )
 
     def print(self, step: _NestStep) -> None:
         stem = "partial" if step.partials else shape_of(step.nest)
@@ -286,6 +299,7 @@ class _Lowering:
         for index, atom in enumerate(self.program.outputs):
             assert isinstance(atom, Var)
             add(atom, "output", index)
+            buffers[-1] = replace(buffers[-1], donor=self.donor(atom))
         for index, var in enumerate(self.program.constants):
             add(var, "constant", index)
         temporaries: dict[Var, Lifetime] = {}

@@ -71,7 +71,7 @@ class BufferAllocation:
 
     ``index`` counts within ``kind``: the n-th input, output or constant. Temporaries
     lie at byte ``offset`` of the arena; ``first`` and ``last`` are the steps between
-    which they live.
+    which they live. An output with a ``donor`` is written over that input.
     """
 
     kind: BufferKind
@@ -81,6 +81,7 @@ class BufferAllocation:
     offset: int = 0
     first: int = 0
     last: int = 0
+    donor: int | None = None
 
     @property
     def label(self) -> str:
@@ -142,6 +143,8 @@ class ExecutionPlan:
             text = f"  {buffer.label}: {buffer.type}, {buffer.nbytes} bytes"
             if buffer.kind == "temporary":
                 text += f" at {buffer.offset}, steps {buffer.first} to {buffer.last}"
+            if buffer.donor is not None:
+                text += f", over input {buffer.donor}"
             lines.append(text)
         for number, step in enumerate(self.steps):
             reads = ", ".join(self.buffers[k].label for k in step.reads)

@@ -1,9 +1,11 @@
-"""The CPU backend: Numba-compiled kernels, run over threads by a resident plan runner."""
+"""The CPU backend: compiled kernels, run over threads by a resident plan runner."""
 
 from __future__ import annotations
 
 from arrayfn.backends.base import BackendInfo
-from arrayfn.backends.cpu.executable import Executable, bind
+from arrayfn.backends.base import Executable as Callable
+from arrayfn.backends.cpu.donation import DonatingExecutable
+from arrayfn.backends.cpu.executable import bind
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
@@ -19,13 +21,19 @@ class CpuBackend:
     def info(self) -> BackendInfo:
         """Always there."""
         return BackendInfo(
-            self.name, "Numba-compiled kernels on threads", ("numba", "scipy")
+            self.name, "compiled kernels on threads", ("llvmlite", "numba", "scipy")
         )
 
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """``program`` as kernels and a plan."""
         return lower(program, donated)
 
-    def load(self, compiled: CompiledProgram) -> Executable:
+    def load(self, compiled: CompiledProgram) -> Callable:
         """The callable of ``compiled``."""
-        return bind(compiled.plan, compiled.kernels, compiled.constants)
+        executable = bind(compiled.plan, compiled.kernels, compiled.constants)
+        donors = {
+            b.index: b.donor
+            for b in compiled.plan.buffers
+            if b.kind == "output" and b.donor is not None
+        }
+        return DonatingExecutable(executable, donors) if donors else executable
