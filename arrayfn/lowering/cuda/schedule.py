@@ -240,6 +240,10 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
         tiles = power_of_two(-(-height // team))
     if fits(nest, kept_words(nest), tiles, team * WARP, gpu):
         return Columns(team, tiles, True)
+    # Few blocks need many warps each to keep the memory busy.
+    blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
+    wanted = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
+    team = min(gpu.max_threads // WARP, max(team, power_of_two(wanted)))
     return Columns(team, 2 * gpu.tiles, False)
 
 
