@@ -7,12 +7,11 @@ transformations use instead of differentiating through the function.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -44,8 +43,16 @@ Function = Callable[..., Any]
 _DEPTH = 2
 
 
-class _Count(threading.local):
+class _Depth(threading.local):
+    """How many traces of a function's rules are under way in this thread."""
+
     value = 0
+
+    def __enter__(self) -> None:
+        self.value += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self.value -= 1
 
 
 class _Custom:
@@ -54,27 +61,16 @@ class _Custom:
     def __init__(
         self, function: Function, nondiff_argnums: int | Sequence[int] = ()
     ) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(cast(Any, self), function)
         self.function = function
         single = isinstance(nondiff_argnums, int)
         self.static = (nondiff_argnums,) if single else tuple(nondiff_argnums)
         self._signature = inspect.signature(function)
-        self._rules_traced = _Count()
+        self._within_rules = _Depth()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
-    def _within_rules(self) -> int:
-        """How many traces of this function's rules are under way in this thread."""
-        return self._rules_traced.value
-
-    @contextlib.contextmanager
-    def _tracing_rule(self) -> Iterator[None]:
-        self._rules_traced.value += 1
-        try:
-            yield
-        finally:
-            self._rules_traced.value -= 1
+        bound = cast(Callable[..., Any], self)
+        return self if instance is None else functools.partial(bound, instance)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """All arguments by position, with defaults filled in."""
@@ -150,7 +146,7 @@ class custom_jvp(_Custom):  # noqa: N801 - a decorator, named as JAX's
         dynamic = self._dynamic(arguments)
         function = self._with_static(self.function, arguments)
         leaves = tree.leaves(dynamic)
-        if not is_staged(leaves) or self._within_rules() >= _DEPTH:
+        if not is_staged(leaves) or self._within_rules.value >= _DEPTH:
             return function(*dynamic)
         name = name_of(self.function)
         if self._rule is None:
@@ -172,7 +168,7 @@ class custom_jvp(_Custom):  # noqa: N801 - a decorator, named as JAX's
             ]
 
         tangents = tree.map(lambda x: _unknown(leaf_type(x)), dynamic)
-        with self._tracing_rule():
+        with self._within_rules:
             rule = trace_function(derivative, (dynamic, tangents), {})
         own = len(leaves)
         extra, (in_body, in_rule) = closed_over([(body, own), (rule, 2 * own)])
@@ -224,7 +220,7 @@ class custom_vjp(_Custom):  # noqa: N801 - a decorator, named as JAX's
         dynamic = self._dynamic(arguments)
         function = self._with_static(self.function, arguments)
         leaves = tree.leaves(dynamic)
-        if not is_staged(leaves) or self._within_rules() >= _DEPTH:
+        if not is_staged(leaves) or self._within_rules.value >= _DEPTH:
             return function(*dynamic)
         name = name_of(self.function)
         if self._rules is None:
@@ -248,7 +244,7 @@ class custom_vjp(_Custom):  # noqa: N801 - a decorator, named as JAX's
             what = f"the value of {name}'s forward rule"
             return [*_fitted(what, value, body, types), *saved]
 
-        with self._tracing_rule():
+        with self._within_rules:
             ahead = trace_function(forward, dynamic, {})
         residuals = tree.unflatten(
             residual_tree[0],
@@ -260,7 +256,7 @@ class custom_vjp(_Custom):  # noqa: N801 - a decorator, named as JAX's
             return _cotangents(name, given, dynamic)
 
         cotangents = tree.unflatten(body.out_tree, [_unknown(t) for t in types])
-        with self._tracing_rule():
+        with self._within_rules:
             back = trace_function(backward, (residuals, cotangents), {})
         own, saved = len(leaves), len(ahead.program.outputs) - len(types)
         extra, (in_body, in_ahead, in_back) = closed_over(

@@ -283,6 +283,10 @@ class Tracer:
             user_location(),
         )
 
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tracer:
+        """The array API's move to a device: a traced value is where it will be."""
+        return self
+
     def item(self, *index: int) -> Any:
         """The Python scalar at ``index``; needs a value."""
         return self.concrete("item()", _SCALAR_REMEDY).item(*index)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from numpy import e, inf, nan, newaxis, pi
+from numpy import __array_namespace_info__, e, inf, nan, newaxis, pi
 
 from arrayfn.numpy import dispatch
 from arrayfn.numpy.arithmetic import (
@@ -83,7 +83,6 @@ from arrayfn.numpy.comparison import (
     logical_not,
     logical_or,
     logical_xor,
-    nonzero,
     not_equal,
     right_shift,
     select,
@@ -119,6 +118,17 @@ from arrayfn.numpy.cumulative import (
     cumsum,
     cumulative_prod,
     cumulative_sum,
+)
+from arrayfn.numpy.data_dependent import (
+    argwhere,
+    flatnonzero,
+    from_dlpack,
+    nonzero,
+    searchsorted,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
 )
 from arrayfn.numpy.data_types import (
     bfloat16,
@@ -285,6 +295,7 @@ from arrayfn.numpy.updates import (
 __array_api_version__ = "2024.12"
 
 __all__ = [
+    "__array_namespace_info__",
     "abs",
     "absolute",
     "acos",
@@ -307,6 +318,7 @@ __all__ = [
     "arctanh",
     "argmax",
     "argmin",
+    "argwhere",
     "around",
     "array",
     "array_equal",
@@ -385,6 +397,7 @@ __all__ = [
     "fabs",
     "finfo",
     "fix",
+    "flatnonzero",
     "flip",
     "fliplr",
     "flipud",
@@ -397,6 +410,7 @@ __all__ = [
     "fmax",
     "fmin",
     "fmod",
+    "from_dlpack",
     "full",
     "full_like",
     "getitem",
@@ -491,6 +505,7 @@ __all__ = [
     "rollaxis",
     "rot90",
     "round",
+    "searchsorted",
     "select",
     "shape",
     "sign",
@@ -525,6 +540,10 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unstack",
     "var",
     "vdot",

@@ -185,9 +185,14 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     return broadcast(name, converted, types)
 
 
+def whole(value: Any) -> int:
+    """A whole number, of Python or NumPy, as Python's."""
+    return value.__index__()
+
+
 def normalize_axis(name: str, axis: Any, ndim: int) -> int:
     """``axis`` counted from the front; ShapeError if there is no such axis."""
-    position = axis.__index__()
+    position = whole(axis)
     if not -ndim <= position < ndim:
         raise ShapeError(
             f"{name}: axis {position} is out of bounds for an array with {ndim} axes",
@@ -226,7 +231,7 @@ def as_shape(name: str, shape: Any) -> Shape:
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)
     if isinstance(shape, np.ndarray) and shape.ndim == 1:
         entries = shape.tolist()
-    extents = tuple(entry.__index__() for entry in entries)
+    extents = tuple(whole(entry) for entry in entries)
     if any(extent < 0 for extent in extents):
         raise ShapeError(
             f"{name}: negative extents are not allowed in shape {extents}",

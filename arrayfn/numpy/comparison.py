@@ -203,25 +203,22 @@ def where(
 ) -> Array | tuple[Array, ...]:
     """x where ``condition`` is true (not 0), else y; all three broadcast.
 
-    With the condition alone, ``nonzero(condition)``, which needs its value.
+    With the condition alone, the indices where it is true, which need its value.
     """
     if x is None and y is None:
-        return nonzero(condition)
+        known = condition
+        if isinstance(condition, Tracer):
+            known = condition.concrete(
+                "where(condition), whose result's shape depends on it,",
+                "Write where(condition, x, y) to keep the shape",
+            )
+        return tuple(np.nonzero(known))
     if x is None or y is None:
         raise ArgumentError("where takes both x and y, or neither", user_location())
     (x, y), types, _ = ops.promoted("where", (x, y))
     which = _truth(condition, "where")
     types = [ops.type_of_operand("where", which), *types]
     return apply(e.select, *ops.broadcast("where", (which, x, y), types))
-
-
-def nonzero(x: ArrayLike, /) -> tuple[Array, ...]:
-    """The indices where x is not 0: an int64 array for each axis.
-
-    Needs the value of x, for the shapes of the results depend on it.
-    """
-    value = x.concrete("nonzero()") if isinstance(x, Tracer) else x
-    return tuple(np.nonzero(value))
 
 
 def select(

@@ -129,7 +129,7 @@ def tensordot(x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2) -> A
     if isinstance(axes, (tuple, list)):
         left, right = (a if isinstance(a, (tuple, list)) else (a,) for a in axes)
     else:
-        count = int(axes)
+        count = ops.whole(axes)
         left, right = range(first.ndim - count, first.ndim), range(count)
     if len(left) != len(right):
         raise ShapeError(

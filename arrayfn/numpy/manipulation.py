@@ -47,7 +47,7 @@ def reshape(
 
 def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)
-    extents = [entry.__index__() for entry in entries]
+    extents = [ops.whole(entry) for entry in entries]
     if extents.count(-1) == 1:
         known = math.prod(extent for extent in extents if extent != -1)
         if known and size % known == 0:
@@ -293,8 +293,9 @@ def array_split(
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
         cuts = [slice(0, cut).indices(extent)[1] for cut in indices_or_sections]
     else:
-        each, extra = divmod(extent, int(indices_or_sections))
-        sizes = [each + (k < extra) for k in range(int(indices_or_sections))]
+        count = ops.whole(indices_or_sections)
+        each, extra = divmod(extent, count)
+        sizes = [each + (k < extra) for k in range(count)]
         cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
     bounds = [0, *cuts, extent]
     return [

@@ -67,7 +67,7 @@ def roll(x: ArrayLike, /, shift: int | Sequence[int], axis: Axis = None) -> Arra
     for by, along in zip(shifts, axes, strict=True):
         place = ops.normalize_axis("roll", along, len(shape))
         extent = shape[place]
-        cut = -int(by) % extent if extent else 0
+        cut = -ops.whole(by) % extent if extent else 0
         if cut:
             parts = (cut, extent), (0, cut)
             value = concatenate([slice_along(value, *p, place) for p in parts], place)
@@ -100,7 +100,7 @@ def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Array:
     shape = list(ops.type_of_operand("tile", x).shape)
     ndim = max(len(shape), len(counts))
     shape = [1] * (ndim - len(shape)) + shape
-    counts = [1] * (ndim - len(counts)) + [int(c) for c in counts]
+    counts = [1] * (ndim - len(counts)) + [ops.whole(c) for c in counts]
     paired = [extent for pair in zip(counts, shape, strict=True) for extent in pair]
     spaced = [extent for n in shape for extent in (1, n)]
     final = tuple(c * n for c, n in zip(counts, shape, strict=True))

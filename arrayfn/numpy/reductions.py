@@ -7,6 +7,7 @@ axes with extent 1. Halves are summed in float32; integer sums are int64 or uint
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -301,7 +302,7 @@ def nanmin(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def _nan_if_all_are(
-    extremum: type[max],
+    extremum: Callable[..., Array],
     name: str,
     x: ArrayLike,
     axis: Axis,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn.errors import ArgumentError, ShapeError
+from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
 from arrayfn.functions import trace_function
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
@@ -154,6 +154,17 @@ FORMULAS = [
     ("xp.einsum('i,j', x, x)", V),
     ("xp.einsum(x, [0, 1], x, [2, 1], [0, 2])", M),
     ("xp.einsum('ij->ji', x)", N),
+    ("xp.searchsorted(x[0] * 0 + np.arange(6.0), x)", V),
+    ("xp.searchsorted(np.array([0, 1, 1, 2, np.nan]), x, side='right')", V),
+    (
+        "xp.searchsorted(x, np.array([[1.0, 2, np.nan]]))",
+        np.array([0, 1, 1, 2, np.nan]),
+    ),
+    (
+        "xp.searchsorted(x, 3, sorter=np.array([1, 3, 4, 2, 0]))",
+        np.array([9, 1, 4, 2, 3]),
+    ),
+    ("xp.searchsorted(x, 1.0)", np.zeros(0)),
 ]
 
 
@@ -269,3 +280,32 @@ def test_what_is_no_array_is_refused_by_name(function):
 def test_integers_to_a_negative_power_are_refused():
     with pytest.raises(ArgumentError, match="integers to negative integer powers"):
         anp.power(np.arange(3), -1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "argwhere",
+        "flatnonzero",
+        "nonzero",
+        "unique_all",
+        "unique_counts",
+        "unique_inverse",
+        "unique_values",
+    ],
+)
+def test_functions_of_values(name):
+    ours, theirs = getattr(anp, name)(N), getattr(np, name)(N)
+    many = isinstance(theirs, tuple)
+    for result, expected in zip(
+        ours if many else [ours], theirs if many else [theirs], strict=True
+    ):
+        np.testing.assert_array_equal(result, expected)
+    with pytest.raises(AbstractValueError, match=rf"{name}\(\), whose result's shape"):
+        trace_function(getattr(anp, name), (N,), {}, abstract=True)
+
+
+def test_from_dlpack_copies():
+    result = anp.from_dlpack(V)
+    np.testing.assert_array_equal(result, V)
+    assert not np.shares_memory(result, V)
