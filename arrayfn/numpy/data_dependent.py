@@ -18,7 +18,6 @@ from arrayfn.numpy.comparison import isnan, less, less_equal, where
 from arrayfn.numpy.indexing import take
 from arrayfn.tracing import Tracer
 
-
 _REMEDY = "Call it outside jit, or write where(condition, x, y) to keep the shape"
 
 
