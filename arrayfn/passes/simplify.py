@@ -1,7 +1,7 @@
 """Algebra: neutral operands, views of views, literals, small powers.
 
-Results keep their bits, but for two cases: a sum over axes of extent 1 keeps the sign
-of a zero, and small powers are products, which may differ from pow in the last place.
+Results keep their bits, but that small powers are products, which may differ from pow
+in the last place.
 Each rule takes an equation with its operands renamed, and gives the atom that replaces
 its output, or None. Rules see the equations that define their operands.
 """
@@ -315,16 +315,25 @@ def _reduce(
     (x,) = xs
     axes = params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]
-    if not units or not isinstance(x, Var):
-        return _same(x, eq) if not axes else None
     row = eq.primitive
     assert isinstance(row, Primitive)
+    if not isinstance(x, Var):
+        return None
+    if not units:
+        return _sum_of_one(row, x) if not axes else None
     shape = tuple(n for axis, n in enumerate(x.type.shape) if axis not in units)
     flat = views.reshape(x, shape=shape)
     left = tuple(
         axis - sum(u < axis for u in units) for axis in axes if axis not in units
     )
-    return row(flat, axes=left) if left else _same(flat, eq)
+    return row(flat, axes=left) if left else _sum_of_one(row, flat)
+
+
+def _sum_of_one(row: Primitive, x: Atom) -> Atom:
+    """``x`` reduced over nothing: a sum begins with 0, which makes 0 of -0."""
+    if row.name == "reduce_sum" and x.type.dtype in dtypes.INEXACT:
+        return elementwise.add(x, 0)
+    return x
 
 
 RULES: dict[str, Rule] = {
