@@ -261,3 +261,19 @@ def test_ten_thousand_equations_trace_in_a_second():
     traced = program(f, X)
     assert len(traced.equations) == 10_000
     assert time.process_time() - begin < 1.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda n, x: n * 0.5 * x,
+        lambda n, x: n / 2 * x,
+        lambda n, x: n / n + x,
+        lambda n, x: (n + True) ** 0.5 - x,
+        lambda n, x: x**n,
+        lambda n, x: anp.exp(n) * x,
+    ],
+)
+def test_what_is_made_of_python_numbers_alone_stays_weak(function):
+    traced = program(function, 3, X.astype(np.float32))
+    assert [str(t) for t in traced.output_types] == ["f32[2,3]"]

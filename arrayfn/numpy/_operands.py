@@ -59,12 +59,17 @@ def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
     return Literal(plain.value, dtype, weak) if weak else plain
 
 
-def convert(x: ArrayLike, dtype: DType) -> ArrayLike:
-    """``x`` as ``dtype``; itself, if it is so already. Scalars become Literals."""
+def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
+    """``x`` as ``dtype``; itself, if it is so already. Scalars become Literals.
+
+    ``weak``: it came from Python numbers, and still gives way in promotion.
+    """
     if is_number(x):
-        return scalar(number_in(x), dtype)
+        return scalar(number_in(x), dtype, weak)
     if x.dtype == dtype:
         return x
+    if weak:
+        return apply(conversion.convert_element_type, x, dtype=dtype, weak=True)
     return apply(conversion.convert_element_type, x, dtype=dtype)
 
 
@@ -81,7 +86,7 @@ def promoted(
     if dtype is None:
         dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
     converted = [
-        scalar(number_in(x), dtype, weak) if is_number(x) else convert(x, dtype)
+        scalar(number_in(x), dtype, weak) if is_number(x) else convert(x, dtype, weak)
         for x in operands
     ]
     return converted, types, dtype
@@ -180,8 +185,8 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     """``operands`` promoted to a floating-point dtype and broadcast."""
     converted, types, dtype = promoted(name, operands)
     if dtype not in dtypes.INEXACT:
-        wide, _ = dtypes.promote((floating_dtype(t.dtype), t.weak) for t in types)
-        converted = [convert(x, wide) for x in converted]
+        wide, weak = dtypes.promote((floating_dtype(t.dtype), t.weak) for t in types)
+        converted = [convert(x, wide, weak) for x in converted]
     return broadcast(name, converted, types)
 
 

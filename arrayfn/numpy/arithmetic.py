@@ -34,9 +34,10 @@ def multiply(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x / y, elementwise; integers are divided as float64."""
-    dtype = ops.common_dtype("divide", (x, y))
+    types = [ops.type_of_operand("divide", a) for a in (x, y)]
+    dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
     if dtype not in dtypes.INEXACT:
-        return ops.elementwise(e.div, "divide", x, y, dtype=dtypes.float64)
+        x, y = (ops.convert(a, dtypes.float64, weak) for a in (x, y))
     return ops.elementwise(e.div, "divide", x, y)
 
 
@@ -73,7 +74,8 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     ArgumentError for integers to a negative Python integer.
     """
     if dtypes.is_python_scalar(y) and not isinstance(y, (bool, complex)):
-        dtype = ops.common_dtype("power", (x, y))
+        types = [ops.type_of_operand("power", a) for a in (x, y)]
+        dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
         if dtype in dtypes.INTEGERS and y < 0:
             raise ArgumentError(
                 "power: integers to negative integer powers are not allowed; convert "
@@ -81,7 +83,7 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
                 user_location(),
             )
         if not dtypes.is_python_scalar(x) and dtype != dtypes.bool_:
-            unrolled = _unrolled_power(ops.convert(x, dtype), y)
+            unrolled = _unrolled_power(ops.convert(x, dtype, weak), y)
             if unrolled is not None:
                 return unrolled
     return ops.elementwise(e.pow, "power", x, y, dtype=_number(x, y))

@@ -47,16 +47,16 @@ def convert(x: Atom, dtype: DType) -> Atom:
     return convert_element_type(x, dtype=dtype)
 
 
-def _types(x: ArrayType, *, dtype: DType) -> ArrayType:
+def _types(x: ArrayType, *, dtype: DType, weak: bool = False) -> ArrayType:
     if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX:
         raise DTypeError(
             f"a complex array ({x}) does not convert to "
             f"{dtypes.short_name(dtype)}; take its real part first"
         )
-    return ArrayType(x.shape, dtype)
+    return ArrayType(x.shape, dtype, weak=weak)
 
 
-def _reference(x: Array, *, dtype: DType) -> Array:
+def _reference(x: Array, *, dtype: DType, weak: bool = False) -> Array:
     x = np.asarray(x)
     with np.errstate(all="ignore"):
         if x.dtype in dtypes.FLOATS and dtype in dtypes.INTEGERS:
@@ -81,6 +81,7 @@ def _jvp(
     tangents: Sequence[Atom | None],
     *,
     dtype: DType,
+    weak: bool = False,
 ) -> list[Atom | None]:
     (tangent,) = tangents
     if tangent is None or dtype not in dtypes.INEXACT:
@@ -89,7 +90,11 @@ def _jvp(
 
 
 def _transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, dtype: DType
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    dtype: DType,
+    weak: bool = False,
 ) -> list[Atom | None]:
     (ct,), (x,) = cotangents, inputs
     if ct is None or not isinstance(x, Linear):
@@ -127,7 +132,8 @@ convert_element_type = Primitive(
     batch=_batch,
     samples=_samples,
     doc="By value; floats to integers truncate, to the nearest of the range (NaN to "
-    "0); numbers to bool are compared to 0.",
+    "0); numbers to bool are compared to 0. weak: what came from Python numbers still "
+    "gives way in promotion.",
 )
 
 
