@@ -11,12 +11,13 @@ from arrayfn.lowering import templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import as_gemm
-from arrayfn.lowering.cpu_schedule import CPU, is_split, shape_of
-from arrayfn.lowering.cpu_source import Partial, ScheduledKernel, print_kernel
+from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
+from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, fuse
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_parameters, gemm_tiles
 from arrayfn.lowering.in_place import Storage, write_in_place
 from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
 from arrayfn.lowering.memory import Lifetime, lay_out
 from arrayfn.lowering.plan import (
     Argument,
@@ -60,11 +61,11 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    return _Lowering(run_passes(program, check), donated).run()
+    return Lowering(run_passes(program, check), donated).run()
 
 
 @dataclass
-class _NestStep:
+class NestStep:
     """A step before it is printed; ``partials`` if it is half of a split reduction."""
 
     nest: Nest
@@ -79,7 +80,9 @@ class _NestStep:
         return [o.array for o in self.nest.operands if o.written]
 
 
-class _Lowering:
+class Lowering:
+    """Lowers one Program, as passes left it. Other targets derive from it."""
+
     def __init__(self, program: Program, donated: frozenset[int]) -> None:
         self.program = program
         self.donated = {program.inputs[k] for k in donated}
@@ -87,7 +90,7 @@ class _Lowering:
         self.names = name_vars(program)
         self.kernels: dict[str, Kernel | LibraryKernel] = {}
         self.by_key: dict[str, str] = {}
-        self.steps: list[_NestStep | _Call] = []
+        self.steps: list[NestStep | _Call] = []
         self.calls: list[_Call] = []
         self.storage = Storage()
         self.counts: dict[str, int] = {}
@@ -100,7 +103,7 @@ class _Lowering:
                 self.single(unit.equation)
         self.write_in_place()
         for step in self.steps:
-            if isinstance(step, _NestStep):
+            if isinstance(step, NestStep):
                 self.print(step)
             else:
                 self.calls.append(step)
@@ -121,10 +124,10 @@ class _Lowering:
     def nest(self, nest: Nest) -> None:
         if is_split(nest):
             first, second, partials = split(nest)
-            self.steps.append(_NestStep(first, partials))
-            self.steps.append(_NestStep(second, []))
+            self.steps.append(NestStep(first, partials))
+            self.steps.append(NestStep(second, []))
         else:
-            self.steps.append(_NestStep(nest, []))
+            self.steps.append(NestStep(nest, []))
 
     def write_in_place(self) -> None:
         """Let results take the memory of operands that nothing needs any more."""
@@ -138,7 +141,7 @@ class _Lowering:
         for number, step in enumerate(self.steps):
             taken = [of(var) for var in step.writes if of(var) in touched]
             touched.update(of(var) for var in step.arrays())
-            if not isinstance(step, _NestStep) or taken:
+            if not isinstance(step, NestStep) or taken:
                 # What an earlier step wrote a part of must stay where it is.
                 continue
             dying = {
@@ -165,7 +168,7 @@ class _Lowering:
             None,
         )
 
-    def print(self, step: _NestStep) -> None:
+    def print(self, step: NestStep) -> None:
         stem = "partial" if step.partials else shape_of(step.nest)
         self.scheduled(print_kernel(step.nest, self.fresh(stem), step.partials))
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from arrayfn.ir import ArrayType, Var
 from arrayfn.layout import C
-from arrayfn.lowering.cpu_schedule import CPU
-from arrayfn.lowering.cpu_source import Partial, chunk_size
+from arrayfn.lowering.cpu.schedule import CPU, chunk_size
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -27,6 +26,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
+from arrayfn.lowering.kernel_printer import Partial
 
 
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:

@@ -19,7 +19,7 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.lower import _Lowering, _NestStep
+from arrayfn.lowering.lower import Lowering, NestStep
 from arrayfn.passes.pipeline import run_passes
 
 _STEMS = {
@@ -44,7 +44,7 @@ def lower(
     return replace(lowering.run(), target="cuda")
 
 
-class _CudaLowering(_Lowering):
+class _CudaLowering(Lowering):
     def __init__(
         self, program: Program, donated: frozenset[int], gpu: GpuConfig
     ) -> None:
@@ -52,9 +52,9 @@ class _CudaLowering(_Lowering):
         self.gpu = gpu
 
     def nest(self, nest: Nest) -> None:
-        self.steps += [_NestStep(piece, []) for piece in cut(nest, self.gpu)]
+        self.steps += [NestStep(piece, []) for piece in cut(nest, self.gpu)]
 
-    def print(self, step: _NestStep) -> None:
+    def print(self, step: NestStep) -> None:
         schedule = choose(step.nest, self.gpu)
         name = self.fresh(_STEMS[type(schedule)])
         self.scheduled(print_kernel(step.nest, name, schedule))

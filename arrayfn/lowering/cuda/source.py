@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
-from arrayfn.lowering.cpu_source import WIDTH, ScheduledKernel, _Printer, _wrapped
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -28,6 +27,12 @@ from arrayfn.lowering.cuda.schedule import (
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Count, Load, Nest, Reduce, Statement, Store
+from arrayfn.lowering.kernel_printer import (
+    WIDTH,
+    KernelPrinter,
+    ScheduledKernel,
+    wrapped,
+)
 from arrayfn.lowering.plan import Kernel, Parameter
 
 _TILE = 32
@@ -79,14 +84,11 @@ def print_kernel(
 
 
 @dataclass
-class _CudaPrinter(_Printer):
+class _CudaPrinter(KernelPrinter):
     schedule: Schedule = field(default_factory=lambda: Elementwise(WARP, 1, True))
     device: set[str] = field(default_factory=set)
 
-    def print(self) -> _CudaPrinter:
-        self.kept_axes = [k for k, a in enumerate(self.nest.axes) if not a.reduced]
-        self.reduced_axes = [k for k, a in enumerate(self.nest.axes) if a.reduced]
-        self.find_producers()
+    def body(self) -> None:
         schedule = self.schedule
         if isinstance(schedule, Elementwise):
             self.elementwise_threads(schedule)
@@ -96,8 +98,6 @@ class _CudaPrinter(_Printer):
             self.team_rows(schedule)
         else:
             self.warp_columns(schedule)
-        self.finish()
-        return self
 
     # Text.
 
@@ -701,10 +701,10 @@ class _CudaPrinter(_Printer):
         ):
             if names:
                 before = f"from arrayfn.lowering.{room} import "
-                head += _wrapped(before, ", ".join(sorted(names)), "")
+                head += wrapped(before, ", ".join(sorted(names)), "")
         head += ["", ""]
         arguments = ", ".join(p.name for p in self.parameters)
-        head += _wrapped(f"def {self.name}(", arguments, "):")
+        head += wrapped(f"def {self.name}(", arguments, "):")
         if self.readable:
             head += textwrap.wrap(
                 f'"""{self.signature()}"""',

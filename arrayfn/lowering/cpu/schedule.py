@@ -94,3 +94,8 @@ def grain_of(nest: Nest, elements_per_item: int) -> int:
     """The least number of items worth giving to a thread."""
     item = max(1.0, work_per_element(nest) * elements_per_item)
     return max(1, math.ceil(CPU.chunk_ns / item))
+
+
+def chunk_size(extent: int, per_index: int) -> int:
+    """How many indices of the first reduced axis make a chunk."""
+    return max(1, min(max(1, extent), CPU.chunk // max(1, per_index)))

@@ -1,0 +1,1 @@
+"""Lowering for CPUs: the dispatch strategy and the codegen target."""

@@ -1,0 +1,188 @@
+"""Kernels whose innermost axis is kept: an item is a block of columns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from arrayfn import dtypes
+from arrayfn.lowering.cpu.elementwise import BlockPrinter
+from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
+from arrayfn.lowering.cpu.stages import StagedPrinter
+from arrayfn.lowering.kernel_ir import Compute, Count, Load, Reduce, Value, uses
+from arrayfn.lowering.kernel_printer import KernelPrinter, Partial, ScratchRow
+
+
+@dataclass
+class PartialColumnsPrinter(StagedPrinter):
+    """An item is a chunk of rows of a block of columns."""
+
+    def body(self) -> None:
+        """An item is a chunk of rows of a block of columns."""
+        outer, reduced, inner = _column_axes(self)
+        first, more = reduced[0], reduced[1:]
+        rows = self.nest.axes[first].extent
+        width = self.nest.axes[inner].extent
+        per_row = math.prod(self.nest.axes[k].extent for k in more)
+        block = min(CPU.column_block, max(1, width))
+        size = chunk_size(rows, per_row * block)
+        self.plan_stages()
+        chunks, blocks = -(-rows // size), -(-width // CPU.column_block)
+        self.items = (
+            math.prod(self.nest.axes[k].extent for k in outer) * chunks * blocks
+        )
+        self.grain = grain_of(self.nest, size * per_row * block)
+        n, chunk = self.extent(inner), self.integer("chunk", size)
+        name = self.integer("block", CPU.column_block)
+        least = self.use("min_i64")
+        self.open("for item in range(begin, end):")
+        self.line(f"blocks = ({n} + {name} - 1) // {name}")
+        self.line(f"chunks = ({self.extent(first)} + {chunk} - 1) // {chunk}")
+        self.line(f"start = item % blocks * {name}")
+        self.line(f"stop = {least}(start + {name}, {n})")
+        self.line("part = item // blocks")
+        self.line(f"first = part % chunks * {chunk}")
+        self.line(f"last = {least}(first + {chunk}, {self.extent(first)})")
+        variables = self.decompose("part // chunks", outer)
+        column = f"i{inner}"
+        self.open(f"for {column} in range(start, stop):")
+        for k, partial in enumerate(self.partials):
+            identity = self.constant(partial.reduce.identity)
+            place = f"{self.partial_name(k)}[part * {n} + {column}]"
+            self.line(f"{place} = {self.narrow_partial(partial, identity)}")
+        self.close()
+        self.open(f"for i{first} in range(first, last):")
+        variables[first] = f"i{first}"
+        for axis in more:
+            self.open(f"for i{axis} in range({self.extent(axis)}):")
+            variables[axis] = f"i{axis}"
+        self.open(f"for {column} in range(start, stop):")
+        variables[inner] = column
+        for s in self.outer_statements(0):
+            if isinstance(s, (Load, Compute, Count)):
+                self.emit(s, variables)
+        for s in self.stage_bodies[0]:
+            if isinstance(s, Reduce):
+                k = [p.reduce for p in self.partials].index(s)
+                place = f"{self.partial_name(k)}[part * {n} + {column}]"
+                have = self.widen_partial(self.partials[k], place)
+                total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
+                self.line(
+                    f"{place} = {self.narrow_partial(self.partials[k], total)}",
+                    s.source,
+                )
+            else:
+                self.emit(s, variables)
+        for _ in reduced:
+            self.close()
+        self.close()
+        self.close()
+
+    def narrow_partial(self, partial: Partial, text: str) -> str:
+        is_bool = partial.reduce.result.dtype == dtypes.bool_
+        return self.narrow(dtypes.bool_, text) if is_bool else text
+
+    def widen_partial(self, partial: Partial, text: str) -> str:
+        is_bool = partial.reduce.result.dtype == dtypes.bool_
+        return self.widen(dtypes.bool_, text) if is_bool else text
+
+
+@dataclass
+class ColumnsPrinter(StagedPrinter, BlockPrinter):
+    """In one or several stages, each over the whole height of a block of columns."""
+
+    def body(self) -> None:
+        outer, reduced, inner = _column_axes(self)
+        width = self.nest.axes[inner].extent
+        height = math.prod(self.nest.axes[k].extent for k in reduced)
+        # Values kept of a column block would be as large as the block: compute again.
+        self.plan_stages(keep=False)
+        variables = self.open_blocks(outer, inner, CPU.column_block)
+        self.grain = grain_of(self.nest, min(width, CPU.column_block) * height)
+        column = f"i{inner}"
+        for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
+            if self.outer_statements(stage):
+                self.open(f"for {column} in range(start, stop):")
+                self.column_outer(stage, {**variables, inner: column}, column)
+                self.close()
+            if stage >= self.nest.stages or not self.stage_bodies[stage]:
+                continue
+            self.column_stage(stage, variables, reduced, inner)
+        self.close()
+
+    def column_row(self, value: Value) -> str:
+        """The scratch row that holds an outer value for each column of the block."""
+        name = f"{self.name_of(value)}_columns"
+        if all(row.name != name for row in self.scratch):
+            self.scratch.append(ScratchRow(name, value.dtype, CPU.column_block))
+        return name
+
+    def column_value(self, value: Value, column: str) -> str:
+        text = f"{self.column_row(value)}[{column} - start]"
+        return self.widen(dtypes.bool_, text) if value.dtype == dtypes.bool_ else text
+
+    def column_set(self, value: Value, column: str, text: str) -> None:
+        if value.dtype == dtypes.bool_:
+            text = self.narrow(dtypes.bool_, text)
+        self.line(f"{self.column_row(value)}[{column} - start] = {text}")
+
+    def column_outer(self, stage: int, variables: dict[int, str], column: str) -> None:
+        local: set[str] = set()
+        for s in self.outer_statements(stage):
+            for value in uses(s):
+                self.fetch(value, local, variables, column)
+            self.emit(s, variables)
+            if isinstance(s, (Load, Compute, Count)):
+                local.add(s.result.name)
+                if isinstance(s, Compute):
+                    self.column_set(s.result, column, self.name_of(s.result))
+
+    def fetch(
+        self, value: Value, local: set[str], variables: dict[int, str], column: str
+    ) -> None:
+        """Bring an outer value of an earlier stage into a local name."""
+        if value.name in local:
+            return
+        s = self.producers[value.name]
+        if isinstance(s, Reduce) or (isinstance(s, Compute) and s.level == "outer"):
+            self.line(f"{self.name_of(value)} = {self.column_value(value, column)}")
+        elif isinstance(s, (Load, Count)) and s.level == "outer":
+            self.emit(s, variables)
+        else:
+            return
+        local.add(value.name)
+
+    def column_stage(
+        self, stage: int, variables: dict[int, str], reduced: list[int], inner: int
+    ) -> None:
+        column = f"i{inner}"
+        reduces = self.reduces(stage)
+        if reduces:
+            self.open(f"for {column} in range(start, stop):")
+            for s in reduces:
+                self.column_set(s.result, column, self.constant(s.identity))
+            self.close()
+        within = dict(variables)
+        for axis in reduced:
+            self.open(f"for i{axis} in range({self.extent(axis)}):")
+            within[axis] = f"i{axis}"
+        self.open(f"for {column} in range(start, stop):")
+        within[inner] = column
+        local: set[str] = set()
+        for s in self.stage_bodies[stage]:
+            for value in uses(s):
+                self.fetch(value, local, within, column)
+            if isinstance(s, Reduce):
+                have = self.column_value(s.result, column)
+                total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
+                self.column_set(s.result, column, total)
+            else:
+                self.emit(s, within)
+        for _ in range(len(reduced) + 1):
+            self.close()
+
+
+def _column_axes(printer: KernelPrinter) -> tuple[list[int], list[int], int]:
+    """The kept axes outside, the reduced axes, and the innermost axis."""
+    inner = len(printer.nest.axes) - 1
+    return [k for k in printer.kept_axes if k != inner], printer.reduced_axes, inner

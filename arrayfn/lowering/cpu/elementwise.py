@@ -1,0 +1,114 @@
+"""Elementwise kernels: blocks of the innermost axis, or tiles of two axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arrayfn.lowering.cpu.schedule import CPU, crossing_axis, grain_of
+from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
+
+
+@dataclass
+class BlockPrinter(KernelPrinter):
+    """Kernels whose items are blocks of the innermost axis."""
+
+    def open_blocks(
+        self, outer: Sequence[int], inner: int, size: int, rows: int = 1
+    ) -> dict[int, str]:
+        """Items are blocks of axis ``inner`` for each index of the ``outer`` axes.
+
+        With ``rows`` the last outer axis is cut too: an item has that many indices of
+        it, from ``first`` to ``last``.
+        """
+        extents = [self.nest.axes[k].extent for k in outer]
+        if rows > 1:
+            extents[-1] = -(-extents[-1] // rows)
+        extent = self.nest.axes[inner].extent
+        self.items = math.prod(extents) * -(-extent // size)
+        self.grain = grain_of(self.nest, min(size, max(1, extent)) * rows)
+        self.open("for item in range(begin, end):")
+        n = self.extent(inner)
+        name = self.integer("block", size)
+        self.line(f"blocks = (n{inner} + {name} - 1) // {name}")
+        self.line(f"start = item % blocks * {name}")
+        self.line(f"stop = {self.use('min_i64')}(start + {name}, {n})")
+        if rows == 1:
+            return self.decompose("item // blocks", outer)
+        last = self.extent(outer[-1])
+        self.line("tile = item // blocks")
+        self.line(f"tiles = ({last} + {name} - 1) // {name}")
+        self.line(f"first = tile % tiles * {name}")
+        self.line(f"last = {self.use('min_i64')}(first + {name}, {last})")
+        return self.decompose("tile // tiles", outer[:-1])
+
+
+@dataclass
+class ElementwisePrinter(BlockPrinter):
+    """No axis is reduced."""
+
+    def body(self) -> None:
+        axes = self.nest.axes
+        body = self.nest.statements
+        if len(axes) <= 1:
+            self.items = axes[0].extent if axes else 1
+            self.grain = grain_of(self.nest, 1)
+            self.open("for i0 in range(begin, end):")
+            for s in body:
+                self.emit(s, {0: "i0"} if axes else {})
+            self.close()
+            return
+        inner = len(axes) - 1
+        crossing = crossing_axis(self.nest)
+        if crossing is not None:
+            self.tiles(crossing, inner)
+            return
+        variables = self.open_blocks(list(range(inner)), inner, CPU.block)
+        self.hoist_offsets(variables)
+        self.open(f"for i{inner} in range(start, stop):")
+        variables[inner] = f"i{inner}"
+        for s in body:
+            self.emit(s, variables)
+        self.close()
+        self.close()
+
+    def tiles(self, crossing: int, inner: int) -> None:
+        """Items are square tiles of two axes for each index of the others.
+
+        An operand that is contiguous along the crossing axis is first brought, line by
+        line, into a tile of scratch memory that lies as the loops run.
+        """
+        outer = [k for k in range(inner) if k != crossing]
+        variables = self.open_blocks([*outer, crossing], inner, CPU.tile, CPU.tile)
+        self.hoist_offsets({k: variables[k] for k in outer})
+        across = {crossing: f"i{crossing}", inner: f"i{inner}"}
+        place = f"(i{crossing} - first) * block + i{inner} - start"
+        bounds = {crossing: "first, last", inner: "start, stop"}
+        for operand in self.turned(crossing, inner):
+            tile = f"{self.pointer(operand)}_tile"
+            dtype = self.nest.operands[operand].dtype
+            self.scratch.append(ScratchRow(tile, dtype, CPU.tile * CPU.tile))
+            source = self.element_at(operand, {**variables, **across})
+            for axis in (inner, crossing):
+                self.open(f"for i{axis} in range({bounds[axis]}):")
+            self.line(f"{tile}[{place}] = {source}")
+            self.close()
+            self.close()
+            self.staged[operand] = f"{tile}[{place}]"
+        for axis in (crossing, inner):
+            self.open(f"for i{axis} in range({bounds[axis]}):")
+        for s in self.nest.statements:
+            self.emit(s, {**variables, **across})
+        for _ in range(3):
+            self.close()
+
+    def turned(self, crossing: int, inner: int) -> list[int]:
+        """The operands read that are contiguous along ``crossing``."""
+        return [
+            k
+            for k, operand in enumerate(self.nest.operands)
+            if not operand.written
+            and abs(operand.strides[crossing]) == 1
+            and abs(operand.strides[inner]) > 1
+        ]

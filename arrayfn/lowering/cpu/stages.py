@@ -1,0 +1,144 @@
+"""What each pass over the reduced axes computes, and takes from earlier ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arrayfn import dtypes
+from arrayfn.dtypes import compute_dtype
+from arrayfn.lowering.cpu.schedule import CPU
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Count,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    uses,
+)
+from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
+
+
+@dataclass
+class StagedPrinter(KernelPrinter):
+    """Kernels with reductions: their element-level values may be kept between stages.
+
+    ``home`` is the first stage that computes a value; ``kept`` says where a dear value
+    stays for later stages: a row of scratch, or ``@k``, operand k where it is stored.
+    """
+
+    kept: dict[str, str] = field(default_factory=dict)
+    home: dict[str, int] = field(default_factory=dict)
+    stage_bodies: list[list[Statement]] = field(default_factory=list)
+
+    def plan_stages(self, keep: bool = True) -> None:
+        """Decide which element values are kept between stages, which computed again."""
+        nest = self.nest
+        for stage in range(nest.stages):
+            needed: set[str] = set()
+            pending = [
+                value.name
+                for s in nest.statements
+                if s.stage == stage and (isinstance(s, Reduce) or _is_element_store(s))
+                for value in uses(s)
+            ]
+            while pending:
+                name = pending.pop()
+                s = self.producers[name]
+                if name in needed or not _is_element(s):
+                    continue
+                needed.add(name)
+                home = self.home.setdefault(name, stage)
+                if isinstance(s, Compute):
+                    dear = self.recompute_cost(name) > CPU.keep_cost
+                    if keep and home < stage and dear:
+                        self.kept.setdefault(name, "")
+                        continue
+                pending += [value.name for value in uses(s)]
+            body = [
+                s
+                for s in nest.statements
+                if (isinstance(s, (Load, Compute, Count)) and s.result.name in needed)
+                or (isinstance(s, Reduce) and s.stage == stage)
+                or (_is_element_store(s) and s.stage == stage)
+            ]
+            self.stage_bodies.append(body)
+
+    def recompute_cost(self, name: str) -> int:
+        seen: set[str] = set()
+        pending, total = [name], 0
+        while pending:
+            current = pending.pop()
+            s = self.producers[current]
+            if current in seen or not isinstance(s, Compute) or s.level != "element":
+                continue
+            seen.add(current)
+            if current != name and current in self.kept:
+                continue
+            total += s.cost
+            pending += [a.name for a in s.arguments if isinstance(a, Value)]
+        return total
+
+    def keep_rows(self, elements: int) -> None:
+        """Give each kept value a row of scratch, unless it can be read back."""
+        for name in self.kept:
+            s = self.producers[name]
+            assert isinstance(s, Compute)
+            stored = next(
+                (
+                    t.operand
+                    for t in self.nest.statements
+                    if isinstance(t, Store)
+                    and isinstance(t.value, Value)
+                    and t.value.name == name
+                    and self.nest.operands[t.operand].dtype
+                    == compute_dtype(s.result.dtype)
+                    and s.result.dtype != dtypes.bool_
+                ),
+                None,
+            )
+            if stored is not None:
+                self.kept[name] = f"@{stored}"
+            else:
+                row = f"{self.name_of(s.result)}_row"
+                self.kept[name] = row
+                self.scratch.append(ScratchRow(row, s.result.dtype, elements))
+
+    def stage_loop_body(
+        self, stage: int, variables: dict[int, str], row_index: str
+    ) -> None:
+        """The statements of ``stage`` inside its innermost loop."""
+        for s in self.stage_bodies[stage]:
+            if isinstance(s, Reduce):
+                self.accumulate(s)
+                continue
+            if isinstance(s, Compute) and s.result.name in self.kept:
+                place = self.kept[s.result.name]
+                is_row = not place.startswith("@")
+                text = (
+                    f"{place}[{row_index}]"
+                    if is_row
+                    else self.element_at(int(place[1:]), variables)
+                )
+                narrow = s.result.dtype == dtypes.bool_
+                if self.home[s.result.name] < stage:
+                    name = self.name_of(s.result)
+                    value = self.widen(s.result.dtype, text) if narrow else text
+                    self.line(f"{name} = {value}")
+                    continue
+                self.compute(s)
+                if is_row:
+                    name = self.name_of(s.result)
+                    value = self.narrow(s.result.dtype, name) if narrow else name
+                    self.line(f"{text} = {value}")
+                continue
+            self.emit(s, variables)
+
+
+def _is_element(s: Statement) -> bool:
+    return not isinstance(s, Reduce) and s.level == "element"
+
+
+def _is_element_store(s: Statement) -> bool:
+    return isinstance(s, Store) and s.level == "element"

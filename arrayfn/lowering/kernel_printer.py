@@ -1,0 +1,527 @@
+"""What the printers of kernels share: names, places, statements, the function's frame.
+
+A kernel is one function, printed twice: to be read, with the Program's names and its
+source lines; and neutral, as the key by which equal kernels are compiled once. Targets
+add the loops: what becomes of the axes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.errors import SourceLocation
+from arrayfn.ir import Var
+from arrayfn.lowering.kernel_ir import (
+    Argument,
+    ArrayOperand,
+    Compute,
+    Constant,
+    Count,
+    Load,
+    Nest,
+    Reduce,
+    Scalar,
+    Statement,
+    Step,
+    Store,
+    Value,
+)
+from arrayfn.lowering.plan import Kernel, Parameter
+
+WIDTH = 88
+PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
+INFIX = {"add": "+", "sub": "-", "mul": "*"}
+_ALIGNMENT = 64
+_OWN_NAMES: Final = re.compile(
+    r"[inc]\d+|(row|part)\d*|item|start|stop|first|last|rest|block|blocks|chunk|chunks"
+    r"|tile|tiles|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
+)
+"""Names that a kernel gives its own variables, and those of dtypes."""
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An integer argument: its name in the kernel, and its value in this plan."""
+
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class ScratchRow:
+    """Scratch memory of the running thread: a value kept from one stage to the next."""
+
+    name: str
+    dtype: DType
+    elements: int
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The array of partial results that one reduction of a split nest writes."""
+
+    reduce: Reduce
+    array: Var
+
+
+@dataclass(frozen=True)
+class ScheduledKernel:
+    """A printed kernel with what one call of it needs.
+
+    ``arrays`` are the operands behind the pointers, in order; ``partials`` follow
+    them, then ``scratch``, then the ``integers``.
+    """
+
+    kernel: Kernel
+    arrays: tuple[ArrayOperand, ...]
+    partials: tuple[Partial, ...]
+    scratch: tuple[ScratchRow, ...]
+    integers: tuple[Integer, ...]
+    items: int
+    grain: int
+
+    def scratch_offsets(self) -> list[int]:
+        """Byte offsets of the scratch rows in a thread's scratch memory."""
+        offsets, end = [], 0
+        for row in self.scratch:
+            offsets.append(end)
+            size = row.elements * row.dtype.itemsize
+            end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return [*offsets, end]
+
+
+@dataclass
+class KernelPrinter(ABC):
+    """Prints one kernel of ``nest``; ``body`` is a target's and a shape's own."""
+
+    nest: Nest
+    name: str
+    partials: Sequence[Partial] = ()
+    readable: bool = True
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    imports: set[str] = field(default_factory=set)
+    integers: dict[str, Integer] = field(default_factory=dict)
+    scratch: list[ScratchRow] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    offsets: dict[int, str] = field(default_factory=dict)
+    offset_axes: frozenset[int] = frozenset()
+    staged: dict[int, str] = field(default_factory=dict)
+    constants: dict[int, str] = field(default_factory=dict)
+    constant_lines: list[str] = field(default_factory=list)
+    items: int = 1
+    grain: int = 1
+    source: str = ""
+    parameters: tuple[Parameter, ...] = ()
+
+    def __post_init__(self) -> None:
+        axes = list(enumerate(self.nest.axes))
+        self.kept_axes = [k for k, axis in axes if not axis.reduced]
+        self.reduced_axes = [k for k, axis in axes if axis.reduced]
+        self.producers: dict[str, Statement] = {
+            s.result.name: s for s in self.nest.statements if not isinstance(s, Store)
+        }
+
+    def print(self) -> Self:
+        """Fill in ``source``, ``parameters`` and what a call needs."""
+        self.body()
+        self.finish()
+        return self
+
+    @abstractmethod
+    def body(self) -> None:
+        """Print the lines inside the function."""
+
+    # Names and text.
+
+    def line(self, text: str, source: SourceLocation | None = None) -> None:
+        text = "    " * self.depth + text
+        if self.readable and source is not None:
+            text = f"{text:<60}  # {source}"
+        self.lines.append(text)
+
+    def open(self, text: str) -> None:
+        self.line(text)
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+
+    def use(self, name: str) -> str:
+        self.imports.add(name)
+        return name
+
+    def integer(self, name: str, value: int) -> str:
+        self.integers.setdefault(name, Integer(name, value))
+        return name
+
+    def extent(self, axis: int) -> str:
+        return self.integer(f"n{axis}", self.nest.axes[axis].extent)
+
+    def name_of(self, value: Value) -> str:
+        """The scalar's name: the Program's, unless the kernel itself has it."""
+        if not self.readable:
+            return self.values.setdefault(value.name, f"v{len(self.values)}")
+        return f"{value.name}_" if _OWN_NAMES.fullmatch(value.name) else value.name
+
+    def pointer(self, operand: int) -> str:
+        array = self.nest.operands[operand]
+        if not self.readable:
+            return f"p{operand}"
+        return self.pointer_names()[operand] + ("_out" if array.written else "_in")
+
+    def pointer_names(self) -> list[str]:
+        """The Program's name of each operand's array, told apart where it recurs."""
+        names: list[str] = []
+        for operand, statement in self.operand_statements():
+            name = statement.result.name if isinstance(statement, Load) else ""
+            if isinstance(statement, Store) and isinstance(statement.value, Value):
+                name = statement.value.name
+            names.append(name or f"p{operand}")
+        return names
+
+    def operand_statements(self) -> list[tuple[int, Statement]]:
+        found: dict[int, Statement] = {}
+        for statement in self.nest.statements:
+            if isinstance(statement, (Load, Store)):
+                found[statement.operand] = statement
+        return [(k, found[k]) for k in range(len(self.nest.operands))]
+
+    def scalar(self, scalar: Scalar) -> str:
+        if isinstance(scalar, Value):
+            return self.name_of(scalar)
+        if isinstance(scalar, Argument):
+            return self.integer(scalar.name, scalar.value)
+        return self.constant(scalar)
+
+    # Constants.
+
+    def constant(self, constant: Constant) -> str:
+        value = constant.value
+        if constant.dtype == dtypes.bool_:
+            return repr(bool(value))
+        if not _is_plain(constant):
+            return self.passed(constant)
+        name = short_name(constant.dtype)
+        if constant.dtype in dtypes.COMPLEX:
+            value = complex(value)
+            part = short_name(dtypes.real_of(constant.dtype))
+            parts = ", ".join(self.real(part, p) for p in (value.real, value.imag))
+            return f"{self.use(f'complex_{part}')}({parts})"
+        assert not isinstance(value, complex)
+        return self.real(name, value)
+
+    def passed(self, constant: Constant) -> str:
+        """The name of a constant that is an argument, as it may come from an extent."""
+        known = self.constants.get(id(constant))
+        if known is None:
+            known = f"c{len(self.constants)}"
+            self.constants[id(constant)] = known
+            bits, text = self.unpacked(constant, self.integer_name(known))
+            self.integer(self.integer_name(known), bits)
+            comment = f"  # {constant.value!r}" if self.readable else ""
+            self.constant_lines.append(f"    {known} = {text}{comment}")
+        return known
+
+    def integer_name(self, constant: str) -> str:
+        return f"{constant}_bits"
+
+    def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
+        """A constant's bits as an integer argument, and how the kernel reads them."""
+        dtype = constant.dtype
+        array = np.array(constant.value).astype(dtype)
+        if dtype in dtypes.FLOATS:
+            integer = np.dtype(f"i{dtype.itemsize}")
+            bits = int(array.view(integer))
+            narrow = name
+            if integer != dtypes.int64:
+                narrow = f"{self.use(f'convert_i64_{short_name(integer)}')}({name})"
+            cast = self.use(f"bitcast_{short_name(integer)}_{short_name(dtype)}")
+            return bits, f"{cast}({narrow})"
+        bits = int(array.astype(dtypes.int64))
+        if dtype == dtypes.int64:
+            return bits, name
+        return bits, f"{self.use(f'convert_i64_{short_name(dtype)}')}({name})"
+
+    def real(self, name: str, value: float) -> str:
+        """A typed real constant."""
+        if isinstance(value, float) and not math.isfinite(value):
+            kind = "NAN" if math.isnan(value) else "INF" if value > 0 else "NEG_INF"
+            return self.use(f"{name.upper()}_{kind}")
+        return f"{self.use(name)}({value!r})"
+
+    # Indices.
+
+    def stride(self, operand: int, axis: int) -> str:
+        """The text of one stride: a product of extents where it is one."""
+        value = self.nest.operands[operand].strides[axis]
+        if value in (0, 1):
+            return str(value)
+        product, factors = 1, []
+        for inner in range(len(self.nest.axes) - 1, axis, -1):
+            product *= self.nest.axes[inner].extent
+            factors.insert(0, inner)
+            if product == value and self.nest.axes[inner].extent > 1:
+                return " * ".join(self.extent(k) for k in factors)
+        return self.integer(f"{self.pointer(operand)}_s{axis}", value)
+
+    def index(self, operand: int, variables: dict[int, str]) -> str:
+        """The element of ``operand`` at the loop variables.
+
+        The part along the outer axes has a name already, if offsets were hoisted.
+        """
+        terms: list[str] = []
+        if self.offsets.get(operand, "0") != "0":
+            terms.append(self.offsets[operand])
+        for axis in range(len(self.nest.axes)):
+            if axis in self.offset_axes:
+                continue
+            stride = self.stride(operand, axis)
+            variable = variables.get(axis)
+            if stride == "0" or variable is None:
+                continue
+            if stride == "1":
+                terms.append(variable)
+            else:
+                terms.append(f"{variable} * {stride}")
+        return " + ".join(terms) or "0"
+
+    def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
+        """Loop variables of ``axes`` from a flat index over them."""
+        variables: dict[int, str] = {}
+        if not axes:
+            return variables
+        if len(axes) == 1:
+            self.line(f"i{axes[0]} = {text}")
+            return {axes[0]: f"i{axes[0]}"}
+        self.line(f"rest = {text}")
+        for axis in reversed(axes[1:]):
+            n = self.extent(axis)
+            self.line(f"i{axis} = rest % {n}")
+            self.line(f"rest = rest // {n}")
+            variables[axis] = f"i{axis}"
+        self.line(f"i{axes[0]} = rest")
+        variables[axes[0]] = f"i{axes[0]}"
+        return variables
+
+    def hoist_offsets(self, variables: dict[int, str]) -> None:
+        """One line for the offset of each operand along the axes of ``variables``."""
+        seen: dict[str, str] = {}
+        offsets: dict[int, str] = {}
+        for operand in range(len(self.nest.operands)):
+            text = self.index(operand, variables)
+            if text == "0" or text.isidentifier():
+                offsets[operand] = text
+                continue
+            if text not in seen:
+                seen[text] = f"row{len(seen)}" if seen else "row"
+                self.line(f"{seen[text]} = {text}")
+            offsets[operand] = seen[text]
+        self.offsets = offsets
+        self.offset_axes = frozenset(variables)
+
+    # Statements.
+
+    def element_at(self, operand: int, variables: dict[int, str]) -> str:
+        if operand in self.staged:
+            return self.staged[operand]
+        return f"{self.pointer(operand)}[{self.index(operand, variables)}]"
+
+    def place(self, s: Load | Store, variables: dict[int, str]) -> str:
+        """The element that ``s`` loads or stores."""
+        if not s.at:
+            return self.element_at(s.operand, variables)
+        steps = " + ".join(self.step(s.operand, k, step) for k, step in enumerate(s.at))
+        affine = self.index(s.operand, variables)
+        index = steps if affine == "0" else f"{affine} + {steps}"
+        return f"{self.pointer(s.operand)}[{index}]"
+
+    def step(self, operand: int, number: int, step: Step) -> str:
+        if step.stride == 1:
+            return self.name_of(step.index)
+        stride = self.integer(f"{self.pointer(operand)}_step{number}", step.stride)
+        return f"{self.name_of(step.index)} * {stride}"
+
+    def load(self, s: Load, variables: dict[int, str]) -> None:
+        text = self.place(s, variables)
+        dtype = self.nest.operands[s.operand].dtype
+        self.line(f"{self.name_of(s.result)} = {self.widen(dtype, text)}", None)
+
+    def widen(self, dtype: DType, text: str) -> str:
+        if dtype == dtypes.bool_:
+            return f"{self.use('convert_u8_bool')}({text})"
+        if dtype in dtypes.HALVES:
+            return f"{self.use(f'convert_{short_name(dtype)}_f32')}({text})"
+        return text
+
+    def narrow(self, dtype: DType, text: str) -> str:
+        if dtype == dtypes.bool_:
+            return f"{self.use('convert_bool_u8')}({text})"
+        if dtype in dtypes.HALVES:
+            return f"{self.use(f'convert_f32_{short_name(dtype)}')}({text})"
+        return text
+
+    def compute(self, s: Compute) -> None:
+        arguments = [self.scalar(a) for a in s.arguments]
+        self.line(
+            f"{self.name_of(s.result)} = {self.expression(s.function, arguments)}",
+            s.source,
+        )
+
+    def expression(self, function: str, arguments: Sequence[str]) -> str:
+        kind, _, suffix = function.rpartition("_")
+        if kind == "identity":
+            return arguments[0]
+        if kind in INFIX and suffix in ("f32", "f64"):
+            return f"{arguments[0]} {INFIX[kind]} {arguments[1]}"
+        if kind == "square" and suffix in ("f32", "f64"):
+            return f"{arguments[0]} * {arguments[0]}"
+        if kind.startswith("round_"):
+            # To a half and back: the value stays float32 in the kernel.
+            source = kind.removeprefix("round_")
+            down = self.use(f"convert_{source}_{suffix}")
+            up = self.use(f"convert_{suffix}_f32")
+            return f"{up}({down}({arguments[0]}))"
+        if kind in ("threefry2x32_0", "threefry2x32_1"):
+            function = kind
+        return f"{self.use(function)}({', '.join(arguments)})"
+
+    def store(self, s: Store, variables: dict[int, str]) -> None:
+        dtype = self.nest.operands[s.operand].dtype
+        value = self.narrow(dtype, self.scalar(s.value))
+        if s.where is not None:
+            self.open(f"if {self.name_of(s.where)}:")
+        self.line(f"{self.place(s, variables)} = {value}")
+        if s.where is not None:
+            self.close()
+
+    def count(self, s: Count, variables: dict[int, str]) -> None:
+        text = "0" if s.axis is None else variables[s.axis]
+        self.line(f"{self.name_of(s.result)} = {self.use('i64')}({text})", s.source)
+
+    def emit(self, s: Statement, variables: dict[int, str]) -> None:
+        if isinstance(s, Load):
+            self.load(s, variables)
+        elif isinstance(s, Compute):
+            self.compute(s)
+        elif isinstance(s, Count):
+            self.count(s, variables)
+        elif isinstance(s, Store):
+            self.store(s, variables)
+
+    def accumulate(self, s: Reduce) -> None:
+        name = self.name_of(s.result)
+        function = self.use(s.function)
+        self.line(f"{name} = {function}({name}, {self.scalar(s.argument)})", s.source)
+
+    def reduces(self, stage: int) -> list[Reduce]:
+        return [
+            s
+            for s in self.nest.statements
+            if isinstance(s, Reduce) and s.stage == stage
+        ]
+
+    def outer_statements(self, stage: int) -> list[Statement]:
+        return [
+            s
+            for s in self.nest.statements
+            if not isinstance(s, Reduce) and s.level == "outer" and s.stage == stage
+        ]
+
+    def last_outer_stage(self) -> int:
+        return max(
+            (
+                s.stage
+                for s in self.nest.statements
+                if not isinstance(s, Reduce) and s.level == "outer"
+            ),
+            default=0,
+        )
+
+    # The function around it.
+
+    def partial_name(self, k: int) -> str:
+        if not self.readable:
+            return f"q{k}"
+        return f"{self.partials[k].reduce.result.name}_part"
+
+    def finish(self) -> None:
+        pointers = [
+            Parameter(self.pointer(k), short_name(o.dtype) + "*")
+            for k, o in enumerate(self.nest.operands)
+        ]
+        pointers += [
+            Parameter(self.partial_name(k), short_name(p.array.type.dtype) + "*")
+            for k, p in enumerate(self.partials)
+        ]
+        pointers += [
+            Parameter(row.name, short_name(row.dtype) + "*") for row in self.scratch
+        ]
+        integers = [Parameter(i.name, "i64") for i in self.integers.values()]
+        self.parameters = (*pointers, *integers)
+        arguments = ", ".join([p.name for p in self.parameters] + ["begin", "end"])
+        head: list[str] = []
+        if self.readable:
+            head.append(self.title())
+        if self.imports:
+            names = ", ".join(sorted(self.imports))
+            head += wrapped("from arrayfn.lowering.scalars import ", names, "")
+            head += ["", ""]
+        head += wrapped(f"def {self.name}(", arguments, "):")
+        if self.readable:
+            head += textwrap.wrap(
+                f'"""{self.signature()}"""',
+                WIDTH,
+                initial_indent="    ",
+                subsequent_indent="    ",
+            )
+        self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
+
+    def title(self) -> str:
+        names = list(dict.fromkeys(self.nest.primitives))
+        text = f"# {self.name}: {', '.join(names)}"
+        sources = [
+            s.source
+            for s in self.nest.statements
+            if isinstance(s, (Compute, Reduce)) and s.source is not None
+        ]
+        if sources:
+            text += f"        at {sources[-1]}"
+        return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+
+    def signature(self) -> str:
+        kinds: dict[str, list[str]] = {}
+        for p in self.parameters:
+            kinds.setdefault(p.kind, []).append(p.name)
+        parts = [f"{', '.join(names)}: {kind}." for kind, names in kinds.items()]
+        return " ".join([*parts, "Items begin to end."])
+
+
+def _is_plain(constant: Constant) -> bool:
+    """Whether ``constant`` is printed: it is one of those that shapes do not give."""
+    if constant.dtype in dtypes.COMPLEX:
+        return True
+    value = constant.value
+    assert not isinstance(value, complex)
+    return value in PLAIN or not math.isfinite(value)
+
+
+def wrapped(before: str, items: str, after: str) -> list[str]:
+    """``before items after`` in lines of at most WIDTH, the items in parentheses."""
+    if len(before) + len(items) + len(after) <= WIDTH:
+        return [before + items + after]
+    opening, closing = (before, after) if before.endswith("(") else (before + "(", ")")
+    filled = textwrap.wrap(
+        items + ",", WIDTH, initial_indent="    ", subsequent_indent="    "
+    )
+    return [opening, *filled, closing]
