@@ -180,7 +180,7 @@ def plot(trained: Trained, file: Path) -> None:
     right = left.twinx()
     ends = np.linspace(0, len(steps), len(trained.accuracies) + 1)[1:]
     right.plot(ends, trained.accuracies, "C1.-", label="accuracy")
-    right.set(ylim=(0.8, 1.0), ylabel="accuracy")
+    right.set(ylim=(0.8, 1.0), ylabel="held-out accuracy")
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(file, dpi=150)
 
