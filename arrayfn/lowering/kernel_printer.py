@@ -473,6 +473,9 @@ class KernelPrinter(ABC):
         head: list[str] = []
         if self.readable:
             head.append(self.title())
+        else:
+            # Kernels of several dtypes can have one text.
+            head.append("# " + " ".join(p.kind for p in self.parameters))
         if self.imports:
             names = ", ".join(sorted(self.imports))
             head += wrapped("from arrayfn.lowering.scalars import ", names, "")
