@@ -113,6 +113,8 @@ class _Custom:
 class custom_jvp(_Custom):  # noqa: N801 - a decorator, named as JAX's
     """A function differentiated by the rule that ``defjvp`` gives it.
 
+    It is an error to differentiate by values that the function closes over.
+
     The rule takes ``(*static arguments, primals, tangents)``, tuples with an entry for
     each other argument, and gives the pair (value, tangent of the value). Arguments in
     ``nondiff_argnums`` are static: any Python values.
@@ -177,7 +179,7 @@ class custom_jvp(_Custom):  # noqa: N801 - a decorator, named as JAX's
         results = apply(
             calls.custom_jvp,
             *leaves,
-            *extra,
+            *[_guarded(value) for value in extra],
             name=name,
             body=with_inputs(body, (*body.program.inputs[:own], *in_body)),
             jvp_body=with_inputs(
@@ -266,7 +268,7 @@ class custom_vjp(_Custom):  # noqa: N801 - a decorator, named as JAX's
         results = apply(
             calls.custom_vjp,
             *leaves,
-            *extra,
+            *[_guarded(value) for value in extra],
             name=name,
             body=with_inputs(body, (*body.program.inputs[:own], *in_body)),
             forward=with_inputs(
@@ -412,6 +414,13 @@ def _with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
         )
 
 
+def _guarded(value: Any) -> Any:
+    """A value closed over, with an error for derivatives by it: no rule gives them."""
+    if isinstance(value, Tracer) and value.dtype in dtypes.INEXACT:
+        return apply(calls.closed_over, value)
+    return value
+
+
 def _zeros(type: ArrayType) -> Any:
     zero = conversion.literal(0, type.dtype)
     return apply(views.broadcast_in_dim, zero, shape=type.shape, axes=())
@@ -435,18 +444,5 @@ def stop_gradient(x: Any) -> Any:
 
 def _constant(x: Any) -> Any:
     if isinstance(x, Tracer) and x.dtype in dtypes.INEXACT:
-        return _identity(x)
+        return apply(views.stop_gradient, x)
     return x
-
-
-@custom_jvp
-def _identity(x: Any) -> Any:
-    return x
-
-
-@_identity.defjvp
-def _identity_jvp(
-    primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[Any, Any]:
-    (x,) = primals
-    return x, _zeros(leaf_type(x))

@@ -24,12 +24,14 @@ from arrayfn.primitives.base import (
     NOT_LINEAR,
     THROUGH_BODY,
     Array,
+    AxisMap,
     Body,
     JvpWithOutputs,
     Linear,
     Operand,
     Primitive,
     Sample,
+    View,
     not_differentiable,
 )
 
@@ -268,4 +270,31 @@ custom_vjp_linear = Primitive(
     doc="The derivative of a custom_vjp function, before it is transposed.",
 )
 
-ROWS = (operator_call, custom_jvp, custom_vjp, custom_vjp_linear)
+# What a function with a rule closes over: its rule says nothing of derivatives by that.
+
+
+def _closed_over_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[int | None]
+) -> tuple[list[Atom], list[int | None]]:
+    return [closed_over(views.move_axis(inputs[0], dims[0] or 0, 0))], [0]
+
+
+closed_over = Primitive(
+    name="closed_over",
+    family="call",
+    types=lambda x: ArrayType(x.shape, x.dtype, weak=x.weak),
+    reference=lambda x: x,
+    kernel=View(lambda x: tuple(AxisMap(axis) for axis in range(x.ndim))),
+    jvp=not_differentiable(
+        "a function with a derivative rule of its own closes over this value, and the "
+        "rule gives derivatives by arguments only; pass it as an argument"
+    ),
+    transpose=NOT_LINEAR,
+    batch=_closed_over_batch,
+    samples=lambda: [
+        Sample((families.random_array(dtypes.float32, (3, 4), 63, -3.0, 3.0),), {})
+    ],
+    doc="The operand, by which it is an error to differentiate.",
+)
+
+ROWS = (operator_call, custom_jvp, custom_vjp, custom_vjp_linear, closed_over)
