@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from arrayfn import numpy, tree
+from arrayfn import errors, lax, nn, numpy, scipy, tree
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.registry import (
     available_backends,
     backend_info,
     is_backend_available,
 )
+from arrayfn.custom import custom_jvp, custom_vjp, stop_gradient
 from arrayfn.functions import grad, jvp, value_and_grad, vjp, vmap
 from arrayfn.jit import jit
+from arrayfn.operators import operator
 
 try:
     __version__ = version("arrayfn")
@@ -28,13 +30,21 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 __all__ = [
     "available_backends",
     "backend_info",
+    "custom_jvp",
+    "custom_vjp",
+    "errors",
     "get_num_threads",
     "grad",
     "is_backend_available",
     "jit",
     "jvp",
+    "lax",
+    "nn",
     "numpy",
+    "operator",
+    "scipy",
     "set_num_threads",
+    "stop_gradient",
     "tree",
     "value_and_grad",
     "vjp",

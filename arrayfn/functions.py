@@ -37,13 +37,16 @@ Argnums = int | Sequence[int]
 
 def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     """Raise ArgumentError unless ``leaf``, called ``what``, is an array or a number."""
-    if isinstance(leaf, Tracer) or dtypes.is_python_scalar(leaf):
+    if isinstance(leaf, Tracer):
+        leaf.check_alive(current_frame())
+        return
+    if dtypes.is_python_scalar(leaf):
         return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
     if isinstance(leaf, np.ma.MaskedArray):
         raise ArgumentError(
-            f"{what if isinstance(what, str) else what()} is a masked array, whose mask "
-            "would be lost; call .filled() first",
+            f"{what if isinstance(what, str) else what()} is a masked array, whose "
+            "mask would be lost; call .filled() first",
             user_location(),
         )
     if is_array and leaf.dtype in dtypes.ALL:

@@ -55,6 +55,14 @@ class Compiled:
                 f"not {structure}",
                 user_location(),
             )
+        for leaf, wanted in zip(leaves, self.compiled.input_types, strict=True):
+            given = leaf_type(leaf)
+            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+                raise ArgumentError(
+                    f"this was compiled for an argument {wanted}, not {given}; call "
+                    "the jitted function, which compiles for each type",
+                    user_location(),
+                )
         return tree.unflatten(self.out_tree, list(self.run(tuple(leaves))))
 
 
@@ -174,8 +182,7 @@ class Jitted:
         """Dynamic arguments, and the static ones as a hashable value."""
         if not self._static:
             return args, kwargs, ()
-        count = len(args)
-        positions = {k % count for k in self._static_argnums if -count <= k < count}
+        positions = {k for k in self._static_argnums if k < len(args)}
         static = tuple((k, _StaticValue(args[k])) for k in sorted(positions))
         named = tuple(
             (k, _StaticValue(kwargs[k]))
@@ -319,6 +326,8 @@ class _StaticValue:
 def _typed(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_typed(x) for x in value)
+    if isinstance(value, (float, complex)):
+        return type(value), repr(value)  # tells -0.0 from 0.0
     return type(value), value
 
 
@@ -375,38 +384,33 @@ def jit(
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
         )
-    return Jitted(
-        function,
-        choose(device),
-        _positions(function, static_argnums),
-        _named(function, static_argnames, static_argnums),
-        _tuple(donate_argnums),
-    )
-
-
-def _positions(function: Function, numbers: int | Sequence[int]) -> tuple[int, ...]:
-    """Static positions; negative ones count from the end of the signature."""
-    try:
-        count = len(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return _tuple(numbers)
-    return tuple(k + count if k < 0 else k for k in _tuple(numbers))
+    positions, names = _statics(function, static_argnums, static_argnames)
+    donated = _tuple(donate_argnums)
+    return Jitted(function, choose(device), positions, names, donated)
 
 
 def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-def _named(
-    function: Function, names: str | Sequence[str], positions: int | Sequence[int]
-) -> tuple[str, ...]:
-    """The static names, and those of static positions, which may be keywords too."""
-    found = [names] if isinstance(names, str) else list(names)
+def _statics(
+    function: Function, numbers: int | Sequence[int], names: str | Sequence[str]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The positions and the names of static arguments: each may be given either way."""
+    positions = list(_tuple(numbers))
+    named = [names] if isinstance(names, str) else list(names)
     try:
-        parameters = list(inspect.signature(function).parameters)
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return tuple(found)
-    for k in _tuple(positions):
-        if -len(parameters) <= k < len(parameters):
-            found.append(parameters[k])
-    return tuple(dict.fromkeys(found))
+        return tuple(positions), tuple(named)
+    count = len(parameters)
+    positions = [k + count if k < 0 else k for k in positions]
+    by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for k, parameter in enumerate(parameters):
+        if parameter.kind != by_position:
+            continue
+        if k in positions and parameter.name not in named:
+            named.append(parameter.name)
+        elif parameter.name in named and k not in positions:
+            positions.append(k)
+    return tuple(sorted(positions)), tuple(named)

@@ -152,5 +152,7 @@ def test_unknown_static_names_are_refused():
 
 
 def test_a_static_argument_that_is_not_hashable_is_refused():
-    with pytest.raises(ArgumentError, match=r"static argument 'axis' is not hashable: "):
+    with pytest.raises(
+        ArgumentError, match=r"static argument 'axis' is not hashable: "
+    ):
         scaled_softmax(X, SCALE, axis=[0])

@@ -212,8 +212,11 @@ class _Builder:
             return Constant(atom.value, compute_dtype(atom.type.dtype))
         read = self.reads[atom]
         var, base_ids = read.base, self.group.maps.get(read.base)
-        made_here = var in self.values and base_ids is not None
-        if not made_here or not reads_in_place(read, base_ids, ids):
+        if (
+            base_ids is None
+            or var not in self.values
+            or not reads_in_place(read, base_ids, ids)
+        ):
             var = self.load(atom, ids, equation)
         self.resolved[atom] = var
         return self.values[var]

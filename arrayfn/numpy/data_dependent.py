@@ -113,8 +113,8 @@ def searchsorted(
     (x, values), types, _ = ops.promoted("searchsorted", (x, values))
     extent = type.shape[0]
     # The place is in [low, high]; the interval shrinks to nothing.
-    low = ops.full(0, types[1].shape, dtypes.int64)
-    high = ops.full(extent, types[1].shape, dtypes.int64)
+    low: Any = ops.full(0, types[1].shape, dtypes.int64)
+    high: Any = ops.full(extent, types[1].shape, dtypes.int64)
     for _ in range(extent.bit_length()):
         middle = (low + high) // 2
         after = _belongs_after(take(x, middle, mode="clip"), values, side)

@@ -47,7 +47,8 @@ class _Assignment:
         with self.builder as builder:
             inputs = builder.inputs_of(program)
             self.environment = builder.bind_inputs(program, inputs)
-            borrowed = (*inputs, *(self.environment[c] for c in program.constants))
+            constants = (self.environment[c] for c in program.constants)
+            borrowed = [v for v in (*inputs, *constants) if isinstance(v, Var)]
             self.reads.update((v, identity_read(v)) for v in borrowed)
             for equation in program.equations:
                 builder.source = equation.source
@@ -73,6 +74,7 @@ class _Assignment:
             operands, params = self.matrices(operands, equation)
         elif isinstance(row.kernel, Template) and row.kernel.in_place:
             target = equation.inputs[0]
+            assert isinstance(target, Var)
             if operands[0] not in self.owned or self.uses[target] > 1:
                 operands[0] = views.relayout(operands[0], layout="C")
         outputs = self.builder.emit(row, operands, params)

@@ -101,9 +101,7 @@ def _elementwise(
     keys = {(m.inputs[0].type.shape, m.params["axes"]) for m in spreads if m}
     if len(keys) != 1 or output.weak:
         return None
-    ((shape, axes),) = keys
-    if not shape:
-        return None
+    ((_, axes),) = keys
     narrow = [
         definitions[a].inputs[0] if isinstance(a, Var) and a.type.shape else a
         for a in operands

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-import arrayfn
 from arrayfn.backends.cpu import native, native_compiler, target
 from arrayfn.backends.cpu.engine import ENGINE
 from arrayfn.backends.cpu.object_cache import (
@@ -82,7 +81,7 @@ def _kernel_compiler() -> str:
 
 
 def _texts(*patterns: str) -> list[str]:
-    root = Path(arrayfn.__path__[0])
+    root = Path(__file__).parents[2]
     paths = {path for pattern in patterns for path in root.glob(pattern)}
     return [path.read_text("utf-8") for path in sorted(paths)]
 

@@ -144,7 +144,9 @@ def _spec(kind: ArrayType, *, is_input: bool) -> list[int]:
     scalar = entry.SCALAR_NONE
     if is_input and kind.weak and kind.shape == ():
         scalar = _SCALARS.get(kind.dtype, entry.SCALAR_NONE)
-    layout = _LAYOUTS.get(kind.layout, entry.LAYOUT_STRIDED)
+    layout = entry.LAYOUT_STRIDED
+    if not isinstance(kind.layout, layouts.Strided):
+        layout = _LAYOUTS[kind.layout]
     if not is_input and layout == entry.LAYOUT_STRIDED and not _is_dense(kind):
         raise BackendError(f"an output of type {kind} would have gaps or overlap")
     head = [id(kind.dtype), len(kind.shape), layout, scalar, kind.nbytes]

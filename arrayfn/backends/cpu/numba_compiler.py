@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import linecache
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -43,9 +43,15 @@ from numba.core.untyped_passes import (
     ReconstructSSA,
     TranslateByteCode,
 )
-from numba.cpython import builtins, numbers, rangeobj  # noqa: F401  # they register
+from numba.cpython import (  # they register
+    builtins,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    numbers,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    rangeobj,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+)
 
-from arrayfn.backends import numba_scalars  # noqa: F401  # it registers the vocabulary
+from arrayfn.backends import (  # it registers the vocabulary
+    numba_scalars,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+)
 from arrayfn.backends.cpu import target
 from arrayfn.backends.cpu.kernel_module import add_entry
 from arrayfn.errors import BackendError
@@ -266,7 +272,7 @@ class _FrontEnd:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def _no_garbage_collection() -> Generator[None, None, None]:
     """Numba makes thousands of objects a kernel, and none of them is garbage yet."""
     enabled = gc.isenabled()
     gc.disable()

@@ -246,7 +246,7 @@ def set_num_threads(count: int) -> None:
 
     Raises ArgumentError unless ``1 <= count <= 256``. Results don't depend on it.
     """
-    if isinstance(count, bool) or not isinstance(count, int):
+    if type(count) is not int:
         raise ArgumentError(f"the number of threads is an int, not {count!r}")
     if not 1 <= count <= pool.MAX_THREADS:
         raise ArgumentError(
