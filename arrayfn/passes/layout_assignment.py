@@ -74,8 +74,8 @@ class _Assignment:
             operands, params = self.matrices(operands, equation)
         elif isinstance(row.kernel, Template) and row.kernel.in_place:
             target = equation.inputs[0]
-            assert isinstance(target, Var)
-            if operands[0] not in self.owned or self.uses[target] > 1:
+            shared = isinstance(target, Var) and self.uses[target] > 1
+            if shared or operands[0] not in self.owned:
                 operands[0] = views.relayout(operands[0], layout="C")
         outputs = self.builder.emit(row, operands, params)
         self.environment.update(zip(equation.outputs, outputs, strict=True))
