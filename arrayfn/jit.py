@@ -55,12 +55,13 @@ class Compiled:
                 f"not {structure}",
                 user_location(),
             )
-        for leaf, wanted in zip(leaves, self.compiled.input_types, strict=True):
+        types = self.compiled.input_types
+        for number, (leaf, wanted) in enumerate(zip(leaves, types, strict=True)):
             given = leaf_type(leaf)
             if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
                 raise ArgumentError(
-                    f"this was compiled for an argument {wanted}, not {given}; call "
-                    "the jitted function, which compiles for each type",
+                    f"argument {number} is to be {wanted}, not {given}: this was "
+                    "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )
         return tree.unflatten(self.out_tree, list(self.run(tuple(leaves))))

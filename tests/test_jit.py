@@ -336,10 +336,7 @@ def test_static_arguments_are_python_values() -> None:
         [0.0, False, 0],
         [(1, 2), (True, 2)],
         ["1", 1],
-        pytest.param(
-            [0.0, -0.0],
-            marks=pytest.mark.xfail(strict=True, reason="zeros of two signs are one"),
-        ),
+        [0.0, -0.0],
     ],
     ids=str,
 )
@@ -359,7 +356,6 @@ def test_a_static_position_may_be_negative_or_given_by_name(position: int) -> No
     assert f(n="abcd", x=np.ones(1)).tolist() == [4]
 
 
-@pytest.mark.xfail(strict=True, reason="names are not resolved to positions")
 def test_a_static_name_may_be_given_by_position() -> None:
     f = af.jit(lambda x, n: x * len(n), static_argnames=("n",))
     assert f(np.ones(1), n="abc").tolist() == [3]

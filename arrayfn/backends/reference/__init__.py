@@ -42,6 +42,7 @@ class ReferenceBackend:
         program = ir_text.parse_program(compiled.text, TABLE, compiled.constants)
 
         def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
-            return [own(x) for x in evaluate(program, arrays)]
+            ids = {id(x) for x in arrays}
+            return [own(x, ids) for x in evaluate(program, arrays)]
 
         return run
