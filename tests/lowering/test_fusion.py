@@ -287,6 +287,28 @@ def test_what_is_read_across_is_not_fused_with_its_producer() -> None:
     assert got == ["exp", "add"]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(
+            lambda x: (x - x.sum())[::-1],
+            marks=pytest.mark.xfail(strict=True, reason="the copy comes too early"),
+        ),
+        lambda x: ((x - x.sum())[::-1], x + 1),
+        lambda x: (x - x.max(axis=0)).T[::-1] * 2,
+        lambda x: (x - x.sum(axis=1, keepdims=True))[:, ::2],
+        lambda x: (x * x.mean())[1:] + x[:-1],
+    ],
+    ids=["all", "siblings", "columns", "rows", "slices"],
+)
+def test_what_follows_a_reduction_is_there_before_a_view_of_it_is_read(
+    function: Callable[[Any], Any],
+) -> None:
+    got = tree.leaves(af.jit(function)(X))
+    for have, want in zip(got, tree.leaves(function(X)), strict=True):
+        np.testing.assert_allclose(have, want, 1e-4, 1e-4)
+
+
 def test_a_dear_value_used_by_two_kernels_is_computed_once() -> None:
     got = units(
         "program f(x: f32[4,5], y: f32[5,4]) -> (f32[5], f32[4,4]) {\n"

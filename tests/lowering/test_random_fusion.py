@@ -17,17 +17,16 @@ from arrayfn import dtypes
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Program
-from arrayfn.layout import F, Strided
+from arrayfn.layout import C, F, Strided
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import reductions, views
 from arrayfn.primitives.calls import evaluate
 
-ROWS, COLUMNS = 3, 5
-SHAPES = ((ROWS, COLUMNS), (COLUMNS, ROWS), (ROWS,), (COLUMNS,), ())
+EXTENTS = [(3, 5), (4, 4), (1, 5), (3, 1)]
 LAYOUTS = {
     "C": lambda x: x,
     "F": np.asfortranarray,
-    "S": lambda x: np.repeat(x, 2, 0)[::-2],
+    "S": lambda x: np.ascontiguousarray(np.repeat(x, 2, 0)[::-1])[::-2],
 }
 
 
@@ -37,10 +36,12 @@ class Mixture:
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
         self.builder = ProgramBuilder("mixture")
-        layouts = {"C": {}, "F": {"layout": F}, "S": {"layout": Strided((-10, 1))}}
-        chosen = layouts[draw(st.sampled_from(["C", "F", "S"]))]
-        types = [ArrayType((ROWS, COLUMNS), dtypes.float64, **chosen)]
-        types += [ArrayType(s, dtypes.float64) for s in ((COLUMNS, ROWS), (COLUMNS,))]
+        n, m = draw(st.sampled_from(EXTENTS))
+        self.matrices = [(n, m), (m, n)]
+        self.others: list[tuple[int, ...]] = [(n,), (m,), ()]
+        layout = draw(st.sampled_from([C, F, Strided((-2 * m, 1))]))
+        types = [ArrayType((n, m), dtypes.float64, layout)]
+        types += [ArrayType(s, dtypes.float64) for s in ((m, n), (m,))]
         self.values: list[Atom] = [self.builder.input(t) for t in types]
 
     def pick(self, *shapes: tuple[int, ...]) -> Atom:
@@ -57,7 +58,7 @@ class Mixture:
 
     def binary(self) -> None:
         x = self.pick()
-        y = self.pick(x.type.shape)
+        y = self.pick(x.type.shape, ())  # rank 0 meets any shape
         row = self.draw(
             st.sampled_from([e.add, e.sub, e.maximum, e.minimum, self.product])
         )
@@ -75,32 +76,25 @@ class Mixture:
         self.keep(e.select(e.lt(x, 0.5), y, z))
 
     def reduce(self) -> None:
-        x = self.pick(*SHAPES[:2])
+        x = self.pick(*self.matrices)
         axes = self.draw(st.sampled_from([(0,), (1,), (0, 1)]))
         rows = [reductions.reduce_sum, reductions.reduce_max, reductions.reduce_min]
         self.keep(self.draw(st.sampled_from(rows))(x, axes=axes))
 
     def spread(self) -> None:
-        x = self.pick(*SHAPES[2:])
-        shape = self.draw(st.sampled_from(SHAPES[:2]))
-        axes = () if x.type.ndim == 0 else (shape.index(x.type.shape[0]),)
-        y = (
-            self.pick(shape)
-            if any(v.type.shape == shape for v in self.values)
-            else None
-        )
+        x = self.pick(*self.others)
+        shape = self.draw(st.sampled_from(self.matrices))
+        fitting = [k for k, n in enumerate(shape) if x.type.shape == (n,)]
+        axes = (self.draw(st.sampled_from(fitting)),) if fitting else ()
         spread = views.broadcast_in_dim(x, shape=shape, axes=axes)
-        self.keep(spread if y is None else e.sub(y, spread))
+        self.keep(e.sub(self.pick(shape), spread))
 
     def turn(self) -> None:
-        self.keep(views.transpose(self.pick(*SHAPES[:2]), permutation=(1, 0)))
+        self.keep(views.transpose(self.pick(*self.matrices), permutation=(1, 0)))
 
     def reverse(self) -> None:
-        self.keep(
-            views.rev(
-                self.pick(*SHAPES[:2]), axes=(self.draw(st.sampled_from([0, 1])),)
-            )
-        )
+        axes = (self.draw(st.sampled_from([0, 1])),)
+        self.keep(views.rev(self.pick(*self.matrices), axes=axes))
 
     def program(self) -> Program:
         steps: list[Callable[[], None]] = [
@@ -114,6 +108,7 @@ class Mixture:
             self.spread,
             self.spread,
             self.turn,
+            self.reverse,
             self.reverse,
         ]
         with self.builder:
