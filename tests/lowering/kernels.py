@@ -10,7 +10,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.cpu.executable import bind
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.ir import ArrayType, Program, type_of
+from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.plan import Kernel
@@ -65,12 +65,22 @@ def assert_near(have: Array, want: Any, tolerance: Tolerance, label: str) -> Non
     wide = np.complex128 if want.dtype in dtypes.COMPLEX else np.float64
     want = want.astype(wide)
     scale = np.abs(want[np.isfinite(want)]).max(initial=0.0)
-    np.testing.assert_allclose(have.astype(wide), want, rtol, rtol * scale, label)
+    np.testing.assert_allclose(
+        have.astype(wide), want, rtol, rtol * scale, err_msg=label
+    )
 
 
-def plain_type(x: Array) -> ArrayType:
-    """The type of an array, with the layout it has."""
-    return type_of(x)
+def laid_out(x: Array, type: ArrayType) -> Array:
+    """``x`` as an array that lies as ``type`` says (where strides are 0, its first)."""
+    steps = type.layout.strides(type.shape)
+    ends = [(n - 1) * step for n, step in zip(type.shape, steps, strict=True)]
+    before, after = (sum(f(end, 0) for end in ends) for f in (min, max))
+    memory = np.zeros(after - before + 1 if type.size else 0, type.dtype)
+    strides = [step * type.dtype.itemsize for step in steps]
+    view = np.lib.stride_tricks.as_strided(memory[-before:], type.shape, strides)
+    repeated = tuple(slice(0, 1) if step == 0 else slice(None) for step in steps)
+    view[repeated] = x[repeated]
+    return view
 
 
 def sources(compiled: CompiledProgram) -> list[str]:
