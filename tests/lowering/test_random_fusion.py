@@ -132,12 +132,18 @@ def arguments(program: Program) -> list[Any]:
     return made
 
 
-@given(mixtures())
-def test_fused_kernels_compute_what_the_reference_does(program: Program) -> None:
+@given(mixtures(), st.frozensets(st.integers(0, 2)))
+def test_fused_kernels_compute_what_the_reference_does(
+    program: Program, donated: frozenset[int]
+) -> None:
     note(str(program))
-    given = arguments(program)
+    want = evaluate(program, arguments(program))
     backend = BACKENDS["cpu"]
-    compiled = backend.lower(program, frozenset())
+    compiled = backend.lower(program, donated)
+    note(f"{compiled.text}\n{compiled.plan}")
+    given = arguments(program)
     results = backend.load(compiled)(tuple(given))
-    for have, want in zip(results, evaluate(program, given), strict=True):
-        np.testing.assert_array_equal(have, want)
+    for have, value in zip(results, want, strict=True):
+        np.testing.assert_array_equal(have, value)
+    for k, (x, original) in enumerate(zip(given, arguments(program), strict=True)):
+        assert k in donated or np.array_equal(x, original)
