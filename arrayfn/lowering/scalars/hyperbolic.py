@@ -1,6 +1,7 @@
 """Hyperbolic functions and their inverses.
 
-Near 0 a polynomial; elsewhere from ``e**|x|``, or the logarithm, of a pair.
+Near 0 a polynomial; elsewhere from ``e**|x|``, or the logarithm, of a pair. The
+hyperbolic tangent is a quotient of its own.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from math import inf, nan
 from arrayfn.lowering.scalars.arithmetic import (
     Arithmetic,
     Value,
+    bits,
     fast_two_sum,
     pair_quotient,
     pair_sqrt,
     polynomial,
+    power_of_two,
     reals,
     two_product,
     two_sum,
@@ -21,8 +24,8 @@ from arrayfn.lowering.scalars.arithmetic import (
 )
 from arrayfn.lowering.scalars.exponential import (
     CONSTANTS,
+    LOG2_E,
     clamped,
-    exp,
     exp_pair,
     log1p_pair,
     log_sum,
@@ -47,31 +50,28 @@ SINH = {
         7.7593133799600583e-13,
     ),
 }
-# tanh x = x + x**3 P(x**2) for x**2 <= 0.4: 2**-32, 2**-61.
-TANH = {
+# y coth y = C(y**2) for |y| <= 0.55: 2**-26, 2**-61.
+COTH = {
     "f32": (
-        -0.333333305708562584,
-        0.133331959015066272,
-        -0.0539453774807199586,
-        0.0216926029806115059,
-        -0.00815627216399369875,
-        0.00212273954033753571,
+        1.0,
+        0.333332352482977884,
+        -0.0222021271465376398,
+        0.0019991351712938933,
     ),
     "f64": (
-        -0.33333333333333308,
-        0.133333333333289647,
-        -0.0539682539656275136,
-        0.0218694884568669975,
-        -0.00886323412457323877,
-        0.00359211213316981253,
-        -0.00145571385735934439,
-        0.000589399913701345945,
-        -0.000236865459065318223,
-        0.0000912980701595112596,
-        -0.0000299220258308320558,
-        5.92466081751268999e-6,
+        1.0,
+        0.333333333333333223,
+        -0.0222222222222103019,
+        0.00211640211596062371,
+        -0.000211640203736136814,
+        0.0000213777208404382639,
+        -2.16395131301160907e-6,
+        2.17732733666346548e-7,
+        -1.94125341728411679e-8,
     ),
 }
+# From where on tanh rounds to 1.
+TANH_ONE = {"f32": 9.2, "f64": 20.0}
 
 
 def half_exponentials(m: Arithmetic, a: Value, sign: float) -> Value:
@@ -107,12 +107,29 @@ def cosh(m: Arithmetic, x: Value) -> Value:
 
 
 def tanh(m: Arithmetic, x: Value) -> Value:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    With ``a = n ln(2) / 2 + y`` and ``c = y coth y``, ``e**(2 a)`` is
+    ``2**n (c + y) / (c - y)``. So tanh a is ``1 - 2 (c - y) / (2**n (c + y) + c - y)``,
+    and ``y / c`` where n is 0, as it is taken to be below 0.55. One polynomial and one
+    division serve both.
+    """
+    f = reals(m, x)
     a = m.abs(x)
-    z = a * a
-    small = m.fma(a * z, polynomial(m, z, TANH[m.dtype(x)]), a)
-    large = 1.0 - 2.0 / (exp(m, a + a) + 1.0)
-    return with_sign_of(m, m.select(z < 0.4, small, large), x)
+    small = a < 0.55
+    limit = TANH_ONE[f.dtype]
+    bounded = m.select(a > limit, limit, a)
+    shift = f.rounding_shift + f.bias
+    shifted = m.fma(bounded, 2.0 * LOG2_E, m.constant(f.dtype, shift))
+    # 1 - tanh a falls faster than the error of ln 2 in one part grows with n.
+    y = m.fma(shifted - shift, -0.5 * CONSTANTS[f.dtype].ln2[0], bounded)
+    y = m.select(small, a, y)
+    c = polynomial(m, y * y, COTH[f.dtype])
+    difference = c - y
+    total = m.fma(power_of_two(m, bits(m, shifted)), c + y, difference)
+    quotient = m.select(small, a, difference) / m.select(small, c, total)
+    result = m.select(small, quotient, m.fma(quotient, -2.0, 1.0))
+    return with_sign_of(m, result, x)
 
 
 def asinh(m: Arithmetic, x: Value) -> Value:
