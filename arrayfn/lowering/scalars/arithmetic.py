@@ -246,6 +246,24 @@ def polynomial(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
     return result
 
 
+def estrin(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
+    """Estrin's scheme over ascending coefficients, but for a last step as Horner's.
+
+    A few operations more than ``polynomial``, and a third of its latency: for 10
+    coefficients and more. The last step makes the errors of the rest small.
+    """
+    dtype, power = m.dtype(x), x
+    constant, *others = coefficients
+    terms = [m.constant(dtype, coefficient) for coefficient in others]
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        last = terms[-1:] if len(terms) % 2 else []
+        terms = [m.fma(odd, power, even) for even, odd in pairs] + last
+        if len(terms) > 1:
+            power = power * power
+    return m.fma(terms[0], x, constant)
+
+
 def two_sum(x: Value, y: Value) -> Pair:
     """The rounded sum and its exact error (Knuth)."""
     total = x + y

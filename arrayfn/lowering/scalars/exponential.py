@@ -17,6 +17,7 @@ from arrayfn.lowering.scalars.arithmetic import (
     Pair,
     Value,
     bits,
+    estrin,
     fast_two_sum,
     logical_shift_right,
     pair_product,
@@ -45,13 +46,15 @@ class Constants:
     exp2_limits: Split
     expm1_minus_one: float
     exp_p: tuple[float, ...]
+    exp_short: tuple[float, ...]
     log_r: tuple[float, ...]
 
 
 LOG2_E = 1.4426950408889634
 SQRT_HALF_BITS = {"f32": 0x3F3504F3, "f64": 0x3FE6A09E667F3BCD}
 
-# exp(r) = 1 + r + r**2 P(r) for |r| <= 0.347: errors 2**-32 and 2**-61.7.
+# exp(r) = 1 + r + r**2 P(r) for |r| <= 0.347: errors 2**-32 and 2**-61.7; of
+# ``exp_short`` 2**-28.3 and 2**-57.9, enough where no more than exp(r) is wanted.
 EXP_P = (
     0.500000004665749211,
     0.16666666818629741,
@@ -79,6 +82,13 @@ CONSTANTS = {
         exp2_limits=(-151.0, 129.0),
         expm1_minus_one=-18.0,
         exp_p=EXP_P,
+        exp_short=(
+            0.499999934320133796,
+            0.166665203988383174,
+            0.0416683908048548271,
+            0.00836874512794196005,
+            0.00138145392258611524,
+        ),
         log_r=LOG_R,
     ),
     "f64": Constants(
@@ -103,6 +113,18 @@ CONSTANTS = {
             2.75572423120705052e-7,
             2.51091476876613115e-8,
             2.09245777046059596e-9,
+        ),
+        exp_short=(
+            0.500000000000001063,
+            0.166666666666664087,
+            0.04166666666652996,
+            0.00833333333349667232,
+            0.00138888889437158033,
+            0.000198412695024359809,
+            0.0000248014929827852636,
+            2.75575894956177924e-6,
+            2.76302977106711652e-7,
+            2.49992486593770191e-8,
         ),
         log_r=(
             0.666666666666666609,
@@ -150,16 +172,26 @@ def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pa
     return shifted, fast_two_sum(r, tail + m.fma(r_low, r + tail, r_low))
 
 
+def exp_minus_one(m: Arithmetic, n: Value, x: Value) -> Value:
+    """``exp(x - n ln 2) - 1``, of an absolute error near the last place of 1/2."""
+    c = CONSTANTS[m.dtype(x)]
+    r = m.fma(n, -c.ln2_low, m.fma(n, -c.ln2_high, x))
+    scheme = polynomial if m.dtype(x) == "f32" else estrin
+    return m.fma(r * r, scheme(m, r, c.exp_short), r)
+
+
 def exp(m: Arithmetic, x: Value) -> Value:
     """e**x."""
     f = reals(m, x)
-    c = CONSTANTS[f.dtype]
-    x = clamped(m, x, c.exp_limits)
-    shifted = m.fma(x, LOG2_E, m.constant(f.dtype, f.rounding_shift))
-    n = shifted - f.rounding_shift
-    r = m.fma(n, -c.ln2_low, m.fma(n, -c.ln2_high, x))
-    y = 1.0 + m.fma(r * r, polynomial(m, r, c.exp_p), r)
-    return scale(m, y, shifted)
+    x = clamped(m, x, CONSTANTS[f.dtype].exp_limits)
+    # The low bits of ``shifted`` hold n + 2 bias: two exponent fields that sum up to n.
+    shift = f.rounding_shift + 2 * f.bias
+    shifted = m.fma(x, LOG2_E, m.constant(f.dtype, shift))
+    w = exp_minus_one(m, shifted - shift, x)
+    field = bits(m, shifted)
+    half = logical_shift_right(m, field, 1)
+    unit = power_of_two(m, half)
+    return m.fma(w, unit, unit) * power_of_two(m, field - half)
 
 
 def exp_moderate(m: Arithmetic, x: Value) -> Value:
