@@ -70,9 +70,10 @@ BOUNDS = {
     **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "pow"), 1.0),
     **dict.fromkeys(("asin", "acos", "atan"), 0.8),
     **dict.fromkeys(("log2", "log10", "cbrt", "hypot"), 0.6),
-    **dict.fromkeys(("expm1", "logistic", "rsqrt"), 1.5),
+    **dict.fromkeys(("expm1", "rsqrt"), 1.5),
     **dict.fromkeys(("erf", "erfc"), 1.4),
     "exp": 1.1,
+    "logistic": 1.6,
     "tanh": 1.9,
     "erfinv": 3.0,
     # For positive arguments; at negative ones relative to 1 near their zeros.

@@ -333,14 +333,26 @@ def log1p(m: Arithmetic, x: Value) -> Value:
 
 def logistic(m: Arithmetic, x: Value) -> Value:
     """1 / (1 + e**-x)."""
-    e = exp(m, -m.abs(x))
-    one = m.constant(m.dtype(x), 1.0)
-    total, total_low = fast_two_sum(one, e)
-    top = m.select(x < 0.0, e, one)
+    f = reals(m, x)
+    a = m.abs(x)
+    limit = -CONSTANTS[f.dtype].exp_limits[0]
+    a = m.select(a > limit, limit, a)
+    shift = f.rounding_shift + f.bias
+    shifted = m.fma(a, LOG2_E, m.constant(f.dtype, shift))
+    w = exp_minus_one(m, shifted - shift, a)
+    # e**a + 1, in units of 2**(n - most) where that is above 1: nothing of the 1 is
+    # left there, and the result may be subnormal.
+    most = f.rounding_shift_bits + f.bias + f.mantissa + 20
+    field = bits(m, shifted)
+    bounded = m.select(field < most, field, most)
+    unit = power_of_two(m, bounded)
+    rest = m.fma(w, unit, 1.0)
+    total = unit + rest
     reciprocal = 1.0 / total
-    quotient = top * reciprocal
-    rest = m.fma(-quotient, total, top) - quotient * total_low
-    return m.fma(rest, reciprocal, quotient)
+    correction = (rest - (total - unit)) * reciprocal
+    quotient = m.fma(correction, -reciprocal, reciprocal)
+    tail = quotient * power_of_two(m, f.bias - (field - bounded))
+    return m.select(bits(m, x) < 0, tail, 1.0 - tail)
 
 
 def logaddexp(m: Arithmetic, x: Value, y: Value) -> Value:
