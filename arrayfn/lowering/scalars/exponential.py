@@ -194,17 +194,6 @@ def exp(m: Arithmetic, x: Value) -> Value:
     return m.fma(w, unit, unit) * power_of_two(m, field - half)
 
 
-def exp_moderate(m: Arithmetic, x: Value) -> Value:
-    """e**x for arguments whose results are normal and finite."""
-    f = reals(m, x)
-    c = CONSTANTS[f.dtype]
-    shifted = m.fma(x, LOG2_E, m.constant(f.dtype, f.rounding_shift))
-    n = shifted - f.rounding_shift
-    r = m.fma(n, -c.ln2_low, m.fma(n, -c.ln2_high, x))
-    y = 1.0 + m.fma(r * r, polynomial(m, r, c.exp_p), r)
-    return y * power_of_two(m, bits(m, shifted) - (f.rounding_shift_bits - f.bias))
-
-
 def exp_pair(m: Arithmetic, x: Value, x_low: Value) -> tuple[Value, Pair]:
     """``(shifted n, y)`` with ``exp(x + x_low) = 2**n y``."""
     shifted, (w, w_low) = exp_reduced(m, x, x_low)
