@@ -245,7 +245,7 @@ def decompose(m: Arithmetic, x: Value) -> Pair:
 def finish_log(m: Arithmetic, x: Value, result: Value) -> Value:
     """``result`` where ``0 < x < inf``, and the logarithm's limits elsewhere."""
     outside = m.select(x == 0.0, m.constant(m.dtype(x), -inf), nan)
-    return m.select((x > 0.0) & (x < inf), result, m.select(x > 0.0, x, outside))
+    return m.select(x > 0.0, m.select(x < inf, result, x), outside)
 
 
 def log_sum(m: Arithmetic, x: Value, x_low: Value | None) -> Value:
@@ -255,13 +255,13 @@ def log_sum(m: Arithmetic, x: Value, x_low: Value | None) -> Value:
     f = mantissa - 1.0
     s = f / (f + 2.0)
     z = s * s
-    rest = z * polynomial(m, z, c.log_r)
-    half_square = 0.5 * f * f
-    low = e * c.ln2_low
+    scheme = polynomial if m.dtype(x) == "f32" else estrin
+    rest = z * scheme(m, z, c.log_r)
+    low = e * -c.ln2_low
     if x_low is not None:
-        low = low + x_low / x
-    tail = half_square - m.fma(s, half_square + rest, low)
-    return m.fma(e, c.ln2_high, f - tail)
+        low = low - x_low / x
+    # 2 s + s rest = f - s (f - rest): the division's error is made small.
+    return m.fma(e, c.ln2_high, f - m.fma(s, f - rest, low))
 
 
 def log(m: Arithmetic, x: Value) -> Value:
