@@ -179,17 +179,47 @@ class _Fuser:
     def bases(self, equation: Equation) -> list[Var]:
         return [self.reads[a].base for a in equation.inputs if isinstance(a, Var)]
 
-    def needs_through(self, equation: Equation, group: _Group) -> bool:
-        """Whether an operand is made, after ``group``, by another unit."""
-        bit = 1 << group.number
-        for base in self.bases(equation):
-            if base in group.maps:
+    def may_read(self, equation: Equation, group: _Group, ids: AxisIds) -> bool:
+        """Whether ``equation``, in ``group``, would find what it reads from memory.
+
+        Not so what the group makes itself, or a unit after it, or nobody yet. What is
+        read at the place where it is computed, or computed again, is not from memory.
+        """
+        taken: dict[Var, AxisIds] = {}
+        for atom in equation.inputs:
+            if not isinstance(atom, Var):
                 continue
-            for array in self.clone_arrays(base) or (base,):
+            for array in self.arrays_read(atom, group, ids, taken):
                 number = self.made_in.get(array)
-                if number is not None and self.groups[number].before & bit:
-                    return True
-        return False
+                if number is None and array in self.sources:
+                    return False
+                if number == group.number:
+                    return False
+                if (
+                    number is not None
+                    and self.groups[number].before >> group.number & 1
+                ):
+                    return False
+        return True
+
+    def arrays_read(
+        self, atom: Var, group: _Group, ids: AxisIds, taken: dict[Var, AxisIds]
+    ) -> Iterable[Var]:
+        """What ``take`` would have ``group`` read; ``taken`` is computed again so far."""
+        read = self.reads[atom]
+        base = read.base
+        here = group.maps.get(base, taken.get(base))
+        if here is not None:
+            if not reads_in_place(read, here, ids):
+                yield base
+        elif not self.is_computed_again(read):
+            yield base
+        else:
+            base_ids = _moved(read, ids)
+            for operand in self.makers[base].inputs:
+                if isinstance(operand, Var):
+                    yield from self.arrays_read(operand, group, base_ids, taken)
+            taken[base] = base_ids
 
     # Placing an equation.
 
@@ -206,7 +236,12 @@ class _Fuser:
                 return
         group = self.new_group(equation, is_open=True)
         group.extents = domain
-        assert self.join(equation, group)
+        if not self.join(equation, group):
+            # What is needed at two places is computed once, and read at both.
+            for base in self.bases(equation):
+                self.place_source(base)
+                self.clonable[base] = None
+            assert self.join(equation, group)
 
     def producers(self, equation: Equation) -> list[int]:
         """The open groups that make an operand, the most binding first.
@@ -245,11 +280,7 @@ class _Fuser:
         return sorted(found, reverse=True)
 
     def join(self, equation: Equation, group: _Group) -> bool:
-        if (
-            len(group.equations) >= MAX_STATEMENTS
-            or len(group.arrays) >= MAX_ARRAYS
-            or self.needs_through(equation, group)
-        ):
+        if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:
             return False
         row = equation.primitive
         assert isinstance(row, Primitive)
@@ -257,6 +288,8 @@ class _Fuser:
             return self.join_reduction(equation, group)
         ids = self.output_ids(equation, group)
         if ids is None or not self.level_fits(equation, ids, group):
+            return False
+        if not self.may_read(equation, group, ids):
             return False
         self.add(equation, group, ids, ids)
         return True
@@ -282,20 +315,23 @@ class _Fuser:
             if not reads_in_place(read, group.maps[base], ids):
                 self.read_array(atom, group, ids)
             return
-        is_source = base in self.sources and base not in self.made_in
-        if not is_source and not (
-            self.is_plain(read) and self.clone_arrays(base) is not None
-        ):
+        if not self.is_computed_again(read):
             self.read_array(atom, group, ids)
             return
         equation = self.makers[base]
-        base_ids = tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
+        base_ids = _moved(read, ids)
         for operand in equation.inputs:
             if isinstance(operand, Var):
                 self.take(operand, group, base_ids)
         group.equations.append(equation)
         group.maps[base] = base_ids
         group.stages[base] = 0
+
+    def is_computed_again(self, read: Read) -> bool:
+        """Whether a group that does not have the base of ``read`` computes it again."""
+        if read.base in self.sources and read.base not in self.made_in:
+            return True
+        return self.is_plain(read) and self.clone_arrays(read.base) is not None
 
     def read_array(self, atom: Var, group: _Group, ids: AxisIds) -> None:
         """Note that ``group`` reads ``atom``, over the axes ``ids``, from memory."""
@@ -386,6 +422,8 @@ class _Fuser:
         if group.reduced and group.reduced != reduced:
             return False
         if not group.reduced and not self.can_reduce(group, reduced):
+            return False
+        if not self.may_read(equation, group, ids):
             return False
         if not reduced:
             # Only axes of extent 1: the value itself, without those axes.
@@ -742,6 +780,11 @@ def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
         )
         for m, base_axis, extent in axes
     )
+
+
+def _moved(read: Read, ids: AxisIds) -> AxisIds:
+    """The axes along which the base varies if what reads it does along ``ids``."""
+    return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
 
 
 def _domain(equation: Equation) -> tuple[int, ...]:

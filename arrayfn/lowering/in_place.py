@@ -97,11 +97,22 @@ def _takes_over(
             same
             and not operand.written
             and storage.of(operand.array) in dying
+            and (operand.array not in donated or _alike(operand, target))
             and operand.array.type.size == target.array.type.size
             and not _is_shared(nest, k, storage)
         ):
             return k
     return None
+
+
+def _alike(operand: ArrayOperand, target: ArrayOperand) -> bool:
+    """Whether the arrays themselves have one type: an argument can be a result."""
+    mine, theirs = operand.array.type, target.array.type
+    return (mine.shape, mine.dtype, mine.layout) == (
+        theirs.shape,
+        theirs.dtype,
+        theirs.layout,
+    )
 
 
 def _is_shared(nest: Nest, operand: int, storage: Storage) -> bool:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir_format import format_program, name_vars
 from arrayfn.lowering import templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.contraction import as_gemm
+from arrayfn.lowering.contraction import Gemm, as_gemm
 from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, fuse
-from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_parameters, gemm_tiles
+from arrayfn.lowering.gemm_tiles import (
+    PROVIDERS,
+    GemmTiles,
+    gemm_parameters,
+    gemm_tiles,
+)
 from arrayfn.lowering.in_place import Storage, write_in_place
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
@@ -223,7 +229,7 @@ class Lowering:
             self.template(row.kernel, equation)
         else:
             raise BackendError(
-                f"{row.name} has no kernel on the CPU yet; use device='reference'",
+                f"{row.name} has no kernel yet; use device='reference'",
                 equation.source,
             )
 
@@ -247,7 +253,7 @@ class Lowering:
             )
         dtype = output.type.dtype
         name = PROVIDERS[dtype]
-        tiles = gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype, CPU.cores)
+        tiles = self.tiles(gemm, dtype)
         self.kernels.setdefault(
             name, LibraryKernel(name, name, gemm_parameters(dtype), "BLAS")
         )
@@ -285,6 +291,10 @@ class Lowering:
                 writes=[output],
             )
         )
+
+    def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
+        """The work items of a product."""
+        return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype, CPU.cores)
 
     # The plan.
 

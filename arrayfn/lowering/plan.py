@@ -34,7 +34,8 @@ class Kernel:
     ``name`` is the function's name in ``source`` (unique within a program). ``key`` is
     the source with neutral names and no comments: kernels with equal keys compute the
     same and are compiled once. ``parameters`` are those before ``begin, end``.
-    ``reason`` says what was fused, and why.
+    ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
+    there an item is a block.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Kernel:
     key: str
     parameters: tuple[Parameter, ...]
     reason: str = ""
+    threads: int = 0
 
     def __str__(self) -> str:
         return self.source

@@ -152,7 +152,6 @@ def test_fused_kernels_compute_what_the_reference_does(program: Program) -> None
     check(program)
 
 
-@pytest.mark.xfail(strict=True, reason="a result takes the place of another shape")
 @given(mixtures(), st.frozensets(st.integers(0, 2), min_size=1))
 @settings(max_examples=40)
 def test_donated_arguments_do_not_change_the_numbers(

@@ -24,6 +24,10 @@ class CpuBackend:
             self.name, "compiled kernels on threads", ("llvmlite", "numba", "scipy")
         )
 
+    def array_types(self) -> tuple[type, ...]:
+        """NumPy's arrays are all."""
+        return ()
+
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """``program`` as kernels and a plan."""
         return lower(program, donated)

@@ -20,11 +20,7 @@ from typing import Final
 
 from arrayfn.backends.cpu import native, native_compiler, target
 from arrayfn.backends.cpu.engine import ENGINE
-from arrayfn.backends.cpu.object_cache import (
-    ObjectCache,
-    content_key,
-    default_directory,
-)
+from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.lowering.plan import Kernel
 
 LOGGER = logging.getLogger(__name__)
@@ -42,22 +38,10 @@ _KERNEL_SOURCES: Final = (
 LOCK: Final = threading.RLock()
 """Held while code is compiled and loaded; a fork waits for it."""
 
-_caches: dict[Path, ObjectCache] = {}
-
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
     )
-
-
-def object_cache() -> ObjectCache:
-    """The cache in the directory that the environment names now."""
-    directory = default_directory()
-    with LOCK:
-        if directory not in _caches:
-            _caches[directory] = ObjectCache(directory)
-        return _caches[directory]
 
 
 @cache

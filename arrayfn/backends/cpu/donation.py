@@ -23,22 +23,38 @@ class DonatingExecutable:
     donors: Mapping[int, int]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run; a donated input's array is overwritten, and is the result."""
+        """Run; a donated input's array is overwritten, and is the result.
+
+        A number, a view, or an array that overlaps another argument is copied instead.
+        """
         outputs: list[Any] = []
         for number, type in enumerate(self.executable.output_types):
             donor = self.donors.get(number)
             if donor is None:
                 outputs.append(np.empty(type.shape, type.dtype))
-                continue
-            array = inputs[donor]
-            if not isinstance(array, np.ndarray) or not array.flags.writeable:
-                raise ArgumentError(
-                    f"argument {donor} is donated, but cannot be written over; pass a "
-                    "writable array, or do not name it in donate_argnums",
-                    user_location(),
-                )
-            outputs.append(array)
+            elif _can_be_written(inputs, donor):
+                outputs.append(inputs[donor])
+            else:
+                outputs.append(np.array(inputs[donor], type.dtype, order="C"))
         mismatch = self.executable.call_into(*inputs, *outputs)
         if mismatch:
             raise ArgumentError(self.executable.mismatch(inputs, mismatch - 1))
         return outputs
+
+
+def _can_be_written(inputs: Sequence[Any], donor: int) -> bool:
+    """Whether input ``donor`` is an array of its own that nothing else sees."""
+    array = inputs[donor]
+    if not isinstance(array, np.ndarray) or array.base is not None:
+        return False
+    if not array.flags.writeable:
+        raise ArgumentError(
+            f"argument {donor} is donated, but is read-only; pass a writable array, or "
+            "do not name it in donate_argnums",
+            user_location(),
+        )
+    return not any(
+        np.may_share_memory(array, other)
+        for number, other in enumerate(inputs)
+        if number != donor and isinstance(other, np.ndarray)
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from arrayfn.errors import BackendError
-from arrayfn.ir import Equation, Program
+from arrayfn.dtypes import DType
+from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cuda.schedule import (
     GPU,
     Columns,
@@ -18,6 +19,7 @@ from arrayfn.lowering.cuda.schedule import (
 )
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
+from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.lower import Lowering, NestStep
 from arrayfn.passes.pipeline import run_passes
@@ -59,7 +61,7 @@ class _CudaLowering(Lowering):
         name = self.fresh(_STEMS[type(schedule)])
         self.scheduled(print_kernel(step.nest, name, schedule))
 
-    def contraction(self, equation: Equation) -> None:
-        raise BackendError(
-            "dot_general has no kernel on CUDA yet; use device='cpu'", equation.source
-        )
+    def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
+        """One item: the library has all of the GPU do the product."""
+        items = min(1, gemm.batch * gemm.m * gemm.n)
+        return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), 1)

@@ -57,13 +57,6 @@ _RESERVED = frozenset(
 """Names of a kernel's own variables."""
 
 
-@dataclass(frozen=True, slots=True)
-class CudaKernel(Kernel):
-    """A kernel's source, and the threads of a block it is written for."""
-
-    threads: int = 32
-
-
 def print_kernel(
     nest: Nest, name: str, schedule: Schedule | None = None
 ) -> ScheduledKernel:
@@ -71,7 +64,7 @@ def print_kernel(
     schedule = choose(nest) if schedule is None else schedule
     neutral = _CudaPrinter(nest, "kernel", (), False, schedule=schedule).print()
     printed = _CudaPrinter(nest, name, (), True, schedule=schedule).print()
-    kernel = CudaKernel(
+    kernel = Kernel(
         name=name,
         source=printed.source,
         key=neutral.source,
