@@ -40,7 +40,7 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     if isinstance(leaf, Tracer):
         leaf.check_alive(current_frame())
         return
-    if dtypes.is_python_scalar(leaf):
+    if dtypes.is_python_scalar(leaf) or hasattr(leaf, "__arrayfn_type__"):
         return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
     if isinstance(leaf, np.ma.MaskedArray):

@@ -239,7 +239,10 @@ def _define(defined: set[Var], var: Var, name: str) -> None:
 
 
 def type_of(value: object) -> ArrayType:
-    """The type of a NumPy array, NumPy scalar or Python scalar."""
+    """The type of a NumPy array, NumPy scalar or Python scalar, or a device's array.
+
+    Arrays of devices say it themselves, as ``__arrayfn_type__``.
+    """
     if is_python_scalar(value):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ArgumentError(
@@ -248,6 +251,10 @@ def type_of(value: object) -> ArrayType:
                 user_location(),
             )
         return ArrayType((), weak_dtype(value), weak=True)  # type: ignore[arg-type]
+    if not isinstance(value, (np.ndarray, np.generic)):
+        known = getattr(value, "__arrayfn_type__", None)
+        if isinstance(known, ArrayType):
+            return known
     array = np.asarray(value)
     dtype = canonical(array.dtype)
     if array.flags.c_contiguous and array.flags.aligned:

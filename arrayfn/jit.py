@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.backends.base import Backend
-from arrayfn.backends.cpu.executable import Executable
+from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import (
@@ -122,6 +121,7 @@ class Jitted:
         functools.update_wrapper(self, function)
         self._function = function
         self._backend = backend
+        self._kept_types = (np.ndarray, float, int, bool, *backend.array_types())
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
         self._donated = donate_argnums
@@ -151,8 +151,7 @@ class Jitted:
             entry = self._compile(args, kwargs, static, types)
             self._cache[key] = entry
         arrays = tuple(
-            x if type(x) in (np.ndarray, float, int, bool) else np.asarray(x)
-            for x in leaves
+            x if type(x) in self._kept_types else np.asarray(x) for x in leaves
         )
         self._remember(entry, args, kwargs, leaves)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
@@ -168,7 +167,7 @@ class Jitted:
         flat = not kwargs and not self._static and len(leaves) == len(args)
         flat = flat and all(a is b for a, b in zip(args, leaves, strict=True))
         run = entry.run
-        if not flat or not isinstance(run, Executable):
+        if not flat or not isinstance(run, DirectExecutable):
             self._last = None
         elif entry.single:
             self._last = run.call_single

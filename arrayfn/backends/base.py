@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 
 Executable = Callable[[tuple[Any, ...]], Sequence[Any]]
+
+
+@runtime_checkable
+class DirectExecutable(Protocol):
+    """An executable that also takes its inputs one by one, without checks before.
+
+    An ``int``, 1 + its number, says that an input does not fit; nothing is run then.
+    """
+
+    call: Callable[..., Any]
+    call_single: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,10 @@ class Backend(Protocol):
 
     def info(self) -> BackendInfo:
         """What it needs and whether it is there."""
+        ...
+
+    def array_types(self) -> tuple[type, ...]:
+        """The types of arrays, besides NumPy's, that executables take as they are."""
         ...
 
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:

@@ -11,7 +11,7 @@ from arrayfn.backends.cuda.emulator import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.schedule import GpuConfig
-from arrayfn.lowering.cuda.source import CudaKernel
+from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
 
 ARCHITECTURES = ((8, 0), (9, 0))
@@ -138,7 +138,7 @@ def test_elementwise_results_have_the_bits_of_the_reference():
 
 def ptx_of(case, arch):
     compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
-    kernels = [k for k in lowered(case).kernels if isinstance(k, CudaKernel)]
+    kernels = [k for k in lowered(case).kernels if isinstance(k, Kernel)]
     return [compile_ptx(kernel, arch) for kernel in kernels]
 
 
@@ -205,6 +205,33 @@ TEMPLATE_CASES = {
     "gather": (lambda x, i: x[i], (random(5, 4), np.array([3, 0, 3]))),
     "scatter": (lambda x, i: x.at[i].add(1), (random(5), np.array([3, 0, 3]))),
 }
+
+
+def assert_emulated_equals_reference(function, arguments):
+    program = trace_function(function, arguments, {}).program
+    (result,) = run_plan(lower(program, check=True), arguments)
+    (expected,) = evaluate(program, arguments)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+PRODUCT_CASES = {
+    "plain": (lambda x, y: x @ y, (random(5, 7), random(7, 3))),
+    "transposed": (lambda x, y: x.T @ y.T, (random(7, 5), random(3, 7))),
+    "batched": (lambda x, y: x @ y, (random(2, 5, 7), random(2, 7, 3))),
+    "vector": (lambda x, y: x @ y, (random(5, 7), random(7))),
+    "float64": (lambda x, y: x @ y, (random(4, 4, dtype=float),) * 2),
+    "empty": (lambda x, y: x @ y, (random(4, 0), random(0, 3))),
+    "with what follows": (
+        lambda x, y, b: anp.tanh(x @ y + b),
+        (random(5, 7), random(7, 3), random(3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PRODUCT_CASES)
+def test_products_equal_the_reference(case):
+    assert_emulated_equals_reference(*PRODUCT_CASES[case])
 
 
 @pytest.mark.parametrize("case", TEMPLATE_CASES)

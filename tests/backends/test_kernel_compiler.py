@@ -12,7 +12,7 @@ import pytest
 from arrayfn.backends.cpu import kernel_compiler, numba_compiler, target
 from arrayfn.backends.cpu.engine import ENGINE
 from arrayfn.backends.cpu.kernel_compiler import UnsupportedKernelError
-from arrayfn.backends.cpu.object_cache import content_key
+from arrayfn.backends.object_cache import content_key
 from arrayfn.lowering.plan import Parameter
 
 HEAD = "from arrayfn.lowering.scalars import "

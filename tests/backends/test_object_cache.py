@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from arrayfn.backends.cpu import object_cache
-from arrayfn.backends.cpu.object_cache import (
+from arrayfn.backends import object_cache
+from arrayfn.backends.object_cache import (
     ObjectCache,
     content_key,
     default_directory,
@@ -155,7 +155,7 @@ def test_a_full_or_read_only_disk_keeps_code_in_memory(directory, error, monkeyp
 WRITER = """
 import sys
 from pathlib import Path
-from arrayfn.backends.cpu.object_cache import ObjectCache, content_key
+from arrayfn.backends.object_cache import ObjectCache, content_key
 cache = ObjectCache(Path(sys.argv[1]))
 print("started", flush=True)
 for turn in range(int(sys.argv[2])):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 from typing import Final
 
 from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
+from arrayfn.backends.cuda.driver import MemoryStats, device
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.lower import lower
 
-__all__ = ["CudaBackend"]
+__all__ = ["CudaBackend", "DeviceArray", "device_put", "from_dlpack", "memory_stats"]
 
+_EXECUTABLE: Final = "arrayfn.backends.cuda.executable"
 _INSTALL: Final = "pip install 'arrayfn[cuda]'"
 
 
@@ -31,14 +35,29 @@ class CudaBackend:
             missing_here(),
         )
 
+    def array_types(self) -> tuple[type, ...]:
+        """Arrays on the GPU."""
+        return (DeviceArray,)
+
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """``program`` as kernels and a plan. Needs neither a GPU nor numba-cuda."""
         return lower(program, donated)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``. Raises BackendError where there is no GPU."""
-        reason = missing_here() or "its runtime is not written yet"
+        reason = missing_here()
+        if reason:
+            raise BackendError(f"backend 'cuda' is not available ({reason})")
+        # Only a process with a GPU needs LLVM and NVIDIA's libraries for it.
+        return importlib.import_module(_EXECUTABLE).Executable(compiled)
+
+
+def memory_stats() -> MemoryStats:
+    """What the GPU's memory is used for now. Raises BackendError without a GPU."""
+    reason = missing_here()
+    if reason:
         raise BackendError(f"backend 'cuda' is not available ({reason})")
+    return device().memory_stats()
 
 
 def missing_here() -> str:

@@ -22,9 +22,8 @@ import numpy as np
 
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda import vocabulary
-from arrayfn.lowering.cuda.source import CudaKernel
 from arrayfn.lowering.cuda.vocabulary import WARP, DeviceFunction
-from arrayfn.lowering.plan import BufferArgument
+from arrayfn.lowering.plan import BufferArgument, Kernel
 from arrayfn.lowering.scalars.conversions import stored as stored_half
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
@@ -325,7 +324,7 @@ def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
     Memory that nothing has written holds NaNs, or large numbers.
     """
     plan = compiled.plan
-    kernels = {k.name: k for k in compiled.kernels if isinstance(k, CudaKernel)}
+    kernels = {k.name: k for k in compiled.kernels}
     arena = _bytes(plan.arena)
     given = {"input": inputs, "constant": compiled.constants}
     memory: list[Array] = []
@@ -348,7 +347,11 @@ def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
             else:
                 assert isinstance(argument, int)
                 arguments.append(argument)
-        launch(kernel.source, kernel.name, step.items, kernel.threads, arguments)
+        if isinstance(kernel, Kernel):
+            launch(kernel.source, kernel.name, step.items, kernel.threads, arguments)
+        else:
+            names = [parameter.name for parameter in kernel.parameters]
+            _product(dict(zip(names, arguments, strict=True)))
     outputs = [
         b for b in zip(plan.buffers, memory, strict=True) if b[0].kind == "output"
     ]
@@ -356,6 +359,30 @@ def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
         flat.view(buffer.type.dtype).reshape(buffer.type.shape)
         for buffer, flat in sorted(outputs, key=lambda pair: pair[0].index)
     ]
+
+
+def _product(given: dict[str, Any]) -> None:
+    """The library's matrix product, by NumPy."""
+
+    def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
+        pointer: Pointer = given[name]
+        flat = pointer.array[pointer.start :]
+        steps = (given[f"batch_stride_{name}"], given[ld], 1)
+        return np.lib.stride_tricks.as_strided(
+            flat, (given["batch"], rows, columns), [s * flat.itemsize for s in steps]
+        )
+
+    def factor(name: str, rows: int, columns: int, ld: str) -> Array:
+        transpose = given[f"transpose_{name}"]
+        if not transpose:
+            return matrix(name, rows, columns, ld)
+        stored = matrix(name, columns, rows, ld).swapaxes(1, 2)
+        return stored.conj() if transpose == 2 else stored
+
+    m, n, k = given["m"], given["n"], given["k"]
+    if given["batch"] * m * n:
+        left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
+        matrix("c", m, n, "ldc")[:] = left @ right
 
 
 def stored_dtype(dtype: str) -> str:

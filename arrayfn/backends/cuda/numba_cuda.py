@@ -18,9 +18,8 @@ from llvmlite import ir
 from arrayfn.backends import numba_scalars
 from arrayfn.backends.llvm_arithmetic import LLVMValue, is_float
 from arrayfn.backends.nvvm_arithmetic import NvvmArithmetic
-from arrayfn.lowering.cuda.source import CudaKernel
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, DeviceFunction
-from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART, width
 
 
@@ -296,7 +295,7 @@ def argument_type(parameter: Parameter) -> Any:
     return pointer_type("u16" if dtype in HALVES else dtype)
 
 
-def compile_ptx(kernel: CudaKernel, arch: tuple[int, int]) -> str:
+def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     """The PTX of ``kernel`` for compute capability ``arch``.
 
     Its entry, ``kernel.name``, takes the parameters: pointers, and 64-bit integers.

@@ -24,6 +24,10 @@ class ReferenceBackend:
         """Always there."""
         return BackendInfo(self.name, "NumPy, one primitive at a time", ("numpy",))
 
+    def array_types(self) -> tuple[type, ...]:
+        """NumPy's arrays are all."""
+        return ()
+
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """No kernels and no plan: the Program's text is what is run."""
         return CompiledProgram(

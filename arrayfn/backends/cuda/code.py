@@ -1,0 +1,96 @@
+"""From kernels to loaded functions: the disk cache, and the compiler when it misses.
+
+A process that finds all its kernels on disk imports neither Numba nor numba-cuda.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.object_cache import content_key, object_cache
+from arrayfn.lowering.plan import Kernel
+
+ENTRY: Final = "kernel"  # the name of each kernel in its cubin
+_COMPILER: Final = "arrayfn.backends.cuda.numba_cuda"  # imported if the cache misses
+_LINKER: Final = "cuda.bindings.nvjitlink"
+_SOURCES: Final = (
+    "lowering/scalars/*.py",
+    "lowering/cuda/vocabulary.py",
+    "backends/llvm_arithmetic.py",
+    "backends/nvvm_arithmetic.py",
+    "backends/numba_scalars.py",
+    "backends/cuda/numba_cuda.py",
+    "backends/cuda/code.py",
+)
+_LOCK: Final = threading.Lock()
+_loaded: dict[str, int] = {}
+
+
+@cache
+def _toolchain() -> str:
+    """What cubins depend on besides kernels: numba-cuda, and what determines code."""
+    root = Path(__file__).parents[2]
+    paths = sorted({path for pattern in _SOURCES for path in root.glob(pattern)})
+    texts = [path.read_text("utf-8") for path in paths]
+    return content_key(metadata.version("numba-cuda"), *texts)
+
+
+def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
+    """The cache key of a kernel's cubin for a compute capability."""
+    signature = ",".join(parameter.kind for parameter in kernel.parameters)
+    return content_key(
+        "cuda",
+        kernel.key,
+        signature,
+        str(kernel.threads),
+        f"sm_{arch[0]}{arch[1]}",
+        _toolchain(),
+    )
+
+
+def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
+    """Machine code of ``kernel``, whose entry is ``ENTRY``.
+
+    Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
+    """
+    compiler = importlib.import_module(_COMPILER)
+    neutral = replace(kernel, name=ENTRY, source=kernel.key)
+    ptx: str = compiler.compile_ptx(neutral, arch)
+    text = ptx.encode() + b"\0"
+    try:
+        linker = importlib.import_module(_LINKER)
+        handle = linker.create(1, [f"-arch=sm_{arch[0]}{arch[1]}"])
+    except (ImportError, RuntimeError):
+        return text
+    try:
+        linker.add_data(handle, linker.InputType.PTX, text, len(text), ENTRY)
+        linker.complete(handle)
+        cubin = bytearray(linker.get_linked_cubin_size(handle))
+        linker.get_linked_cubin(handle, cubin)
+    finally:
+        linker.destroy(handle)
+    return bytes(cubin)
+
+
+def functions(kernels: Iterable[Kernel]) -> dict[str, int]:
+    """The loaded function of each kernel, by its name. Equal kernels share one."""
+    gpu = device()
+    found: dict[str, int] = {}
+    with _LOCK:
+        for kernel in kernels:
+            key = kernel_key(kernel, gpu.arch)
+            if key not in _loaded:
+                cubin = object_cache().get_or_compile(
+                    key, lambda kernel=kernel: compile_cubin(kernel, gpu.arch)
+                )
+                _loaded[key] = gpu.load(cubin, ENTRY)
+            found[kernel.name] = _loaded[key]
+    return found

@@ -1,0 +1,320 @@
+"""DeviceArray: an immutable array in a GPU's memory.
+
+Its elements are shared with other libraries without a copy, by DLPack or by
+``__cuda_array_interface__``; ``numpy.asarray`` copies them to the host. Work on it is
+asynchronous: ``block_until_ready`` waits.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes, layout
+from arrayfn.backends.cuda import dlpack
+from arrayfn.backends.cuda.driver import device
+from arrayfn.errors import ArgumentError, LayoutError, user_location
+from arrayfn.ir import ArrayType, type_of
+from arrayfn.layout import Layout
+
+Array = np.ndarray[Any, Any]
+
+ALIGNMENT: Final = 16  # of memory that kernels access in vectors
+_LEGACY_STREAM: Final = 1
+_interned: dict[ArrayType, ArrayType] = {}
+
+
+def interned(type: ArrayType) -> ArrayType:
+    """The one object that stands for ``type``: arrays' types are compared by ``is``."""
+    return _interned.setdefault(type, type)
+
+
+class DeviceArray:
+    """An array on a GPU. Made by ``device_put``, ``from_dlpack`` and compiled calls."""
+
+    __slots__ = ("__arrayfn_type__", "__weakref__", "owner", "pointer", "shared")
+
+    __arrayfn_type__: ArrayType
+    pointer: int
+    owner: object  # of memory that is not the pool's
+    shared: bool  # whether another library has seen the memory
+
+    __hash__ = None  # type: ignore[assignment]
+    __array_priority__ = 100
+
+    def __init__(self, type: ArrayType, pointer: int, owner: object = None) -> None:
+        self.__arrayfn_type__ = type
+        self.pointer = pointer
+        self.owner = owner
+        self.shared = False
+
+    def __del__(self) -> None:
+        if self.pointer and self.owner is None and not sys.is_finalizing():
+            gpu = device()
+            if self.shared:
+                # Another library's work on it may not have run yet.
+                gpu.waiting.cuCtxSynchronize()
+            gpu.enter()
+            gpu.free(self.pointer)
+            self.pointer = 0
+
+    # What it is.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extent of each axis."""
+        return self.__arrayfn_type__.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type of the elements."""
+        return self.__arrayfn_type__.dtype
+
+    @property
+    def layout(self) -> Layout:
+        """How the elements lie."""
+        return self.__arrayfn_type__.layout
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.__arrayfn_type__.size
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements."""
+        return self.__arrayfn_type__.nbytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The bytes from one index to the next, for each axis."""
+        steps = self.layout.strides(self.shape)
+        return tuple(step * self.dtype.itemsize for step in steps)
+
+    @property
+    def device(self) -> str:
+        """Where it is."""
+        return "cuda"
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was donated, and its memory is another array's now."""
+        return not self.pointer
+
+    def address(self) -> int:
+        """Where its first element is. Raises ArgumentError if it was donated."""
+        if not self.pointer:
+            raise ArgumentError(
+                f"this array of {self.__arrayfn_type__} was donated to a call, whose "
+                "result has its memory now",
+                user_location(),
+            )
+        return self.pointer
+
+    def take(self) -> int:
+        """Its memory, for another array; this one has none from now on."""
+        pointer, self.pointer = self.address(), 0
+        return pointer
+
+    # Its elements.
+
+    def block_until_ready(self) -> DeviceArray:
+        """Wait until it is computed; itself. Errors of kernels are raised here."""
+        self.address()
+        device().synchronize()
+        return self
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> Array:
+        if copy is False:
+            raise ValueError("an array on a GPU cannot be a NumPy array without a copy")
+        low, count = span(self.__arrayfn_type__)
+        flat = np.empty(count, self.dtype)
+        if count:
+            start = self.address() + low * self.dtype.itemsize
+            device().copy_out(flat.ctypes.data, start, flat.nbytes)
+        if self.size == 0:
+            host: Array = np.empty(self.shape, self.dtype)
+        else:
+            host = np.ndarray(
+                self.shape,
+                self.dtype,
+                flat.data if flat.dtype.kind != "V" else flat.view(np.uint8).data,
+                -low * self.dtype.itemsize,
+                self.strides,
+            )
+        return host if dtype is None else host.astype(dtype)
+
+    def item(self) -> Any:
+        """Its only element, as a Python number."""
+        return np.asarray(self).item()
+
+    def tolist(self) -> Any:
+        """Its elements as nested lists of Python numbers."""
+        return np.asarray(self).tolist()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __complex__(self) -> complex:
+        return complex(np.asarray(self))
+
+    def __index__(self) -> int:
+        return np.asarray(self).__index__()
+
+    def __getitem__(self, index: Any) -> Array:
+        """A part of it, copied to the host. Index inside ``jit`` to stay on the GPU."""
+        return np.asarray(self)[index]
+
+    def __repr__(self) -> str:
+        if self.is_deleted:
+            return f"<DeviceArray {self.__arrayfn_type__}, donated>"
+        text = np.array2string(np.asarray(self), prefix="DeviceArray(", separator=", ")
+        return f"DeviceArray({text}, dtype={self.dtype})"
+
+    def __str__(self) -> str:
+        return str(np.asarray(self))
+
+    # Other libraries.
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """For CuPy, Numba and PyTorch; later work on ``stream`` sees the values."""
+        self.shared = True
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address() if self.size else 0, True),
+            "strides": None if self.layout == layout.C else self.strides,
+            "stream": device().stream,
+            "version": 3,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, device().number
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule that shares the memory; work on ``stream`` waits for the values."""
+        if dl_device not in (None, self.__dlpack_device__()) or copy:
+            raise BufferError("DLPack gives this array's own memory, on its own GPU")
+        self.shared = True
+        if stream != -1:
+            device().let_wait(_LEGACY_STREAM if stream is None else stream)
+        steps = self.layout.strides(self.shape)
+        return dlpack.export(
+            self, self.address(), self.shape, steps, self.dtype, device().number
+        )
+
+
+def span(type: ArrayType) -> tuple[int, int]:
+    """The lowest element of ``type``, from its first one, and how many it spans."""
+    if type.size == 0:
+        return 0, 0
+    steps = type.layout.strides(type.shape)
+    ends = [(n - 1) * step for n, step in zip(type.shape, steps, strict=True)]
+    low = sum(min(0, end) for end in ends)
+    return low, sum(max(0, end) for end in ends) - low + 1
+
+
+def device_put(x: Any) -> DeviceArray:
+    """``x`` on the GPU: a copy of NumPy arrays and numbers, in the same layout.
+
+    Arrays of other libraries that are on the GPU already are taken as they are.
+    """
+    if isinstance(x, DeviceArray):
+        return x
+    if hasattr(x, "__cuda_array_interface__"):
+        return from_cuda(x)
+    return put(x, interned(type_of(x)))
+
+
+def put(x: Any, type: ArrayType) -> DeviceArray:
+    """A copy on the GPU of a number, or of an array that has the type ``type``."""
+    host = np.asarray(x, type.dtype)
+    size = type.dtype.itemsize
+    low, count = span(type)
+    gpu = device()
+    pointer = gpu.allocate(count * size)
+    base = DeviceArray(type, pointer)
+    # Memory is freed where it was allocated.
+    result = DeviceArray(type, pointer - low * size, base) if low else base
+    if count:
+        start = int(host.__array_interface__["data"][0]) + low * size
+        gpu.copy_in(pointer, start, count * size)
+    return result
+
+
+def from_cuda(x: Any) -> DeviceArray:
+    """The array behind ``__cuda_array_interface__``: its own memory, which is kept."""
+    given = x.__cuda_array_interface__
+    if given.get("mask") is not None:
+        raise ArgumentError("an array with a mask cannot be taken", user_location())
+    dtype = dtypes.canonical(np.dtype(given["typestr"]))
+    shape = tuple(given["shape"])
+    strides = given.get("strides")
+    if strides is None:
+        kind: Layout = layout.C
+    else:
+        kind = _layout(shape, [s / dtype.itemsize for s in strides])
+    if given.get("stream") is not None:
+        device().wait_for(given["stream"])
+    return _taken(ArrayType(shape, dtype, kind), given["data"][0], x)
+
+
+def from_dlpack(x: Any) -> DeviceArray:
+    """The array that an object with ``__dlpack__`` holds on the GPU: its own memory."""
+    kind, _ = x.__dlpack_device__()
+    if kind == dlpack.CPU:
+        return device_put(np.from_dlpack(x))
+    gpu = device()
+    given = dlpack.receive(x.__dlpack__(stream=gpu.stream))
+    steps = given.strides
+    lies = layout.C if steps is None else _layout(given.shape, steps)
+    return _taken(ArrayType(given.shape, given.dtype, lies), given.pointer, given)
+
+
+def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
+    if any(step != int(step) for step in steps):
+        raise LayoutError("an array that does not lie on whole elements cannot be read")
+    return layout.from_strides(shape, [int(step) for step in steps])
+
+
+def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
+    """An array in another library's memory, copied if vectors cannot be read there."""
+    type = interned(type)
+    taken = DeviceArray(type, pointer, owner)
+    if pointer % ALIGNMENT == 0:
+        return taken
+    low, count = span(type)
+    size = type.dtype.itemsize
+    gpu = device()
+    base = DeviceArray(type, gpu.allocate(count * size))
+    gpu.copy(base.pointer, pointer + low * size, count * size)
+    gpu.synchronize()
+    return DeviceArray(type, base.pointer - low * size, base)

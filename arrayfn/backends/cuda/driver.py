@@ -1,0 +1,309 @@
+"""The NVIDIA driver, as far as the runtime needs it: one context, stream and pool.
+
+Called through ctypes, so that a process that finds its kernels on disk imports nothing
+of CUDA's packages. ``device()`` opens the first GPU; all work goes to one stream, in
+order, and memory is allocated and freed in the order of that stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from arrayfn.errors import BackendError, user_location
+
+# Names and numbers of cuda.h.
+_SUCCESS: Final = 0
+_OUT_OF_MEMORY: Final = 2
+_NON_BLOCKING: Final = 1
+_ATTRIBUTE_MULTIPROCESSORS: Final = 16
+_ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
+_POOL_RELEASE_THRESHOLD: Final = 4
+_POOL_RESERVED, _POOL_RESERVED_HIGH = 5, 6
+_POOL_USED, _POOL_USED_HIGH = 7, 8
+_POOL_PINNED_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
+
+FUNCTIONS: Final = {
+    "set_current": "cuCtxSetCurrent",
+    "allocate": "cuMemAllocFromPoolAsync",
+    "free": "cuMemFreeAsync",
+    "launch": "cuLaunchKernel",
+    "fill": "cuMemsetD8Async",
+}
+"""What the native runner calls by address."""
+
+
+class _PoolProperties(ctypes.Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = (
+        ("allocation", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", ctypes.c_int),
+        ("device", ctypes.c_int),
+        ("security", ctypes.c_void_p),
+        ("most", ctypes.c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
+    )
+
+
+class OutOfMemoryError(BackendError):
+    """The GPU has no memory left for an array. The process can go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Bytes of GPU memory.
+
+    ``in_use`` is what live arrays hold, ``reserved`` what the pool keeps, with their
+    peaks; ``free`` and ``total`` are the whole card's, other processes counted in.
+    """
+
+    in_use: int
+    peak_in_use: int
+    reserved: int
+    peak_reserved: int
+    free: int
+    total: int
+
+
+class Device:
+    """The first GPU: its context, the stream that all work goes to, and its memory."""
+
+    def __init__(self) -> None:
+        # One holds the GIL, for calls that only enqueue; the other waits without it.
+        self.library = ctypes.PyDLL("libcuda.so.1")
+        self.waiting = ctypes.CDLL("libcuda.so.1")
+        self.check(self.library.cuInit(0))
+        number = ctypes.c_int()
+        self.check(self.library.cuDeviceGet(ctypes.byref(number), 0))
+        context = ctypes.c_void_p()
+        self.check(self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+        self.context = int(context.value or 0)
+        self.enter()
+        self.number = number.value
+        self.arch = (
+            self._attribute(_ATTRIBUTE_MAJOR),
+            self._attribute(_ATTRIBUTE_MINOR),
+        )
+        self.multiprocessors = self._attribute(_ATTRIBUTE_MULTIPROCESSORS)
+        stream = ctypes.c_void_p()
+        self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
+        self.stream = int(stream.value or 0)
+        self.pool = self._new_pool()
+        self._free = self._function("cuMemFreeAsync", 2)
+        self._allocate = self.library.cuMemAllocFromPoolAsync
+
+    @property
+    def name(self) -> str:
+        """The card's name."""
+        text = ctypes.create_string_buffer(256)
+        self.check(self.library.cuDeviceGetName(text, 256, self.number))
+        return text.value.decode()
+
+    def _attribute(self, attribute: int) -> int:
+        value = ctypes.c_int()
+        self.check(
+            self.library.cuDeviceGetAttribute(
+                ctypes.byref(value), attribute, self.number
+            )
+        )
+        return value.value
+
+    def _new_pool(self) -> int:
+        properties = _PoolProperties(*_POOL_PINNED_DEVICE, self.number)
+        pool = ctypes.c_void_p()
+        self.check(
+            self.library.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(properties))
+        )
+        # Freed memory stays in the pool, for the next array.
+        keep = ctypes.c_uint64(2**64 - 1)
+        self.check(
+            self.library.cuMemPoolSetAttribute(
+                pool, _POOL_RELEASE_THRESHOLD, ctypes.byref(keep)
+            )
+        )
+        return int(pool.value or 0)
+
+    def _function(self, name: str, words: int) -> Any:
+        """A function of ``words`` 64-bit arguments, called with the GIL held."""
+        kind = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * words)
+        return kind(self.address(name))
+
+    def address(self, name: str) -> int:
+        """The address of a function of the driver."""
+        # The header gives some names a suffix: the version it declares.
+        for suffix in ("_v2", ""):
+            function = getattr(self.library, name + suffix, None)
+            if function is not None:
+                break
+        return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+    def enter(self) -> None:
+        """Make the context the calling thread's."""
+        self.check(self.library.cuCtxSetCurrent(ctypes.c_void_p(self.context)))
+
+    def check(self, status: int, what: str = "") -> None:
+        """Raise BackendError unless the driver's ``status`` is success."""
+        if status == _SUCCESS:
+            return
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        self.library.cuGetErrorName(status, ctypes.byref(name))
+        self.library.cuGetErrorString(status, ctypes.byref(text))
+        meaning = (text.value or b"unknown error").decode()
+        label = (name.value or str(status).encode()).decode()
+        raise BackendError(
+            f"the NVIDIA driver says: {meaning} ({label}){what and ', ' + what}",
+            user_location(),
+        )
+
+    # Memory.
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new memory. Raises OutOfMemoryError if there is none."""
+        self.enter()
+        pointer = ctypes.c_uint64()
+        arguments = (
+            ctypes.byref(pointer),
+            ctypes.c_size_t(max(1, nbytes)),
+            ctypes.c_void_p(self.pool),
+            ctypes.c_void_p(self.stream),
+        )
+        status = self._allocate(*arguments)
+        if status == _OUT_OF_MEMORY:
+            self.trim()
+            status = self._allocate(*arguments)
+        if status == _OUT_OF_MEMORY:
+            raise self.out_of_memory(nbytes)
+        self.check(status)
+        return pointer.value
+
+    def free(self, pointer: int) -> None:
+        """Give memory back, once what is enqueued before has run."""
+        self._free(pointer, self.stream)
+
+    def trim(self) -> None:
+        """Give what the pool keeps, and no array has, back to the card."""
+        self.synchronize()
+        self.check(
+            self.library.cuMemPoolTrimTo(ctypes.c_void_p(self.pool), ctypes.c_size_t(0))
+        )
+
+    def out_of_memory(self, nbytes: int) -> OutOfMemoryError:
+        """The error of an allocation of ``nbytes``."""
+        stats = self.memory_stats()
+        return OutOfMemoryError(
+            f"out of GPU memory: {nbytes:,} bytes were asked for; arrays hold "
+            f"{stats.in_use:,}, and {stats.free:,} of {stats.total:,} are free. Arrays "
+            "give theirs back when nothing refers to them; donate_argnums lets results "
+            "be written over arguments",
+            user_location(),
+        )
+
+    def memory_stats(self) -> MemoryStats:
+        """What memory is used for now."""
+        self.enter()
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.check(
+            self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        )
+        return MemoryStats(
+            self._pool_bytes(_POOL_USED),
+            self._pool_bytes(_POOL_USED_HIGH),
+            self._pool_bytes(_POOL_RESERVED),
+            self._pool_bytes(_POOL_RESERVED_HIGH),
+            free.value,
+            total.value,
+        )
+
+    def _pool_bytes(self, attribute: int) -> int:
+        value = ctypes.c_uint64()
+        self.check(
+            self.library.cuMemPoolGetAttribute(
+                ctypes.c_void_p(self.pool), attribute, ctypes.byref(value)
+            )
+        )
+        return value.value
+
+    # Copies and waiting.
+
+    def copy_in(self, pointer: int, address: int, nbytes: int) -> None:
+        """From the host; the source may change once this returns."""
+        self.enter()
+        self.check(
+            self.waiting.cuMemcpyHtoDAsync_v2(
+                ctypes.c_uint64(pointer),
+                ctypes.c_void_p(address),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(self.stream),
+            )
+        )
+
+    def copy_out(self, address: int, pointer: int, nbytes: int) -> None:
+        """To the host, once what is enqueued has run."""
+        self.enter()
+        self.check(
+            self.waiting.cuMemcpyDtoHAsync_v2(
+                ctypes.c_void_p(address),
+                ctypes.c_uint64(pointer),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(self.stream),
+            )
+        )
+        self.synchronize()
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Within the GPU's memory."""
+        self.enter()
+        self.check(
+            self.library.cuMemcpyDtoDAsync_v2(
+                ctypes.c_uint64(target),
+                ctypes.c_uint64(source),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(self.stream),
+            )
+        )
+
+    def synchronize(self) -> None:
+        """Wait for all that is enqueued; an error of a kernel is raised here."""
+        self.enter()
+        self.check(self.waiting.cuStreamSynchronize(ctypes.c_void_p(self.stream)))
+
+    def wait_for(self, stream: int) -> None:
+        """Let later work wait for what is on another stream now."""
+        self._after(self.stream, stream)
+
+    def let_wait(self, stream: int) -> None:
+        """Let later work on another stream wait for what is enqueued here now."""
+        self._after(stream, self.stream)
+
+    def _after(self, later: int, earlier: int) -> None:
+        self.enter()
+        event = ctypes.c_void_p()
+        self.check(self.library.cuEventCreate(ctypes.byref(event), 2))  # no timing
+        self.check(self.library.cuEventRecord(event, ctypes.c_void_p(earlier)))
+        self.check(self.library.cuStreamWaitEvent(ctypes.c_void_p(later), event, 0))
+        self.check(self.library.cuEventDestroy_v2(event))
+
+    # Code.
+
+    def load(self, cubin: bytes, entry: str) -> int:
+        """The kernel ``entry`` of a cubin; it stays loaded."""
+        self.enter()
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.check(self.library.cuModuleLoadData(ctypes.byref(module), cubin))
+        self.check(
+            self.library.cuModuleGetFunction(
+                ctypes.byref(function), module, entry.encode()
+            )
+        )
+        return int(function.value or 0)
+
+
+@cache
+def device() -> Device:
+    """The GPU, opened at the first call."""
+    return Device()

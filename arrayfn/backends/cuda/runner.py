@@ -1,0 +1,276 @@
+"""The native plan runner: one call allocates, launches and frees all of a plan.
+
+``run(plan, buffers)`` is a function of two addresses, compiled from the text below.
+``buffers`` holds a 64-bit address for each buffer of the plan; those it allocates it
+fills in. ``plan`` is words of 64 bits: the header, whose fields ``Header`` numbers,
+then the tables that the header points to:
+
+* allocations: ``buffer, bytes``;
+* slots: ``address of the slot, buffer, offset``: a kernel's pointer argument is read
+  from its slot, which is written before each run;
+* steps, of ``STEP_WORDS`` words: a kernel launch, a matrix product, or zeros.
+
+The last allocation is the arena, which is freed after the last step. The result is 0,
+or ``status * 256 + stage`` of the first call that failed (``Stage``). The caller holds
+the GIL, so slots are not written by two threads at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from llvmlite import binding
+
+
+class Header(IntEnum):
+    """Word numbers of the plan's header."""
+
+    CONTEXT = 0
+    STREAM = 1
+    POOL = 2
+    ALLOCATIONS = 3
+    ALLOCATION_COUNT = 4
+    SLOTS = 5
+    SLOT_COUNT = 6
+    STEPS = 7
+    STEP_COUNT = 8
+    ARENA = 9  # its buffer, or -1
+    SET_CURRENT = 10
+    ALLOCATE = 11
+    FREE = 12
+    LAUNCH = 13
+    FILL = 14
+    MATMUL = 15
+    WORDS = 16
+
+
+class Stage(IntEnum):
+    """Which call failed."""
+
+    CONTEXT = 1
+    ALLOCATE = 2
+    KERNEL = 3
+    MATMUL = 4
+    FILL = 5
+    FREE = 6
+
+
+class Step(IntEnum):
+    """The first word of a step, which says what follows.
+
+    ``KERNEL``: function, blocks, threads, parameters. ``MATMUL``: handle, operation,
+    alpha, slot of a, layout of a, slot of b, layout of b, beta, slot of c, layout of c,
+    algorithm, workspace, its bytes. ``FILL``: slot, bytes (to be zero).
+    """
+
+    KERNEL = 0
+    MATMUL = 1
+    FILL = 2
+
+
+STEP_WORDS = 14
+
+_TEXT = """
+define i64 @run(i64* %plan, i64* %buffers) {
+start:
+  %context = call i64 @word(i64* %plan, i64 CONTEXT)
+  %stream = call i64 @word(i64* %plan, i64 STREAM)
+  %pool = call i64 @word(i64* %plan, i64 POOL)
+  %set_ = call i64 @word(i64* %plan, i64 SET_CURRENT)
+  %set = inttoptr i64 %set_ to i32 (i64)*
+  %entered = call i32 %set(i64 %context)
+  %bad0 = icmp ne i32 %entered, 0
+  br i1 %bad0, label %fail0, label %allocations
+fail0:
+  %r0 = call i64 @failure(i32 %entered, i64 STAGE_CONTEXT)
+  ret i64 %r0
+
+allocations:
+  %allocate_ = call i64 @word(i64* %plan, i64 ALLOCATE)
+  %allocate = inttoptr i64 %allocate_ to i32 (i64*, i64, i64, i64)*
+  %atable_ = call i64 @word(i64* %plan, i64 ALLOCATIONS)
+  %atable = inttoptr i64 %atable_ to i64*
+  %acount = call i64 @word(i64* %plan, i64 ALLOCATION_COUNT)
+  br label %anext
+anext:
+  %a = phi i64 [0, %allocations], [%a1, %adone]
+  %amore = icmp slt i64 %a, %acount
+  br i1 %amore, label %abody, label %slots
+abody:
+  %aplace = mul i64 %a, 2
+  %abuffer = call i64 @word(i64* %atable, i64 %aplace)
+  %asizeplace = add i64 %aplace, 1
+  %asize = call i64 @word(i64* %atable, i64 %asizeplace)
+  %atarget = getelementptr i64, i64* %buffers, i64 %abuffer
+  %astatus = call i32 %allocate(i64* %atarget, i64 %asize, i64 %pool, i64 %stream)
+  %bad1 = icmp ne i32 %astatus, 0
+  br i1 %bad1, label %fail1, label %adone
+adone:
+  %a1 = add i64 %a, 1
+  br label %anext
+fail1:
+  %r1 = call i64 @failure(i32 %astatus, i64 STAGE_ALLOCATE)
+  ret i64 %r1
+
+slots:
+  %stable_ = call i64 @word(i64* %plan, i64 SLOTS)
+  %stable = inttoptr i64 %stable_ to i64*
+  %scount = call i64 @word(i64* %plan, i64 SLOT_COUNT)
+  br label %snext
+snext:
+  %s = phi i64 [0, %slots], [%s1, %sbody]
+  %smore = icmp slt i64 %s, %scount
+  br i1 %smore, label %sbody, label %steps
+sbody:
+  %splace = mul i64 %s, 3
+  %sslot_ = call i64 @word(i64* %stable, i64 %splace)
+  %sslot = inttoptr i64 %sslot_ to i64*
+  %splace1 = add i64 %splace, 1
+  %sbuffer = call i64 @word(i64* %stable, i64 %splace1)
+  %splace2 = add i64 %splace, 2
+  %soffset = call i64 @word(i64* %stable, i64 %splace2)
+  %sbase = call i64 @word(i64* %buffers, i64 %sbuffer)
+  %svalue = add i64 %sbase, %soffset
+  store i64 %svalue, i64* %sslot
+  %s1 = add i64 %s, 1
+  br label %snext
+
+steps:
+  %table_ = call i64 @word(i64* %plan, i64 STEPS)
+  %table = inttoptr i64 %table_ to i64*
+  %count = call i64 @word(i64* %plan, i64 STEP_COUNT)
+  %launch_ = call i64 @word(i64* %plan, i64 LAUNCH)
+  %launch = inttoptr i64 %launch_ to LAUNCH_TYPE
+  %fill_ = call i64 @word(i64* %plan, i64 FILL)
+  %fill = inttoptr i64 %fill_ to i32 (i64, i8, i64, i64)*
+  %matmul_ = call i64 @word(i64* %plan, i64 MATMUL)
+  %matmul = inttoptr i64 %matmul_ to MATMUL_TYPE
+  br label %next
+next:
+  %n = phi i64 [0, %steps], [%n1, %done]
+  %more = icmp slt i64 %n, %count
+  br i1 %more, label %body, label %after
+body:
+  %place = mul i64 %n, STEP_WORDS
+  %step = getelementptr i64, i64* %table, i64 %place
+  %kind = call i64 @word(i64* %step, i64 0)
+  %w1 = call i64 @word(i64* %step, i64 1)
+  %w2 = call i64 @word(i64* %step, i64 2)
+  %w3 = call i64 @word(i64* %step, i64 3)
+  %w4 = call i64 @word(i64* %step, i64 4)
+  switch i64 %kind, label %kernel [i64 1, label %product i64 2, label %zeros]
+kernel:
+  %grid = trunc i64 %w2 to i32
+  %block = trunc i64 %w3 to i32
+  %kstatus = call i32 %launch(i64 %w1, i32 %grid, i32 1, i32 1, i32 %block, i32 1,
+    i32 1, i32 0, i64 %stream, i64 %w4, i64 0)
+  br label %done_or_not
+product:
+  %w5 = call i64 @word(i64* %step, i64 5)
+  %w6 = call i64 @word(i64* %step, i64 6)
+  %w7 = call i64 @word(i64* %step, i64 7)
+  %w8 = call i64 @word(i64* %step, i64 8)
+  %w9 = call i64 @word(i64* %step, i64 9)
+  %w10 = call i64 @word(i64* %step, i64 10)
+  %w11 = call i64 @word(i64* %step, i64 11)
+  %w12 = call i64 @word(i64* %step, i64 12)
+  %w13 = call i64 @word(i64* %step, i64 13)
+  %pa = call i64 @at(i64 %w4)
+  %pb = call i64 @at(i64 %w6)
+  %pc = call i64 @at(i64 %w9)
+  %pstatus = call i32 %matmul(i64 %w1, i64 %w2, i64 %w3, i64 %pa, i64 %w5, i64 %pb,
+    i64 %w7, i64 %w8, i64 %pc, i64 %w10, i64 %pc, i64 %w10, i64 %w11, i64 %w12,
+    i64 %w13, i64 %stream)
+  br label %done_or_not
+zeros:
+  %pz = call i64 @at(i64 %w1)
+  %zstatus = call i32 %fill(i64 %pz, i8 0, i64 %w2, i64 %stream)
+  br label %done_or_not
+done_or_not:
+  %status = phi i32 [%kstatus, %kernel], [%pstatus, %product], [%zstatus, %zeros]
+  %bad = icmp ne i32 %status, 0
+  br i1 %bad, label %fail, label %done
+done:
+  %n1 = add i64 %n, 1
+  br label %next
+fail:
+  %stage = add i64 %kind, STAGE_KERNEL
+  %r = call i64 @failure(i32 %status, i64 %stage)
+  ret i64 %r
+
+after:
+  %arena = call i64 @word(i64* %plan, i64 ARENA)
+  %none = icmp slt i64 %arena, 0
+  br i1 %none, label %end, label %release
+release:
+  %free_ = call i64 @word(i64* %plan, i64 FREE)
+  %free = inttoptr i64 %free_ to i32 (i64, i64)*
+  %memory = call i64 @word(i64* %buffers, i64 %arena)
+  %fstatus = call i32 %free(i64 %memory, i64 %stream)
+  %bad6 = icmp ne i32 %fstatus, 0
+  br i1 %bad6, label %fail6, label %end
+fail6:
+  %r6 = call i64 @failure(i32 %fstatus, i64 STAGE_FREE)
+  ret i64 %r6
+end:
+  ret i64 0
+}
+
+define internal i64 @word(i64* %words, i64 %k) alwaysinline {
+  %p = getelementptr i64, i64* %words, i64 %k
+  %w = load i64, i64* %p
+  ret i64 %w
+}
+
+define internal i64 @at(i64 %slot) alwaysinline {
+  %p = inttoptr i64 %slot to i64*
+  %w = load i64, i64* %p
+  ret i64 %w
+}
+
+define internal i64 @failure(i32 %status, i64 %stage) alwaysinline {
+  %wide = zext i32 %status to i64
+  %high = shl i64 %wide, 8
+  %r = or i64 %high, %stage
+  ret i64 %r
+}
+"""
+
+
+def _text() -> str:
+    """The functions, with the names of words and types put in."""
+    names = {f"STAGE_{stage.name}": str(int(stage)) for stage in Stage}
+    names |= {
+        "LAUNCH_TYPE": "i32 (i64, i32, i32, i32, i32, i32, i32, i32, i64, i64, i64)*",
+        "MATMUL_TYPE": "i32 (" + ", ".join(["i64"] * 16) + ")*",
+        "STEP_WORDS": str(STEP_WORDS),
+    }
+    text = _TEXT
+    for name, value in names.items():
+        text = text.replace(name, value)
+    for word in sorted(Header, key=lambda w: -len(w.name)):
+        text = text.replace(f"i64 {word.name})", f"i64 {int(word)})")
+    return text.replace("i64*", "ptr") if binding.llvm_version_info[0] > 16 else text
+
+
+@cache
+def _engine() -> Any:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine(opt=2)
+    module = binding.parse_assembly(_text())
+    module.verify()
+    engine = binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+@cache
+def run() -> Callable[[int, int], int]:
+    """The runner, a function of the addresses of the plan and of its buffers."""
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+    return kind(_engine().get_function_address("run"))

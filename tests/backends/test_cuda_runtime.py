@@ -1,0 +1,249 @@
+"""The CUDA runtime on a GPU: every row's kernels, arrays, memory, other libraries."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn.backends.cuda import (
+    CudaBackend,
+    DeviceArray,
+    device_put,
+    from_dlpack,
+    memory_stats,
+    missing_here,
+)
+from arrayfn.errors import ArgumentError, BackendError
+from arrayfn.primitives.calls import evaluate
+from tests.lowering.kernels import assert_near
+from tests.lowering.test_kernels_of_the_table import LOWERED, program_of_samples
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(bool(missing_here()), reason=missing_here()),
+]
+
+
+def random(*shape, dtype=np.float32, seed=0):
+    values = np.random.default_rng(seed).standard_normal(shape) * 3
+    return values.astype(dtype)
+
+
+def softmax(x):
+    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
+    return e / anp.sum(e, axis=-1, keepdims=True)
+
+
+def on_gpu(function, **options):
+    return af.jit(function, device="cuda", **options)
+
+
+# Kernels.
+
+
+@pytest.mark.parametrize("row", LOWERED, ids=lambda row: row.name)
+def test_every_row_agrees_with_the_reference(row):
+    program, inputs, labels = program_of_samples(row)
+    backend = CudaBackend()
+    run = backend.load(backend.lower(program, frozenset()))
+    results = run(tuple(inputs))
+    expected = evaluate(program, inputs)
+    for label, have, want in zip(labels, results, expected, strict=True):
+        assert_near(np.asarray(have), want, row.tolerance, label)
+
+
+SIZES = [(1,), (131,), (4097,), (1000003,), (3, 5), (33, 1284), (700, 900), (2, 70000)]
+
+
+@pytest.mark.parametrize("shape", SIZES, ids=str)
+def test_reductions_of_many_shapes(shape):
+    x = random(*shape)
+    wide = x.astype(np.float64)
+    results = on_gpu(
+        lambda x: (anp.sum(x), anp.sum(x, axis=0), anp.max(x, axis=-1), softmax(x))
+    )(x)
+    e = np.exp(wide - wide.max(-1, keepdims=True))
+    expected = wide.sum(), wide.sum(0), wide.max(-1), e / e.sum(-1, keepdims=True)
+    scale = np.sqrt(x.size)
+    for have, want in zip(results, expected, strict=True):
+        np.testing.assert_allclose(have, want, rtol=2e-5, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 700, 65), (257, 130, 513)], ids=str)
+def test_products_keep_their_precision(dtype, shape):
+    m, k, n = shape
+    x, y = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+    if dtype.startswith("c"):
+        x = x + 1j * x[::-1]
+    wide = x.astype(np.complex128) @ y.astype(np.complex128)
+    bound = 1e-6 if dtype in ("float32", "complex64") else 1e-14
+    have = np.asarray(on_gpu(lambda x, y: x @ y)(x, y))
+    assert have.dtype == dtype
+    assert np.linalg.norm(have - wide) <= bound * np.linalg.norm(wide)
+    turned = np.asarray(on_gpu(lambda x, y: y.T @ x.T)(x, y))
+    assert np.linalg.norm(turned - wide.T) <= bound * np.linalg.norm(wide)
+
+
+def test_a_product_over_nothing_is_zero():
+    result = on_gpu(lambda x, y: x @ y)(random(4, 0), random(0, 3))
+    assert np.asarray(result).tolist() == [[0.0] * 3] * 4
+
+
+def test_gradients_are_those_of_the_cpu():
+    def loss(w, b, x):
+        return anp.sum(anp.tanh(x @ w + b) ** 2)
+
+    arguments = random(30, 20) / 10, random(20), random(50, 30, seed=1)
+    step = af.value_and_grad(loss, argnums=(0, 1))
+    value, (dw, db) = on_gpu(step)(*arguments)
+    wanted, (cpu_dw, cpu_db) = af.jit(step)(*arguments)
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    np.testing.assert_allclose(dw, cpu_dw, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(db, cpu_db, rtol=1e-4, atol=1e-4)
+
+
+def test_repeated_runs_give_the_same_bits():
+    x = device_put(random(300, 5000))
+    f = on_gpu(lambda x: (softmax(x), anp.sum(x), anp.sum(x, axis=0), x.T @ x))
+    first = [np.asarray(r).tobytes() for r in f(x)]
+    for _ in range(5):
+        assert [np.asarray(r).tobytes() for r in f(x)] == first
+
+
+def test_threads_may_call_at_once():
+    f = on_gpu(lambda x: anp.exp(x) * 2 + anp.sum(x))
+    inputs = [random(5000, seed=k) for k in range(8)]
+    expected = [np.asarray(f(x)) for x in inputs]
+    results = {}
+
+    def work(k):
+        for _ in range(50):
+            results[k] = np.asarray(f(inputs[k]))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k, want in enumerate(expected):
+        np.testing.assert_array_equal(results[k], want)
+
+
+# Arrays.
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "complex128"])
+def test_arrays_go_there_and_back(dtype):
+    x = (np.arange(24) % 7).reshape(2, 3, 4).astype(dtype)
+    for given in (x, x.T, x[:, ::-1], x[..., ::2], x[1, 2, 3], x[:0]):
+        put = device_put(given)
+        assert (put.shape, put.dtype, put.device) == (given.shape, given.dtype, "cuda")
+        np.testing.assert_array_equal(np.asarray(put), given)
+
+
+def test_a_call_takes_arrays_of_any_layout():
+    f = on_gpu(lambda x: x * 2 + 1)
+    x = random(40, 60)
+    for given in (x, x.T, x[::-1], x[:, ::3], np.asfortranarray(x)):
+        np.testing.assert_array_equal(f(given), given * 2 + 1)
+        np.testing.assert_array_equal(f(device_put(given)), given * 2 + 1)
+
+
+def test_a_result_is_an_argument():
+    f = on_gpu(lambda x, c: x * c)
+    x = f(f(np.float32([1, 2]), 3.0), 0.5)
+    assert isinstance(x, DeviceArray)
+    assert repr(x) == "DeviceArray([1.5, 3. ], dtype=float32)"
+    assert x.block_until_ready() is x
+    assert x.tolist() == [1.5, 3.0]
+    assert len(x) == 2
+    assert float(on_gpu(anp.sum)(x)) == 4.5
+
+
+def test_numbers_of_any_value_are_passed():
+    f = on_gpu(lambda x, c: x * c)
+    x = np.float32([1, 2])
+    assert [f(x, c).tolist() for c in (2.0, 2.0, 3.0, -0.0)] == [
+        [2.0, 4.0],
+        [2.0, 4.0],
+        [3.0, 6.0],
+        [-0.0, -0.0],
+    ]
+
+
+def test_a_donated_array_is_gone():
+    f = on_gpu(lambda x, y: x + y, donate_argnums=0)
+    x, y = device_put(random(1000)), device_put(random(1000, seed=1))
+    expected = np.asarray(x) + np.asarray(y)
+    pointer = x.pointer
+    result = f(x, y)
+    assert result.pointer == pointer
+    np.testing.assert_array_equal(result, expected)
+    assert x.is_deleted
+    with pytest.raises(ArgumentError, match=r"f32\[1000\] was donated"):
+        np.asarray(x)
+    with pytest.raises(ArgumentError, match="passed as another argument too"):
+        f(y, y)
+
+
+# Memory.
+
+
+def test_memory_is_returned_when_values_die():
+    f = on_gpu(lambda x: softmax(x) @ x.T)
+    x = device_put(random(500, 500))
+    f(x).block_until_ready()
+    gc.collect()
+    before = memory_stats().in_use
+    for _ in range(10_000):
+        f(x)
+    device_put(0.0).block_until_ready()
+    gc.collect()
+    assert memory_stats().in_use <= before + 64
+
+
+def test_out_of_memory_leaves_the_process_usable():
+    many = memory_stats().total // 4
+    f = on_gpu(lambda x: anp.broadcast_to(x, (many, 2)) * anp.float32(2))
+    with pytest.raises(BackendError, match=r"out of GPU memory: [\d,]+ bytes were"):
+        f(np.float32(1))
+    assert on_gpu(lambda x: x + 1)(np.float32([1])).tolist() == [2.0]
+
+
+# Other libraries.
+
+
+def test_cupy_shares_the_memory():
+    cupy = pytest.importorskip("cupy")
+    x = on_gpu(lambda x: x * 2)(random(3, 4))
+    for theirs in (cupy.asarray(x), cupy.from_dlpack(x)):
+        assert theirs.data.ptr == x.pointer
+        np.testing.assert_array_equal(cupy.asnumpy(theirs), np.asarray(x))
+    own = cupy.arange(12, dtype=np.float32).reshape(3, 4)
+    for ours in (device_put(own), from_dlpack(own)):
+        assert ours.pointer == own.data.ptr
+        np.testing.assert_array_equal(on_gpu(lambda x: x + 1)(ours), own.get() + 1)
+    assert device_put(own.T).tolist() == own.T.get().tolist()
+    # Off the alignment of vectors: copied.
+    assert device_put(own[0, 1:]).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_torch_shares_the_memory():
+    torch = pytest.importorskip("torch")
+    x = on_gpu(lambda x: x * 2)(random(3, 4))
+    theirs = torch.from_dlpack(x)
+    assert theirs.data_ptr() == x.pointer
+    np.testing.assert_array_equal(theirs.cpu().numpy(), np.asarray(x))
+    own = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
+    ours = from_dlpack(own)
+    assert ours.pointer == own.data_ptr()
+    np.testing.assert_array_equal(ours, own.cpu().numpy())
+    # The memory outlives the array that it came from.
+    del x
+    gc.collect()
+    on_gpu(lambda x: x * 0)(random(3, 4))
+    np.testing.assert_array_equal(theirs.cpu().numpy(), 2 * random(3, 4))
