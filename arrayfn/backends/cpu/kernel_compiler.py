@@ -22,7 +22,7 @@ import numpy as np
 from llvmlite import ir
 
 from arrayfn.backends.cpu import target
-from arrayfn.backends.cpu.kernel_module import accumulates, add_entry, interleaved
+from arrayfn.backends.cpu.kernel_module import add_entry, interleave_of, interleaved
 from arrayfn.backends.cpu.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
@@ -220,8 +220,8 @@ class _Kernel:
         self.fall_into(latch)
         count.add_incoming(b.add(count, I64(step), flags=("nsw",)), latch)
         back = b.branch(head)
-        if accumulates(body):
-            back.set_metadata("llvm.loop", interleaved(b.module))
+        if times := interleave_of(body):
+            back.set_metadata("llvm.loop", interleaved(b.module, times))
         b.position_at_end(after)
 
     def while_loop(self, test: ast.expr, body: list[ast.stmt]) -> None:

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-INTERLEAVE: Final = 4  # accumulators of a vectorised reduction
+ACCUMULATORS: Final = 4  # of a vectorised reduction
+CHAINS: Final = 2  # of long functions side by side
+LONG: Final = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p logistic logaddexp sin cos tan sinh cosh tanh "
+    "asin acos atan asinh acosh atanh atan2 erf erfc erfinv pow cbrt".split()
+)
 _I64: Final = ir.IntType(64)
 
 
@@ -38,19 +43,26 @@ def add_entry(
     builder.ret_void()
 
 
-def accumulates(body: list[ast.stmt]) -> bool:
-    """Whether an innermost loop reduces: then it is to have several accumulators."""
+def interleave_of(body: list[ast.stmt]) -> int:
+    """How many times a vectorised innermost loop is to be interleaved; 0: as LLVM likes.
+
+    A reduction is to have several accumulators, and a long chain of dependent
+    operations, as in exp or tanh, another beside it.
+    """
     nodes = [node for statement in body for node in ast.walk(statement)]
     if any(isinstance(node, ast.For | ast.While) for node in nodes):
-        return False
-    names = (node.func for node in nodes if isinstance(node, ast.Call))
-    return any(isinstance(n, ast.Name) and "accumulate_" in n.id for n in names)
+        return 0
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    names = [name.id for name in calls if isinstance(name, ast.Name)]
+    if any("accumulate_" in name for name in names):
+        return ACCUMULATORS
+    return CHAINS if any(name.rpartition("_")[0] in LONG for name in names) else 0
 
 
-def interleaved(module: ir.Module) -> Any:
-    """Metadata of a loop to be interleaved ``INTERLEAVE`` times when vectorised."""
+def interleaved(module: ir.Module, times: int) -> Any:
+    """Metadata of a loop to be interleaved ``times`` times when vectorised."""
     name = ir.MetaDataString(module, "llvm.loop.interleave.count")
-    number = ir.Constant(ir.IntType(32), INTERLEAVE)
+    number = ir.Constant(ir.IntType(32), times)
     count = module.add_metadata([name, number])
     loop = ir.MDValue(module, [count], name=str(len(module.metadata)))
     loop.operands = (loop, count)
