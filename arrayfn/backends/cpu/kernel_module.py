@@ -11,8 +11,11 @@ from llvmlite import ir
 ACCUMULATORS: Final = 4  # of a vectorised reduction
 CHAINS: Final = 2  # of long functions side by side
 LONG: Final = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p logistic logaddexp sin cos tan sinh cosh tanh "
-    "asin acos atan asinh acosh atanh atan2 erf erfc erfinv pow cbrt".split()
+    (
+        *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "logistic"),
+        *("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "atan2"),
+        *("asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "pow", "cbrt"),
+    )
 )
 _I64: Final = ir.IntType(64)
 
@@ -44,7 +47,7 @@ def add_entry(
 
 
 def interleave_of(body: list[ast.stmt]) -> int:
-    """How many times a vectorised innermost loop is to be interleaved; 0: as LLVM likes.
+    """How many times a vectorised innermost loop is interleaved; 0: as LLVM likes.
 
     A reduction is to have several accumulators, and a long chain of dependent
     operations, as in exp or tanh, another beside it.
