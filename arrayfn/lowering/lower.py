@@ -222,7 +222,12 @@ class Lowering:
         if isinstance(row.kernel, View):
             (operand,) = equation.inputs
             assert isinstance(operand, Var)
-            self.storage.put(equation.outputs[0], into=self.reads[operand].base)
+            output, base = equation.outputs[0], self.reads[operand].base
+            if output in self.program.outputs:
+                # The layout pass has seen to it that nothing else needs the base.
+                self.storage.put(base, into=output)
+            else:
+                self.storage.put(output, into=base)
         elif isinstance(row.kernel, Contraction):
             self.contraction(equation)
         elif isinstance(row.kernel, Template):

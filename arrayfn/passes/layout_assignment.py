@@ -67,9 +67,9 @@ class _Assignment:
         assert isinstance(row, Primitive)
         operands = [rename(a, self.environment) for a in equation.inputs]
         params = equation.params
-        is_view = isinstance(row.kernel, View) and row is not views.relayout
+        owns = not isinstance(row.kernel, View) or row is views.relayout
         if row is views.reshape and not _is_affine(equation):
-            operands = [self.row_major(x) for x in operands]
+            owns = self.own_row_major(operands, equation)
         elif isinstance(row.kernel, Contraction):
             operands, params = self.matrices(operands, equation)
         elif isinstance(row.kernel, Template) and row.kernel.in_place:
@@ -79,7 +79,7 @@ class _Assignment:
                 operands[0] = views.relayout(operands[0], layout="C")
         outputs = self.builder.emit(row, operands, params)
         self.environment.update(zip(equation.outputs, outputs, strict=True))
-        if not is_view:
+        if owns:
             self.owned.update(outputs)
         self.record()
 
@@ -88,6 +88,23 @@ class _Assignment:
         for equation in self.builder.equations[self.known :]:
             record_reads(equation, self.reads)
         self.known = len(self.builder.equations)
+
+    def own_row_major(self, operands: list[Atom], equation: Equation) -> bool:
+        """Have the operand of a reshape in rows; whether the result may have its memory.
+
+        It may if nothing else needs the operand.
+        """
+        source = equation.inputs[0]
+        given = operands[0]
+        operands[0] = self.row_major(given)
+        if operands[0] is not given:
+            return True
+        if given not in self.owned or (
+            isinstance(source, Var) and self.uses[source] > 1
+        ):
+            return False
+        self.owned.discard(given)
+        return True
 
     def row_major(self, x: Atom) -> Atom:
         """``x``, or a copy of it if it does not lie so from its base's begin on."""

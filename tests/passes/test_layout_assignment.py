@@ -142,7 +142,6 @@ def test_a_reshape_that_only_adds_an_axis_is_a_view_of_any_layout() -> None:
     assert relayouts(after) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the copy for the reshape is copied again")
 def test_a_reshape_that_is_returned_is_copied_once() -> None:
     after = assigned(
         program(
