@@ -90,7 +90,7 @@ class _Assignment:
         self.known = len(self.builder.equations)
 
     def own_row_major(self, operands: list[Atom], equation: Equation) -> bool:
-        """Have the operand of a reshape in rows; whether the result may have its memory.
+        """Have a reshape's operand in rows; whether the result may have its memory.
 
         It may if nothing else needs the operand.
         """

@@ -12,9 +12,10 @@ import pytest
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
-from arrayfn.ir import Program, Var, type_of
+from arrayfn.ir import ArrayType, Program, Var, type_of
 from arrayfn.lowering.templates import TEMPLATES
 from arrayfn.passes.pipeline import run_passes
+from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Body,
     Composition,
@@ -28,7 +29,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.calls import custom_vjp_linear
 from arrayfn.primitives.table import ROWS
-from tests.lowering.kernels import check_kernels
+from tests.lowering.kernels import check_kernels, keys
 
 # It stands for a derivative until it is transposed: no Program that is run has one.
 LOWERED = [row for row in ROWS if row is not custom_vjp_linear]
@@ -98,3 +99,15 @@ def test_the_table_covers_every_dtype() -> None:
         for x in sample.inputs
     }
     assert seen == dtypes.ALL
+
+
+def test_kernels_of_one_text_and_two_dtypes_are_two() -> None:
+    builder = ProgramBuilder("twice")
+    with builder:
+        inputs = [
+            builder.input(ArrayType((3,), dtype))
+            for dtype in (dtypes.float32, dtypes.float64)
+        ]
+        program = builder.build([e.neg(e.add(x, x)) for x in inputs])
+    given = [np.arange(3.0, dtype=t.dtype) for t in program.input_types]
+    assert len(keys(check_kernels(program, given))) == 2
