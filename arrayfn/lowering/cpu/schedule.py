@@ -29,7 +29,7 @@ class CpuConfig:
     """Numbers of the hardware that schedules are made from."""
 
     block: int = 4096  # elements of the innermost axis in one item
-    tile: int = 32  # rows and columns of a tile, where operands lie across each other
+    tile: int = 64  # rows and columns of a tile, where operands lie across each other
     column_block: int = 512  # columns in one item
     chunk: int = 16384  # elements of a chunk of a split reduction
     cores: int = 2
