@@ -205,7 +205,7 @@ class _Fuser:
     def arrays_read(
         self, atom: Var, group: _Group, ids: AxisIds, taken: dict[Var, AxisIds]
     ) -> Iterable[Var]:
-        """What ``take`` would have ``group`` read; ``taken`` so far is computed again."""
+        """What ``take`` would make ``group`` read; ``taken`` is computed again."""
         read = self.reads[atom]
         base = read.base
         here = group.maps.get(base, taken.get(base))
