@@ -56,6 +56,10 @@ class NvvmArithmetic(LLVMArithmetic):
         # NVVM lacks the intrinsic.
         return self._libdevice("rint", x)
 
+    def trunc(self, x: LLVMValue) -> LLVMValue:
+        # Before CUDA 13.1 NVVM lacks the intrinsic.
+        return self._libdevice("trunc", x)
+
     def _libdevice(self, name: str, *arguments: LLVMValue) -> LLVMValue:
         dtype = arguments[0].dtype
         t = self.type(dtype)

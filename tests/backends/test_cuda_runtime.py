@@ -114,6 +114,26 @@ def test_repeated_runs_give_the_same_bits():
         assert [np.asarray(r).tobytes() for r in f(x)] == first
 
 
+def test_repeated_calls_of_many_steps_are_graphs():
+    def steps(x, y):
+        for _ in range(3):
+            x = anp.tanh(x @ y) + anp.sum(x, axis=0)
+        return x
+
+    f = on_gpu(steps)
+    inputs = [device_put(random(64, 64, seed=k)) for k in range(3)]
+    y = device_put(random(64, 64, seed=9) / 8)
+    first = [np.asarray(f(x, y)).tobytes() for x in inputs]
+    kept = []
+    for n in range(100):
+        result = f(inputs[n % 3], y)
+        assert np.asarray(result).tobytes() == first[n % 3]
+        if n % 10 == 0:
+            kept.append((n % 3, result))
+    for number, result in kept:
+        assert np.asarray(result).tobytes() == first[number]
+
+
 def test_threads_may_call_at_once():
     f = on_gpu(lambda x: anp.exp(x) * 2 + anp.sum(x))
     inputs = [random(5000, seed=k) for k in range(8)]

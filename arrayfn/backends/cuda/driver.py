@@ -8,6 +8,8 @@ order, and memory is allocated and freed in the order of that stream.
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -15,6 +17,7 @@ from typing import Any, Final
 from arrayfn.errors import BackendError, user_location
 
 # Names and numbers of cuda.h.
+_CAPTURE_RELAXED: Final = 2
 _SUCCESS: Final = 0
 _OUT_OF_MEMORY: Final = 2
 _NON_BLOCKING: Final = 1
@@ -94,7 +97,12 @@ class Device:
         self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
         self.stream = int(stream.value or 0)
         self.pool = self._new_pool()
+        capturing = ctypes.c_void_p()
+        self.check(self.library.cuStreamCreate(ctypes.byref(capturing), _NON_BLOCKING))
+        self.capturing = int(capturing.value or 0)
+        self.capture_lock = threading.Lock()
         self._free = self._function("cuMemFreeAsync", 2)
+        self._launch_graph = self._function("cuGraphLaunch", 2)
         self._allocate = self.library.cuMemAllocFromPoolAsync
 
     @property
@@ -287,6 +295,41 @@ class Device:
         self.check(self.library.cuEventRecord(event, ctypes.c_void_p(earlier)))
         self.check(self.library.cuStreamWaitEvent(ctypes.c_void_p(later), event, 0))
         self.check(self.library.cuEventDestroy_v2(event))
+
+    # Graphs.
+
+    def capture(self, enqueue: Callable[[int], None]) -> int:
+        """The graph of what ``enqueue`` puts into the stream that it is given."""
+        self.enter()
+        stream, graph = ctypes.c_void_p(self.capturing), ctypes.c_void_p()
+        made = ctypes.c_void_p()
+        with self.capture_lock:
+            self.check(self.library.cuStreamBeginCapture_v2(stream, _CAPTURE_RELAXED))
+            try:
+                enqueue(self.capturing)
+            finally:
+                status = self.library.cuStreamEndCapture(stream, ctypes.byref(graph))
+        self.check(status)
+        try:
+            self.check(
+                self.library.cuGraphInstantiateWithFlags(
+                    ctypes.byref(made), graph, ctypes.c_uint64(0)
+                )
+            )
+        finally:
+            self.library.cuGraphDestroy(graph)
+        return int(made.value or 0)
+
+    def launch(self, graph: int) -> None:
+        """Enqueue a graph."""
+        status = self._launch_graph(graph, self.stream)
+        if status:
+            self.check(status, "in a graph")
+
+    def forget(self, graph: int) -> None:
+        """Destroy a graph; what is enqueued of it still runs."""
+        self.enter()
+        self.check(self.library.cuGraphExecDestroy(ctypes.c_void_p(graph)))
 
     # Code.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from arrayfn.backends.cuda.device_array import (
     put,
 )
 from arrayfn.backends.cuda.driver import FUNCTIONS, device
-from arrayfn.backends.cuda.runner import STEP_WORDS, Header, Stage, Step
+from arrayfn.backends.cuda.runner import STEP_WORDS, Header, Phase, Stage, Step
 from arrayfn.dtypes import is_python_scalar
 from arrayfn.errors import ArgumentError, BackendError, user_location
 from arrayfn.ir import type_of
@@ -32,6 +33,9 @@ from arrayfn.lowering.plan import (
 )
 
 _OUT_OF_MEMORY: Final = 2
+_GRAPH_STEPS: Final = 4  # from here launching a graph is faster than launching steps
+_MOST_GRAPHS: Final = 64
+_MOST_SEEN: Final = 256
 
 
 class Executable:
@@ -70,6 +74,8 @@ class Executable:
         self._run = runner.run()
         self._plan_address = self._image.header.ctypes.data
         self._buffers_address = ctypes.addressof(self._addresses)
+        self._graphs = _Graphs(self._launch_into)
+        self._by_graph = self._image.steps >= _GRAPH_STEPS
         self._single = self._outputs[0] if len(self._outputs) == 1 else -1
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
@@ -101,7 +107,7 @@ class Executable:
             held = self._enter(inputs)
             if type(held) is int:
                 return held
-            status = self._run(self._plan_address, self._buffers_address)
+            status = self._start()
             if status:
                 self._again(status)
             pointer = addresses[self._single]
@@ -117,7 +123,7 @@ class Executable:
                 return held
             if self._donors is not None:
                 self._point_to_donors(self._donors, inputs, held)
-            status = self._run(self._plan_address, self._buffers_address)
+            status = self._start()
             if status:
                 self._again(status)
             pointers = [addresses[number] for number in self._outputs]
@@ -200,12 +206,38 @@ class Executable:
                 )
             self._addresses[output] = address
 
+    def _start(self) -> int:
+        """Allocate, launch and free: 0, or the status of what failed."""
+        plan, buffers = self._plan_address, self._buffers_address
+        if not self._by_graph:
+            return self._run(plan, buffers, Phase.ALL)
+        status = self._run(plan, buffers, Phase.ALLOCATE)
+        if status:
+            return status
+        graph = self._graphs.find(bytes(self._addresses))
+        if graph:
+            device().launch(graph)
+        else:
+            status = self._run(plan, buffers, Phase.LAUNCH)
+        return status or self._run(plan, buffers, Phase.FREE)
+
+    def _launch_into(self, stream: int) -> None:
+        """Enqueue the steps, on the addresses that are set."""
+        header = self._image.header
+        own = int(header[Header.STREAM])
+        header[Header.STREAM] = stream
+        try:
+            status = self._run(self._plan_address, self._buffers_address, Phase.LAUNCH)
+        finally:
+            header[Header.STREAM] = own
+        device().check(status >> 8)
+
     def _again(self, status: int) -> None:
         """A run failed: run again if memory can be found, or raise the error."""
         gpu = device()
         self._release(status)
         gpu.trim()
-        status = self._run(self._plan_address, self._buffers_address)
+        status = self._run(self._plan_address, self._buffers_address, Phase.ALL)
         if not status:
             return
         self._release(status)
@@ -225,6 +257,39 @@ class Executable:
             if self._addresses[number]:
                 device().free(self._addresses[number])
                 self._addresses[number] = 0
+
+
+class _Graphs:
+    """Graphs of a plan's steps, by the addresses of its buffers.
+
+    Memory that is freed is soon allocated again, so a program that repeats its calls
+    repeats their addresses. Addresses seen twice are captured.
+    """
+
+    def __init__(self, enqueue: Callable[[int], None]) -> None:
+        self._enqueue = enqueue
+        self._known: dict[bytes, int] = {}
+        self._seen: set[bytes] = set()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            for graph in self._known.values():
+                device().forget(graph)
+
+    def find(self, addresses: bytes) -> int:
+        """The graph for ``addresses``, or 0: then steps are launched one by one."""
+        graph = self._known.get(addresses)
+        if graph is not None:
+            return graph
+        if addresses not in self._seen:
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            self._seen.add(addresses)
+            return 0
+        if len(self._known) >= _MOST_GRAPHS:
+            return 0
+        self._known[addresses] = graph = device().capture(self._enqueue)
+        return graph
 
 
 class _Image:
@@ -251,6 +316,7 @@ class _Image:
         sizes = [(n, max(1, plan.buffers[n].nbytes)) for n in allocated]
         if plan.arena:
             sizes.append((arena, plan.arena))
+        self.steps = len(steps)
         self.allocated_bytes = sum(size for _, size in sizes)
         allocations = np.array(sizes, np.int64).reshape(-1, 2)
         slots = np.array(

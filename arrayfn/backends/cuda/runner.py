@@ -1,6 +1,6 @@
 """The native plan runner: one call allocates, launches and frees all of a plan.
 
-``run(plan, buffers)`` is a function of two addresses, compiled from the text below.
+``run(plan, buffers, phases)`` takes two addresses; it is compiled from the text below.
 ``buffers`` holds a 64-bit address for each buffer of the plan; those it allocates it
 fills in. ``plan`` is words of 64 bits: the header, whose fields ``Header`` numbers,
 then the tables that the header points to:
@@ -48,6 +48,15 @@ class Header(IntEnum):
     WORDS = 16
 
 
+class Phase(IntEnum):
+    """What a run does: the sum of these."""
+
+    ALLOCATE = 1
+    LAUNCH = 2
+    FREE = 4
+    ALL = 7
+
+
 class Stage(IntEnum):
     """Which call failed."""
 
@@ -75,7 +84,7 @@ class Step(IntEnum):
 STEP_WORDS = 14
 
 _TEXT = """
-define i64 @run(i64* %plan, i64* %buffers) {
+define i64 @run(i64* %plan, i64* %buffers, i64 %phases) {
 start:
   %context = call i64 @word(i64* %plan, i64 CONTEXT)
   %stream = call i64 @word(i64* %plan, i64 STREAM)
@@ -84,7 +93,11 @@ start:
   %set = inttoptr i64 %set_ to i32 (i64)*
   %entered = call i32 %set(i64 %context)
   %bad0 = icmp ne i32 %entered, 0
-  br i1 %bad0, label %fail0, label %allocations
+  %allocates = and i64 %phases, PHASE_ALLOCATE
+  %only_later = icmp eq i64 %allocates, 0
+  br i1 %bad0, label %fail0, label %entered_well
+entered_well:
+  br i1 %only_later, label %launches_or_not, label %allocations
 fail0:
   %r0 = call i64 @failure(i32 %entered, i64 STAGE_CONTEXT)
   ret i64 %r0
@@ -99,7 +112,7 @@ allocations:
 anext:
   %a = phi i64 [0, %allocations], [%a1, %adone]
   %amore = icmp slt i64 %a, %acount
-  br i1 %amore, label %abody, label %slots
+  br i1 %amore, label %abody, label %launches_or_not
 abody:
   %aplace = mul i64 %a, 2
   %abuffer = call i64 @word(i64* %atable, i64 %aplace)
@@ -115,6 +128,11 @@ adone:
 fail1:
   %r1 = call i64 @failure(i32 %astatus, i64 STAGE_ALLOCATE)
   ret i64 %r1
+
+launches_or_not:
+  %launches = and i64 %phases, PHASE_LAUNCH
+  %no_launches = icmp eq i64 %launches, 0
+  br i1 %no_launches, label %after, label %slots
 
 slots:
   %stable_ = call i64 @word(i64* %plan, i64 SLOTS)
@@ -204,7 +222,10 @@ fail:
 
 after:
   %arena = call i64 @word(i64* %plan, i64 ARENA)
-  %none = icmp slt i64 %arena, 0
+  %no_arena = icmp slt i64 %arena, 0
+  %frees = and i64 %phases, PHASE_FREE
+  %no_frees = icmp eq i64 %frees, 0
+  %none = or i1 %no_arena, %no_frees
   br i1 %none, label %end, label %release
 release:
   %free_ = call i64 @word(i64* %plan, i64 FREE)
@@ -244,6 +265,7 @@ define internal i64 @failure(i32 %status, i64 %stage) alwaysinline {
 def _text() -> str:
     """The functions, with the names of words and types put in."""
     names = {f"STAGE_{stage.name}": str(int(stage)) for stage in Stage}
+    names |= {f"PHASE_{phase.name}": str(int(phase)) for phase in Phase}
     names |= {
         "LAUNCH_TYPE": "i32 (i64, i32, i32, i32, i32, i32, i32, i32, i64, i64, i64)*",
         "MATMUL_TYPE": "i32 (" + ", ".join(["i64"] * 16) + ")*",
@@ -270,7 +292,8 @@ def _engine() -> Any:
 
 
 @cache
-def run() -> Callable[[int, int], int]:
-    """The runner, a function of the addresses of the plan and of its buffers."""
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+def run() -> Callable[[int, int, int], int]:
+    """The runner: a function of the addresses of plan and buffers, and of phases."""
+    words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int64, *words)
     return kind(_engine().get_function_address("run"))

@@ -49,6 +49,7 @@ class GpuConfig:
     row_words: int = 32  # 32-bit registers that a thread may keep of its row
     keep_cost: int = 4  # a value dearer than this is kept, not computed again
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
+    cache_bytes: int = 48 << 20  # of its cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction
 
 
@@ -193,6 +194,7 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
     vectors = max(1, -(-length // lanes))
     words = kept_words(nest) * lanes
+    size = max((o.dtype.itemsize for o in nest.operands), default=1)
     team = power_of_two(-(-vectors // gpu.tiles))
     if WARP < team <= 2 * WARP and fits(nest, words, -(-vectors // WARP), WARP, gpu):
         team = WARP
@@ -202,8 +204,15 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
         team = max(4 * WARP, 2 * team)
         tiles = power_of_two(-(-vectors // team))
     whole = fits(nest, words, tiles, team, gpu)
+    while team > gpu.threads and 2 * words * tiles <= gpu.row_words:
+        # Smaller blocks take turns where a large one waits for itself.
+        team, tiles = team // 2, 2 * tiles
     if not whole:
         team, tiles = min(team, gpu.max_threads // 2), gpu.tiles
+        together = gpu.multiprocessors * length * size
+        if nest.stages > 1 and together <= gpu.cache_bytes:
+            # A row for each multiprocessor: later stages find it in the cache.
+            team, tiles = gpu.max_threads, gpu.tiles // 2
     threads = team if team > WARP else 4 * WARP
     return Rows(threads, team, lanes, tiles, whole)
 
@@ -212,8 +221,20 @@ def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
     """Whether a thread of ``team`` can have ``tiles`` vectors of ``words`` at once."""
     if nest.stages == 1:
         return tiles <= 2 * gpu.tiles
-    scarce = team > gpu.max_threads // 2
-    return words * tiles <= (gpu.row_words if scarce else 2 * gpu.row_words)
+    room = 2 * gpu.row_words
+    if team > gpu.max_threads // 2:
+        # What is loaded beside the row needs registers too.
+        room //= 4 if loads_beside(nest) else 2
+    return words * tiles <= room
+
+
+def loads_beside(nest: Nest) -> bool:
+    """Whether a stage loads elements that no other stage needs."""
+    kept = plan_stages(nest, keep=True).kept
+    return any(
+        isinstance(s, Load) and s.level == "element" and s.result.name not in kept
+        for s in nest.statements
+    )
 
 
 def kept_words(nest: Nest) -> int:

@@ -64,10 +64,12 @@ def print_kernel(
     schedule = choose(nest) if schedule is None else schedule
     neutral = _CudaPrinter(nest, "kernel", (), False, schedule=schedule).print()
     printed = _CudaPrinter(nest, name, (), True, schedule=schedule).print()
+    # Infix arithmetic reads the same for every dtype: the types are part of the key.
+    signature = ", ".join(parameter.kind for parameter in neutral.parameters)
     kernel = Kernel(
         name=name,
         source=printed.source,
-        key=neutral.source,
+        key=f"{neutral.source}# {signature}\n",
         parameters=printed.parameters,
         reason=nest.reason,
         threads=schedule.threads,
@@ -324,34 +326,60 @@ class _CudaPrinter(KernelPrinter):
             and nest.operands[s.operand].strides[across] == 1
             and abs(nest.operands[s.operand].strides[inner]) > 1
         ]
-        names = {k: self.tile_name(k) for k in turned}
+        steady = [
+            s.operand
+            for s in body
+            if isinstance(s, Load)
+            and not s.at
+            and not nest.operands[s.operand].written
+            and s.operand not in turned
+        ]
+        turned, steady = list(dict.fromkeys(turned)), list(dict.fromkeys(steady))
+        names = {k: self.tile_name(k) for k in (*turned, *steady)}
+        lines = {k: names[k].removesuffix("_tile") + "_lines" for k in turned}
+        count = _TILE * _TILE // schedule.threads
         for k in turned:
             dtype = self.stored_name(nest.operands[k].dtype)
             shared = self.use_device(f"shared_{dtype}")
             self.line(f"{names[k]} = {shared}({_TILE * (_TILE + 1)})")
-        inside = f"if i{across} < {n_across} and i{inner} < {n_inner}:"
-        rows = f"for line in range(warp, {_TILE}, {schedule.threads // _TILE}):"
+            self.registers(lines[k], dtype, count)
+        self.declare_tiles(steady, count)
         everywhere = {**variables, across: f"i{across}", inner: f"i{inner}"}
-        self.open(rows)
-        self.line(f"i{across} = {tiles[1]} + lane")
-        self.line(f"i{inner} = {tiles[0]} + line")
-        self.open(inside)
+        whole = not any(nest.axes[k].extent % _TILE for k in (across, inner))
+        inside = "" if whole else f"if i{across} < {n_across} and i{inner} < {n_inner}:"
+
+        def open_lines(first: str, second: str) -> int:
+            self.open(f"for part in range({count}):")
+            self.line(f"line = warp + part * {schedule.threads // _TILE}")
+            self.line(f"i{across} = {tiles[1]} + {first}")
+            self.line(f"i{inner} = {tiles[0]} + {second}")
+            if inside:
+                self.open(inside)
+            return 1 + bool(inside)
+
+        # All loads are on their way before the first value is waited for.
+        depth = open_lines("lane", "line")
         for k in turned:
-            place = f"{names[k]}[line * {_TILE + 1} + lane]"
-            self.line(f"{place} = {self.element_at(k, everywhere)}")
-        self.close()
+            self.line(f"{lines[k]}[part] = {self.element_at(k, everywhere)}")
+        self.close_all(depth)
+        if steady:
+            depth = open_lines("line", "lane")
+            for k in steady:
+                self.line(f"{names[k]}[part] = {self.element_at(k, everywhere)}")
+            self.close_all(depth)
+        self.open(f"for part in range({count}):")
+        self.line(f"line = warp + part * {schedule.threads // _TILE}")
+        for k in turned:
+            self.line(f"{names[k]}[line * {_TILE + 1} + lane] = {lines[k]}[part]")
         self.close()
         self.line(f"{self.use_device('barrier')}()")
-        self.open(rows)
-        self.line(f"i{across} = {tiles[1]} + line")
-        self.line(f"i{inner} = {tiles[0]} + lane")
-        self.open(inside)
+        depth = open_lines("line", "lane")
         self.staged = {k: f"{names[k]}[lane * {_TILE + 1} + line]" for k in turned}
+        self.staged |= {k: f"{names[k]}[part]" for k in steady}
         for s in body:
             self.emit(s, everywhere)
         self.staged = {}
-        self.close()
-        self.close()
+        self.close_all(depth)
 
     # Rows, each of a team of threads.
 

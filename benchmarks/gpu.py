@@ -1,0 +1,386 @@
+"""arrayfn beside JAX on one GPU: ``python -m benchmarks.gpu``.
+
+Each case is one function of an array module, run by both engines on their own arrays,
+and by NumPy in float64, with which both results are compared before anything is timed.
+Engines take turns; a time is the median over rounds of many calls enqueued one after
+the other, waited for once. Inputs rotate, so that they come from memory and not from
+its cache, where they are large enough to. ``of copy`` is the case's least traffic
+(inputs read once, outputs written once) over its time, as a share of the rate at which
+the card copies as many bytes. JAX computes products in full float32, as arrayfn does.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn.backends.cuda import DeviceArray, device_put
+from arrayfn.backends.cuda.driver import device
+from arrayfn.errors import ArrayfnError
+
+jax.config.update("jax_default_matmul_precision", "highest")
+
+Array = np.ndarray[Any, Any]
+ROUNDS: Final = 7
+ROUND_SECONDS: Final = 0.02
+ROTATED_BYTES: Final = 512 << 20
+MOST_SETS: Final = 8
+WIDTHS: Final = (784, 512, 512, 10)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``function(xp, *arrays)`` on inputs of ``shapes``.
+
+    ``bound`` is the greatest relative error, in the norm. ``flops`` is given for what
+    arithmetic bounds, and not memory.
+    """
+
+    group: str
+    size: str
+    function: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    bound: float = 1e-5
+    flops: float = 0.0
+    grad: bool = False
+    dtype: str = "float32"
+
+
+def chain(xp: Any, x: Any, y: Any) -> Any:
+    """An elementwise chain."""
+    return xp.exp(-x * x) * y + xp.tanh(x)
+
+
+def softmax(xp: Any, x: Any) -> Any:
+    """Softmax along rows."""
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def layernorm(xp: Any, x: Any, scale: Any, shift: Any) -> Any:
+    """Layer normalisation of rows."""
+    d = x - xp.mean(x, axis=-1, keepdims=True)
+    variance = xp.mean(d * d, axis=-1, keepdims=True)
+    return d / xp.sqrt(variance + 1e-5) * scale + shift
+
+
+def affine(xp: Any, x: Any) -> Any:
+    """So little that the call itself is measured."""
+    return x * 2 + 1
+
+
+def mlp(xp: Any, *arrays: Any) -> Any:
+    """The mean cross entropy of a perceptron with two hidden layers."""
+    *parameters, x, target = arrays
+    for k in range(0, len(parameters), 2):
+        x = x @ parameters[k] + parameters[k + 1]
+        if k + 2 < len(parameters):
+            x = xp.maximum(x, 0)
+    x = x - xp.max(x, axis=-1, keepdims=True)
+    logp = x - xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))
+    return -xp.mean(xp.sum(logp * target, axis=-1))
+
+
+def mlp_step(xp: Any, value_and_grad: Any, *arrays: Any) -> Any:
+    """One step of gradient descent: the loss and the new parameters."""
+    count = 2 * (len(WIDTHS) - 1)
+    loss = value_and_grad(lambda *a: mlp(xp, *a), argnums=tuple(range(count)))
+    value, gradients = loss(*arrays)
+    steps = zip(arrays[:count], gradients, strict=True)
+    return (value, *(p - 0.01 * g for p, g in steps))
+
+
+def cases() -> Iterator[Case]:
+    """All cases, in the order of the table."""
+    for n in (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26):
+        yield Case("chain", f"{n}", chain, ((n,), (n,)))
+    for group, function in (("softmax", softmax), ("layernorm", layernorm)):
+        for length in (128, 1024, 4096, 16384, 32768, 65536, 131072):
+            rows = (1 << 25) // length
+            weights = ((length,), (length,)) if group == "layernorm" else ()
+            yield Case(group, f"{rows}x{length}", function, ((rows, length), *weights))
+    for rows, columns in ((8192, 8192), (512, 131072), (262144, 256), (131, 4099)):
+        shape = (rows, columns)
+        for axis in (None, 0, 1):
+            label = "all" if axis is None else f"axis {axis}"
+            yield Case(
+                f"sum {label}",
+                f"{rows}x{columns}",
+                lambda xp, x, axis=axis: xp.sum(x, axis=axis),
+                (shape,),
+            )
+    for n in (1024, 4096, 8192):
+        yield Case("x + y.T", f"{n}", lambda xp, x, y: x + y.T, ((n, n), (n, n)))
+    for dtype, bound, sizes in (
+        ("float32", 1e-5, (512, 1024, 2048, 4096, 8192)),
+        ("float64", 1e-13, (1024, 4096)),
+    ):
+        for n in sizes:
+            yield Case(
+                f"matmul {dtype}",
+                f"{n}",
+                lambda xp, x, y: x @ y,
+                ((n, n), (n, n)),
+                bound,
+                2.0 * n**3,
+                dtype=dtype,
+            )
+    yield Case("call", "16", affine, ((16,),))
+    for batch in (64, 4096):
+        layers = list(pairwise(WIDTHS))
+        parameters = [s for a, b in layers for s in ((a, b), (b,))]
+        flops = 6.0 * batch * sum(a * b for a, b in layers)
+        shapes = (*parameters, (batch, WIDTHS[0]), (batch, WIDTHS[-1]))
+        yield Case("mlp step", f"{batch}", mlp, shapes, 1e-4, flops, grad=True)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a library makes arrays and functions, and waits for a result."""
+
+    name: str
+    xp: Any
+    jit: Callable[[Callable[..., Any]], Callable[..., Any]]
+    put: Callable[[Array], Any]
+    wait: Callable[[Any], Any]
+    value_and_grad: Any
+
+    def function(self, case: Case) -> Callable[..., Any]:
+        """The compiled function of ``case``."""
+        if case.grad:
+            return self.jit(lambda *a: mlp_step(self.xp, self.value_and_grad, *a))
+        return self.jit(lambda *a: case.function(self.xp, *a))
+
+
+def wait_for_arrayfn(result: Any) -> None:
+    """Wait for a result, or the first of several."""
+    first: DeviceArray = result[0] if isinstance(result, tuple) else result
+    first.block_until_ready()
+
+
+ENGINES: Final = (
+    Engine(
+        "arrayfn",
+        anp,
+        lambda f: af.jit(f, device="cuda"),
+        device_put,
+        wait_for_arrayfn,
+        af.value_and_grad,
+    ),
+    Engine("JAX", jnp, jax.jit, jnp.asarray, jax.block_until_ready, jax.value_and_grad),
+)
+
+
+def inputs_of(case: Case, seed: int) -> list[Array]:
+    """Random inputs; a perceptron's are scaled, and its targets one-hot."""
+    rng = np.random.default_rng(seed)
+    arrays = [
+        rng.standard_normal(s, np.float32).astype(case.dtype) for s in case.shapes
+    ]
+    if case.grad:
+        for k in range(0, len(arrays) - 2, 2):
+            arrays[k] /= np.float32(np.sqrt(arrays[k].shape[0]))
+        classes = rng.integers(0, WIDTHS[-1], case.shapes[-1][0])
+        arrays[-1] = np.eye(WIDTHS[-1], dtype=np.float32)[classes]
+    return arrays
+
+
+def error_of(have: Any, want: Array) -> float:
+    """The relative error, in the norm; 0 for nothing."""
+    have = np.asarray(have, np.float64)
+    if not np.isfinite(have).all():
+        return float("inf")
+    return float(np.linalg.norm(have - want) / (np.linalg.norm(want) or 1.0))
+
+
+def check(case: Case, results: Sequence[Any], arrays: Sequence[Array]) -> list[float]:
+    """Each engine's error, against NumPy in float64; the gradients against JAX's."""
+    reference = case.function(np, *(a.astype(np.float64) for a in arrays))
+    if case.grad:
+        losses = [error_of(result[0], reference) for result in results]
+        steps = [
+            error_of(ours, np.asarray(theirs, np.float64))
+            for ours, theirs in zip(*results, strict=True)
+        ]
+        return [max(losses[0], *steps), losses[1]]
+    return [error_of(result, reference) for result in results]
+
+
+def time_calls(call: Callable[[int], Any], wait: Callable[[Any], Any]) -> float:
+    """Seconds of one call, of many enqueued."""
+    count = 1
+    while True:
+        wait(call(0))
+        start = time.perf_counter()
+        result = None
+        for k in range(count):
+            result = call(k)
+        wait(result)
+        seconds = time.perf_counter() - start
+        if seconds >= ROUND_SECONDS or count >= 1 << 14:
+            return seconds / count
+        count *= 4 if seconds < ROUND_SECONDS / 8 else 2
+
+
+def copy_seconds(nbytes: int) -> float:
+    """How long the card takes to read and write ``nbytes`` in all."""
+    gpu = device()
+    half = max(1, nbytes // 2)
+    sets = max(1, min(MOST_SETS, ROTATED_BYTES // nbytes))
+    memory = [(gpu.allocate(half), gpu.allocate(half)) for _ in range(sets)]
+
+    def call(k: int) -> None:
+        target, source = memory[k % sets]
+        gpu.copy(target, source, half)
+
+    times = [time_calls(call, lambda _: gpu.synchronize()) for _ in range(3)]
+    for pair in memory:
+        for pointer in pair:
+            gpu.free(pointer)
+    return statistics.median(times)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    case: Case
+    seconds: tuple[float, ...]
+    first: tuple[float, ...]
+    errors: tuple[float, ...]
+    nbytes: int
+    copy: float
+
+
+def bytes_of(result: Any) -> int:
+    """The bytes of a result, or of several."""
+    parts = result if isinstance(result, tuple) else (result,)
+    return sum(int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize for p in parts)
+
+
+def measure(case: Case) -> Row:
+    """Check ``case``, and time it."""
+    one = inputs_of(case, 0)
+    nbytes = sum(a.nbytes for a in one)
+    sets = max(1, min(MOST_SETS, ROTATED_BYTES // nbytes))
+    functions, given, results, first = [], [], [], []
+    for engine in ENGINES:
+        function = engine.function(case)
+        arrays = [[engine.put(a) for a in one]]
+        start = time.perf_counter()
+        results.append(function(*arrays[0]))
+        engine.wait(results[-1])
+        first.append(time.perf_counter() - start)
+        functions.append(function)
+        given.append(arrays)
+    nbytes += bytes_of(results[0])
+    errors = check(case, results, one)
+    for seed in range(1, sets):
+        more = inputs_of(case, seed)
+        for engine, arrays in zip(ENGINES, given, strict=True):
+            arrays.append([engine.put(a) for a in more])
+    results.clear()
+    times: list[list[float]] = [[] for _ in ENGINES]
+    for _ in range(ROUNDS):
+        for k, engine in enumerate(ENGINES):
+            function, arrays = functions[k], given[k]
+            call = lambda n, f=function, a=arrays: f(*a[n % len(a)])  # noqa: E731
+            times[k].append(time_calls(call, engine.wait))
+    copy = 0.0 if case.flops else copy_seconds(nbytes)
+    medians = tuple(statistics.median(t) for t in times)
+    return Row(case, medians, tuple(first), tuple(errors), nbytes, copy)
+
+
+def line(row: Row) -> str:
+    """One line of the table."""
+    case, (ours, theirs) = row.case, row.seconds
+    worst = max(row.errors)
+    rate = (
+        f"{case.flops / ours / 1e12:8.1f} TFLOP/s"
+        if case.flops
+        else f"{row.nbytes / ours / 1e9:8.0f} GB/s   "
+    )
+    share = f"{row.copy / ours:7.0%}" if row.copy else "      -"
+    wrong = "" if worst <= case.bound else f"  WRONG (bound {case.bound:.0e})"
+    return (
+        f"{case.group:15} {case.size:>13} {ours * 1e6:10.1f} {theirs * 1e6:10.1f}"
+        f" {theirs / ours:7.2f}x {rate} {share} {row.errors[0]:9.1e}"
+        f" {row.errors[1]:9.1e}{wrong}"
+    )
+
+
+def latency() -> str:
+    """A call that is waited for, and one that is not."""
+    lines = []
+    for engine in ENGINES:
+        function = engine.jit(lambda x, xp=engine.xp: affine(xp, x))
+        x = engine.put(np.ones(16, np.float32))
+        engine.wait(function(x))
+        waited, enqueued = [], []
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            for _ in range(1000):
+                engine.wait(function(x))
+            waited.append((time.perf_counter() - start) / 1000)
+            start = time.perf_counter()
+            result = function(x)
+            for _ in range(999):
+                result = function(x)
+            enqueued.append((time.perf_counter() - start) / 1000)
+            engine.wait(result)
+        both = [statistics.median(times) * 1e6 for times in (enqueued, waited)]
+        lines.append(
+            f"{engine.name:8} call of 16 elements: {both[0]:.1f} us to enqueue, "
+            f"{both[1]:.1f} us waited for"
+        )
+    return "\n".join(lines)
+
+
+def main(chosen: Sequence[str]) -> None:
+    """Measure the groups whose names begin with one of ``chosen``, or all."""
+    print("command: python -m benchmarks.gpu", *chosen)
+    print(
+        f"card: {device().name}; Python {platform.python_version()}, NumPy "
+        f"{np.__version__}, JAX {jax.__version__}"
+    )
+    print(latency())
+    print(
+        f"{'case':15} {'size':>13} {'arrayfn us':>10} {'JAX us':>10} {'faster':>8}"
+        f" {'arrayfn rate':>16} {'of copy':>7} {'error':>9} {'JAX err':>9}",
+        flush=True,
+    )
+    first = [0.0 for _ in ENGINES]
+    for case in cases():
+        if chosen and not any(case.group.startswith(name) for name in chosen):
+            continue
+        jax.config.update("jax_enable_x64", case.dtype == "float64")
+        try:
+            row = measure(case)
+        except ArrayfnError as error:
+            print(f"{case.group:15} {case.size:>13} FAILED: {error}", flush=True)
+            continue
+        first = [a + b for a, b in zip(first, row.first, strict=True)]
+        print(line(row), flush=True)
+    totals = ", ".join(
+        f"{e.name} {seconds:.1f} s" for e, seconds in zip(ENGINES, first, strict=True)
+    )
+    print(f"first calls together: {totals}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
