@@ -51,6 +51,10 @@ CASES = {
     "integers": (lambda x: x // 3 + x % 5, (np.arange(-30, 34, dtype=np.int32),)),
     "complex": (lambda x: x * anp.conj(x), (random(20) + 1j * random(20, seed=1),)),
     "transpose": (lambda x: anp.transpose(x) + 1, (random(40, 50),)),
+    "transpose of whole tiles": (
+        lambda x, y: x + y.T,
+        (random(64, 32), random(32, 64, seed=1)),
+    ),
     "transpose in a batch": (lambda x: anp.swapaxes(x, 1, 2) * 2, (random(2, 33, 9),)),
     "softmax of a team": (softmax, (random(5, 12),)),
     "softmax of a warp": (softmax, (random(5, 256),)),
@@ -134,6 +138,27 @@ def test_elementwise_results_have_the_bits_of_the_reference():
     )
     (one,) = run_plan(scalar, tuple(a[0, 0] for a in arguments))
     assert result[0, 0].view(np.int32) == one.view(np.int32)
+
+
+def test_kernels_of_different_types_have_different_keys():
+    def infix(x, y):
+        return x + y
+
+    keys = set()
+    for dtype in (np.float32, np.float64, np.int32):
+        x = np.ones((3, 5), dtype)
+        (kernel,) = lower(trace_function(infix, (x, x), {}).program).kernels
+        keys.add(kernel.key)
+    assert len(keys) == 3
+
+
+def test_float32_and_float64_of_one_program_are_two_kernels():
+    def both(x, y):
+        return x + x[::-1], y + y[::-1]
+
+    arguments = random(15), random(15, dtype=float)
+    compiled = lower(trace_function(both, arguments, {}).program)
+    assert len({step.kernel for step in compiled.plan.steps}) == 2
 
 
 def ptx_of(case, arch):

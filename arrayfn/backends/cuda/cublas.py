@@ -200,7 +200,7 @@ def _open() -> ctypes.CDLL:
         except OSError:
             continue
     raise BackendError(
-        "dot_general on a GPU needs cuBLASLt: pip install 'arrayfn[cuda]'"
+        "dot_general on a GPU needs cuBLASLt: pip install nvidia-cublas"
     )
 
 
