@@ -13,10 +13,11 @@ from arrayfn.backends.cuda.driver import MemoryStats, device
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.cuda.lower import lower
 
 __all__ = ["CudaBackend", "DeviceArray", "device_put", "from_dlpack", "memory_stats"]
 
+# Imported when a Program is for a GPU: a process without one has no use for them.
+_LOWER: Final = "arrayfn.lowering.cuda.lower"
 _EXECUTABLE: Final = "arrayfn.backends.cuda.executable"
 _INSTALL: Final = "pip install 'arrayfn[cuda]'"
 
@@ -41,14 +42,13 @@ class CudaBackend:
 
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """``program`` as kernels and a plan. Needs neither a GPU nor numba-cuda."""
-        return lower(program, donated)
+        return importlib.import_module(_LOWER).lower(program, donated)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``. Raises BackendError where there is no GPU."""
         reason = missing_here()
         if reason:
             raise BackendError(f"backend 'cuda' is not available ({reason})")
-        # Only a process with a GPU needs LLVM and NVIDIA's libraries for it.
         return importlib.import_module(_EXECUTABLE).Executable(compiled)
 
 

@@ -6,6 +6,7 @@ float32 is computed in float32 and float64 in float64: TF32 is never taken unask
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -187,11 +188,8 @@ class Library:
 
 def _open() -> ctypes.CDLL:
     try:
-        from cuda.pathfinder import (  # noqa: PLC0415 - only where there are products
-            load_nvidia_dynamic_lib,
-        )
-
-        return ctypes.CDLL(str(load_nvidia_dynamic_lib("cublasLt").abs_path))
+        finder = importlib.import_module("cuda.pathfinder")
+        return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib("cublasLt").abs_path))
     except (ImportError, OSError, RuntimeError):
         pass
     for name in _LIBRARIES:
@@ -199,9 +197,7 @@ def _open() -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise BackendError(
-        "dot_general on a GPU needs cuBLASLt: pip install nvidia-cublas"
-    )
+    raise BackendError("dot_general on a GPU needs cuBLASLt: pip install nvidia-cublas")
 
 
 @cache
