@@ -12,6 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 from arrayfn import errors, lax, nn, numpy, scipy, tree
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+from arrayfn.backends.cuda import (
+    DeviceArray,
+    device_put,
+    from_dlpack,
+    memory_stats,
+)
 from arrayfn.backends.registry import (
     available_backends,
     backend_info,
@@ -28,17 +34,21 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "DeviceArray",
     "available_backends",
     "backend_info",
     "custom_jvp",
     "custom_vjp",
+    "device_put",
     "errors",
+    "from_dlpack",
     "get_num_threads",
     "grad",
     "is_backend_available",
     "jit",
     "jvp",
     "lax",
+    "memory_stats",
     "nn",
     "numpy",
     "operator",
