@@ -1,7 +1,10 @@
 """What the CUDA backend says of itself."""
 
+from collections.abc import Callable
+
 import pytest
 
+import arrayfn as af
 from arrayfn.backends import cuda
 from arrayfn.backends.cuda import CudaBackend, missing_here, missing_packages
 from arrayfn.errors import BackendError
@@ -31,3 +34,12 @@ def test_loading_without_a_gpu_says_what_is_missing():
     with pytest.raises(BackendError) as raised:
         CudaBackend().load(compiled)
     assert missing_here() in str(raised.value)
+
+
+@pytest.mark.skipif(not missing_here(), reason="there is a GPU here")
+@pytest.mark.parametrize("use", [lambda: af.device_put(1.0), af.memory_stats])
+def test_arrays_of_a_gpu_that_is_not_there_are_refused_with_the_reason(
+    use: Callable[[], object],
+) -> None:
+    with pytest.raises(BackendError, match="backend 'cuda' is not available"):
+        use()

@@ -78,7 +78,14 @@ class Device:
 
     def __init__(self) -> None:
         # One holds the GIL, for calls that only enqueue; the other waits without it.
-        self.library = ctypes.PyDLL("libcuda.so.1")
+        try:
+            self.library = ctypes.PyDLL("libcuda.so.1")
+        except OSError:
+            raise BackendError(
+                "backend 'cuda' is not available (there is no NVIDIA driver: "
+                "libcuda.so.1 was not found); use device='cpu'",
+                user_location(),
+            ) from None
         self.waiting = ctypes.CDLL("libcuda.so.1")
         self.check(self.library.cuInit(0))
         number = ctypes.c_int()
