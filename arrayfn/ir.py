@@ -169,8 +169,14 @@ class Equation:
             )
 
     def subprograms(self) -> tuple[Program, ...]:
-        """The Programs among the params."""
-        return tuple(p for p in self.params.values() if isinstance(p, Program))
+        """The Programs among the params, alone or in tuples."""
+        found: list[Program] = []
+        for value in self.params.values():
+            if isinstance(value, Program):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found += [p for p in value if isinstance(p, Program)]
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -91,7 +91,7 @@ def _equation_lines(
     text = f"  {outputs} = {equation.primitive.name}({inputs})"
     plain, nested = [], []
     for key, value in equation.params.items():
-        if type(value).__name__ == "Program":
+        if type(value).__name__ == "Program" or _are_programs(value):
             nested.append((key, value))
         else:
             plain.append(f"{key}={format_param(value)}")
@@ -101,9 +101,21 @@ def _equation_lines(
         text = f"{text:<{_COMMENT_COLUMN}}  # {equation.source}"
     lines = [text]
     for key, value in nested:
-        inner = _program_lines(value, f"{key} = program ", comments)
-        lines += ["    " + line for line in inner]
+        if isinstance(value, tuple):
+            lines.append(f"    {key} = (")
+            for program in value:
+                inner = _program_lines(program, "program ", comments)
+                lines += ["      " + line for line in inner]
+                lines[-1] += ","
+            lines.append("    )")
+        else:
+            inner = _program_lines(value, f"{key} = program ", comments)
+            lines += ["    " + line for line in inner]
     return lines
+
+
+def _are_programs(value: Any) -> bool:
+    return isinstance(value, tuple) and type(next(iter(value), 0)).__name__ == "Program"
 
 
 def _atom(atom: Atom, names: dict[Var, str]) -> str:

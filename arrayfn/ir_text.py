@@ -7,7 +7,8 @@ line of an equation is its source):
 
     program  = "program" name "(" typed ")" ["constants" "(" typed ")"] "->" types body
     body     = "{" equation* "return" [operand ("," operand)*] "}"
-    equation = typed "=" name "(" operands ")" ["{" params "}"] (name "=" program)*
+    equation = typed "=" name "(" operands ")" ["{" params "}"] (name "=" nested)*
+    nested   = program | "(" program ("," program)* ")"
     typed    = [name ":" type ("," name ":" type)*]
     type     = ["~"] dtype "[" extents "]" ["F" | "S" "(" strides ")"]
     operand  = name | number ":" ["~"] dtype
@@ -334,7 +335,7 @@ class _Parser:
         while self.next.kind == "name" and self.at("=", 1):
             key = self.name("a parameter")
             self.expect("=")
-            self.add_param(params, key, self.program(), line)
+            self.add_param(params, key, self.nested(), line)
         for name in results:
             if name in scope:
                 self.fail(f"{name} is defined twice", line)
@@ -345,6 +346,11 @@ class _Parser:
         except _MISFITS as error:
             raise ProgramError(f"line {line}: {row.name}: {error}") from error
         return equation
+
+    def nested(self) -> Program | tuple[Program, ...]:
+        if self.accept("("):
+            return tuple(self.listed(")", self.program))
+        return self.program()
 
     def primitive(self) -> PrimitiveRow:
         line, name = self.next.line, self.name("a primitive")

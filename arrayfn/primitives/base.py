@@ -65,6 +65,17 @@ class JvpWithOutputs:
     rule: Callable[..., tuple[Sequence[Atom], Sequence[Atom | None]]]
 
 
+@dataclass(frozen=True, slots=True)
+class OverPrograms:
+    """A rule of a primitive that holds Programs, which has to transform these.
+
+    ``rule`` is given, before what other rules are given, the transformation as a
+    function of Programs: see ``transforms`` for what each takes and gives.
+    """
+
+    rule: Callable[..., Any]
+
+
 Operand = Atom | Linear
 Dim = int | None
 JvpRule = Callable[..., Sequence[Atom | None]]
@@ -133,6 +144,19 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
+class Library:
+    """A primitive that a library computes: steps of ``lowering.libraries``, by name.
+
+    Its operands lie row-major. With ``in_place`` the first one's memory becomes the
+    first output's, which has the same type: what is needed otherwise is copied by the
+    layout pass, and the library writes over the copy.
+    """
+
+    name: str
+    in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Composition:
     """A primitive that is computed as others: ``expand(*operands, **params)``."""
 
@@ -149,8 +173,22 @@ class Body:
     """A primitive that means what the Program ``params["body"]`` computes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A branch or a loop over the Programs among the params: a node of the plan."""
+
+
 KernelForm = (
-    Scalar | Convert | View | Reduction | Template | Composition | Contraction | Body
+    Scalar
+    | Convert
+    | View
+    | Reduction
+    | Template
+    | Library
+    | Composition
+    | Contraction
+    | Body
+    | Control
 )
 
 

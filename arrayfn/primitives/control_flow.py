@@ -1,0 +1,173 @@
+"""Branches and loops: primitives that run Programs.
+
+``cond`` runs one of several Programs, ``scan`` one for each slice of its operands, and
+``while_loop`` one for as long as another says so. The Programs have no constants: what
+they close over is an operand. This module has the types, and the meaning in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Program
+from arrayfn.primitives.base import Array
+from arrayfn.primitives.calls import evaluate
+
+
+def plain(type: ArrayType) -> ArrayType:
+    """``type`` as a rule gives it: row-major."""
+    return ArrayType(type.shape, type.dtype, weak=type.weak)
+
+
+def check_types(
+    what: str, given: Sequence[ArrayType], wanted: Sequence[ArrayType]
+) -> None:
+    """Raise ShapeError or DTypeError unless shapes and dtypes are equal."""
+    have = [(t.shape, t.dtype) for t in given]
+    want = [(t.shape, t.dtype) for t in wanted]
+    if have == want:
+        return
+    sames = len(have) == len(want) and [s for s, _ in have] == [s for s, _ in want]
+    raise (DTypeError if sames else ShapeError)(
+        f"{what}: ({', '.join(map(str, given))}), not ({', '.join(map(str, wanted))})"
+    )
+
+
+def check_closed(name: str, *programs: Program) -> None:
+    """Raise ArgumentError if a Program holds constants of its own."""
+    for program in programs:
+        if program.constants:
+            raise ArgumentError(
+                f"{name}: {program.name} has constants; what it closes over is given "
+                "as an operand"
+            )
+
+
+def _arrays(results: Sequence[Any]) -> list[Array]:
+    return [np.asarray(x) for x in results]
+
+
+# cond
+
+
+def cond_types(
+    index: ArrayType, *operands: ArrayType, branches: tuple[Program, ...]
+) -> tuple[ArrayType, ...]:
+    """The types that every branch gives."""
+    check_closed("cond", *branches)
+    if index.shape or index.dtype != dtypes.int32:
+        raise DTypeError(f"cond: the index is i32[], not {index}")
+    if not branches:
+        raise ArgumentError("cond: there is no branch to choose")
+    results = branches[0].output_types
+    for branch in branches:
+        check_types(f"cond: operands of {branch.name}", operands, branch.input_types)
+        check_types(f"cond: results of {branch.name}", branch.output_types, results)
+    return tuple(
+        ArrayType(t.shape, t.dtype, weak=all(b.output_types[k].weak for b in branches))
+        for k, t in enumerate(results)
+    )
+
+
+def cond_reference(
+    index: Array, *operands: Array, branches: tuple[Program, ...]
+) -> tuple[Array, ...]:
+    """The results of the branch that ``index`` says, the nearest if there is none."""
+    chosen = min(max(int(index), 0), len(branches) - 1)
+    return tuple(_arrays(evaluate(branches[chosen], operands)))
+
+
+# while_loop
+
+
+def while_types(
+    *operands: ArrayType,
+    cond_program: Program,
+    body_program: Program,
+    cond_consts: int,
+    body_consts: int,
+) -> tuple[ArrayType, ...]:
+    """The types of the carry, which the body keeps."""
+    check_closed("while_loop", cond_program, body_program)
+    first, second = cond_consts, cond_consts + body_consts
+    carry = operands[second:]
+    for_cond = (*operands[:first], *carry)
+    for_body = (*operands[first:second], *carry)
+    check_types("while_loop: operands of cond", for_cond, cond_program.input_types)
+    check_types("while_loop: operands of body", for_body, body_program.input_types)
+    check_types("while_loop: results of body", body_program.output_types, carry)
+    predicate = (ArrayType((), dtypes.bool_),)
+    check_types("while_loop: result of cond", cond_program.output_types, predicate)
+    return tuple(plain(t) for t in body_program.output_types)
+
+
+def while_reference(
+    *operands: Array,
+    cond_program: Program,
+    body_program: Program,
+    cond_consts: int,
+    body_consts: int,
+) -> tuple[Array, ...]:
+    """The carry, run through the body for as long as the condition holds."""
+    second = cond_consts + body_consts
+    for_cond, for_body = operands[:cond_consts], operands[cond_consts:second]
+    carry = _arrays(operands[second:])
+    while evaluate(cond_program, [*for_cond, *carry])[0]:
+        carry = _arrays(evaluate(body_program, [*for_body, *carry]))
+    return tuple(carry)
+
+
+# scan
+
+
+def scan_types(
+    *operands: ArrayType,
+    program: Program,
+    length: int,
+    reverse: bool,
+    consts: int,
+    carry: int,
+    unroll: int,
+) -> tuple[ArrayType, ...]:
+    """The types of the carry, and of the slices' results put one after the other."""
+    check_closed("scan", program)
+    if length < 0 or unroll < 1:
+        raise ArgumentError(f"scan: length is {length}, unroll is {unroll}")
+    state, xs = operands[consts : consts + carry], operands[consts + carry :]
+    for x in xs:
+        if not x.shape or x.shape[0] != length:
+            raise ShapeError(f"scan: {x} is not scanned in {length} steps")
+    slices = [x.with_shape(x.shape[1:]) for x in xs]
+    taken = (*operands[:consts], *state, *slices)
+    check_types(f"scan: operands of {program.name}", taken, program.input_types)
+    check_types("scan: the carry", program.output_types[:carry], state)
+    return (
+        *(plain(t) for t in program.output_types[:carry]),
+        *(ArrayType((length, *t.shape), t.dtype) for t in program.output_types[carry:]),
+    )
+
+
+def scan_reference(
+    *operands: Array,
+    program: Program,
+    length: int,
+    reverse: bool,
+    consts: int,
+    carry: int,
+    unroll: int,
+) -> tuple[Array, ...]:
+    """The carry after all steps, and the results of each step, one after the other."""
+    fixed, xs = operands[:consts], operands[consts + carry :]
+    state = _arrays(operands[consts : consts + carry])
+    ys = [np.zeros((length, *t.shape), t.dtype) for t in program.output_types[carry:]]
+    for step in reversed(range(length)) if reverse else range(length):
+        results = evaluate(program, [*fixed, *state, *[x[step] for x in xs]])
+        state = _arrays(results[:carry])
+        for y, value in zip(ys, results[carry:], strict=True):
+            y[step] = value
+    return (*state, *ys)
