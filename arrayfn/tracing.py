@@ -10,7 +10,7 @@ closes over becomes an input of its Program (see ``Trace.captured``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,7 @@ from arrayfn.tracer import Namespace, Tracer
 
 __all__ = [
     "Frame",
+    "NamedAxis",
     "Namespace",
     "Trace",
     "Tracer",
@@ -58,11 +59,30 @@ class Frame:
 
     def __init__(self, name: str, abstract: bool, parent: Frame | None) -> None:
         self.name = name
+        self.axes: dict[str, NamedAxis] = {}
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.parent = parent
         self.closed = False
         self._captured: dict[int, tuple[Tracer | Array, Var]] = {}
+
+    def named_axis(self, name: str) -> NamedAxis | None:
+        """The axis called ``name`` that this frame or one around it is mapped along."""
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.axes:
+                return frame.axes[name]
+            frame = frame.parent
+        return None
+
+    def axis_names(self) -> list[str]:
+        """The names of all axes that this frame is mapped along."""
+        names: list[str] = []
+        frame: Frame | None = self
+        while frame is not None:
+            names += frame.axes
+            frame = frame.parent
+        return names
 
     @property
     def captured(self) -> list[tuple[Tracer | Array, Var]]:
@@ -93,6 +113,17 @@ class Frame:
         if known is None:
             known = self._captured[key] = (value, Var(type))
         return known[1]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAxis:
+    """An axis that a function is mapped along: its extent, and a member's ``index``.
+
+    The index is a Tracer without a value: an input of the function's Program.
+    """
+
+    size: int
+    index: Tracer
 
 
 class _Local(threading.local):
@@ -127,11 +158,13 @@ def trace(
     hints: Sequence[str] | None = None,
     values: Sequence[Any] | None = None,
     abstract: bool = True,
+    axes: Mapping[str, int] | None = None,
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
     With ``values`` the Tracers carry them (None where one is unknown), unless the frame
-    is abstract. At top level captured arrays become the Program's constants.
+    is abstract. At top level captured arrays become the Program's constants. For each
+    of ``axes``, names and extents, there is one more input, the index of a member.
     """
     parent = _local.frame
     frame = Frame(name, abstract, parent)
@@ -145,6 +178,9 @@ def trace(
         )
         for position, type in enumerate(types)
     ]
+    for axis, size in (axes or {}).items():
+        index = frame.builder.input(ArrayType((), dtypes.int32), axis)
+        frame.axes[axis] = NamedAxis(size, Tracer(frame, index, None, location))
     _local.frame = frame
     try:
         outputs = [frame.atom(x) for x in function(*tracers)]

@@ -11,19 +11,25 @@ them, which emits equations into the current builder. Conventions:
   ``Linear`` (and None for the others), for a primitive linear in those inputs.
 * ``batch(size, inputs, dims, **params)`` gives (outputs, dims): ``dims`` says which
   axis of each input is mapped, or None; mapped outputs are mapped along axis 0.
+* ``split(equation, unknown)`` gives (equations of what is known, equations of what is
+  linear in the ``unknown`` inputs); together they define the equation's outputs.
+
+Rules of primitives that hold Programs are ``OverPrograms``: they are given, as a first
+argument, the transformation itself as a function of Programs (``jvp_varying``,
+``batch_varying``, ``transpose_varying``, ``split`` of ``transforms``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from arrayfn.builder import current_builder
 from arrayfn.dtypes import DType, PythonScalar
-from arrayfn.errors import ArrayfnError, user_location
+from arrayfn.errors import ArrayfnError, DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Atom, Literal, Params, Var
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +47,7 @@ LINEAR = Marker("linear", "the tangent is the primitive applied to the tangents"
 ZERO_TANGENT = Marker("zero_tangent", "the output does not vary with the inputs")
 NOT_LINEAR = Marker("not_linear", "the primitive is linear in none of its inputs")
 THROUGH_BODY = Marker("through_body", "the transformation is applied to the body")
+WHOLE = Marker("whole", "known if all inputs are, else linear in those that are not")
 
 
 def not_differentiable(reason: str) -> Marker:
@@ -67,13 +74,27 @@ class JvpWithOutputs:
 
 @dataclass(frozen=True, slots=True)
 class OverPrograms:
-    """A rule of a primitive that holds Programs, which has to transform these.
+    """A rule of a primitive that holds Programs, which it has to transform.
 
-    ``rule`` is given, before what other rules are given, the transformation as a
-    function of Programs: see ``transforms`` for what each takes and gives.
+    ``rule`` is given the transformation of Programs before what other rules are given.
     """
 
     rule: Callable[..., Any]
+
+
+class AxisSize(int):
+    """The extent of a mapped axis, and its ``name``, if it has one.
+
+    Batching rules are given it as ``size``; to those that pass it on it is an int.
+    """
+
+    name: str | None
+
+    def __new__(cls, extent: int, name: str | None = None) -> Self:
+        """The extent ``extent`` of the axis called ``name``."""
+        size = super().__new__(cls, extent)
+        size.name = name
+        return size
 
 
 Operand = Atom | Linear
@@ -222,12 +243,13 @@ class Primitive:
     types: Callable[..., ArrayType | tuple[ArrayType, ...]]
     reference: Callable[..., Any]
     kernel: KernelForm
-    jvp: JvpRule | JvpWithOutputs | Marker
-    transpose: TransposeRule | Marker
-    batch: BatchRule | Marker
+    jvp: JvpRule | JvpWithOutputs | OverPrograms | Marker
+    transpose: TransposeRule | OverPrograms | Marker
+    batch: BatchRule | OverPrograms | Marker
     samples: Callable[[], Iterable[Sample]]
     tolerance: Tolerance = Tolerance()
     doc: str = ""
+    split: OverPrograms | Marker = WHOLE
 
     def result_types(
         self, inputs: Sequence[Atom], params: Params
@@ -247,6 +269,14 @@ class Primitive:
         Python scalars become Literals of the first typed operand's dtype.
         """
         typed = [a.type.dtype for a in operands if isinstance(a, (Var, Literal))]
+        if any(isinstance(a, Linear) for a in operands):
+            # A transposition rule that needs the value of what it is linear in.
+            raise DifferentiationError(
+                f"the transpose of a function that is not linear was asked for: its "
+                f"{self.name} takes values that depend on its arguments, where one "
+                "may; only linear functions have a transpose (jvp and vjp are for all)",
+                current_builder().source,
+            )
         atoms = [
             a if isinstance(a, (Var, Literal)) else Literal(a, typed[0])
             for a in operands

@@ -1,0 +1,46 @@
+"""Transformations of Python functions: thin, and aware of pytrees.
+
+Each traces its function into a Program, transforms that, and runs the result: inside
+another transformation by inlining it, else at once.
+"""
+
+from __future__ import annotations
+
+from arrayfn.functions.arguments import (
+    Function,
+    check_leaf,
+    check_leaves,
+    leaf_type,
+    name_of,
+)
+from arrayfn.functions.directional import jvp, linear_transpose, linearize, vjp
+from arrayfn.functions.flat_trace import FlatTrace, inside_trace, trace_function
+from arrayfn.functions.gradients import grad, value_and_grad
+from arrayfn.functions.jacobians import hessian, jacfwd, jacrev
+from arrayfn.functions.mapping import vmap
+from arrayfn.functions.shape_struct import ShapeDtypeStruct
+from arrayfn.functions.shapes import eval_shape, make_program
+
+__all__ = [
+    "FlatTrace",
+    "Function",
+    "ShapeDtypeStruct",
+    "check_leaf",
+    "check_leaves",
+    "eval_shape",
+    "grad",
+    "hessian",
+    "inside_trace",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "leaf_type",
+    "linear_transpose",
+    "linearize",
+    "make_program",
+    "name_of",
+    "trace_function",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]
