@@ -35,7 +35,7 @@ class Kernel:
     the source with neutral names and no comments: kernels with equal keys compute the
     same and are compiled once. ``parameters`` are those before ``begin, end``.
     ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
-    there an item is a block.
+    there an item is a block, and blocks may come in clusters of ``cluster``.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     reason: str = ""
     threads: int = 0
+    cluster: int = 1
 
     def __str__(self) -> str:
         return self.source
