@@ -17,7 +17,19 @@ from arrayfn.primitives.base import Composition, Contraction, Primitive
 
 
 def expand(program: Program) -> Program:
-    """``program`` with every equation expanded that has no kernel as it stands."""
+    """``program`` with every equation expanded that has no kernel as it stands.
+
+    Until there is none: what a Composition is made of may be one too.
+    """
+    changed = True
+    while changed:
+        program, changed = _expanded(program)
+    return program
+
+
+def _expanded(program: Program) -> tuple[Program, bool]:
+    """``program`` with its Compositions written out once, and whether it had any."""
+    changed = False
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = builder.inputs_of(program)
@@ -35,8 +47,9 @@ def expand(program: Program) -> Program:
             if result is None:
                 builder.replay(equation, environment)
             else:
+                changed = True
                 environment[equation.outputs[0]] = result
-    return builder.build([rename(a, environment) for a in program.outputs])
+    return builder.build([rename(a, environment) for a in program.outputs]), changed
 
 
 def _product(operands: Sequence[Atom], equation: Equation) -> Atom | None:

@@ -9,6 +9,7 @@ from arrayfn.primitives import (
     complex_numbers,
     contraction,
     conversion,
+    convolution,
     cumulative,
     dynamic_slices,
     elementwise,
@@ -17,6 +18,8 @@ from arrayfn.primitives import (
     reductions,
     special,
     views,
+    window_reductions,
+    windowed,
 )
 from arrayfn.primitives.base import Primitive
 
@@ -32,6 +35,9 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *dynamic_slices.ROWS,
     *random_bits.ROWS,
     *contraction.ROWS,
+    *windowed.ROWS,
+    *window_reductions.ROWS,
+    *convolution.ROWS,
     *calls.ROWS,
 )
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}

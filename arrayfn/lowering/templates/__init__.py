@@ -12,7 +12,7 @@ from typing import Final
 
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.templates import indexing, scans, structure
+from arrayfn.lowering.templates import indexing, scans, structure, windowed
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import reductions
 
@@ -26,6 +26,7 @@ TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] 
     "cumprod": scans.scan("mul", reductions.reduce_prod),
     "cummax": scans.scan("max", reductions.reduce_max),
     "cummin": scans.scan("min", reductions.reduce_min),
+    "sliding_windows": windowed.sliding_windows,
     "gather": indexing.gather,
     "dynamic_slice": indexing.dynamic_slice,
     "dynamic_update_slice": indexing.dynamic_update_slice,

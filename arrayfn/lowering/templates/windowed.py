@@ -1,0 +1,43 @@
+"""Sliding windows: elements copied from where they lie to one place in each window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from arrayfn.ir import Equation, Var
+from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.templates.nest_builder import (
+    NestBuilder,
+    Place,
+    output_place,
+    source_of,
+)
+from arrayfn.passes.reads import Read
+from arrayfn.primitives.windowed import SlidingWindows
+
+Reads = Mapping[Var, Read]
+Names = Mapping[Var, str]
+
+
+def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
+    """Every element of every window, read by its affine place."""
+    (x,) = equation.inputs
+    output = equation.outputs[0]
+    if not output.type.size:
+        return
+    params = dict(equation.params)
+    order = params.pop("order")
+    geometry = SlidingWindows(**params)
+    source = source_of(x, reads)
+    if isinstance(source, Place):
+        strides = list(source.strides)
+        for axis, stride, step in zip(
+            geometry.axes, geometry.strides, geometry.dilations, strict=True
+        ):
+            strides.append(strides[axis] * step)
+            strides[axis] *= stride
+        in_order = tuple(strides[axis] for axis in order)
+        source = Place(source.array, source.dtype, in_order, source.offset)
+    b = NestBuilder(equation, names)
+    b.move(x, source, output_place(equation))
+    yield b.nest(output.type.shape, "windows, which share elements, side by side")

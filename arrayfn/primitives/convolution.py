@@ -1,0 +1,380 @@
+"""conv_general: products of a kernel with the windows that slide over an operand.
+
+It is a ``dot_general`` whose operands also share *spatial* axes: the kernel's lie over
+windows of the operand's. The axes of each array play four *roles*, in this order:
+
+* of the operand: group, batch, contracted, spatial;
+* of the kernel: group, free, contracted, spatial (the window);
+* of the output: group, batch, free, spatial (the number of windows).
+
+Each role is a tuple of axes: groups pair as dot_general's batch axes do. In these terms
+both cotangents of a convolution are convolutions with the roles exchanged, and mapping
+adds an axis to a role. All windows lie inside the operand: borders, and gaps between
+its elements, are made by ``pad`` before. The kernel is not reversed (a correlation).
+Halves are multiplied and summed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import (
+    Array,
+    Composition,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+from arrayfn.primitives.convolution_forms import (
+    GROUP,
+    INNER,
+    OUTER,
+    SHORT_SUMS,
+    SPATIAL,
+    Axes,
+    Roles,
+    extents_of,
+    product,
+    sum_of_slices,
+    windows_of,
+)
+from arrayfn.primitives.windowed import SlidingWindows, spread_config
+
+
+def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
+    axes = sorted(axis for role in roles for axis in role)
+    if axes != list(range(type.ndim)):
+        raise ShapeError(
+            f"conv_general: roles {roles} do not name each axis of the {name} "
+            f"({type}) once"
+        )
+
+
+def _types(
+    x: ArrayType,
+    w: ArrayType,
+    *,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+) -> ArrayType:
+    families.common_dtype("conv_general", (x, w), dtypes.ALL - {dtypes.bool_})
+    _check_roles("operand", x, lhs)
+    _check_roles("kernel", w, rhs)
+    counts = {len(lhs[SPATIAL]), len(rhs[SPATIAL]), len(strides), len(dilations)}
+    if len(counts) != 1:
+        raise ShapeError(
+            f"conv_general: spatial axes {lhs[SPATIAL]} of {x} take as many of the "
+            f"kernel's ({rhs[SPATIAL]} of {w}), strides {strides} and dilations "
+            f"{dilations}"
+        )
+    for role, word in ((GROUP, "group"), (INNER, "contracted")):
+        if extents_of(x, lhs[role]) != extents_of(w, rhs[role]):
+            raise ShapeError(
+                f"conv_general: {word} axes differ: {lhs[role]} of {x} and "
+                f"{rhs[role]} of {w}"
+            )
+    windows = windows_of(w, lhs, rhs, strides, dilations)
+    windows.check("conv_general", x)
+    slid = windows.shape(x.shape)
+    result = [0] * sum(len(role) for role in out)
+    wanted = (
+        extents_of(x, lhs[GROUP]),
+        extents_of(x, lhs[OUTER]),
+        extents_of(w, rhs[OUTER]),
+        tuple(slid[axis] for axis in lhs[SPATIAL]),
+    )
+    if [len(role) for role in out] != [len(extents) for extents in wanted]:
+        raise ShapeError(
+            f"conv_general: roles {out} of the output do not fit those of {x} and {w}"
+        )
+    for role, extents in zip(out, wanted, strict=True):
+        for axis, n in zip(role, extents, strict=True):
+            if not 0 <= axis < len(result):
+                raise ShapeError(f"conv_general: the output has no axis {axis}: {out}")
+            result[axis] = n
+    type = x.with_shape(result)
+    _check_roles("output", type, out)
+    return type
+
+
+def _reference(
+    x: Array,
+    w: Array,
+    *,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+) -> Array:
+    wide = dtypes.compute_dtype(x.dtype)
+    kernel = ArrayType(w.shape, w.dtype)
+    geometry = windows_of(kernel, lhs, rhs, strides, dilations)
+    windows = geometry.of(x.astype(wide))
+    left = list(range(windows.ndim))
+    right = [windows.ndim + axis for axis in range(w.ndim)]
+    for role in (GROUP, INNER):
+        for a, b in zip(lhs[role], rhs[role], strict=True):
+            right[b] = left[a]
+    for a, b in zip(lhs[SPATIAL], rhs[SPATIAL], strict=True):
+        right[b] = x.ndim + geometry.axes.index(a)
+    result = [0] * sum(len(role) for role in out)
+    sources = (lhs[GROUP], lhs[OUTER], None, lhs[SPATIAL])
+    for role, axes in zip(out, sources, strict=True):
+        labels = [right[axis] for axis in rhs[OUTER]] if axes is None else list(axes)
+        for axis, label in zip(role, labels, strict=True):
+            result[axis] = label
+    product = np.einsum(windows, left, w.astype(wide), right, result, optimize=True)
+    return np.asarray(product).astype(x.dtype)
+
+
+def _jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    (x, w), (dx, dw) = primals, tangents
+    terms: list[Atom] = []
+    if dx is not None:
+        terms.append(conv_general(dx, w, **params))
+    if dw is not None:
+        terms.append(conv_general(x, dw, **params))
+    if not terms:
+        return [None]
+    return [terms[0] if len(terms) == 1 else e.add(*terms)]
+
+
+def _transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+) -> list[Atom | None]:
+    (ct,), (x, w) = cotangents, inputs
+    if ct is None:
+        return [None, None]
+    geometry = (lhs, rhs, out, strides, dilations)
+    if isinstance(x, Linear):
+        assert not isinstance(w, Linear)
+        return [_to_operand(ct, x.type, w, *geometry), None]
+    assert isinstance(w, Linear)
+    return [None, _to_kernel(ct, x, w.type, *geometry)]
+
+
+def _to_operand(
+    ct: Atom,
+    x: ArrayType,
+    w: Atom,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+) -> Atom:
+    """Each element's windows: the reversed kernel over the spread cotangent."""
+    if not ct.type.size:
+        return views.broadcast_literal(0, x)
+    counts = extents_of(ct.type, out[SPATIAL])
+    sizes = extents_of(w.type, rhs[SPATIAL])
+    around = SlidingWindows(out[SPATIAL], sizes, strides, dilations)
+    # Extents of the operand, at the axes that are the cotangent's.
+    extents = dict(zip(out[SPATIAL], extents_of(x, lhs[SPATIAL]), strict=True))
+    shape = tuple(extents.get(axis, 0) for axis in range(ct.type.ndim))
+    config = spread_config(ct.type.ndim, around, shape, counts)
+    if any(entry != (0, 0, 0) for entry in config):
+        ct = views.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
+    if rhs[SPATIAL]:
+        w = views.rev(w, axes=tuple(sorted(rhs[SPATIAL])))
+    return conv_general(
+        ct,
+        w,
+        lhs=out,
+        rhs=(rhs[GROUP], rhs[INNER], rhs[OUTER], rhs[SPATIAL]),
+        out=(lhs[GROUP], lhs[OUTER], lhs[INNER], lhs[SPATIAL]),
+        strides=(1,) * len(strides),
+        dilations=dilations,
+    )
+
+
+def _to_kernel(
+    ct: Atom,
+    x: Atom,
+    w: ArrayType,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+) -> Atom:
+    """The cotangent over the operand: strides and dilations exchange their parts."""
+    if not ct.type.size:
+        return views.broadcast_literal(0, w)
+    limit = list(x.type.shape)
+    parts = zip(
+        lhs[SPATIAL],
+        extents_of(ct.type, out[SPATIAL]),
+        extents_of(w, rhs[SPATIAL]),
+        strides,
+        dilations,
+        strict=True,
+    )
+    for axis, count, size, stride, dilation in parts:
+        limit[axis] = (count - 1) * stride + (size - 1) * dilation + 1
+    if tuple(limit) != x.type.shape:
+        ndim = x.type.ndim
+        x = views.slice_(x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim)
+    return conv_general(
+        x,
+        ct,
+        lhs=(lhs[GROUP], lhs[INNER], lhs[OUTER], lhs[SPATIAL]),
+        rhs=(out[GROUP], out[INNER], out[OUTER], out[SPATIAL]),
+        out=(rhs[GROUP], rhs[INNER], rhs[OUTER], rhs[SPATIAL]),
+        strides=dilations,
+        dilations=strides,
+    )
+
+
+def _with_mapped(roles: Roles, role: int) -> Roles:
+    """With a mapped axis 0 that plays ``role``."""
+    shifted = [tuple(axis + 1 for axis in axes) for axes in roles]
+    shifted[role] = (0, *shifted[role])
+    return shifted[0], shifted[1], shifted[2], shifted[3]
+
+
+def _batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    **params: Any,
+) -> tuple[list[Atom], list[Dim]]:
+    x, w = (
+        v if dim is None else views.move_axis(v, dim, 0)
+        for v, dim in zip(inputs, dims, strict=True)
+    )
+    both = dims[0] is not None and dims[1] is not None
+    if dims[0] is not None:
+        lhs = _with_mapped(lhs, GROUP if both else OUTER)
+    if dims[1] is not None:
+        rhs = _with_mapped(rhs, GROUP if both else OUTER)
+    out = _with_mapped(out, GROUP if both else OUTER if dims[1] is None else INNER)
+    return [conv_general(x, w, lhs=lhs, rhs=rhs, out=out, **params)], [0]
+
+
+# As other primitives.
+
+
+def _expand(
+    x: Atom,
+    w: Atom,
+    *,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+) -> Atom:
+    type = _types(
+        x.type, w.type, lhs=lhs, rhs=rhs, out=out, strides=strides, dilations=dilations
+    )
+    inner = math.prod(extents_of(w.type, rhs[INNER]))
+    window = math.prod(extents_of(w.type, rhs[SPATIAL]))
+    if not type.size or not inner:
+        return views.broadcast_literal(0, type)
+    geometry = windows_of(w.type, lhs, rhs, strides, dilations)
+    if inner == 1 and window <= SHORT_SUMS and type.dtype not in dtypes.HALVES:
+        return sum_of_slices(x, w, type, lhs, rhs, out, geometry)
+    return product(x, w, type, lhs, rhs, out, geometry)
+
+
+# Samples.
+
+Sides = tuple[Roles, Roles, Roles]
+_NHWC: Final[Sides] = (
+    ((), (0,), (3,), (1, 2)),
+    ((), (3,), (2,), (0, 1)),
+    ((), (0,), (3,), (1, 2)),
+)
+_NCH: Final[Sides] = (
+    ((), (0,), (1,), (2,)),
+    ((), (0,), (1,), (2,)),
+    ((), (0,), (1,), (2,)),
+)
+_GROUPED: Final[Sides] = (
+    ((1,), (0,), (2,), (3,)),
+    ((0,), (1,), (2,), (3,)),
+    ((1,), (0,), (2,), (3,)),
+)
+_ROWS: Final[Roles] = ((), (0,), (1,), ())
+_PLAIN: Final[Sides] = (_ROWS, _ROWS, _ROWS)
+
+
+def _samples() -> Iterable[Sample]:
+    def sample(
+        shapes: tuple[Shape, Shape],
+        sides: Sides,
+        strides: Axes,
+        dilations: Axes,
+        seed: int,
+        dtype: dtypes.DType = dtypes.float32,
+    ) -> Sample:
+        x, w = (
+            families.random_array(dtype, shape, seed + k, -1.5, 1.5)
+            for k, shape in enumerate(shapes)
+        )
+        names: dict[str, Callable[..., Any] | Any] = dict(
+            zip(("lhs", "rhs", "out"), sides, strict=True)
+        )
+        return Sample((x, w), {**names, "strides": strides, "dilations": dilations})
+
+    yield sample(((2, 5, 6, 2), (3, 2, 2, 3)), _NHWC, (1, 2), (1, 2), 81)
+    yield sample(((1, 4, 3, 2), (1, 1, 2, 3)), _NHWC, (2, 1), (1, 1), 82)
+    yield sample(((2, 2, 3, 5), (2, 2, 3, 2)), _GROUPED, (2,), (1,), 83)
+    yield sample(((2, 3, 1, 7), (3, 2, 1, 3)), _GROUPED, (1,), (2,), 84)
+    yield sample(((3, 4), (2, 4)), _PLAIN, (), (), 85)
+    for position, dtype in enumerate(dtypes.SHORT_NAMES):
+        if dtype != dtypes.bool_:
+            shapes = ((2, 2, 6), (3, 2, 3))
+            yield sample(shapes, _NCH, (1,), (1,), 86 + position, dtype)
+
+
+conv_general = Primitive(
+    name="conv_general",
+    family="contraction",
+    types=_types,
+    reference=_reference,
+    kernel=Composition(_expand),
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    samples=_samples,
+    tolerance=Tolerance(float32=1e-5, float64=1e-14),
+    doc="The sum of products of the kernel and each window of the operand, over the "
+    "contracted axes and the window. Roles say what each axis is.",
+)
+
+ROWS = (conv_general,)

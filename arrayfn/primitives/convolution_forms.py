@@ -1,0 +1,212 @@
+"""A convolution as other primitives: slices added up, or windows and a matrix product.
+
+Roles of axes are those of ``convolution``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import contraction, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
+
+Axes = tuple[int, ...]
+Roles = tuple[Axes, Axes, Axes, Axes]
+
+GROUP: Final = 0
+OUTER: Final = 1  # the operand's batch, the kernel's free axes
+INNER: Final = 2  # contracted; of the output, the kernel's free axes
+SPATIAL: Final = 3
+
+SHORT_SUMS: Final = 32
+"""Sums of up to so many products over a window alone are one kernel of slices."""
+
+
+def extents_of(type: ArrayType, axes: Axes) -> Shape:
+    """The extents of ``axes``."""
+    return tuple(type.shape[axis] for axis in axes)
+
+
+def windows_of(
+    w: ArrayType, lhs: Roles, rhs: Roles, strides: Axes, steps: Axes
+) -> SlidingWindows:
+    """The windows of the operand that the kernel lies over, by ascending axis."""
+    parts = sorted(
+        zip(lhs[SPATIAL], extents_of(w, rhs[SPATIAL]), strides, steps, strict=True)
+    )
+    axes, sizes, jumps, gaps = zip(*parts, strict=True) if parts else ((), (), (), ())
+    return SlidingWindows(tuple(axes), tuple(sizes), tuple(jumps), tuple(gaps))
+
+
+def sum_of_slices(
+    x: Atom,
+    w: Atom,
+    type: ArrayType,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    geometry: SlidingWindows,
+) -> Atom:
+    """Nothing is contracted but the window (depthwise): slices times numbers, added.
+
+    It fuses into one kernel that reads each element where it lies.
+    """
+    x_axes = [0] * x.type.ndim
+    for role in (GROUP, OUTER, SPATIAL):
+        for axis, place in zip(lhs[role], out[role], strict=True):
+            x_axes[axis] = place
+    w_axes = [0] * w.type.ndim
+    for role, target in ((GROUP, GROUP), (OUTER, INNER)):
+        for axis, place in zip(rhs[role], out[target], strict=True):
+            w_axes[axis] = place
+    ones = (1,) * len(geometry.axes)
+    # The kernel's taps in the order of the operand's.
+    own = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
+    pairs = sorted(
+        (own[axis], size)
+        for axis, size in zip(geometry.axes, geometry.sizes, strict=True)
+    )
+    position = {axis: k for k, (axis, _) in enumerate(pairs)}
+    of_kernel = SlidingWindows(
+        tuple(axis for axis, _ in pairs), tuple(n for _, n in pairs), ones, ones
+    )
+    total: Atom | None = None
+    for place in np.ndindex(*geometry.sizes):
+        left = _spread(geometry.tap(x, place), lhs[INNER], x_axes, type.shape)
+        at = [0] * len(place)
+        for axis, k in zip(geometry.axes, place, strict=True):
+            at[position[own[axis]]] = k
+        right = _element(w, of_kernel, at)
+        right = _spread(right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape)
+        term = e.mul(left, right)
+        total = term if total is None else e.add(total, term)
+    assert total is not None
+    return total
+
+
+def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
+    """The kernel at one place of its window."""
+    start = dict(zip(taps.axes, at, strict=True))
+    begin = tuple(start.get(axis, 0) for axis in range(w.type.ndim))
+    limit = tuple(
+        start[axis] + 1 if axis in start else n for axis, n in enumerate(w.type.shape)
+    )
+    return views.slice_(w, start=begin, limit=limit, strides=(1,) * w.type.ndim)
+
+
+def _spread(x: Atom, gone: Axes, places: Sequence[int], shape: Shape) -> Atom:
+    """``x`` without the axes ``gone`` (of extent 1), its others at ``places``."""
+    kept = [axis for axis in range(x.type.ndim) if axis not in gone]
+    order = sorted(kept, key=lambda axis: places[axis])
+    x = views.transpose(x, permutation=(*order, *gone))
+    extents = tuple(x.type.shape[: len(kept)])
+    x = views.reshape(x, shape=extents)
+    return views.broadcast_in_dim(
+        x, shape=shape, axes=tuple(places[axis] for axis in order)
+    )
+
+
+def product(
+    x: Atom,
+    w: Atom,
+    type: ArrayType,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    geometry: SlidingWindows,
+) -> Atom:
+    """Windows side by side (im2col), and one matrix product.
+
+    Axes are named by the output's axis, or by ``("k", axis)`` of the kernel if they are
+    contracted. The windows lie so that the product needs no other copy: what is
+    contracted in the kernel's order, what is free in the output's.
+    """
+    ndim = x.type.ndim
+    spatial = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
+    named: dict[int, int] = {}  # an axis of the windows -> the output's
+    for role in (GROUP, OUTER, SPATIAL):
+        named.update(zip(lhs[role], out[role], strict=True))
+    contracted = dict(zip(lhs[INNER], rhs[INNER], strict=True))
+    contracted |= {ndim + k: spatial[axis] for k, axis in enumerate(geometry.axes)}
+    groups = sorted(lhs[GROUP], key=named.__getitem__)
+    free = sorted((a for a in (*lhs[OUTER], *lhs[SPATIAL])), key=named.__getitem__)
+    summed = sorted(contracted, key=contracted.__getitem__)
+    # The kernel's axes come first if they are before all free ones in the output; free
+    # axes before them are one more batch, over which the kernel is repeated.
+    own = sorted(out[INNER])
+    before = [a for a in free if own and named[a] < own[0]]
+    swapped = bool(own) and len(before) < len(free)
+    batched = before if swapped else []
+    rest = [a for a in free if a not in batched]
+    extents = (*geometry.shape(x.type.shape), *geometry.sizes)
+    orders = [(*groups, *batched, *rest, *summed), (*groups, *batched, *summed, *rest)]
+    # Both are a matrix to BLAS; the copy is fast if it runs along memory.
+    orders.sort(key=lambda order: _innermost(order, extents, ndim), reverse=True)
+    order = orders[0]
+    windows = _windows(x, geometry, order)
+    place = {axis: k for k, axis in enumerate(order)}
+    kernel_groups = [rhs[GROUP][lhs[GROUP].index(a)] for a in groups]
+    if batched:
+        w, shift = _repeated(w, [extents[a] for a in batched])
+    else:
+        shift = 0
+    w_batch = (*(g + shift for g in kernel_groups), *range(shift))
+    left = (
+        tuple(place[a] for a in summed),
+        tuple(place[a] for a in (*groups, *batched)),
+    )
+    right = tuple(contracted[a] + shift for a in summed), w_batch
+    # free_axes() takes a kernel's free axes in its own order.
+    own_order = sorted(range(len(rhs[OUTER])), key=lambda k: rhs[OUTER][k])
+    kernel_names = [out[INNER][k] for k in own_order]
+    window_names = [named[a] for a in order if a in rest]
+    if swapped:
+        value = contraction.dot_general(
+            w, windows, contract=(right[0], left[0]), batch=(right[1], left[1])
+        )
+        names = kernel_names + window_names
+    else:
+        value = contraction.dot_general(
+            windows, w, contract=(left[0], right[0]), batch=(left[1], right[1])
+        )
+        names = window_names + kernel_names
+    names = [*(named[a] for a in (*groups, *batched)), *names]
+    permutation = tuple(names.index(axis) for axis in range(len(names)))
+    if permutation == tuple(range(len(names))):
+        return value
+    return views.transpose(value, permutation=permutation)
+
+
+def _innermost(order: Sequence[int], extents: Shape, ndim: int) -> tuple[bool, int]:
+    """How well a copy into this order runs along memory: the last axis and its extent.
+
+    The operand's own last axis is best, or the windows along it.
+    """
+    last = next((a for a in reversed(order) if extents[a] > 1), order[-1])
+    return last == ndim - 1 or last >= ndim, extents[last]
+
+
+def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
+    """The windows, as a view if each has one element."""
+    if math.prod(geometry.sizes) > 1:
+        return sliding_windows(x, **geometry.params(), order=tuple(order))
+    x = geometry.tap(x, (0,) * len(geometry.axes))
+    shape = (*x.type.shape, *geometry.sizes)
+    x = views.reshape(x, shape=shape)
+    if tuple(order) == tuple(range(len(shape))):
+        return x
+    return views.transpose(x, permutation=tuple(order))
+
+
+def _repeated(w: Atom, extents: Sequence[int]) -> tuple[Atom, int]:
+    """The kernel repeated along new leading axes, and how many these are."""
+    shape = (*extents, *w.type.shape)
+    axes = tuple(range(len(extents), len(shape)))
+    return views.broadcast_in_dim(w, shape=shape, axes=axes), len(extents)

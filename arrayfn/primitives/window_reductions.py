@@ -1,0 +1,380 @@
+"""Windows that slide along axes, reduced: sums, extrema, and where the extrema are.
+
+A window is never copied: its elements are slices of the operand, which are combined in
+one kernel; long windows are made of shorter ones. See ``windowed`` for the geometry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, PythonScalar
+from arrayfn.errors import DTypeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import conversion, families, indexing, reductions, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import (
+    LINEAR,
+    NOT_LINEAR,
+    ZERO_TANGENT,
+    Array,
+    Composition,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Reduction,
+    Sample,
+    Tolerance,
+)
+from arrayfn.primitives.windowed import (
+    GEOMETRIES,
+    SlidingWindows,
+    count_along,
+    positions_of,
+    sliding_windows,
+    spread_config,
+)
+from arrayfn.primitives.windows import Windows
+
+UNROLLED: Final = 32
+"""Windows of up to so many elements are reduced slice by slice, in one kernel."""
+
+
+def _reduce_expansion(
+    combine: Callable[..., Any], reduction: Callable[[], Primitive]
+) -> Callable[..., Atom]:
+    """The reduction of windows as slices that are combined: no window is copied."""
+
+    def expand(x: Atom, **params: Any) -> Atom:
+        geometry = SlidingWindows(**params)
+        shape = geometry.shape(x.type.shape)
+        if 0 in shape:
+            return views.broadcast_literal(0, x.type.with_shape(shape))
+        if math.prod(geometry.sizes) <= UNROLLED:
+            return _folded(combine, geometry.taps(x))
+        if geometry.strides == geometry.sizes and set(geometry.dilations) == {1}:
+            return _blocks(reduction(), x, geometry)
+        # Each axis by itself: what is left of the windows is one window wide there.
+        parts = zip(*geometry.params().values(), strict=True)
+        for axis, size, stride, dilation in parts:
+            x = _along_axis(combine, x, axis, size, stride, dilation)
+        return x
+
+    return expand
+
+
+def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
+    total = taps[0]
+    for tap in taps[1:]:
+        total = combine(total, tap)
+    return total
+
+
+def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
+    """Windows side by side: blocks of a reshaped array."""
+    limit = list(x.type.shape)
+    shape: list[int] = []
+    inner: list[int] = []
+    sizes = dict(zip(geometry.axes, geometry.sizes, strict=True))
+    for axis, n in enumerate(x.type.shape):
+        if axis in sizes:
+            limit[axis] = n // sizes[axis] * sizes[axis]
+            shape.append(n // sizes[axis])
+            inner.append(len(shape))
+            shape.append(sizes[axis])
+        else:
+            shape.append(n)
+    ndim = x.type.ndim
+    if tuple(limit) != x.type.shape:
+        x = views.slice_(x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim)
+    return reduction(views.reshape(x, shape=tuple(shape)), axes=tuple(inner))
+
+
+def _along_axis(
+    combine: Callable[..., Any], x: Atom, axis: int, size: int, stride: int, step: int
+) -> Atom:
+    """Windows along one axis, from windows of 1, 2, 4 ... elements."""
+    if size <= UNROLLED // 2:
+        return _folded(
+            combine, SlidingWindows((axis,), (size,), (stride,), (step,)).taps(x)
+        )
+    count = x.type.shape[axis] - (size - 1) * step
+    total: Atom | None = None
+    powers, power, covered = x, 1, 0
+    while True:
+        if size & power:
+            part = _range(powers, axis, covered * step, count)
+            total = part if total is None else combine(total, part)
+            covered += power
+        if covered == size:
+            break
+        have = powers.type.shape[axis] - power * step
+        powers = combine(
+            _range(powers, axis, 0, have), _range(powers, axis, power * step, have)
+        )
+        power *= 2
+    assert total is not None
+    return SlidingWindows((axis,), (1,), (stride,), (1,)).tap(total, (0,))
+
+
+def _range(x: Atom, axis: int, start: int, count: int) -> Atom:
+    """``count`` elements along ``axis`` from ``start`` on."""
+    begin = tuple(start if k == axis else 0 for k in range(x.type.ndim))
+    limit = tuple(start + count if k == axis else n for k, n in enumerate(x.type.shape))
+    return views.slice_(x, start=begin, limit=limit, strides=(1,) * x.type.ndim)
+
+
+def _reduce_row(
+    name: str,
+    reduction: Callable[[], Primitive],
+    combine: Callable[..., Any],
+    *,
+    accepts: frozenset[DType],
+    jvp: Any,
+    transpose: Any = NOT_LINEAR,
+    doc: str,
+) -> Primitive:
+    def types(x: ArrayType, **params: Any) -> ArrayType:
+        if x.dtype not in accepts:
+            raise DTypeError(f"{name} is not defined for {x}")
+        geometry = SlidingWindows(**params)
+        geometry.check(name, x)
+        return x.with_shape(geometry.shape(x.shape))
+
+    def reference(x: Array, **params: Any) -> Array:
+        windows = SlidingWindows(**params).of(x)
+        axes = tuple(range(x.ndim, windows.ndim))
+        return reduction().reference(windows, axes=axes)
+
+    def batch(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        x = views.move_axis(inputs[0], dims[0] or 0, 0)
+        return [row(x, **SlidingWindows(**params).shifted().params())], [0]
+
+    def samples() -> Iterable[Sample]:
+        for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
+            shape, geometry = GEOMETRIES[position % 2]
+            x = families.random_array(dtype, shape, 65 + position, -3.0, 3.0)
+            yield Sample((x,), geometry.params())
+        x = families.random_array(dtypes.float32, (60, 2), 64, -3.0, 3.0)
+        for geometry in (
+            SlidingWindows((0,), (37,), (2,), (1,)),
+            SlidingWindows((0,), (40,), (40,), (1,)),
+        ):
+            yield Sample((x,), geometry.params())
+
+    row = Primitive(
+        name=name,
+        family="windowed",
+        types=types,
+        reference=reference,
+        kernel=Composition(_reduce_expansion(combine, reduction)),
+        jvp=jvp,
+        transpose=transpose,
+        batch=batch,
+        samples=samples,
+        tolerance=Tolerance(float32=4e-6, float64=1e-14),
+        doc=doc,
+    )
+    return row
+
+
+def _sum_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
+) -> list[Atom | None]:
+    (ct,), (x,) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None]
+    if not ct.type.size:
+        return [views.broadcast_literal(0, x.type)]
+    geometry = SlidingWindows(**params)
+    counts = geometry.count(x.type.shape)
+    config = spread_config(x.type.ndim, geometry, x.type.shape, counts)
+    spread = views.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
+    ones = (1,) * len(counts)
+    by_element = SlidingWindows(geometry.axes, geometry.sizes, ones, geometry.dilations)
+    return [reduce_window_sum(spread, **by_element.params())]
+
+
+def _extremum_jvp(position: Callable[[], Primitive]) -> Callable[..., Any]:
+    """The derivative is that of the first element that is extreme."""
+
+    def rule(
+        primals: Sequence[Atom],
+        outputs: Sequence[Atom],
+        tangents: Sequence[Atom | None],
+        **params: Any,
+    ) -> list[Atom | None]:
+        (x,), (t,) = primals, tangents
+        if t is None:
+            return [None]
+        if not outputs[0].type.size:
+            return [None]
+        geometry = SlidingWindows(**params)
+        return [_at_positions(t, position()(x, **params), geometry)]
+
+    return rule
+
+
+def _at_positions(x: Atom, positions: Atom, geometry: SlidingWindows) -> Atom:
+    """The element of each window at its position (of the window, row-major)."""
+    shape = positions.type.shape
+    places: list[Atom] = []
+    rest = positions
+    for k in reversed(range(len(geometry.axes))):
+        size, within = geometry.sizes[k], rest
+        if k:
+            quotient = e.floor_divide(rest, size)
+            within = e.sub(rest, e.mul(quotient, size))
+            rest = quotient
+        begin = count_along(shape, geometry.axes[k], geometry.strides[k])
+        places.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
+    kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
+    where = Windows((), geometry.axes, geometry.axes, (kept, kept))
+    sizes = (1,) * len(shape)
+    options = {"sizes": sizes, "mode": "promise_in_bounds", "fill_value": None}
+    return indexing.gather(x, positions_of(places), **where.params(), **options)
+
+
+_NUMBERS = dtypes.ALL - {dtypes.bool_}
+_ORDERED = _NUMBERS - dtypes.COMPLEX
+
+reduce_window_sum = _reduce_row(
+    "reduce_window_sum",
+    lambda: reductions.reduce_sum,
+    e.add,
+    accepts=_NUMBERS,
+    jvp=LINEAR,
+    transpose=_sum_transpose,
+    doc="The sum of each window.",
+)
+reduce_window_max = _reduce_row(
+    "reduce_window_max",
+    lambda: reductions.reduce_max,
+    e.maximum,
+    accepts=_ORDERED,
+    jvp=_extremum_jvp(lambda: window_argmax),
+    doc="The greatest of each window, NaN if there is one; the first of equal "
+    "elements has the derivative.",
+)
+reduce_window_min = _reduce_row(
+    "reduce_window_min",
+    lambda: reductions.reduce_min,
+    e.minimum,
+    accepts=_ORDERED,
+    jvp=_extremum_jvp(lambda: window_argmin),
+    doc="The least of each window, NaN if there is one; the first of equal elements "
+    "has the derivative.",
+)
+
+
+# Where windows peak.
+
+
+def _position_row(
+    name: str,
+    reference: Callable[..., Array],
+    beyond: Callable[..., Any],
+    whole: Primitive,
+) -> Primitive:
+    def types(x: ArrayType, **params: Any) -> ArrayType:
+        if x.dtype not in _ORDERED:
+            raise DTypeError(f"{name} is not defined for {x}")
+        geometry = SlidingWindows(**params)
+        geometry.check(name, x)
+        return ArrayType(geometry.shape(x.shape), dtypes.int32)
+
+    def positions(x: Array, **params: Any) -> Array:
+        geometry = SlidingWindows(**params)
+        windows = geometry.of(x.astype(dtypes.compute_dtype(x.dtype)))
+        flat = windows.reshape(*geometry.shape(x.shape), math.prod(geometry.sizes))
+        return np.asarray(reference(flat, axis=-1)).astype(dtypes.int32)
+
+    def expand(x: Atom, **params: Any) -> Atom:
+        geometry = SlidingWindows(**params)
+        shape = geometry.shape(x.type.shape)
+        count = math.prod(geometry.sizes)
+        if 0 in shape:
+            return views.broadcast_literal(0, ArrayType(shape, dtypes.int32))
+        if count > UNROLLED:
+            order = tuple(range(len(shape) + len(geometry.axes)))
+            windows = sliding_windows(x, **params, order=order)
+            flat = views.reshape(windows, shape=(*shape, count))
+            return whole(flat, axis=len(shape), dtype=dtypes.int32)
+        return _first(geometry.taps(x), shape)
+
+    def _first(taps: Sequence[Atom], shape: Shape) -> Atom:
+        best = taps[0]
+        position = views.broadcast_literal(0, ArrayType(shape, dtypes.int32))
+        for number, tap in enumerate(taps[1:], 1):
+            better = beyond(tap, best)
+            if tap.type.dtype in dtypes.FLOATS:
+                later_nan = e.bitwise_and(e.isnan(tap), e.bitwise_not(e.isnan(best)))
+                better = e.bitwise_or(better, later_nan)
+            best = e.select(better, tap, best)
+            here = conversion.literal(number, dtypes.int32)
+            position = e.select(better, here, position)
+        return position
+
+    def batch(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        x = views.move_axis(inputs[0], dims[0] or 0, 0)
+        return [row(x, **SlidingWindows(**params).shifted().params())], [0]
+
+    def samples() -> Iterable[Sample]:
+        for position, dtype in enumerate(
+            d for d in dtypes.SHORT_NAMES if d in _ORDERED
+        ):
+            shape, geometry = GEOMETRIES[position % 2]
+            x = families.random_array(dtype, shape, 66 + position, -2.0, 2.0)
+            yield Sample((x,), geometry.params())
+        x = families.random_array(dtypes.int32, (45, 2), 67, -3.0, 3.0)
+        yield Sample((x,), SlidingWindows((0,), (37,), (2,), (1,)).params())
+
+    row = Primitive(
+        name=name,
+        family="windowed",
+        types=types,
+        reference=positions,
+        kernel=Composition(expand),
+        jvp=ZERO_TANGENT,
+        transpose=NOT_LINEAR,
+        batch=batch,
+        samples=samples,
+        doc="The first position of the extremum in each window, counted row-major; of "
+        "the first NaN, if there is one.",
+    )
+    return row
+
+
+window_argmax = _position_row("window_argmax", np.argmax, e.gt, reductions.argmax)
+window_argmin = _position_row("window_argmin", np.argmin, e.lt, reductions.argmin)
+
+
+def identity_of(row: Primitive, dtype: DType) -> PythonScalar:
+    """What a border is padded with, so that the reduction ``row`` passes over it."""
+    reduction = {
+        "reduce_window_sum": reductions.reduce_sum,
+        "reduce_window_max": reductions.reduce_max,
+        "reduce_window_min": reductions.reduce_min,
+    }[row.name]
+    assert isinstance(reduction.kernel, Reduction)
+    return reduction.kernel.identity(dtype)
+
+
+ROWS = (
+    reduce_window_sum,
+    reduce_window_max,
+    reduce_window_min,
+    window_argmax,
+    window_argmin,
+)

@@ -1,0 +1,254 @@
+"""Windows that slide along axes: their geometry, and the array of all of them.
+
+Along each of ``axes``, window number i begins at element ``i * stride`` and has
+``size`` elements that are ``dilation`` apart. All windows lie inside the operand: who
+wants a border pads first (``views.pad``), so that the border is an equation too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import families, indexing, views
+from arrayfn.primitives.base import (
+    LINEAR,
+    Array,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Template,
+)
+from arrayfn.primitives.windows import Windows
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindows:
+    """The params that the rows here share: one entry for each of ``axes``."""
+
+    axes: Axes
+    sizes: Shape
+    strides: Axes
+    dilations: Axes
+
+    def params(self) -> dict[str, Any]:
+        """As params of an equation."""
+        return {
+            "axes": self.axes,
+            "sizes": self.sizes,
+            "strides": self.strides,
+            "dilations": self.dilations,
+        }
+
+    def shifted(self) -> SlidingWindows:
+        """With a mapped axis 0."""
+        axes = tuple(axis + 1 for axis in self.axes)
+        return SlidingWindows(axes, self.sizes, self.strides, self.dilations)
+
+    def check(self, name: str, x: ArrayType) -> None:
+        """Raise ShapeError unless this is a window of ``x``."""
+        counts = {len(part) for part in self.params().values()}
+        if (
+            len(counts) != 1
+            or list(self.axes) != sorted(set(self.axes))
+            or any(not 0 <= axis < x.ndim for axis in self.axes)
+        ):
+            raise ShapeError(
+                f"{name}: axes {self.axes} of {x} take ascending axes, and a size, a "
+                f"stride and a dilation for each, but were given {self.sizes}, "
+                f"{self.strides}, {self.dilations}"
+            )
+        if min((*self.sizes, *self.strides, *self.dilations), default=1) < 1:
+            raise ShapeError(
+                f"{name}: sizes {self.sizes}, strides {self.strides} and dilations "
+                f"{self.dilations} are to be 1 or more"
+            )
+
+    def count(self, shape: Shape) -> Shape:
+        """How many windows there are along each axis."""
+        parts = zip(self.axes, self.sizes, self.strides, self.dilations, strict=True)
+        return tuple(
+            max(0, (shape[axis] - (size - 1) * dilation - 1) // stride + 1)
+            for axis, size, stride, dilation in parts
+        )
+
+    def shape(self, shape: Shape) -> Shape:
+        """``shape`` with the count of windows along the axes."""
+        counts = dict(zip(self.axes, self.count(shape), strict=True))
+        return tuple(counts.get(axis, n) for axis, n in enumerate(shape))
+
+    def tap(self, x: Atom, position: Sequence[int]) -> Atom:
+        """The element at ``position`` of each window."""
+        start, limit, strides = [0] * x.type.ndim, list(x.type.shape), [1] * x.type.ndim
+        counts = self.count(x.type.shape)
+        for k, axis in enumerate(self.axes):
+            start[axis] = position[k] * self.dilations[k]
+            strides[axis] = self.strides[k]
+            limit[axis] = start[axis] + (counts[k] - 1) * strides[axis] + 1
+        if not any(start) and limit == list(x.type.shape) and set(strides) <= {1}:
+            return x
+        return views.slice_(
+            x, start=tuple(start), limit=tuple(limit), strides=tuple(strides)
+        )
+
+    def taps(self, x: Atom) -> list[Atom]:
+        """The elements of each window, one slice for each position in it."""
+        positions = itertools.product(*(range(size) for size in self.sizes))
+        return [self.tap(x, position) for position in positions]
+
+    def of(self, x: Array) -> Array:
+        """The windows of an array, their axes last."""
+        if 0 in self.shape(x.shape):
+            return np.zeros((*self.shape(x.shape), *self.sizes), x.dtype)
+        strides = list(x.strides)
+        inner: list[int] = []
+        for k, axis in enumerate(self.axes):
+            inner.append(strides[axis] * self.dilations[k])
+            strides[axis] *= self.strides[k]
+        return np.lib.stride_tricks.as_strided(
+            x,
+            (*self.shape(x.shape), *self.sizes),
+            (*strides, *inner),
+            writeable=False,
+        )
+
+
+def spread_config(
+    ndim: int, geometry: SlidingWindows, shape: Shape, counts: Shape
+) -> views.PadConfig:
+    """Pads what is by windows, ``counts`` of them, for windows of it to be by element.
+
+    Each axis has the strides between its elements, and around them what makes as many
+    windows as the operand, of ``shape``, has elements.
+    """
+    config = [(0, 0, 0)] * ndim
+    for k, axis in enumerate(geometry.axes):
+        stride = geometry.strides[k]
+        before = (geometry.sizes[k] - 1) * geometry.dilations[k]
+        rest = shape[axis] - (counts[k] - 1) * stride - 1
+        config[axis] = (before, rest, stride - 1)
+    return tuple(config)
+
+
+GEOMETRIES: Final = (
+    ((7, 3), SlidingWindows((0,), (3,), (2,), (1,))),
+    ((2, 6, 5), SlidingWindows((1, 2), (2, 2), (1, 2), (2, 1))),
+)
+
+
+# sliding_windows
+
+
+def _windows_types(x: ArrayType, *, order: Axes, **params: Any) -> ArrayType:
+    geometry = SlidingWindows(**params)
+    geometry.check("sliding_windows", x)
+    shape = (*geometry.shape(x.shape), *geometry.sizes)
+    if sorted(order) != list(range(len(shape))):
+        raise ShapeError(
+            f"sliding_windows: {order} does not order the {len(shape)} axes of windows"
+        )
+    return x.with_shape(shape[axis] for axis in order)
+
+
+def _windows_reference(x: Array, *, order: Axes, **params: Any) -> Array:
+    return SlidingWindows(**params).of(x).transpose(order)
+
+
+def _windows_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    order: Axes,
+    **params: Any,
+) -> list[Atom | None]:
+    (ct,), (x,) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None]
+    geometry, ndim = SlidingWindows(**params), x.type.ndim
+    counts = geometry.count(x.type.shape)
+    kept = [axis for axis in range(ndim) if axis not in geometry.axes]
+    # In the order: axes without windows, counts, positions in the windows.
+    wanted = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
+    ct = views.transpose(ct, permutation=tuple(order.index(a) for a in wanted))
+    outer = (*counts, *geometry.sizes)
+    places = [
+        e.add(
+            count_along(outer, k, geometry.strides[k]),
+            count_along(outer, k + len(counts), geometry.dilations[k]),
+        )
+        for k in range(len(counts))
+    ]
+    where = Windows(tuple(range(len(kept))), geometry.axes, geometry.axes)
+    zeros = views.broadcast_literal(0, x.type)
+    options = {"mode": "drop", "unique_indices": False}
+    added = indexing.scatter_add(
+        zeros, positions_of(places), ct, **where.params(), **options
+    )
+    return [added]
+
+
+def count_along(shape: Shape, axis: int, step: int) -> Atom:
+    """0, ``step``, ``2 * step`` ... along ``axis``."""
+    return e.mul(views.iota(shape=shape, axis=axis, dtype=dtypes.int32), step)
+
+
+def positions_of(places: Sequence[Atom]) -> Atom:
+    """Indices for gather and scatter, whose components are ``places``."""
+    shape = (*places[0].type.shape, 1)
+    axes = tuple(range(len(shape) - 1))
+    parts = [views.broadcast_in_dim(p, shape=shape, axes=axes) for p in places]
+    return parts[0] if len(parts) == 1 else views.concatenate(*parts, axis=len(axes))
+
+
+def _windows_batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    order: Axes,
+    **params: Any,
+) -> tuple[list[Atom], list[Dim]]:
+    x = views.move_axis(inputs[0], dims[0] or 0, 0)
+    geometry = SlidingWindows(**params).shifted()
+    order = (0, *(axis + 1 for axis in order))
+    return [sliding_windows(x, **geometry.params(), order=order)], [0]
+
+
+def _windows_samples() -> Iterable[Sample]:
+    for position, dtype in enumerate(dtypes.SHORT_NAMES):
+        shape, geometry = GEOMETRIES[position % 2]
+        ndim = len(shape) + len(geometry.axes)
+        orders = (tuple(range(ndim)), (*range(1, ndim), 0), tuple(range(ndim))[::-1])
+        x = families.random_array(dtype, shape, 61 + position, -3.0, 3.0)
+        order = orders[position % 3]
+        yield Sample((x,), {**geometry.params(), "order": order})
+
+
+sliding_windows = Primitive(
+    name="sliding_windows",
+    family="windowed",
+    types=_windows_types,
+    reference=_windows_reference,
+    kernel=Template("sliding_windows"),
+    jvp=LINEAR,
+    transpose=_windows_transpose,
+    batch=_windows_batch,
+    samples=_windows_samples,
+    doc="The windows that slide along axes: the operand's axes, with the number of "
+    "windows, and one axis more for each; output axis i is number order[i] of these.",
+)
+
+ROWS = (sliding_windows,)
