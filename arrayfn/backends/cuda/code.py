@@ -50,7 +50,7 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
         "cuda",
         kernel.key,
         signature,
-        str(kernel.threads),
+        f"{kernel.threads} {kernel.cluster}",
         f"sm_{arch[0]}{arch[1]}",
         _toolchain(),
     )
@@ -91,6 +91,6 @@ def functions(kernels: Iterable[Kernel]) -> dict[str, int]:
                 cubin = object_cache().get_or_compile(
                     key, lambda kernel=kernel: compile_cubin(kernel, gpu.arch)
                 )
-                _loaded[key] = gpu.load(cubin, ENTRY)
+                _loaded[key] = gpu.load(cubin, ENTRY, kernel.cluster)
             found[kernel.name] = _loaded[key]
     return found

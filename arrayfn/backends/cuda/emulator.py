@@ -111,7 +111,10 @@ class _Shared(_Memory):
         return super().__getitem__(index)
 
     def __setitem__(self, index: int, value: Any) -> None:
-        thread = self._thread()
+        self.write(int(index), value, self._thread())
+
+    def write(self, index: int, value: Any, thread: int) -> None:
+        """Write as the thread of a number."""
         for accesses in (self.written, self.read):
             epoch, other = accesses.get(int(index), (-1, -1))
             if epoch == self.block.epoch and other != thread:
@@ -135,6 +138,12 @@ class _Block:
     index: int
     epoch: int = 0
     shared: dict[tuple[str, int], _Shared] = field(default_factory=dict)
+    cluster: list[_Block] = field(default_factory=list)
+    met: bool = False  # whether the cluster is known to run
+
+    @property
+    def rank(self) -> int:
+        return self.cluster.index(self)
 
 
 @dataclass
@@ -201,6 +210,24 @@ def _store(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
         array[at + k] = tile[place + k]
 
 
+def _put(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    array, at, value, rank = arguments
+    block = thread.block
+    if not block.met:
+        raise EmulationError(
+            f"block {block.index} writes to block {rank} of its cluster, which may not "
+            "have begun to run: no cluster_wait stands before"
+        )
+    (key,) = (key for key, memory in block.shared.items() if memory is array)
+    peer = block.cluster[int(rank)]
+    if key not in peer.shared:
+        peer.shared[key] = _Shared(np.zeros_like(array.array), function.name, peer)
+    target = peer.shared[key]
+    # Threads of other blocks are told apart from the block's own.
+    writer = thread.index if peer is block else -2 - block.rank
+    target.write(int(at), value, writer)
+
+
 _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "block_index": lambda thread, function, arguments: thread.block.index,
     "thread_index": lambda thread, function, arguments: thread.index,
@@ -209,7 +236,10 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "shared": _shared,
     "registers": _registers,
     "load": _load,
+    "stream": _load,
     "store": _store,
+    "put": _put,
+    "cluster_arrive": lambda thread, function, arguments: None,
 }
 
 
@@ -253,44 +283,75 @@ def generator_of(
 
 
 def launch(
-    source: str, name: str, grid: int, threads: int, arguments: Sequence[Pointer | int]
+    source: str,
+    name: str,
+    grid: int,
+    threads: int,
+    arguments: Sequence[Pointer | int],
+    cluster: int = 1,
 ) -> None:
     """Run ``grid`` blocks of ``threads`` threads of the kernel ``name`` of ``source``.
 
-    Raises EmulationError where the kernel does what is undefined on a GPU.
+    ``cluster`` blocks run at a time. Raises EmulationError where the kernel does what is undefined on a GPU.
     """
     kernel = generator_of(source, name)
     passed = [
         _Global(a, f"argument {k}") if isinstance(a, Pointer) else a
         for k, a in enumerate(arguments)
     ]
+    if grid % cluster:
+        raise EmulationError(f"{grid} blocks are no whole clusters of {cluster}")
     with np.errstate(all="ignore"):
-        for index in range(grid):
-            _run_block(_Block(index), kernel, threads, passed)
+        for first in range(0, grid, cluster):
+            _run_cluster(range(first, first + cluster), kernel, threads, passed)
 
 
-def _run_block(
-    block: _Block,
+def _run_cluster(
+    indices: Sequence[int],
     kernel: Callable[..., Generator[_Meeting, Any, None]],
     threads: int,
     arguments: Sequence[Any],
 ) -> None:
-    running = [_Running(block, index) for index in range(threads)]
-    for thread in running:
-        thread.body = kernel(*arguments)
-        thread.resume(None)
-    while any(thread.body is not None for thread in running):
+    blocks = [_Block(index) for index in indices]
+    running: list[list[_Running]] = []
+    for block in blocks:
+        block.cluster = blocks
+        running.append([_Running(block, index) for index in range(threads)])
+        for thread in running[-1]:
+            thread.body = kernel(*arguments)
+            thread.resume(None)
+    while any(thread.body is not None for block in running for thread in block):
+        # Blocks go on until all of them stand at the cluster's barrier, or are done.
         moved = False
-        for first in range(0, threads, WARP):
-            moved |= _shuffle(running[first : first + WARP])
+        for block in running:
+            if _at_cluster_wait(block) or all(t.body is None for t in block):
+                continue
+            moved = True
+            warps = [block[k : k + WARP] for k in range(0, threads, WARP)]
+            exchanged = [_shuffle(warp) for warp in warps]
+            if not any(exchanged):
+                _open_barrier(block)
         if not moved:
-            _open_barrier(running)
+            _open_cluster(running)
+
+
+def _at_cluster_wait(block: Sequence[_Running]) -> bool:
+    waiting = [thread.waiting for thread in block]
+    return all(m is not None and m.function == "cluster_wait" for m in waiting)
+
+
+def _open_cluster(running: Sequence[Sequence[_Running]]) -> None:
+    if not all(_at_cluster_wait(block) for block in running):
+        raise EmulationError("blocks of a cluster part: some wait for one that is done")
+    for block in running:
+        block[0].block.met = True
+    _open_barrier([thread for block in running for thread in block])
 
 
 def _shuffle(warp: Sequence[_Running]) -> bool:
     """Exchange values among the lanes if they all stand at a shuffle."""
     meetings = [thread.waiting for thread in warp]
-    if not any(m is not None and m.function != "barrier" for m in meetings):
+    if all(m is None or m.function in ("barrier", "cluster_wait") for m in meetings):
         return False
     if len({(m.function, m.line) if m else None for m in meetings}) != 1:
         places = sorted(
@@ -313,7 +374,8 @@ def _open_barrier(running: Sequence[_Running]) -> None:
             "done" if n is None else f"line {n}" for n in sorted(lines, key=str)
         )
         raise EmulationError(f"threads of a block part at a barrier: {stand}")
-    running[0].block.epoch += 1
+    for block in {id(thread.block): thread.block for thread in running}.values():
+        block.epoch += 1
     for thread in running:
         thread.resume(None)
 
@@ -348,7 +410,8 @@ def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
                 assert isinstance(argument, int)
                 arguments.append(argument)
         if isinstance(kernel, Kernel):
-            launch(kernel.source, kernel.name, step.items, kernel.threads, arguments)
+            shape = step.items, kernel.threads
+            launch(kernel.source, kernel.name, *shape, arguments, kernel.cluster)
         else:
             names = [parameter.name for parameter in kernel.parameters]
             _product(dict(zip(names, arguments, strict=True)))

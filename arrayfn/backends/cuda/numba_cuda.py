@@ -89,8 +89,12 @@ class DeviceFunctionType(types.Callable, types.Opaque):
         kind, dtype = self.function.kind, self.function.dtype
         if kind in ("block_index", "thread_index"):
             return signature(types.int64)
-        if kind == "barrier":
+        if kind in ("barrier", "cluster_arrive", "cluster_wait"):
             return signature(types.none)
+        if kind == "put":
+            value = numba_type(dtype)
+            shared = types.CPointer(value)
+            return signature(types.none, shared, types.int64, value, types.int64)
         if kind in ("quotient", "remainder"):
             return signature(types.int64, types.int64, types.int64)
         if kind == "shuffle_xor":
@@ -128,6 +132,29 @@ def _barrier(
 ) -> Any:
     kind = ir.FunctionType(ir.VoidType(), ())
     b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.nvvm.barrier0"), ())
+    return context.get_dummy_value()
+
+
+def _cluster_barrier(instruction: str) -> Lowering:
+    def lower(
+        context: Any, b: Any, function: DeviceFunction, sig: Any, args: Any
+    ) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), ())
+        text = f"barrier.cluster.{instruction}.aligned;"
+        b.call(ir.InlineAsm(kind, text, "~{memory}", side_effect=True), ())
+        return context.get_dummy_value()
+
+    return lower
+
+
+def _put(context: Any, b: Any, function: DeviceFunction, sig: Any, args: Any) -> Any:
+    """A store to the shared memory of another block of the cluster."""
+    array, at, value, rank = args
+    kind = ir.FunctionType(_I64, [_I64, _I32])
+    place = b.ptrtoint(b.gep(array, [at]), _I64)
+    mapa = ir.InlineAsm(kind, "mapa.u64 $0, $1, $2;", "=l,l,r", side_effect=True)
+    peer = b.call(mapa, [place, b.trunc(rank, _I32)])
+    b.store(value, b.inttoptr(peer, value.type.as_pointer()))
     return context.get_dummy_value()
 
 
@@ -220,7 +247,7 @@ def _vector(context: Any, b: Any, function: DeviceFunction, sig: Any, args: Any)
     word, count, most = _words(function.dtype, function.lanes)
     outer = b.bitcast(b.gep(array, [at]), word.as_pointer())
     inner = b.bitcast(b.gep(tile, [place]), word.as_pointer())
-    source, target = (outer, inner) if function.kind == "load" else (inner, outer)
+    source, target = (inner, outer) if function.kind == "store" else (outer, inner)
     wide = min(count, most)
     vector = ir.VectorType(word, wide) if wide > 1 else word
     size = context.get_abi_sizeof(word)
@@ -230,6 +257,10 @@ def _vector(context: Any, b: Any, function: DeviceFunction, sig: Any, args: Any)
             value = b.load(pointer, align=size * wide)
             for k in range(wide):
                 part = b.extract_element(value, _I32(k)) if wide > 1 else value
+                b.store(part, b.gep(target, [_I32(start + k)]))
+        elif function.kind == "stream":
+            parts = _passing(b, b.gep(source, [_I32(start)]), word, wide)
+            for k, part in enumerate(parts):
                 b.store(part, b.gep(target, [_I32(start + k)]))
         else:
             value = ir.Constant(vector, ir.Undefined)
@@ -241,16 +272,45 @@ def _vector(context: Any, b: Any, function: DeviceFunction, sig: Any, args: Any)
     return context.get_dummy_value()
 
 
+_ASSEMBLY: Final = {8: "b8", 16: "b16", 32: "b32", 64: "b64"}
+_CONSTRAINTS: Final = {"float": "f", "double": "d", "i16": "h", "i32": "r", "i64": "l"}
+
+
+def _passing(b: Any, pointer: Any, word: Any, wide: int) -> list[Any]:
+    """``wide`` words in one access, which nothing in the nearest cache makes room for.
+
+    An 8-bit word, which no register of PTX has, is loaded as any other.
+    """
+    name = str(word)
+    if name not in _CONSTRAINTS:
+        return [b.load(b.gep(pointer, [_I32(k)])) for k in range(wide)]
+    bits = {"float": 32, "double": 64}.get(name) or word.width
+    many = f".v{wide}" if wide > 1 else ""
+    outputs = ", ".join(f"${k}" for k in range(wide))
+    outputs = f"{{{outputs}}}" if wide > 1 else outputs
+    text = f"ld.global.L1::no_allocate{many}.{_ASSEMBLY[bits]} {outputs}, [${wide}];"
+    result = ir.LiteralStructType([word] * wide) if wide > 1 else word
+    constraint = ",".join([f"={_CONSTRAINTS[name]}"] * wide + ["l"])
+    kind = ir.FunctionType(result, [_I64])
+    call = ir.InlineAsm(kind, text, constraint, side_effect=True)
+    value = b.call(call, [b.ptrtoint(pointer, _I64)])
+    return [b.extract_value(value, k) for k in range(wide)] if wide > 1 else [value]
+
+
 _LOWERINGS: Final[dict[str, Lowering]] = {
     "block_index": _sreg("ctaid.x"),
     "thread_index": _sreg("tid.x"),
     "barrier": _barrier,
+    "cluster_arrive": _cluster_barrier("arrive"),
+    "cluster_wait": _cluster_barrier("wait"),
+    "put": _put,
     "quotient": _unsigned("udiv"),
     "remainder": _unsigned("urem"),
     "shuffle_xor": _shuffle_xor,
     "shared": _shared,
     "registers": _registers,
     "load": _vector,
+    "stream": _vector,
     "store": _vector,
 }
 
@@ -323,7 +383,15 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     _mark_pointers(entry, kernel.parameters)
     ptx = library.get_asm_str(cc=arch)
     lines = [line for line in ptx.splitlines() if "NumbaEnv" not in line]
-    return "\n".join(lines).replace(entry.name, kernel.name) + "\n"
+    text = "\n".join(lines).replace(entry.name, kernel.name) + "\n"
+    return text if kernel.cluster == 1 else _in_clusters(text, kernel.cluster)
+
+
+def _in_clusters(ptx: str, cluster: int) -> str:
+    """``ptx`` with an entry that is launched in clusters of so many blocks."""
+    head, entry, body = ptx.partition(".visible .entry ")
+    directives = f"\n.explicitcluster\n.reqnctapercluster {cluster}, 1, 1\n{{"
+    return head + entry + body.replace("\n{", directives, 1)
 
 
 def _mark_pointers(entry: Any, parameters: Sequence[Parameter]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from arrayfn.dtypes import DType
-from arrayfn.ir import Program
+from arrayfn.errors import BackendError
+from arrayfn.ir import Equation, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cuda.schedule import (
@@ -23,6 +24,7 @@ from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.lower import Lowering, NestStep
 from arrayfn.passes.pipeline import run_passes
+from arrayfn.primitives.base import Library
 
 _STEMS = {
     Elementwise: "elementwise",
@@ -60,6 +62,13 @@ class _CudaLowering(Lowering):
         schedule = choose(step.nest, self.gpu)
         name = self.fresh(_STEMS[type(schedule)])
         self.scheduled(print_kernel(step.nest, name, schedule))
+
+    def library_row(self, form: Library, equation: Equation) -> None:
+        raise BackendError(
+            f"{form.name} has no kernel for a GPU: compute it in a function of its own "
+            "with jit(..., device='cpu')",
+            equation.source,
+        )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One item: the library has all of the GPU do the product."""

@@ -4,8 +4,9 @@ Four shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
 
 * ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
   axis, which it loads and stores as vectors;
-* ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, or
-  a block) has one row, and keeps it in registers between the stages if it fits;
+* ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, a
+  block, or a cluster of blocks) has one row, and keeps it in registers between the
+  stages if it fits;
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
   warps take the rows in turns, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
@@ -51,6 +52,10 @@ class GpuConfig:
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction
+    most_cluster: int = 16  # blocks that may share a row; 1 before Hopper
+    cluster_words: int = 8192  # 32-bit words of a row that such a block should have
+    cluster_tiles: int = 4  # vectors of a row that its threads should have
+    streams: bool = True
 
 
 GPU: Final = GpuConfig()
@@ -83,6 +88,8 @@ class Rows:
     lanes: int
     tiles: int
     whole: bool
+    cluster: int = 1  # blocks that share a row
+    streams: bool = False  # whether rows pass by operands that stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ class Columns:
     tiles: int
     whole: bool
     lanes: int = 1
+    streams: bool = False
 
     @property
     def threads(self) -> int:
@@ -194,6 +202,9 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
     vectors = max(1, -(-length // lanes))
     words = kept_words(nest) * lanes
+    shared = clustered(nest, vectors, words, lanes, gpu)
+    if shared is not None:
+        return shared
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
     team = power_of_two(-(-vectors // gpu.tiles))
     if WARP < team <= 2 * WARP and fits(nest, words, -(-vectors // WARP), WARP, gpu):
@@ -214,7 +225,38 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
             # A row for each multiprocessor: later stages find it in the cache.
             team, tiles = gpu.max_threads, gpu.tiles // 2
     threads = team if team > WARP else 4 * WARP
-    return Rows(threads, team, lanes, tiles, whole)
+    return Rows(threads, team, lanes, tiles, whole, 1, gpu.streams and whole)
+
+
+def clustered(
+    nest: Nest, vectors: int, words: int, lanes: int, gpu: GpuConfig
+) -> Rows | None:
+    """A cluster of blocks for each row, if it is long, or if rows are few.
+
+    Two or three blocks fit on a multiprocessor at once: one waits for its part of a
+    row while another computes.
+    """
+    if nest.stages == 1 or gpu.most_cluster == 1:
+        return None
+    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    total = vectors * words
+    cluster = min(gpu.most_cluster, power_of_two(-(-total // gpu.cluster_words)))
+    while (
+        cluster < gpu.most_cluster
+        and rows * cluster < gpu.multiprocessors
+        and total >= cluster * gpu.cluster_words // 2
+    ):
+        cluster *= 2
+    if cluster == 1:
+        return None
+    part = -(-vectors // cluster)
+    threads = min(power_of_two(-(-part // gpu.cluster_tiles)), gpu.max_threads // 2)
+    threads = max(4 * WARP, threads)
+    tiles = power_of_two(-(-part // threads))
+    if words * tiles > gpu.row_words:
+        return None
+    team = threads * cluster
+    return Rows(threads, team, lanes, tiles, True, cluster, gpu.streams)
 
 
 def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
@@ -235,6 +277,18 @@ def loads_beside(nest: Nest) -> bool:
         isinstance(s, Load) and s.level == "element" and s.result.name not in kept
         for s in nest.statements
     )
+
+
+def passing(nest: Nest) -> frozenset[int]:
+    """Loaded operands that pass once, while others are read again for every row."""
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
+    loaded = {
+        s.operand
+        for s in nest.statements
+        if isinstance(s, Load) and s.level == "element"
+    }
+    once = {k for k in loaded if all(nest.operands[k].strides[a] for a in kept)}
+    return frozenset(once) if once != loaded else frozenset()
 
 
 def kept_words(nest: Nest) -> int:

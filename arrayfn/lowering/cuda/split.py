@@ -46,7 +46,8 @@ def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
         return [nest]
-    if blocks_of(nest, schedule) >= gpu.multiprocessors:
+    in_cluster = isinstance(schedule, Rows) and schedule.cluster > 1
+    if in_cluster or blocks_of(nest, schedule) >= gpu.multiprocessors:
         return [nest]
     if nest.stages == 1:
         return split(nest, gpu)

@@ -8,10 +8,16 @@ an emulator has made the current one.
 Indices are i64. ``shared_T`` and ``registers_T`` take a constant and give memory that
 is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements from
 ``array[at]`` on to ``tile[place]`` in accesses of up to 128 bits; ``array[at]`` must
-lie at a multiple of the vector's size. ``store_TxN`` goes the other way.
+lie at a multiple of the vector's size. ``stream_TxN`` does the same for elements that
+are read once, and so displace nothing in the cache; ``store_TxN`` goes the other way.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``; all 32 lanes of the warp take part. ``quotient`` and ``remainder`` are
 of indices below 2**31.
+
+The blocks of a cluster run at the same time. ``put_T(shared, at, value, rank)`` writes
+to the shared memory of the block ``rank`` of the cluster, which must have begun to run.
+``cluster_wait`` waits until all threads of the cluster have called ``cluster_arrive``,
+and sees what they had put before.
 """
 
 from __future__ import annotations
@@ -38,8 +44,23 @@ Kind = Literal[
     "shared",
     "registers",
     "load",
+    "stream",
     "store",
+    "put",
+    "cluster_arrive",
+    "cluster_wait",
 ]
+
+
+_UNTYPED: Final[tuple[Kind, ...]] = (
+    "block_index",
+    "thread_index",
+    "barrier",
+    "cluster_arrive",
+    "cluster_wait",
+    "quotient",
+    "remainder",
+)
 
 
 class Thread(Protocol):
@@ -82,15 +103,17 @@ def set_current(thread: Thread | None) -> None:
 
 
 def _functions() -> Iterator[DeviceFunction]:
-    for kind in ("block_index", "thread_index", "barrier", "quotient", "remainder"):
+    for kind in _UNTYPED:
         yield DeviceFunction(kind, kind)
     for t in VALUES:
         yield DeviceFunction(f"shuffle_xor_{t}", "shuffle_xor", t)
         yield DeviceFunction(f"shared_{t}", "shared", t)
         yield DeviceFunction(f"registers_{t}", "registers", t)
+        yield DeviceFunction(f"put_{t}", "put", t)
     for t in STORED:
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
+            yield DeviceFunction(f"stream_{t}x{n}", "stream", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
 
 
@@ -98,7 +121,9 @@ FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}
 """All functions, by name."""
 
 COLLECTIVE: Final = frozenset(
-    f.name for f in FUNCTIONS.values() if f.kind in ("barrier", "shuffle_xor")
+    f.name
+    for f in FUNCTIONS.values()
+    if f.kind in ("barrier", "cluster_wait", "shuffle_xor")
 )
 """Names of the functions at which the threads of a warp or block meet."""
 

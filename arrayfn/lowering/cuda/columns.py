@@ -1,0 +1,68 @@
+"""Kernels whose innermost axis is kept: a block has 32 neighbouring columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arrayfn.lowering.cuda.schedule import Columns
+from arrayfn.lowering.cuda.stages import StagedPrinter
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import Reduce
+
+
+@dataclass
+class ColumnsPrinter(StagedPrinter[Columns]):
+    """Warps take the rows in turns, and combine in the order of their numbers."""
+
+    def body(self) -> None:
+        nest, inner = self.nest, len(self.nest.axes) - 1
+        outer = [k for k in self.kept_axes if k != inner]
+        width = nest.axes[inner].extent
+        blocks = -(-width // WARP)
+        self.items = math.prod(nest.axes[k].extent for k in outer) * blocks
+        n = self.extent(inner)
+        thread = self.use_device("thread_index")
+        block = f"{self.use_device('block_index')}()"
+        self.line(f"lane = {self.use_device('remainder')}({thread}(), {WARP})")
+        self.line(f"part = {self.use_device('quotient')}({thread}(), {WARP})")
+        if outer:
+            self.line(f"blocks = ({n} + {WARP - 1}) // {WARP}")
+            start = self.remainder(block, "blocks", self.items)
+            variables = self.decompose(
+                self.quotient(block, "blocks", self.items), outer
+            )
+        else:
+            start, variables = block, {}
+        self.live = "live" if width % WARP else ""
+        if self.live:
+            self.line(f"column = {start} * {WARP} + lane")
+            self.line(f"live = column < {n}")
+            self.line(f"i{inner} = {self.use('min_i64')}(column, {n} - 1)")
+        else:
+            self.line(f"i{inner} = {start} * {WARP} + lane")
+        variables[inner] = f"i{inner}"
+        self.hoist_offsets(variables)
+        self.stages(variables, "part")
+
+    def tree(self, reduces: Sequence[Reduce]) -> None:
+        """Combine what the warps have of each column, in order."""
+        schedule = self.schedule
+        if schedule.team == 1 or not reduces:
+            return
+        for s in reduces:
+            self.shared_array(s, "parts", WARP * schedule.team)
+        for s in reduces:
+            name = self.name_of(s.result)
+            self.line(f"{name}_parts[part * {WARP} + lane] = {name}")
+        self.line(f"{self.use_device('barrier')}()")
+        for s in reduces:
+            name = self.name_of(s.result)
+            self.line(f"{name} = {name}_parts[lane]")
+        self.open(f"for other in range(1, {schedule.team}):")
+        for s in reduces:
+            name = self.name_of(s.result)
+            term = f"{name}_parts[other * {WARP} + lane]"
+            self.line(f"{name} = {self.use(s.function)}({name}, {term})")
+        self.close()

@@ -1,0 +1,204 @@
+"""What CUDA's printers share: threads' names, vectors of elements, the function.
+
+One kernel is one function ``name(pointers, integers)``, run by every thread of every
+block. Statements look as on a CPU; what is around them says which thread has which
+elements, and how threads combine what they have.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.lowering.cuda.schedule import Schedule, is_vector
+from arrayfn.lowering.kernel_ir import Count, Load, Reduce, Statement, Store
+from arrayfn.lowering.kernel_printer import WIDTH, KernelPrinter, wrapped
+from arrayfn.lowering.plan import Parameter
+
+_SMALL: Final = 2**31
+_RESERVED: Final = frozenset(
+    (
+        *("thread", "lane", "warp", "part", "item", "items", "live", "first"),
+        *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
+        *("blocks", "tile", "rest", "elements", "kernel", "rank"),
+    )
+)
+"""Names of a kernel's own variables."""
+
+S = TypeVar("S", bound=Schedule)
+
+
+@dataclass
+class CudaPrinter(KernelPrinter, Generic[S]):
+    """Prints one kernel by a ``schedule``; ``live`` names what says who stores."""
+
+    schedule: S = field(kw_only=True)
+    device: set[str] = field(default_factory=set)
+    live: str = ""
+
+    # Text.
+
+    def use_device(self, name: str) -> str:
+        self.device.add(name)
+        return name
+
+    def name_of(self, value: object) -> str:
+        name = super().name_of(value)  # type: ignore[arg-type]
+        return f"{name}_" if name in _RESERVED else name
+
+    def extent_of(self, axes: Sequence[int], name: str) -> str:
+        """The number of indices of ``axes`` together."""
+        if len(axes) == 1:
+            return self.extent(axes[0])
+        return self.integer(name, math.prod(self.nest.axes[k].extent for k in axes))
+
+    def quotient(self, x: str, y: str, most: int) -> str:
+        """The text of ``x // y`` for an ``x`` up to ``most``: divisions are dear."""
+        if most < _SMALL:
+            return f"{self.use_device('quotient')}({x}, {y})"
+        return f"({x}) // {y}"
+
+    def remainder(self, x: str, y: str, most: int) -> str:
+        if most < _SMALL:
+            return f"{self.use_device('remainder')}({x}, {y})"
+        return f"({x}) % {y}"
+
+    def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
+        most = math.prod(self.nest.axes[k].extent for k in axes)
+        variables = {axis: f"i{axis}" for axis in axes}
+        if not axes:
+            return variables
+        if len(axes) > 1:
+            self.line(f"rest = {text}")
+            text = "rest"
+        for axis in reversed(axes[1:]):
+            n = self.extent(axis)
+            self.line(f"i{axis} = {self.remainder('rest', n, most)}")
+            if axis == axes[1]:
+                text = self.quotient("rest", n, most)
+            else:
+                self.line(f"rest = {self.quotient('rest', n, most)}")
+        self.line(f"i{axes[0]} = {text}")
+        return variables
+
+    def stored_name(self, dtype: DType) -> str:
+        """The vocabulary's name of a dtype as it lies in memory."""
+        if dtype == dtypes.bool_:
+            return "u8"
+        return "u16" if dtype in dtypes.HALVES else short_name(dtype)
+
+    def registers(self, name: str, dtype: str, count: int) -> None:
+        self.line(f"{name} = {self.use_device(f'registers_{dtype}')}({count})")
+
+    def tile_name(self, operand: int) -> str:
+        pointer = self.pointer(operand).removesuffix("_in").removesuffix("_out")
+        return f"{pointer}_tile"
+
+    # Vectors of neighbouring elements.
+
+    def vectors(
+        self, body: Iterable[Statement], kind: type[Load | Store], lanes: int
+    ) -> list[int]:
+        """The operands that ``body`` loads (or stores) as whole vectors."""
+        return [
+            s.operand for s in body if isinstance(s, kind) and self.is_whole(s, lanes)
+        ]
+
+    def is_whole(self, s: Load | Store, lanes: int) -> bool:
+        """Whether ``s`` can be done for ``lanes`` neighbouring elements at once."""
+        conditional = isinstance(s, Store) and s.where is not None
+        return (
+            s.level == "element"
+            and not s.at
+            and not conditional
+            and is_vector(self.nest.operands[s.operand], lanes)
+        )
+
+    def vector_name(self, operand: int, lanes: int) -> str:
+        return f"{self.stored_name(self.nest.operands[operand].dtype)}x{lanes}"
+
+    def load_vector(
+        self,
+        operand: int,
+        lanes: int,
+        variables: dict[int, str],
+        place: str,
+        kind: str = "load",
+    ) -> None:
+        function = self.use_device(f"{kind}_{self.vector_name(operand, lanes)}")
+        at = self.index(operand, variables)
+        tile = self.tile_name(operand)
+        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
+
+    def store_vector(
+        self, operand: int, lanes: int, variables: dict[int, str], place: str
+    ) -> None:
+        function = self.use_device(f"store_{self.vector_name(operand, lanes)}")
+        at = self.index(operand, variables)
+        tile = self.tile_name(operand)
+        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
+
+    def declare_tiles(self, operands: Iterable[int], count: int) -> None:
+        for operand in operands:
+            dtype = self.stored_name(self.nest.operands[operand].dtype)
+            self.registers(self.tile_name(operand), dtype, count)
+
+    def moves_along(self, body: Iterable[Statement], axis: int) -> bool:
+        """Whether the index along ``axis`` itself appears in ``body``."""
+        for s in body:
+            if isinstance(s, Count) and s.axis == axis:
+                return True
+            if (
+                isinstance(s, (Load, Store))
+                and s.level == "element"
+                and s.operand not in self.staged
+                and self.nest.operands[s.operand].strides[axis]
+            ):
+                return True
+        return False
+
+    def close_all(self, depth: int) -> None:
+        for _ in range(depth):
+            self.close()
+
+    def shared_array(self, s: Reduce, suffix: str, count: int) -> None:
+        shared = self.use_device(f"shared_{short_name(s.result.dtype)}")
+        self.line(f"{self.name_of(s.result)}_{suffix} = {shared}({count})")
+
+    # The function around it.
+
+    def finish(self) -> None:
+        pointers = [
+            Parameter(self.pointer(k), short_name(o.dtype) + "*")
+            for k, o in enumerate(self.nest.operands)
+        ]
+        integers = [Parameter(i.name, "i64") for i in self.integers.values()]
+        self.parameters = (*pointers, *integers)
+        head = [self.title()] if self.readable else []
+        for room, names in (
+            ("cuda.vocabulary", self.device),
+            ("scalars", self.imports),
+        ):
+            if names:
+                before = f"from arrayfn.lowering.{room} import "
+                head += wrapped(before, ", ".join(sorted(names)), "")
+        head += ["", ""]
+        arguments = ", ".join(p.name for p in self.parameters)
+        head += wrapped(f"def {self.name}(", arguments, "):")
+        if self.readable:
+            head += textwrap.wrap(
+                f'"""{self.signature()}"""',
+                WIDTH,
+                initial_indent="    ",
+                subsequent_indent="    ",
+            )
+        self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
+
+    def signature(self) -> str:
+        text = super().signature().removesuffix("Items begin to end.")
+        return f"{text}{self.schedule.threads} threads a block."

@@ -1,0 +1,283 @@
+"""Kernels of stages: passes over rows (or columns), shared by a team of threads."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.printer import CudaPrinter
+from arrayfn.lowering.cuda.schedule import (
+    Columns,
+    Rows,
+    StagePlan,
+    passing,
+    plan_stages,
+)
+from arrayfn.lowering.kernel_ir import Load, Reduce, Statement, Store
+
+T = TypeVar("T", Rows, Columns)
+ACCUMULATOR_WORDS: Final = 32
+"""Registers that the partial results of a stage may take up."""
+
+
+@dataclass
+class StagedPrinter(CudaPrinter[T]):
+    """Prints the stages; ``tree`` combines what the threads of a team have."""
+
+    accumulators: int = 1
+    passing: frozenset[int] = frozenset()
+
+    @abstractmethod
+    def tree(self, reduces: Sequence[Reduce]) -> None:
+        """Combine what the threads of a team have of each reduction."""
+
+    def stages(self, variables: dict[int, str], member: str) -> None:
+        """All stages of a row (or column) that is shared by a team.
+
+        ``member`` names the variable that tells the threads of a team apart.
+        """
+        nest, schedule = self.nest, self.schedule
+        plan = plan_stages(nest, keep=schedule.whole)
+        self.passing = passing(nest)
+        for stage in range(max(nest.stages, self.last_outer_stage() + 1)):
+            self.outer_stage(stage, variables, f"{member} == 0", schedule.team > 1)
+            if stage < nest.stages and plan.bodies[stage]:
+                self.row_stage(plan, stage, variables, member)
+                self.tree(self.reduces(stage))
+
+    def outer_stage(
+        self, stage: int, variables: dict[int, str], leader: str, shared: bool
+    ) -> None:
+        """Statements once a row (or column), which one thread stores."""
+        for s in self.outer_statements(stage):
+            conditions = [leader] * shared + [self.live] * bool(self.live)
+            if isinstance(s, Store) and conditions:
+                self.open(f"if {' and '.join(conditions)}:")
+                self.emit(s, variables)
+                self.close()
+            else:
+                self.emit(s, variables)
+
+    def identities(self, stage: int) -> None:
+        reduces = self.reduces(stage)
+        self.accumulators = self.accumulators_of(reduces)
+        if self.accumulators > 1:
+            for s in reduces:
+                name, dtype = self.parts_of(s), short_name(s.result.dtype)
+                self.registers(name, dtype, self.accumulators)
+            self.open(f"for lane in range({self.accumulators}):")
+            for s in reduces:
+                self.line(f"{self.parts_of(s)}[lane] = {self.constant(s.identity)}")
+            self.close()
+            return
+        for s in reduces:
+            self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
+
+    def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
+        """How many partial results a thread keeps of each reduction.
+
+        One for each element that it has at a time, where it goes on along the row:
+        fewer roundings in a chain, and additions that do not wait for each other.
+        """
+        schedule = self.schedule
+        count = schedule.lanes * schedule.tiles
+        words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
+        if schedule.whole or words * count > ACCUMULATOR_WORDS:
+            return 1
+        return count
+
+    def parts_of(self, s: Reduce) -> str:
+        return f"{self.name_of(s.result)}_lanes"
+
+    def accumulate_in(self, s: Reduce, place: str) -> None:
+        """Take an element, whose registers are at ``place``, into a reduction."""
+        if self.accumulators == 1:
+            self.accumulate(s)
+            return
+        part = f"{self.parts_of(s)}[{place}]"
+        function = self.use(s.function)
+        self.line(f"{part} = {function}({part}, {self.scalar(s.argument)})", s.source)
+
+    def combine_lanes(self, stage: int) -> None:
+        """The partial results that a thread has of each reduction, as one."""
+        if self.accumulators == 1:
+            return
+        reduces, half = self.reduces(stage), self.accumulators // 2
+        while half:
+            self.open(f"for lane in range({half}):")
+            for s in reduces:
+                parts, function = self.parts_of(s), self.use(s.function)
+                terms = f"{parts}[lane], {parts}[lane + {half}]"
+                self.line(f"{parts}[lane] = {function}({terms})")
+            self.close()
+            half //= 2
+        for s in reduces:
+            self.line(f"{self.name_of(s.result)} = {self.parts_of(s)}[0]")
+
+    def row_stage(
+        self,
+        plan: StagePlan,
+        stage: int,
+        variables: dict[int, str],
+        member: str,
+    ) -> None:
+        schedule = self.schedule
+        body, lanes = plan.bodies[stage], schedule.lanes
+        staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
+        loads = [s.operand for s in staged]
+        fresh = [
+            s.operand
+            for s in staged
+            if not schedule.whole or plan.first[s.result.name] == stage
+        ]
+        stores = self.vectors(body, Store, lanes)
+        self.declare_tiles(fresh, lanes * schedule.tiles)
+        self.declare_tiles((k for k in stores if k not in loads), lanes)
+        self.declare_rows(plan, stage)
+        self.identities(stage)
+        loop = self.open_loop()
+        if fresh:
+            at, depth = self.open_row(variables, member)
+            for operand in fresh:
+                self.load_tile(operand, at)
+            self.close_all(depth)
+        at, depth = self.open_row(variables, member)
+        place = self.slot("lane")
+        # A result may be written over an operand: then they share a tile.
+        self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
+        self.staged |= {k: f"{self.tile_name(k)}[{place}]" for k in loads}
+        within = at
+        if lanes > 1:
+            inner = self.reduced_axes[-1]
+            self.open(f"for lane in range({lanes}):")
+            if self.moves_along(body, inner):
+                self.line(f"i{inner} = {at[inner]} + lane")
+            within = {**at, inner: f"i{inner}"}
+        for s in body:
+            self.row_statement(s, plan, stage, within, place)
+        self.staged = {}
+        if lanes > 1:
+            self.close()
+        if stores and self.live:
+            self.open(f"if {self.live}:")
+            depth += 1
+        for operand in stores:
+            tile = self.slot("") if operand in loads else "0"
+            self.store_vector(operand, lanes, at, tile)
+        self.close_all(depth + loop)
+        self.combine_lanes(stage)
+
+    def store_element(self, s: Store, variables: dict[int, str]) -> None:
+        """Store to memory, even what was loaded into registers from there."""
+        staged = self.staged.pop(s.operand, None)
+        if self.live:
+            self.open(f"if {self.live}:")
+        self.emit(s, variables)
+        if self.live:
+            self.close()
+        if staged is not None:
+            self.staged[s.operand] = staged
+
+    def load_tile(self, operand: int, at: dict[int, str]) -> None:
+        schedule = self.schedule
+        place = self.slot("")
+        if schedule.lanes > 1:
+            streamed = schedule.streams and operand in self.passing
+            kind = "stream" if streamed else "load"
+            self.load_vector(operand, schedule.lanes, at, place, kind)
+        else:
+            text = self.element_at(operand, at)
+            self.line(f"{self.tile_name(operand)}[{place}] = {text}")
+
+    def declare_rows(self, plan: StagePlan, stage: int) -> None:
+        """Registers for the values that this stage makes and a later one reads."""
+        schedule = self.schedule
+        for s in plan.kept_statements(self.nest):
+            if plan.first[s.result.name] == stage and not self.is_staged_load(s):
+                name = f"{self.name_of(s.result)}_row"
+                dtype = short_name(s.result.dtype)
+                self.registers(name, dtype, schedule.lanes * schedule.tiles)
+
+    def is_staged_load(self, s: Statement) -> bool:
+        """Whether ``s`` is a load whose tile is all the registers its row needs."""
+        if not isinstance(s, Load) or s.at:
+            return False
+        lanes = self.schedule.lanes
+        return lanes == 1 or self.is_whole(s, lanes)
+
+    def row_statement(
+        self,
+        s: Statement,
+        plan: StagePlan,
+        stage: int,
+        variables: dict[int, str],
+        place: str,
+    ) -> None:
+        if isinstance(s, Reduce):
+            self.accumulate_in(s, place)
+            return
+        if isinstance(s, Store):
+            if self.is_whole(s, self.schedule.lanes):
+                self.emit(s, variables)
+            else:
+                self.store_element(s, variables)
+            return
+        name = s.result.name
+        if name in plan.kept and not self.is_staged_load(s):
+            row = f"{self.name_of(s.result)}_row[{place}]"
+            if plan.first[name] < stage:
+                self.line(f"{self.name_of(s.result)} = {row}")
+                return
+            self.emit(s, variables)
+            self.line(f"{row} = {self.name_of(s.result)}")
+            return
+        self.emit(s, variables)
+
+    def slot(self, lane: str) -> str:
+        """Where in a thread's registers of the row the current element lies."""
+        schedule, lanes = self.schedule, self.schedule.lanes
+        if schedule.tiles == 1:
+            return lane if lane and lanes > 1 else "0"
+        if lanes == 1:
+            return "vector"
+        return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
+
+    def open_loop(self) -> int:
+        """Open the loop along a row of which threads cannot have their part at once."""
+        schedule = self.schedule
+        if schedule.whole or not self.reduced_axes:
+            return 0
+        n = self.extent_of(self.reduced_axes, "elements")
+        step = schedule.team * schedule.lanes * schedule.tiles
+        self.open(f"for start in range(0, {n}, {step}):")
+        return 1
+
+    def open_row(
+        self, variables: dict[int, str], member: str
+    ) -> tuple[dict[int, str], int]:
+        """Open the loop over a thread's vectors of the row: indices at their start."""
+        schedule = self.schedule
+        reduced, lanes, team = self.reduced_axes, schedule.lanes, schedule.team
+        if not reduced:
+            return dict(variables), 0
+        length = math.prod(self.nest.axes[k].extent for k in reduced)
+        n = self.extent_of(reduced, "elements")
+        name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
+        text, depth = member if team > 1 else "0", 0
+        if schedule.tiles > 1:
+            self.open(f"for vector in range({schedule.tiles}):")
+            depth += 1
+            text = f"vector * {team} + {member}" if team > 1 else "vector"
+            text = f"({text})" if lanes > 1 and team > 1 else text
+        text = f"{text} * {lanes}" if lanes > 1 else text
+        self.line(f"{name} = {text}" if schedule.whole else f"{name} = start + {text}")
+        if length % (team * lanes * schedule.tiles):
+            self.open(f"if {name} < {n}:")
+            depth += 1
+        if len(reduced) == 1:
+            return {**variables, reduced[0]: name}, depth
+        return {**variables, **self.decompose("first", reduced)}, depth
