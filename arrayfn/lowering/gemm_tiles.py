@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from arrayfn.dtypes import DType
-from arrayfn.lowering.plan import Parameter
 
 PROVIDERS: Final[dict[DType, str]] = {
     np.dtype(np.float32): "gemm_f32",
@@ -21,22 +20,6 @@ PROVIDERS: Final[dict[DType, str]] = {
     np.dtype(np.complex64): "gemm_c64",
     np.dtype(np.complex128): "gemm_c128",
 }
-_INTEGERS: Final = (
-    "m",
-    "n",
-    "k",
-    "lda",
-    "ldb",
-    "ldc",
-    "transpose_a",
-    "transpose_b",
-    "batch",
-    "batch_stride_a",
-    "batch_stride_b",
-    "batch_stride_c",
-    "tile_m",
-    "tile_n",
-)
 
 TILE_WORK: Final = 1 << 18  # multiply-adds that are worth a tile of their own
 BALANCED_WORK: Final = 1 << 24  # from here two tiles a core even out uneven cores
@@ -51,19 +34,6 @@ class GemmTiles:
     tile_m: int
     tile_n: int
     grain: int
-
-
-def gemm_parameters(dtype: DType) -> tuple[Parameter, ...]:
-    """The parameters of the GEMM library kernel of ``dtype``.
-
-    Row-major ``c[m, n] = a[m, k] @ b[k, n]`` for each of ``batch`` problems. ``lda``,
-    ``ldb``, ``ldc`` are elements between rows as stored; ``transpose_a = 1`` says that
-    ``a`` is stored as ``[k, m]`` (2: and conjugated), likewise ``transpose_b``. Batch
-    strides are in elements.
-    """
-    pointer = PROVIDERS[dtype].removeprefix("gemm_") + "*"
-    pointers = tuple(Parameter(name, pointer) for name in ("a", "b", "c"))
-    return pointers + tuple(Parameter(name, "i64") for name in _INTEGERS)
 
 
 def gemm_tiles(

@@ -8,23 +8,20 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir_format import format_program, name_vars
-from arrayfn.lowering import templates
+from arrayfn.lowering import libraries, templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.contraction import Gemm, as_gemm
+from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, fuse
-from arrayfn.lowering.gemm_tiles import (
-    PROVIDERS,
-    GemmTiles,
-    gemm_parameters,
-    gemm_tiles,
-)
+from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.in_place import Storage, write_in_place
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
-from arrayfn.lowering.memory import Lifetime, lay_out
+from arrayfn.lowering.libraries.calls import LibraryCall
+from arrayfn.lowering.libraries.products import product
+from arrayfn.lowering.memory import ALIGNMENT, Lifetime, lay_out
 from arrayfn.lowering.plan import (
     Argument,
     BufferAllocation,
@@ -39,7 +36,7 @@ from arrayfn.lowering.plan import (
 from arrayfn.lowering.split import split
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.reads import resolve_reads
-from arrayfn.primitives.base import Contraction, Primitive, Template, View
+from arrayfn.primitives.base import Contraction, Library, Primitive, Template, View
 
 
 @dataclass
@@ -229,9 +226,11 @@ class Lowering:
             else:
                 self.storage.put(output, into=base)
         elif isinstance(row.kernel, Contraction):
-            self.contraction(equation)
+            self.library(product(equation, self.reads, self.tiles))
         elif isinstance(row.kernel, Template):
             self.template(row.kernel, equation)
+        elif isinstance(row.kernel, Library):
+            self.library_row(row.kernel, equation)
         else:
             raise BackendError(
                 f"{row.name} has no kernel yet; use device='reference'",
@@ -240,60 +239,43 @@ class Lowering:
 
     def template(self, form: Template, equation: Equation) -> None:
         if form.in_place:
-            target = equation.inputs[0]
-            assert isinstance(target, Var)
-            self.storage.put(target, into=equation.outputs[0])
+            self.take_over(equation)
         for nest in templates.nests(form.name, equation, self.reads, self.names):
             self.nest(nest)
 
-    def contraction(self, equation: Equation) -> None:
-        x, y = equation.inputs
-        assert isinstance(x, Var)
-        assert isinstance(y, Var)
-        gemm = as_gemm(equation, self.reads[x], self.reads[y])
-        output = equation.outputs[0]
-        if gemm is None:
-            raise BackendError(
-                f"dot_general of {x.type} and {y.type} is no GEMM", equation.source
-            )
-        dtype = output.type.dtype
-        name = PROVIDERS[dtype]
-        tiles = self.tiles(gemm, dtype)
-        self.kernels.setdefault(
-            name, LibraryKernel(name, name, gemm_parameters(dtype), "BLAS")
-        )
-        a, b = gemm.a, gemm.b
-        size = dtype.itemsize
+    def take_over(self, equation: Equation) -> None:
+        """Store the first operand where the first output is, which is written over."""
+        target = equation.inputs[0]
+        assert isinstance(target, Var)
+        self.storage.put(target, into=equation.outputs[0])
+
+    def library_row(self, form: Library, equation: Equation) -> None:
+        """A primitive that a library computes. Targets without it refuse it here."""
+        if form.in_place:
+            self.take_over(equation)
+        for call in libraries.calls(form.name, equation, self.reads):
+            self.library(call)
+
+    def library(self, call: LibraryCall) -> None:
+        kernel = call.kernel()
+        self.kernels.setdefault(kernel.name, kernel)
+        places = (*call.reads.values(), *call.writes.values())
+        sizes = [
+            -(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in call.scratch.values()
+        ]
         self.steps.append(
             _Call(
-                kernel=name,
+                kernel=kernel.name,
                 pointers=[
-                    (a.base, a.offset * size),
-                    (b.base, b.offset * size),
-                    (output, 0),
+                    (p.array, p.offset * p.array.type.dtype.itemsize) for p in places
                 ],
-                scratch=[],
-                integers=[
-                    gemm.m,
-                    gemm.n,
-                    gemm.k,
-                    a.leading,
-                    b.leading,
-                    max(gemm.n, 1),
-                    int(a.transposed),
-                    int(b.transposed),
-                    gemm.batch,
-                    a.batch_stride,
-                    b.batch_stride,
-                    gemm.m * gemm.n,
-                    tiles.tile_m,
-                    tiles.tile_n,
-                ],
-                items=tiles.items,
-                grain=tiles.grain,
-                scratch_bytes=0,
-                reads=[a.base, b.base],
-                writes=[output],
+                scratch=[sum(sizes[:k]) for k in range(len(sizes))],
+                integers=list(call.integers.values()),
+                items=call.items,
+                grain=call.grain,
+                scratch_bytes=sum(sizes),
+                reads=[place.array for place in call.reads.values()],
+                writes=[place.array for place in call.writes.values()],
             )
         )
 

@@ -4,6 +4,7 @@ After it there is a ``relayout`` wherever a copy is made, and none is needed els
 
 * the operand of a reshape that is no affine view lies row-major;
 * each operand of a dot_general is a matrix to BLAS as it lies;
+* the operands of a library's primitive lie row-major;
 * the operand that a kernel writes in place is an array of its own, used nowhere else;
 * each output is a row-major array of its own.
 """
@@ -19,7 +20,13 @@ from arrayfn.layout import RowMajor, from_strides
 from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read, record_reads
 from arrayfn.primitives import contraction, views
-from arrayfn.primitives.base import Contraction, Primitive, Template, View
+from arrayfn.primitives.base import (
+    Contraction,
+    Library,
+    Primitive,
+    Template,
+    View,
+)
 
 
 def assign_layouts(program: Program) -> Program:
@@ -72,7 +79,10 @@ class _Assignment:
             owns = self.own_row_major(operands, equation)
         elif isinstance(row.kernel, Contraction):
             operands, params = self.matrices(operands, equation)
-        elif isinstance(row.kernel, Template) and row.kernel.in_place:
+        elif isinstance(row.kernel, Library):
+            first = int(row.kernel.in_place)
+            operands[first:] = [self.row_major(x) for x in operands[first:]]
+        if isinstance(row.kernel, (Library, Template)) and row.kernel.in_place:
             target = equation.inputs[0]
             shared = isinstance(target, Var) and self.uses[target] > 1
             if shared or operands[0] not in self.owned:

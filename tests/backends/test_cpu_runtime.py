@@ -21,13 +21,13 @@ import pytest
 
 from arrayfn import layout as layouts
 from arrayfn.backends.cpu import native_compiler, runtime, target
-from arrayfn.backends.cpu.blas import blas
+from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.code import native_addresses
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
-from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_parameters, gemm_tiles
+from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_tiles
 from arrayfn.lowering.plan import (
     BufferAllocation,
     BufferArgument,
@@ -488,7 +488,7 @@ def product(
         *(buffer("input", i, kinds[i]) for i in range(2)),
         buffer("output", 0, kinds[2]),
     )
-    library = LibraryKernel("k", PROVIDERS[dtype], gemm_parameters(dtype))
+    library = LibraryKernel("k", PROVIDERS[dtype], ())
     return bind(ExecutionPlan(buffers, (step,)), [library])
 
 

@@ -13,6 +13,7 @@ import pytest
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Program, Var, type_of
+from arrayfn.lowering.libraries import LIBRARIES
 from arrayfn.lowering.templates import TEMPLATES
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.primitives import elementwise as e
@@ -21,6 +22,7 @@ from arrayfn.primitives.base import (
     Composition,
     Contraction,
     Convert,
+    Library,
     Primitive,
     Reduction,
     Scalar,
@@ -72,6 +74,9 @@ def test_every_row_has_a_way_to_a_kernel(row: Primitive) -> None:
     if isinstance(form, Template):
         assert form.name in TEMPLATES or form.name == "iota"
         return
+    if isinstance(form, Library):
+        assert form.name in LIBRARIES
+        return
     program, _, _ = program_of_samples(row)
     after = {eq.primitive.name for eq in run_passes(program, check=True).equations}
     if isinstance(form, (Body, Composition)):
@@ -84,6 +89,11 @@ def test_every_row_has_a_way_to_a_kernel(row: Primitive) -> None:
 def test_templates_are_of_the_table() -> None:
     named = {row.kernel.name for row in ROWS if isinstance(row.kernel, Template)}
     assert set(TEMPLATES) == named - {"iota"}
+
+
+def test_libraries_are_of_the_table() -> None:
+    named = {row.kernel.name for row in ROWS if isinstance(row.kernel, Library)}
+    assert set(LIBRARIES) == named
 
 
 def test_custom_vjp_linear_is_transposed_before_it_is_lowered() -> None:

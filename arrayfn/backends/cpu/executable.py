@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.cpu import runner
-from arrayfn.backends.cpu.blas import blas, provider_arguments
 from arrayfn.backends.cpu.code import kernel_addresses
 from arrayfn.backends.cpu.image import Entry, encode
+from arrayfn.backends.cpu.libraries import provider_of, provider_words
+from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
@@ -115,11 +116,17 @@ def _entries(
         if isinstance(kernel, Kernel):
             sources.append(kernel)
         else:
-            prefix = provider_arguments(kernel.provider)
-            entries[kernel.name] = Entry(process.symbols["gemm_tiles_run"], prefix)
-            library = blas()
-            words = (ctypes.c_int64 * 2).from_address(process.blas)
-            words[:] = (library.get_threads, library.set_threads)
+            entries[kernel.name] = entry = _library_entry(kernel, process)
+            if entry.uses_blas:
+                library = blas()
+                words = (ctypes.c_int64 * 2).from_address(process.blas)
+                words[:] = (library.get_threads, library.set_threads)
     for name, address in kernel_addresses(sources).items():
         entries[name] = Entry(address)
     return entries
+
+
+def _library_entry(kernel: LibraryKernel, process: Runtime) -> Entry:
+    provider = provider_of(kernel.provider)
+    address = process.symbols[provider.routine.__name__]
+    return Entry(address, provider_words(kernel.provider), provider.uses_blas)

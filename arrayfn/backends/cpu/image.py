@@ -40,10 +40,14 @@ _SCALARS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kernel as the runner calls it: an address, and words before its arguments."""
+    """A kernel as the runner calls it: an address, and words before its arguments.
+
+    BLAS has one thread while a plan runs that ``uses_blas``.
+    """
 
     address: int
     prefix: tuple[int, ...] = ()
+    uses_blas: bool = False
 
 
 class _Writer:
@@ -211,7 +215,7 @@ def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
         flags |= runner.PARALLEL
     if sum(step.items / max(1, step.grain) for step in plan.steps) >= LONG_WORK:
         flags |= runner.RELEASE_GIL
-    if any(entries[step.kernel].prefix for step in plan.steps):
+    if any(entries[step.kernel].uses_blas for step in plan.steps):
         flags |= runner.USES_BLAS
     return flags
 

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu import entry, gemm, heap, pool, runner
+from arrayfn.backends.cpu import entry, heap, libraries, pool, runner
 from arrayfn.backends.cpu.code import LOCK, native_addresses
 from arrayfn.backends.cpu.native_compiler import PREFIX
 from arrayfn.errors import ArgumentError, BackendError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
-_MODULES: Final = (heap, pool, runner, entry, gemm)
+_MODULES: Final = (heap, pool, runner, entry, *libraries.MODULES)
 _SYMBOLS: Final[tuple[str, ...]] = (
     "pool_reset",
     "pool_stop",
@@ -36,7 +36,7 @@ _SYMBOLS: Final[tuple[str, ...]] = (
     "handler_calloc",
     "handler_realloc",
     "handler_free",
-    "gemm_tiles_run",
+    *libraries.ROUTINES,
 )
 METH_FASTCALL: Final = 0x80
 SPINS: Final = 2000

@@ -2,7 +2,7 @@
 
 Slow, for debugging and for tests: ``print`` and breakpoints work inside a kernel (edit
 its source, and run it), and an index outside an array is an IndexError, which in
-compiled code it is not. A library's kernels (GEMMs) are NumPy's product.
+compiled code it is not. A library's kernels are done by what NumPy and SciPy have.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import BackendError
+from arrayfn.backends.cpu.libraries import provider_of
+from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
@@ -29,29 +30,6 @@ from arrayfn.lowering.plan import (
 Array = np.ndarray[Any, Any]
 
 _ELEMENTS: Final = {"bool": np.uint8, "f16": np.uint16, "bf16": np.uint16}
-
-
-class Pointer:
-    """A place in memory: ``pointer[k]`` is the element ``k`` after it, or before it."""
-
-    def __init__(self, memory: Array, begin: int) -> None:
-        self.memory = memory
-        self.begin = begin
-
-    def _place(self, index: int) -> int:
-        place = self.begin + int(index)
-        if not 0 <= place < self.memory.size:
-            raise IndexError(
-                f"element {index} of a pointer to element {self.begin} of "
-                f"{self.memory.size}"
-            )
-        return place
-
-    def __getitem__(self, index: int) -> Any:
-        return self.memory[self._place(index)]
-
-    def __setitem__(self, index: int, value: Any) -> None:
-        self.memory[self._place(index)] = value
 
 
 class _Buffer:
@@ -86,7 +64,7 @@ def run_unjitted(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Arr
     for step in plan.steps:
         kernel = kernels[step.kernel]
         if isinstance(kernel, LibraryKernel):
-            _multiply(kernel, step, buffers)
+            _call_library(kernel, step, buffers, scratch)
             continue
         if kernel.name not in functions:
             functions[kernel.name] = function_of(kernel)
@@ -165,32 +143,12 @@ def _value(
     return scratch.pointer(argument.offset, parameter.kind)
 
 
-def _multiply(kernel: LibraryKernel, step: KernelCall, buffers: list[_Buffer]) -> None:
-    """All tiles of a GEMM at once."""
-    if not kernel.provider.startswith("gemm_"):
-        raise BackendError(f"there is no un-jitted {kernel.provider}")
+def _call_library(
+    kernel: LibraryKernel, step: KernelCall, buffers: list[_Buffer], scratch: _Buffer
+) -> None:
+    """All items of a library's kernel, by what NumPy has."""
     given = {
-        parameter.name: _value(argument, parameter, buffers, _Buffer(np.empty(0)))
+        parameter.name: _value(argument, parameter, buffers, scratch)
         for parameter, argument in zip(kernel.parameters, step.arguments, strict=True)
     }
-    m, n, k = (int(given[name]) for name in "mnk")
-    if not step.items or not m * n:
-        return
-
-    def matrix(name: str, batch: int, rows: int, columns: int) -> Array:
-        pointer: Pointer = given[name]
-        transposed = int(given.get(f"transpose_{name}", 0))
-        stored = (columns, rows) if transposed else (rows, columns)
-        begin = pointer.begin + batch * int(given[f"batch_stride_{name}"])
-        leading = int(given[f"ld{name}"])
-        memory = pointer.memory[begin:]
-        size = memory.itemsize
-        assert (stored[0] - 1) * leading + stored[1] <= memory.size
-        view = np.lib.stride_tricks.as_strided(memory, stored, (leading * size, size))
-        if transposed == 2:
-            return view.conj().T
-        return view.T if transposed else view
-
-    for batch in range(int(given["batch"])):
-        product = matrix("a", batch, m, k) @ matrix("b", batch, k, n)
-        matrix("c", batch, m, n)[...] = product
+    provider_of(kernel.provider).unjitted(given, step.items)

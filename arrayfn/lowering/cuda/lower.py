@@ -22,7 +22,8 @@ from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.lower import Lowering, NestStep
+from arrayfn.lowering.lower import Lowering
+from arrayfn.lowering.steps import CallStep, NestStep
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.primitives.base import Library
 
@@ -58,10 +59,10 @@ class _CudaLowering(Lowering):
     def nest(self, nest: Nest) -> None:
         self.steps += [NestStep(piece, []) for piece in cut(nest, self.gpu)]
 
-    def print(self, step: NestStep) -> None:
+    def print(self, step: NestStep) -> CallStep:
         schedule = choose(step.nest, self.gpu)
         name = self.fresh(_STEMS[type(schedule)])
-        self.scheduled(print_kernel(step.nest, name, schedule))
+        return self.scheduled(print_kernel(step.nest, name, schedule))
 
     def library_row(self, form: Library, equation: Equation) -> None:
         raise BackendError(

@@ -8,8 +8,13 @@ BLAS's functions are called by address, with 32-bit integers by reference as in 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+import numpy as np
+
+from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
+from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import (
     CFunction,
     call,
@@ -20,10 +25,14 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
+from arrayfn.backends.cpu.pointer import Pointer
+from arrayfn.dtypes import BY_SHORT_NAME, real_of
+
+Array = np.ndarray[Any, Any]
 
 memset = CFunction("memset", 3)
 
-# Arguments: four words that name the BLAS, then those of ``gemm_parameters``.
+# Arguments: those of ``words``, then those of ``lowering.libraries.products``.
 GEMM: Final = 0
 GEMV: Final = 8
 ONE: Final = 16  # the bits of 1 in the dtype, in one word
@@ -239,3 +248,38 @@ def matrix_vector(
         ints + 16,
     )
     return 0
+
+
+def words(dtype: str) -> tuple[int, ...]:
+    """GEMM, GEMV, the bits of 1, the bytes of an element."""
+    letter = LETTERS[dtype]
+    kind = BY_SHORT_NAME[dtype]
+    one = int.from_bytes(np.ones((), real_of(kind)).tobytes(), "little")
+    library = blas()
+    gemm, gemv = library.address(letter + "gemm"), library.address(letter + "gemv")
+    return gemm, gemv, one, kind.itemsize
+
+
+def unjitted(given: Mapping[str, Any], items: int) -> None:
+    """All tiles at once, as NumPy's product."""
+    m, n, k = (int(given[name]) for name in "mnk")
+    if not items or not m * n:
+        return
+
+    def matrix(name: str, batch: int, rows: int, columns: int) -> Array:
+        pointer: Pointer = given[name]
+        transposed = int(given.get(f"transpose_{name}", 0))
+        stored = (columns, rows) if transposed else (rows, columns)
+        begin = pointer.begin + batch * int(given[f"batch_stride_{name}"])
+        strides = (int(given[f"ld{name}"]), 1)
+        view = Pointer(pointer.memory, begin).array(stored, strides)
+        if transposed == 2:
+            return view.conj().T
+        return view.T if transposed else view
+
+    for batch in range(int(given["batch"])):
+        product = matrix("a", batch, m, k) @ matrix("b", batch, k, n)
+        matrix("c", batch, m, n)[...] = product
+
+
+PROVIDERS: Final = {"gemm": Provider(gemm_tiles_run, words, unjitted, uses_blas=True)}

@@ -1,7 +1,7 @@
-"""Where BLAS's functions are: the addresses that SciPy exports for Cython.
+"""Where BLAS's and LAPACK's functions are: the addresses SciPy exports for Cython.
 
-Only the extension module ``scipy.linalg.cython_blas`` is loaded (20 ms), not the
-package ``scipy.linalg`` (250 ms), unless that is imported already.
+Only the extension modules ``scipy.linalg.cython_blas`` and ``cython_lapack`` are loaded
+(20 ms each), not the package ``scipy.linalg`` (250 ms), unless that is there already.
 """
 
 from __future__ import annotations
@@ -18,25 +18,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import numpy as np
-
 from arrayfn.errors import BackendError
 
-_MODULE: Final = "scipy.linalg.cython_blas"
 _THREAD_FUNCTIONS: Final = (
     ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),
     ("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_threads64_"),
     ("openblas_get_num_threads", "openblas_set_num_threads"),
     ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
 )
-_LETTERS: Final = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
-_ONE: Final = {
-    "f32": np.float32(1),
-    "f64": np.float64(1),
-    "c64": np.float32(1),
-    "c128": np.float64(1),
-}
-_ITEM_BYTES: Final = {"f32": 4, "f64": 8, "c64": 8, "c128": 16}
+LETTERS: Final = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +39,13 @@ class Blas:
 
     def address(self, name: str) -> int:
         """The address of a BLAS function such as ``"sgemm"``."""
-        exported: Mapping[str, Any] = vars(self.module)["__pyx_capi__"]
-        capsule = exported[name]
-        get_name = ctypes.pythonapi.PyCapsule_GetName
-        get_name.restype = ctypes.c_char_p
-        get_name.argtypes = (ctypes.py_object,)
-        get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        get_pointer.restype = ctypes.c_void_p
-        get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-        return int(get_pointer(capsule, get_name(capsule)))
+        return _exported(self.module, name)
 
 
 @cache
 def blas() -> Blas:
     """SciPy's BLAS."""
-    module = _load()
+    module = _load("cython_blas")
     library = ctypes.CDLL(str(module.__file__))
     for get_name, set_name in _THREAD_FUNCTIONS:
         if hasattr(library, get_name) and hasattr(library, set_name):
@@ -73,30 +55,42 @@ def blas() -> Blas:
     return Blas(module, 0, 0)
 
 
-def _load() -> ModuleType:
+def lapack_address(name: str) -> int:
+    """The address of a LAPACK function such as ``"spotrf"``."""
+    return _exported(_lapack(), name)
+
+
+@cache
+def _lapack() -> ModuleType:
+    return _load("cython_lapack")
+
+
+def _exported(module: ModuleType, name: str) -> int:
+    """The address of a function that a Cython module exports."""
+    exported: Mapping[str, Any] = vars(module)["__pyx_capi__"]
+    capsule = exported[name]
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype = ctypes.c_char_p
+    get_name.argtypes = (ctypes.py_object,)
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    return int(get_pointer(capsule, get_name(capsule)))
+
+
+def _load(name: str) -> ModuleType:
     specification = importlib.util.find_spec("scipy")
     if specification is None or not specification.submodule_search_locations:
-        raise BackendError("matrix products on a CPU need SciPy: pip install scipy")
+        raise BackendError(
+            "matrix products and linear algebra on a CPU need SciPy: pip install scipy"
+        )
     folder = Path(specification.submodule_search_locations[0], "linalg")
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        path = folder / f"cython_blas{suffix}"
+        path = folder / f"{name}{suffix}"
         if "scipy.linalg" not in sys.modules and path.exists():
-            found = importlib.util.spec_from_file_location(_MODULE, path)
+            found = importlib.util.spec_from_file_location(f"scipy.linalg.{name}", path)
             if found is not None and found.loader is not None:
                 module = importlib.util.module_from_spec(found)
                 found.loader.exec_module(module)
                 return module
-    return importlib.import_module(_MODULE)
-
-
-@cache
-def provider_arguments(provider: str) -> tuple[int, ...]:
-    """The words before a GEMM's own arguments: BLAS functions, 1, item size."""
-    dtype = provider.removeprefix("gemm_")
-    if provider == dtype or dtype not in _LETTERS:
-        raise BackendError(f"the CPU backend has no library kernel {provider!r}")
-    letter = _LETTERS[dtype]
-    one = int.from_bytes(_ONE[dtype].tobytes(), "little")
-    library = blas()
-    gemm, gemv = library.address(letter + "gemm"), library.address(letter + "gemv")
-    return gemm, gemv, one, _ITEM_BYTES[dtype]
+    return importlib.import_module(f"scipy.linalg.{name}")

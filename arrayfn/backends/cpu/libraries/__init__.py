@@ -1,0 +1,44 @@
+"""The libraries that the CPU has: a table of providers, and their native routines.
+
+A provider is called by the same runner as kernels are, without the GIL where a plan
+runs long, and from any thread: it touches no Python object.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from arrayfn.backends.cpu.libraries import cholesky, gemm, matrices, triangular
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.errors import BackendError
+
+PROVIDERS: Final[dict[str, Provider]] = {
+    **gemm.PROVIDERS,
+    **cholesky.PROVIDERS,
+    **triangular.PROVIDERS,
+}
+
+# What the native compiler reads: the modules, and the routines that plans call.
+MODULES: Final = (gemm, matrices, cholesky, triangular)
+ROUTINES: Final = tuple(
+    dict.fromkeys(provider.routine.__name__ for provider in PROVIDERS.values())
+)
+
+
+def provider_of(name: str) -> Provider:
+    """The provider called ``name``, as ``"gemm_f32"``."""
+    stem, _, _ = name.rpartition("_")
+    if stem not in PROVIDERS:
+        raise BackendError(f"the CPU backend has no library kernel {name!r}")
+    return PROVIDERS[stem]
+
+
+@cache
+def provider_words(name: str) -> tuple[int, ...]:
+    """The words before a provider's own arguments."""
+    dtype = name.rpartition("_")[2]
+    try:
+        return provider_of(name).words(dtype)
+    except KeyError:
+        raise BackendError(f"the CPU backend has no library kernel {name!r}") from None

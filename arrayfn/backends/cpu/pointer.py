@@ -1,0 +1,51 @@
+"""Pointers of un-jitted kernels: NumPy memory, and a place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Pointer:
+    """A place in memory: ``pointer[k]`` is the element ``k`` after it, or before it."""
+
+    def __init__(self, memory: Array, begin: int) -> None:
+        self.memory = memory
+        self.begin = begin
+
+    def _place(self, index: int) -> int:
+        place = self.begin + int(index)
+        if not 0 <= place < self.memory.size:
+            raise IndexError(
+                f"element {index} of a pointer to element {self.begin} of "
+                f"{self.memory.size}"
+            )
+        return place
+
+    def __getitem__(self, index: int) -> Any:
+        return self.memory[self._place(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.memory[self._place(index)] = value
+
+    def array(
+        self, shape: Sequence[int], strides: Sequence[int] | None = None
+    ) -> Array:
+        """The array of ``shape`` that begins here, to read and to write.
+
+        ``strides`` are in elements; without them it is row-major.
+        """
+        if strides is None:
+            strides = [int(np.prod(shape[k + 1 :])) for k in range(len(shape))]
+        if 0 not in shape:
+            ends = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
+            self._place(sum(min(end, 0) for end in ends))
+            self._place(sum(max(end, 0) for end in ends))
+        size = self.memory.itemsize
+        return np.lib.stride_tricks.as_strided(
+            self.memory[self.begin :], shape, [step * size for step in strides]
+        )

@@ -1,0 +1,25 @@
+"""Primitives that a library computes: one function for each ``Library`` row.
+
+Each takes an equation and how its operands are read, and gives the steps that compute
+its outputs, in order. The operands lie row-major (``place_of`` says where). A row that
+is ``in_place`` finds its first operand in the first output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from arrayfn.ir import Equation
+from arrayfn.lowering.libraries import factorizations, triangular
+from arrayfn.lowering.libraries.calls import LibraryCall, Reads
+
+LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
+    "cholesky": factorizations.cholesky,
+    "triangular_solve": triangular.triangular_solve,
+}
+
+
+def calls(name: str, equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """The steps that compute ``equation``, in order."""
+    return LIBRARIES[name](equation, reads)

@@ -1,0 +1,185 @@
+"""Matrices in the rules of linear algebra: products, transposes, triangles, masks.
+
+The last two axes of an array are its matrices; those before them are a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import complex_numbers, conversion, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Array, Dim
+from arrayfn.primitives.contraction import dot_general
+from arrayfn.primitives.families import random_array
+
+DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
+
+
+# Types.
+
+
+def check_matrix(name: str, x: ArrayType) -> tuple[int, int]:
+    """The extents of the matrices of ``x``; DTypeError or ShapeError if it has none."""
+    if x.dtype not in DTYPES:
+        raise DTypeError(
+            f"{name} is of float32, float64, complex64 or complex128 matrices, not of "
+            f"{x}: convert them first"
+        )
+    if x.ndim < 2:
+        raise ShapeError(f"{name} is of matrices, at least two axes; got {x}")
+    return x.shape[-2], x.shape[-1]
+
+
+def check_square(name: str, x: ArrayType) -> int:
+    """The extent of the square matrices of ``x``; an error if they are not."""
+    rows, columns = check_matrix(name, x)
+    if rows != columns:
+        raise ShapeError(f"{name} is of square matrices; got {x}")
+    return rows
+
+
+# Values.
+
+
+def multiply(x: Atom, y: Atom) -> Atom:
+    """The matrix products of two arrays of the same batch."""
+    batch = tuple(range(x.type.ndim - 2))
+    axes = (len(batch) + 1,), (len(batch),)
+    return dot_general(x, y, contract=axes, batch=(batch, batch))
+
+
+def turn(x: Atom) -> Atom:
+    """The matrices, transposed."""
+    order = (*range(x.type.ndim - 2), x.type.ndim - 1, x.type.ndim - 2)
+    return views.transpose(x, permutation=order)
+
+
+def conjugate(x: Atom) -> Atom:
+    """The complex conjugate; a real array itself."""
+    return complex_numbers.conj(x) if x.type.dtype in dtypes.COMPLEX else x
+
+
+def adjoint(x: Atom) -> Atom:
+    """The matrices, transposed and conjugated."""
+    return conjugate(turn(x))
+
+
+def real_part(x: Atom) -> Atom:
+    """The real part; a real array itself."""
+    return complex_numbers.real(x) if x.type.dtype in dtypes.COMPLEX else x
+
+
+def as_dtype(x: Atom, dtype: DType) -> Atom:
+    """``x`` in a dtype."""
+    return x if x.type.dtype == dtype else conversion.convert(x, dtype)
+
+
+def constant(value: float, like: Atom) -> Atom:
+    """A scalar of the dtype of ``like``."""
+    return conversion.literal(value, like.type.dtype)
+
+
+def scale(x: Atom, factor: float) -> Atom:
+    """``x`` times a number."""
+    return e.mul(x, constant(factor, x))
+
+
+def positions(shape: Shape) -> tuple[Atom, Atom]:
+    """The row and the column of each element of matrices."""
+    axes = len(shape) - 2, len(shape) - 1
+    row, column = (
+        views.iota(shape=tuple(shape), axis=axis, dtype=dtypes.int32) for axis in axes
+    )
+    return row, column
+
+
+def lower_part(x: Atom, diagonal: int = 0) -> Atom:
+    """The elements up to a diagonal, and zeros above it."""
+    row, column = positions(x.type.shape)
+    shifted = e.add(row, conversion.literal(diagonal, dtypes.int32))
+    return e.select(e.le(column, shifted), x, constant(0, x))
+
+
+def upper_part(x: Atom, diagonal: int = 0) -> Atom:
+    """The elements from a diagonal on, and zeros below it."""
+    row, column = positions(x.type.shape)
+    shifted = e.add(row, conversion.literal(diagonal, dtypes.int32))
+    return e.select(e.ge(column, shifted), x, constant(0, x))
+
+
+def diagonal_part(x: Atom) -> Atom:
+    """The elements of the diagonal, and zeros elsewhere."""
+    row, column = positions(x.type.shape)
+    return e.select(e.eq(row, column), x, constant(0, x))
+
+
+def identity(like: ArrayType) -> Atom:
+    """Identity matrices of a type."""
+    row, column = positions(like.shape)
+    return conversion.convert(e.eq(row, column), like.dtype)
+
+
+def as_column(x: Atom, columns: int) -> Atom:
+    """Vectors ``[..., n]`` as matrices ``[..., n, columns]`` of equal columns."""
+    shape = (*x.type.shape, columns)
+    return views.broadcast_in_dim(x, shape=shape, axes=tuple(range(x.type.ndim)))
+
+
+def as_row(x: Atom, rows: int) -> Atom:
+    """Vectors ``[..., n]`` as matrices ``[..., rows, n]`` of equal rows."""
+    ndim = x.type.ndim
+    shape = (*x.type.shape[:-1], rows, x.type.shape[-1])
+    axes = (*range(ndim - 1), ndim)
+    return views.broadcast_in_dim(x, shape=shape, axes=axes)
+
+
+def columns(x: Atom, start: int, stop: int) -> Atom:
+    """Columns ``start`` to ``stop`` of matrices."""
+    return _slice(x, x.type.ndim - 1, start, stop)
+
+
+def rows(x: Atom, start: int, stop: int) -> Atom:
+    """Rows ``start`` to ``stop`` of matrices."""
+    return _slice(x, x.type.ndim - 2, start, stop)
+
+
+def _slice(x: Atom, axis: int, start: int, stop: int) -> Atom:
+    shape = x.type.shape
+    return views.slice_(
+        x,
+        start=tuple(start if k == axis else 0 for k in range(len(shape))),
+        limit=tuple(stop if k == axis else n for k, n in enumerate(shape)),
+        strides=(1,) * len(shape),
+    )
+
+
+# Batches.
+
+
+def map_leading(size: int, inputs: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
+    """Operands with the mapped axis first; those that have none are repeated."""
+    return [views.batched(size, x, dim) for x, dim in zip(inputs, dims, strict=True)]
+
+
+# References and samples.
+
+
+def each(x: Array) -> Array:
+    """The matrices of ``x`` as ``[count, rows, columns]``."""
+    count = int(np.prod(x.shape[:-2]))
+    return x.reshape((count, *x.shape[-2:]))
+
+
+def random_matrices(dtype: DType, shape: Shape, seed: int, **bounds: Any) -> Array:
+    """Random matrices of a dtype."""
+    limits = {"low": -1.5, "high": 1.5, **bounds}
+    return random_array(dtype, shape, seed, limits["low"], limits["high"])

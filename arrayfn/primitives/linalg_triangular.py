@@ -1,0 +1,291 @@
+"""Triangular matrices: Cholesky factors, and systems that are solved by substitution.
+
+Derivatives: Murray, Differentiation of the Cholesky decomposition (2016), forward form;
+Giles, An extended collection of matrix derivative results (2008), section 2.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import linalg_matrices as m
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    Dim,
+    Library,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+
+# cholesky
+
+
+def _cholesky_types(x: ArrayType) -> ArrayType:
+    m.check_square("cholesky", x)
+    return x.with_shape(x.shape)
+
+
+def _cholesky_reference(x: Array) -> Array:
+    result = np.empty_like(x, order="C")
+    for factor, matrix in zip(m.each(result), m.each(x), strict=True):
+        try:
+            factor[...] = np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            factor[...] = np.nan
+    return result
+
+
+def _cholesky_jvp(
+    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
+) -> list[Atom | None]:
+    """dL = L P(L^-1 dA L^-H), with P the lower triangle and half of the diagonal."""
+    (factor,), (t,) = outputs, tangents
+    if t is None:
+        return [None]
+    # The factor is of the lower triangle, and of the real part of the diagonal.
+    lower = m.lower_part(t, -1)
+    diagonal = m.diagonal_part(t)
+    if diagonal.type.dtype in dtypes.COMPLEX:
+        diagonal = m.scale(e.add(diagonal, m.conjugate(diagonal)), 0.5)
+    whole = e.add(e.add(lower, m.adjoint(lower)), diagonal)
+    half_solved = solve_triangular(factor, whole)
+    solved = m.adjoint(solve_triangular(factor, m.adjoint(half_solved)))
+    halved = e.sub(m.lower_part(solved), m.scale(m.diagonal_part(solved), 0.5))
+    return [m.multiply(factor, halved)]
+
+
+def _cholesky_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim]
+) -> tuple[list[Atom], list[Dim]]:
+    return [cholesky(*m.map_leading(size, inputs, dims))], [0]
+
+
+def _positive_samples() -> Iterable[Sample]:
+    # Positive definite, also with the elements moved on by one and by two places.
+    small = np.array([[1.0, 1.25], [1.0, 4.0]])
+    for dtype in m.DTYPES:
+        yield Sample((small.astype(dtype),), {})
+    yield Sample((np.array([[4.0, 0.0], [1 + 0.5j, 3.0]]),), {}, ())
+    whole = m.random_matrices(dtypes.float32, (2, 5, 5), 201)
+    yield Sample((whole @ whole.swapaxes(-1, -2) + np.eye(5, dtype="f"),), {}, ())
+    yield Sample((-np.eye(3),), {}, ())
+
+
+cholesky = Primitive(
+    name="cholesky",
+    family="linear algebra",
+    types=_cholesky_types,
+    reference=_cholesky_reference,
+    kernel=Library("cholesky", in_place=True),
+    jvp=_cholesky_jvp,
+    transpose=NOT_LINEAR,
+    batch=_cholesky_batch,
+    samples=_positive_samples,
+    tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    doc="The lower triangular factor of Hermitian matrices, of which the lower "
+    "triangle is read; NaN where one is not positive definite.",
+)
+
+
+# triangular_solve
+
+
+def solve_triangular(
+    a: Atom,
+    b: Atom,
+    *,
+    left: bool = True,
+    lower: bool = True,
+    transpose: bool = False,
+    conjugate: bool = False,
+    unit: bool = False,
+) -> Atom:
+    """``x`` with ``op(a) x = b``, or ``x op(a) = b`` if not ``left``.
+
+    ``op`` is a transposition, a conjugation, or both.
+    """
+    if conjugate and not transpose:
+        a, conjugate = m.conjugate(a), False
+    if a.type.dtype not in dtypes.COMPLEX:
+        conjugate = False
+    return triangular_solve(
+        b,
+        a,
+        left=left,
+        lower=lower,
+        transpose=transpose,
+        conjugate=conjugate,
+        unit=unit,
+    )
+
+
+def _solve_types(
+    b: ArrayType,
+    a: ArrayType,
+    *,
+    left: bool,
+    lower: bool,
+    transpose: bool,
+    conjugate: bool,
+    unit: bool,
+) -> ArrayType:
+    n = m.check_square("triangular_solve", a)
+    m.check_matrix("triangular_solve", b)
+    fits = b.shape[-2 if left else -1] == n and b.shape[:-2] == a.shape[:-2]
+    if not fits or b.dtype != a.dtype:
+        side = "rows" if left else "columns"
+        raise ShapeError(
+            f"triangular_solve with {a} needs a right-hand side of its dtype, its "
+            f"batch and {n} {side}; got {b}"
+        )
+    return b.with_shape(b.shape)
+
+
+def _solve_reference(
+    b: Array,
+    a: Array,
+    *,
+    left: bool,
+    lower: bool,
+    transpose: bool,
+    conjugate: bool,
+    unit: bool,
+) -> Array:
+    """Forward or back substitution."""
+    if transpose:
+        a, lower = a.swapaxes(-1, -2), not lower
+    if conjugate:
+        a = a.conj()
+    if not left:
+        a, b, lower = a.swapaxes(-1, -2), b.swapaxes(-1, -2), not lower
+    x = np.array(b)
+    n = a.shape[-1]
+    with np.errstate(all="ignore"):
+        for row in range(n) if lower else reversed(range(n)):
+            done = slice(0, row) if lower else slice(row + 1, n)
+            known = a[..., row : row + 1, done] @ x[..., done, :]
+            x[..., row, :] -= known[..., 0, :]
+            if not unit:
+                x[..., row, :] /= a[..., row, row, None]
+    return np.ascontiguousarray(x if left else x.swapaxes(-1, -2))
+
+
+def _triangle(x: Atom, lower: bool, unit: bool) -> Atom:
+    """What a triangular solve reads of a matrix."""
+    return m.lower_part(x, -int(unit)) if lower else m.upper_part(x, int(unit))
+
+
+def _solve_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    """dX = op(A)^-1 (dB - op(dA) X)."""
+    (_, a), (x,), (db, da) = primals, outputs, tangents
+    if da is not None:
+        change = _triangle(da, params["lower"], params["unit"])
+        if params["transpose"]:
+            change = m.turn(change)
+        if params["conjugate"]:
+            change = m.conjugate(change)
+        product = m.multiply(change, x) if params["left"] else m.multiply(x, change)
+        db = e.neg(product) if db is None else e.sub(db, product)
+    if db is None:
+        return [None]
+    return [triangular_solve(db, a, **params)]
+
+
+def _solve_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    left: bool,
+    lower: bool,
+    transpose: bool,
+    conjugate: bool,
+    unit: bool,
+) -> list[Atom | None]:
+    """The transposed map is the inverse of the transposed ``op(a)``."""
+    (ct,), (b, a) = cotangents, inputs
+    if ct is None or not isinstance(b, Linear):
+        return [None, None]
+    assert not isinstance(a, Linear)
+    value = solve_triangular(
+        a,
+        ct,
+        left=left,
+        lower=lower,
+        transpose=not transpose,
+        conjugate=conjugate,
+        unit=unit,
+    )
+    return [value, None]
+
+
+def _solve_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    b, a = inputs
+    if dims[1] is not None or b.type.ndim > 2:
+        return [triangular_solve(*m.map_leading(size, inputs, dims), **params)], [0]
+    # One matrix, and more right-hand sides of it.
+    assert dims[0] is not None
+    free = 1 if params["left"] else 0
+    moved = views.move_axis(b, dims[0], free)
+    shape = moved.type.shape
+    flat = [shape[0], shape[1] * shape[2]] if free else [shape[0] * shape[1], shape[2]]
+    wide = views.reshape(moved, shape=tuple(flat))
+    value = triangular_solve(wide, a, **params)
+    return [views.move_axis(views.reshape(value, shape=shape), free, 0)], [0]
+
+
+def _solve_samples() -> Iterable[Sample]:
+    every = itertools.product((True, False), repeat=3)
+    for count, (left, lower, transpose) in enumerate(every):
+        dtype = m.DTYPES[count % 4]
+        batch = (2,) if count % 3 == 0 else ()
+        a = m.random_matrices(dtype, (*batch, 3, 3), 210 + count)
+        # No element is near 0: each may come to the diagonal.
+        a = (a + np.sign(a.real)).astype(dtype)
+        shape = (*batch, 3, 2) if left else (*batch, 2, 3)
+        b = m.random_matrices(dtype, shape, 230 + count)
+        params = {
+            "left": left,
+            "lower": lower,
+            "transpose": transpose,
+            "conjugate": transpose and dtype in dtypes.COMPLEX,
+            "unit": count in (2, 5),
+        }
+        yield Sample((b, a), params)
+
+
+triangular_solve = Primitive(
+    name="triangular_solve",
+    family="linear algebra",
+    types=_solve_types,
+    reference=_solve_reference,
+    kernel=Library("triangular_solve", in_place=True),
+    jvp=_solve_jvp,
+    transpose=_solve_transpose,
+    batch=_solve_batch,
+    samples=_solve_samples,
+    tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    doc="x with op(a) x = b, or x op(a) = b, where op transposes and conjugates or "
+    "not, and one triangle of a is read.",
+)
+
+ROWS = (cholesky, triangular_solve)
