@@ -7,16 +7,149 @@ they close over is an operand. This module has the types, and the meaning in Num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType, Program
-from arrayfn.primitives.base import Array
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import views
+from arrayfn.primitives.base import Array, Primitive
 from arrayfn.primitives.calls import evaluate
+
+T = TypeVar("T")
+
+# What the rules are given: transformations of Programs. See arrayfn.transforms.
+
+
+class Jvp(Protocol):
+    """(program, which inputs vary, dense outputs) -> (program, which outputs do)."""
+
+    def __call__(
+        self, program: Program, wrt: Sequence[bool], dense: Sequence[bool], /
+    ) -> tuple[Program, list[bool]]: ...
+
+
+class Batch(Protocol):
+    """(program, size, mapped inputs, dense outputs) -> (program, mapped outputs)."""
+
+    def __call__(
+        self,
+        program: Program,
+        size: int,
+        mapped: Sequence[bool],
+        dense: Sequence[bool],
+        /,
+    ) -> tuple[Program, list[bool]]: ...
+
+
+class Transpose(Protocol):
+    """(program, linear inputs, given cotangents, dense) -> (program, which are there).
+
+    The result takes the inputs that are not linear and the cotangents that are given.
+    """
+
+    def __call__(
+        self,
+        program: Program,
+        linear: Sequence[bool],
+        given: Sequence[bool],
+        dense: Sequence[bool],
+        /,
+    ) -> tuple[Program, list[bool]]: ...
+
+
+class Parts(Protocol):
+    """A Program split: see ``transforms.linearize.Split``."""
+
+    @property
+    def known(self) -> Program: ...
+
+    @property
+    def linear(self) -> Program: ...
+
+    @property
+    def unknown(self) -> list[bool]: ...
+
+    @property
+    def residuals(self) -> int: ...
+
+
+class Split(Protocol):
+    """(program, unknown inputs, outputs that count as unknown) -> its parts."""
+
+    def __call__(
+        self, program: Program, unknown: Sequence[bool], forced: Sequence[bool], /
+    ) -> Parts: ...
+
+
+# Programs and equations.
+
+
+def where(items: Iterable[T], chosen: Iterable[Any]) -> list[T]:
+    """The items that ``chosen`` marks."""
+    return list(compress(items, chosen))
+
+
+def unless(items: Iterable[T], excluded: Iterable[Any]) -> list[T]:
+    """The items that ``excluded`` does not mark."""
+    return [x for x, out in zip(items, excluded, strict=True) if not out]
+
+
+def either(*flags: Iterable[bool]) -> list[bool]:
+    """Which of the places any of ``flags`` marks."""
+    return [any(at) for at in zip(*flags, strict=True)]
+
+
+def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
+    """``items`` cut into pieces of these lengths, and the rest."""
+    pieces: list[list[T]] = []
+    begin = 0
+    for count in counts:
+        pieces.append(list(items[begin : begin + count]))
+        begin += count
+    return [*pieces, list(items[begin:])]
+
+
+def arranged(
+    program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]
+) -> Program:
+    """The equations of ``program`` with inputs and outputs in another order."""
+    return Program(program.name, tuple(inputs), program.equations, tuple(outputs))
+
+
+def equation(
+    row: Primitive,
+    inputs: Sequence[Atom],
+    params: dict[str, Any],
+    outputs: Sequence[Var],
+    like: Equation,
+) -> Equation:
+    """An equation with given outputs, at the line of ``like``."""
+    kept = MappingProxyType(params)
+    return Equation(row, tuple(inputs), kept, tuple(outputs), like.source)
+
+
+def building(like: Equation) -> ProgramBuilder:
+    """A builder for more equations at the line of ``like``."""
+    builder = ProgramBuilder(like.primitive.name)
+    builder.source = like.source
+    return builder
+
+
+def zeros(type: ArrayType) -> Atom:
+    """An array of zeros."""
+    return views.broadcast_literal(0, type)
+
+
+def all_of(result: Any) -> list[Atom]:
+    """What a primitive gave, as a list."""
+    return list(result) if isinstance(result, tuple) else [result]
 
 
 def plain(type: ArrayType) -> ArrayType:

@@ -1,15 +1,281 @@
-"""The results of one of several Programs, by an index."""
+"""cond: the results of one of several Programs, chosen by an index."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, current_builder
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import special, views
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
-    THROUGH_BODY,
     Control,
+    Dim,
+    Linear,
+    Operand,
+    OverPrograms,
     Primitive,
-    not_differentiable,
+    Sample,
 )
-from arrayfn.primitives.control_flow import cond_reference, cond_types
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    Parts,
+    Split,
+    Transpose,
+    all_of,
+    arranged,
+    cond_reference,
+    cond_types,
+    either,
+    equation,
+    unless,
+    where,
+    zeros,
+)
+from arrayfn.primitives.families import random_array
+
+Branches = tuple[Program, ...]
+
+
+def _jvp(
+    jvp: Jvp,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    branches: Branches,
+) -> tuple[list[Atom], list[Atom | None]]:
+    wrt = [t is not None for t in tangents[1:]]
+    count = len(branches[0].outputs)
+    found = [jvp(branch, wrt, [False] * count) for branch in branches]
+    varies = either(*(results for _, results in found))
+    inside = [
+        program if results == varies else jvp(branch, wrt, varies)[0]
+        for branch, (program, results) in zip(branches, found, strict=True)
+    ]
+    given = [t for t in tangents[1:] if t is not None]
+    outputs = all_of(cond(*primals, *given, branches=tuple(inside)))
+    moving = iter(outputs[count:])
+    return outputs[:count], [next(moving) if v else None for v in varies]
+
+
+def _batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    branches: Branches,
+) -> tuple[list[Atom], list[Dim]]:
+    index, *operands = [
+        x if dim is None else views.move_axis(x, dim, 0)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+    mapped = [dim is not None for dim in dims[1:]]
+    count = len(branches[0].outputs)
+    each_its_own = dims[0] is not None
+    found = [batch(b, size, mapped, [each_its_own] * count) for b in branches]
+    varies = either(*(results for _, results in found))
+    if each_its_own:
+        # All branches are computed, and each place takes from the one it chose.
+        results = [current_builder().inline(p, operands) for p, _ in found]
+        return [_chosen(index, xs) for xs in zip(*results, strict=True)], [0] * count
+    inside = [
+        program if results == varies else batch(branch, size, mapped, varies)[0]
+        for branch, (program, results) in zip(branches, found, strict=True)
+    ]
+    outputs = all_of(cond(index, *operands, branches=tuple(inside)))
+    return outputs, [0 if v else None for v in varies]
+
+
+def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
+    """Of arrays with a leading axis, each slice from the one that ``index`` says."""
+    result = values[-1]
+    for number in reversed(range(len(values) - 1)):
+        here = e.le(index, number)
+        if result.type.ndim > 1:
+            here = views.broadcast_in_dim(here, shape=result.type.shape, axes=(0,))
+        result = e.select(here, values[number], result)
+    return result
+
+
+# Reverse mode.
+
+
+def _split(
+    split: Split, whole: Equation, unknown: Sequence[bool]
+) -> tuple[list[Equation], list[Equation]]:
+    branches: Branches = whole.params["branches"]
+    index, operands, given = whole.inputs[0], whole.inputs[1:], unknown[1:]
+    count = len(whole.outputs)
+    parts = [split(branch, given, [False] * count) for branch in branches]
+    varies = either(*(p.unknown for p in parts))
+    parts = [
+        p if p.unknown == varies else split(branch, given, varies)
+        for p, branch in zip(parts, branches, strict=True)
+    ]
+    known_operands = unless(operands, given)
+    slots = _Slots(parts, known_operands)
+    known_outputs = unless(whole.outputs, varies)
+    known: list[Equation] = []
+    if known_outputs or slots.vars:
+        inside = tuple(slots.known(p, len(known_outputs)) for p in parts)
+        known.append(
+            equation(
+                cond,
+                [index, *known_operands],
+                {"branches": inside},
+                [*known_outputs, *slots.vars],
+                whole,
+            )
+        )
+    linear = equation(
+        cond,
+        [index, *known_operands, *slots.vars, *where(operands, given)],
+        {"branches": tuple(slots.linear(p) for p in parts)},
+        where(whole.outputs, varies),
+        whole,
+    )
+    return known, [linear]
+
+
+class _Slots:
+    """Where branches keep what their linear parts read: those of a type share a place.
+
+    A known operand is read as it is. ``vars`` are the places, outside.
+    """
+
+    def __init__(self, parts: Sequence[Parts], operands: Sequence[Atom]) -> None:
+        self.operands = operands
+        self.types: list[ArrayType] = []
+        for p in parts:
+            free = list(range(len(self.types)))
+            for var in _kept(p):
+                wanted = (var.type.shape, var.type.dtype)
+                for slot in free:
+                    have = self.types[slot]
+                    if (have.shape, have.dtype) == wanted:
+                        free.remove(slot)
+                        break
+                else:
+                    self.types.append(ArrayType(var.type.shape, var.type.dtype))
+        self.vars = [Var(t) for t in self.types]
+
+    def _placed(self, p: Parts) -> dict[int, int]:
+        """The number of each residual by the slot that it is in."""
+        free = list(range(len(self.types)))
+        placed: dict[int, int] = {}
+        residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
+        for number, var in enumerate(residuals):
+            if var in p.known.inputs:
+                continue
+            wanted = (var.type.shape, var.type.dtype)
+            slot = next(
+                s for s in free if (self.types[s].shape, self.types[s].dtype) == wanted
+            )
+            free.remove(slot)
+            placed[slot] = number
+        return placed
+
+    def known(self, p: Parts, outputs: int) -> Program:
+        """The known branch, with a value in every slot: zeros where it has none."""
+        placed = self._placed(p)
+        builder = ProgramBuilder(p.known.name)
+        with builder:
+            results = builder.inline(p.known, builder.inputs_of(p.known))
+            residuals = results[len(results) - p.residuals :]
+            filled = [
+                residuals[placed[slot]] if slot in placed else zeros(t)
+                for slot, t in enumerate(self.types)
+            ]
+            return builder.build([*results[:outputs], *filled])
+
+    def linear(self, p: Parts) -> Program:
+        """The linear branch: known operands, slots, unknown operands in."""
+        placed = self._placed(p)
+        inner = p.linear.inputs
+        residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
+        read = {
+            var: number for number, var in enumerate(residuals) if var in p.known.inputs
+        }
+        operands = [
+            inner[read[v]] if v in read else Var(v.type) for v in p.known.inputs
+        ]
+        filled = [
+            inner[placed[slot]] if slot in placed else Var(t)
+            for slot, t in enumerate(self.types)
+        ]
+        return arranged(
+            p.linear,
+            [*operands, *filled, *inner[p.residuals :]],
+            p.linear.outputs,
+        )
+
+
+def _kept(p: Parts) -> list[Var]:
+    residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
+    return [v for v in residuals if isinstance(v, Var) and v not in p.known.inputs]
+
+
+def _transpose(
+    transpose: Transpose,
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    branches: Branches,
+) -> list[Atom | None]:
+    index, *operands = inputs
+    assert not isinstance(index, Linear)
+    linear = [isinstance(x, Linear) for x in operands]
+    given = [ct is not None for ct in cotangents]
+    found = [transpose(b, linear, given, [False] * sum(linear)) for b in branches]
+    wanted = either(*(results for _, results in found))
+    inside = [
+        program if results == wanted else transpose(branch, linear, given, wanted)[0]
+        for branch, (program, results) in zip(branches, found, strict=True)
+    ]
+    known = [x for x in operands if not isinstance(x, Linear)]
+    present = [ct for ct in cotangents if ct is not None]
+    results = iter(
+        all_of(cond(index, *known, *present, branches=tuple(inside)))
+        if any(wanted)
+        else []
+    )
+    flags = iter(wanted)
+    return [
+        None,
+        *(next(results) if at and next(flags) else None for at in linear),
+    ]
+
+
+# Samples.
+
+
+def _sample_branches() -> Branches:
+    vector = ArrayType((3,), dtypes.float32)
+
+    def branch(name: str, which: int) -> Program:
+        builder = ProgramBuilder(name)
+        with builder:
+            x, y = builder.input(vector), builder.input(vector)
+            product = e.mul(special.sin(x), y)
+            return builder.build(
+                [(product, y), (e.mul(product, x), x), (y, e.square(y))][which]
+            )
+
+    return branch("first", 0), branch("second", 1), branch("third", 2)
+
+
+def _samples() -> Iterable[Sample]:
+    x = random_array(dtypes.float32, (3,), 74, -2.0, 2.0)
+    y = random_array(dtypes.float32, (3,), 75, -2.0, 2.0)
+    for index in range(3):
+        branches = _sample_branches()
+        yield Sample((np.asarray(index, np.int32), x, y), {"branches": branches})
+
 
 cond = Primitive(
     name="cond",
@@ -17,10 +283,11 @@ cond = Primitive(
     types=cond_types,
     reference=cond_reference,
     kernel=Control(),
-    jvp=not_differentiable("its rule is yet to come"),
-    transpose=NOT_LINEAR,
-    batch=THROUGH_BODY,
-    samples=tuple,
+    jvp=OverPrograms(_jvp),
+    transpose=OverPrograms(_transpose),
+    batch=OverPrograms(_batch),
+    split=OverPrograms(_split),
+    samples=_samples,
     doc="The results of one of several Programs, by an index.",
 )
 

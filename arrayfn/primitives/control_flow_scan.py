@@ -1,15 +1,431 @@
-"""A carry run through a Program with each slice of arrays."""
+"""scan: a Program run with each slice of arrays in turn, and a carry between the steps.
+
+The operands are constants, the first carry, and arrays that are cut along axis 0; the
+Program takes constants, carry and slices, and gives the carry and a slice of each
+result.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import special, views
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
-    THROUGH_BODY,
     Control,
+    Dim,
+    Linear,
+    Operand,
+    OverPrograms,
     Primitive,
-    not_differentiable,
+    Sample,
 )
-from arrayfn.primitives.control_flow import scan_reference, scan_types
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    Parts,
+    Split,
+    Transpose,
+    all_of,
+    arranged,
+    building,
+    equation,
+    parts_of,
+    scan_reference,
+    scan_types,
+    unless,
+    where,
+    zeros,
+)
+from arrayfn.primitives.families import random_array
+
+
+def _jvp(
+    jvp: Jvp,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    program: Program,
+    consts: int,
+    carry: int,
+    **params: Any,
+) -> tuple[list[Atom], list[Atom | None]]:
+    given = [t is not None for t in tangents]
+    of_consts, varies, of_xs = parts_of(given, consts, carry)
+    ys = len(program.outputs) - carry
+    while True:
+        wrt = [*of_consts, *varies, *of_xs]
+        body, results = jvp(program, wrt, [*varies, *[False] * ys])
+        if results[:carry] == varies:
+            break
+        varies = results[:carry]
+    values, state, xs = parts_of(primals, consts, carry)
+    moved = [
+        zeros(x.type) if t is None and v else t
+        for x, t, v in zip(
+            state, tangents[consts : consts + carry], varies, strict=True
+        )
+    ]
+    directions = [
+        *tangents[:consts],
+        *moved,
+        *tangents[consts + carry :],
+    ]
+    inner = parts_of(body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies))
+    outer = parts_of(body.outputs, carry, ys, sum(varies))
+    tangent_parts = parts_of(directions, consts, carry)
+    results_flat = all_of(
+        scan(
+            *values,
+            *_present(tangent_parts[0]),
+            *state,
+            *_present(tangent_parts[1]),
+            *xs,
+            *_present(tangent_parts[2]),
+            program=arranged(
+                body,
+                [*inner[0], *inner[3], *inner[1], *inner[4], *inner[2], *inner[5]],
+                [*outer[0], *outer[2], *outer[1], *outer[3]],
+            ),
+            consts=consts + sum(of_consts),
+            carry=carry + sum(varies),
+            **params,
+        )
+    )
+    last, last_moved, stacked, stacked_moved = parts_of(
+        results_flat, carry, sum(varies), ys
+    )
+    moving = iter([*last_moved, *stacked_moved])
+    return [*last, *stacked], [next(moving) if v else None for v in results]
+
+
+def _present(atoms: Sequence[Atom | None]) -> list[Atom]:
+    return [a for a in atoms if a is not None]
+
+
+# Batching.
+
+
+def _batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    program: Program,
+    consts: int,
+    carry: int,
+    **params: Any,
+) -> tuple[list[Atom], list[Dim]]:
+    mapped = [dim is not None for dim in dims]
+    of_consts, varies, of_xs = parts_of(mapped, consts, carry)
+    ys = len(program.outputs) - carry
+    while True:
+        given = [*of_consts, *varies, *of_xs]
+        body, results = batch(program, size, given, [*varies, *[False] * ys])
+        if results[:carry] == varies:
+            break
+        varies = results[:carry]
+    operands: list[Atom] = []
+    for k, (x, dim) in enumerate(zip(inputs, dims, strict=True)):
+        if k >= consts + carry:  # slices along axis 0: the mapped axis comes after
+            operands.append(x if dim is None else views.move_axis(x, dim, 1))
+        elif dim is not None or (k >= consts and varies[k - consts]):
+            operands.append(views.batched(size, x, dim))
+        else:
+            operands.append(x)
+    outputs = all_of(
+        scan(*operands, program=body, consts=consts, carry=carry, **params)
+    )
+    places = [0] * carry + [1] * ys
+    return outputs, [d if m else None for d, m in zip(places, results, strict=True)]
+
+
+# Reverse mode.
+
+
+def _split(
+    split: Split, whole: Equation, unknown: Sequence[bool]
+) -> tuple[list[Equation], list[Equation]]:
+    params = dict(whole.params)
+    program: Program = params["program"]
+    consts, carry = params["consts"], params["carry"]
+    of_consts, varies, of_xs = parts_of(unknown, consts, carry)
+    ys = len(program.outputs) - carry
+    while True:
+        given = [*of_consts, *varies, *of_xs]
+        parts = split(program, given, [*varies, *[False] * ys])
+        if parts.unknown[:carry] == varies:
+            break
+        varies = parts.unknown[:carry]
+    kept = _Kept(whole, parts, given)
+    known_outputs = unless(whole.outputs, parts.unknown)
+    known: list[Equation] = []
+    if known_outputs or kept.stacked:
+        body = parts.known
+        outputs = body.outputs[: len(known_outputs)]
+        known.append(
+            equation(
+                scan,
+                unless(whole.inputs, given),
+                {
+                    **params,
+                    "program": arranged(
+                        body, body.inputs, [*outputs, *kept.stacked_inside]
+                    ),
+                    "consts": of_consts.count(False),
+                    "carry": varies.count(False),
+                },
+                [*known_outputs, *kept.stacked],
+                whole,
+            )
+        )
+    linear_inside = parts.linear.inputs[parts.residuals :]
+    inside = parts_of(linear_inside, sum(of_consts), sum(varies))
+    outside = parts_of(where(whole.inputs, given), sum(of_consts), sum(varies))
+    linear = equation(
+        scan,
+        [*kept.fixed, *outside[0], *outside[1], *kept.sliced, *outside[2]],
+        {
+            **params,
+            "program": arranged(
+                parts.linear,
+                [
+                    *kept.fixed_inside,
+                    *inside[0],
+                    *inside[1],
+                    *kept.sliced_inside,
+                    *inside[2],
+                ],
+                parts.linear.outputs,
+            ),
+            "consts": len(kept.fixed) + sum(of_consts),
+            "carry": sum(varies),
+        },
+        where(whole.outputs, parts.unknown),
+        whole,
+    )
+    return [*kept.hoisted, *known], [linear]
+
+
+class _Kept:
+    """What the linear loop reads of the known one, and where it gets it from.
+
+    A constant or slice of the known loop is read as it is; what follows from constants
+    alone is computed once, before the loops (``hoisted``); the rest is ``stacked``.
+    """
+
+    def __init__(self, whole: Equation, parts: Parts, unknown: Sequence[bool]) -> None:
+        self.hoisted: list[Equation] = []
+        self.fixed: list[Atom] = []
+        self.fixed_inside: list[Var] = []
+        self.sliced: list[Atom] = []
+        self.sliced_inside: list[Var] = []
+        self.stacked: list[Var] = []
+        self.stacked_inside: list[Atom] = []
+        consts = whole.params["consts"]
+        begin = consts + whole.params["carry"]
+        length = whole.params["length"]
+        body = parts.known
+        places = unless(range(len(whole.inputs)), unknown)
+        source = dict(zip(body.inputs, places, strict=True))
+        outside: dict[Var, Atom] = {
+            v: whole.inputs[k] for v, k in source.items() if k < consts
+        }
+        count = len(body.outputs) - parts.residuals
+        known_carry = sum(k >= consts and k < begin for k in places)
+        stacks = dict(
+            zip(
+                body.outputs[known_carry:count],
+                unless(whole.outputs, parts.unknown)[known_carry:],
+                strict=True,
+            )
+        )
+        makers = _invariant(body, outside)
+        for var, inner in zip(
+            body.outputs[count:], parts.linear.inputs[: parts.residuals], strict=True
+        ):
+            assert isinstance(var, Var)
+            if var in source and source[var] >= begin:
+                self.sliced.append(whole.inputs[source[var]])
+                self.sliced_inside.append(inner)
+            elif var in outside or var in makers:
+                self._hoist(var, makers, outside, whole)
+                self.fixed.append(outside[var])
+                self.fixed_inside.append(inner)
+            else:
+                if var not in stacks:
+                    stacks[var] = Var(
+                        ArrayType((length, *var.type.shape), var.type.dtype)
+                    )
+                    self.stacked.append(stacks[var])
+                    self.stacked_inside.append(var)
+                self.sliced.append(stacks[var])
+                self.sliced_inside.append(inner)
+
+    def _hoist(
+        self,
+        var: Var,
+        makers: dict[Var, Equation],
+        outside: dict[Var, Atom],
+        whole: Equation,
+    ) -> None:
+        if var in outside:
+            return
+        made = makers[var]
+        for atom in made.inputs:
+            if isinstance(atom, Var):
+                self._hoist(atom, makers, outside, whole)
+        builder = building(whole)
+        builder.replay(made, outside)
+        self.hoisted += builder.equations
+
+
+def _invariant(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
+    """What makes the values that follow from ``fixed`` inputs alone."""
+    known = set(fixed)
+    makers: dict[Var, Equation] = {}
+    for made in body.equations:
+        if all(not isinstance(a, Var) or a in known for a in made.inputs):
+            known.update(made.outputs)
+            makers.update(dict.fromkeys(made.outputs, made))
+    return makers
+
+
+def _transpose(
+    transpose: Transpose,
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    program: Program,
+    consts: int,
+    carry: int,
+    reverse: bool,
+    **params: Any,
+) -> list[Atom | None]:
+    # Backwards: the carry is the cotangents of the constants, added up, and those of
+    # the carry; known slices and the results' cotangents come in, slices' go out.
+    is_linear = [isinstance(x, Linear) for x in inputs]
+    of_consts, _, of_xs = parts_of(is_linear, consts, carry)
+    linear = [*of_consts, *[True] * carry, *of_xs]  # a carry that is known is zero
+    ct_carry, ct_ys = parts_of(cotangents, carry)
+    from_ys = [ct is not None for ct in ct_ys]
+    varies = [ct is not None for ct in ct_carry]
+    total, count = sum(of_consts), sum(of_xs)
+    added = [False] * total
+    while True:
+        dense = [*added, *varies, *[False] * count]
+        body, found = transpose(program, linear, [*varies, *from_ys], dense)
+        now = parts_of(found, total, carry)
+        if now[:2] == [added, varies]:
+            break
+        added, varies = now[0], now[1]
+    step = _backward_step(
+        body, len(linear) - sum(linear), consts - total, added, sum(varies)
+    )
+    known = [x for x in inputs[:consts] if not isinstance(x, Linear)]
+    known_xs = [x for x in inputs[consts + carry :] if not isinstance(x, Linear)]
+    sums = [zeros(x.type) for x in where(where(inputs[:consts], of_consts), added)]
+    state = [
+        zeros(t) if ct is None else ct
+        for ct, t, v in zip(ct_carry, program.output_types[:carry], varies, strict=True)
+        if v
+    ]
+    results = all_of(
+        scan(
+            *known,
+            *sums,
+            *state,
+            *known_xs,
+            *[ct for ct in ct_ys if ct is not None],
+            program=step,
+            consts=len(known),
+            carry=len(sums) + len(state),
+            reverse=not reverse,
+            **params,
+        )
+    )
+    each = iter(results)
+    flat = [next(each) if has else None for has in found]
+    to_consts, to_carry, to_xs = parts_of(flat, total, carry)
+    return [
+        *_placed(to_consts, of_consts),
+        *[
+            ct if isinstance(x, Linear) else None
+            for ct, x in zip(to_carry, inputs[consts : consts + carry], strict=True)
+        ],
+        *_placed(to_xs, of_xs),
+    ]
+
+
+def _placed(
+    cotangents: Sequence[Atom | None], linear: Sequence[bool]
+) -> list[Atom | None]:
+    each = iter(cotangents)
+    return [next(each) if is_linear else None for is_linear in linear]
+
+
+def _backward_step(
+    body: Program, known: int, consts: int, added: Sequence[bool], state: int
+) -> Program:
+    """``body``, a transposed step, with its sums as a carry.
+
+    It takes known constants, known slices, cotangents of the carry and of the results.
+    """
+    builder = ProgramBuilder(body.name)
+    of_consts, of_xs, ct_state, ct_ys = parts_of(
+        body.inputs, consts, known - consts, state
+    )
+    with builder:
+        fixed = [builder.input(v.type) for v in of_consts]
+        count = sum(added)
+        sums = [builder.input(a.type) for a in body.outputs[:count]]
+        moving = [builder.input(v.type) for v in ct_state]
+        slices = [builder.input(v.type) for v in of_xs]
+        results = [builder.input(v.type) for v in ct_ys]
+        outputs = builder.inline(body, [*fixed, *slices, *moving, *results])
+        totals = [e.add(s, x) for s, x in zip(sums, outputs, strict=False)]
+        return builder.build([*totals, *outputs[count:]])
+
+
+# Samples.
+
+
+def _sample_program() -> Program:
+    builder = ProgramBuilder("step")
+    vector = ArrayType((2,), dtypes.float32)
+    with builder:
+        w, count, state, x = (
+            builder.input(vector),
+            builder.input(ArrayType((), dtypes.int32)),
+            builder.input(vector),
+            builder.input(vector),
+        )
+        turned = special.sin(e.add(e.mul(w, state), x))
+        return builder.build([e.add(count, 1), turned, e.mul(turned, x)])
+
+
+def _samples() -> Iterable[Sample]:
+    w = random_array(dtypes.float32, (2,), 71, -1.0, 1.0)
+    state = random_array(dtypes.float32, (2,), 72, -1.0, 1.0)
+    xs = random_array(dtypes.float32, (4, 2), 73, -1.0, 1.0)
+    for reverse, length in ((False, 4), (True, 3), (False, 0)):
+        params = {
+            "program": _sample_program(),
+            "length": length,
+            "reverse": reverse,
+            "consts": 1,
+            "carry": 2,
+            "unroll": 1,
+        }
+        yield Sample((w, np.asarray(0, np.int32), state, xs[:length]), params)
+
 
 scan = Primitive(
     name="scan",
@@ -17,11 +433,12 @@ scan = Primitive(
     types=scan_types,
     reference=scan_reference,
     kernel=Control(),
-    jvp=not_differentiable("its rule is yet to come"),
-    transpose=NOT_LINEAR,
-    batch=THROUGH_BODY,
-    samples=tuple,
-    doc="A carry run through a Program with each slice of arrays.",
+    jvp=OverPrograms(_jvp),
+    transpose=OverPrograms(_transpose),
+    batch=OverPrograms(_batch),
+    split=OverPrograms(_split),
+    samples=_samples,
+    doc="A Program run with each slice of arrays in turn, and a carry between them.",
 )
 
 ROWS = (scan,)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import THROUGH_BODY, Dim, Marker, Primitive
+from arrayfn.primitives.base import THROUGH_BODY, Dim, Marker, OverPrograms, Primitive
 
 
 def batch(
@@ -30,6 +30,32 @@ def batch(
             for x, dim, wanted in zip(outputs, dims, out_dims, strict=True)
         ]
     return builder.build(placed)
+
+
+def batch_varying(
+    program: Program, size: int, mapped: Sequence[bool], dense: Sequence[bool]
+) -> tuple[Program, list[bool]]:
+    """``program`` mapped along axis 0 of some inputs, and which outputs then are.
+
+    Those that ``dense`` marks are mapped in any case, repeated if need be.
+    """
+    builder = ProgramBuilder(f"batched_{program.name}")
+    with builder:
+        in_dims: list[Dim] = [0 if m else None for m in mapped]
+        inputs = [
+            builder.input(mapped_type(v.type, size, dim), v.hint)
+            for v, dim in zip(program.inputs, in_dims, strict=True)
+        ]
+        outputs, dims = emit_batched(builder, program, size, inputs, in_dims)
+        wanted = [
+            0 if dim is not None or forced else None
+            for dim, forced in zip(dims, dense, strict=True)
+        ]
+        placed = [
+            place(size, x, dim, to)
+            for x, dim, to in zip(outputs, dims, wanted, strict=True)
+        ]
+    return builder.build(placed), [dim is not None for dim in wanted]
 
 
 def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
@@ -91,6 +117,8 @@ def _apply_rule(
         result = row(*operands, **params)
         outputs = result if isinstance(result, tuple) else (result,)
         return outputs, [0] * len(outputs)
+    if isinstance(row.batch, OverPrograms):
+        return row.batch.rule(batch_varying, size, operands, dims, **equation.params)
     assert not isinstance(row.batch, Marker)
     return row.batch(size, operands, dims, **equation.params)
 

@@ -14,6 +14,7 @@ from arrayfn.primitives.base import (
     ZERO_TANGENT,
     JvpWithOutputs,
     Marker,
+    OverPrograms,
     Primitive,
 )
 
@@ -23,6 +24,16 @@ def jvp(program: Program, wrt: Sequence[bool]) -> Program:
 
     An output that does not vary has a tangent of zeros.
     """
+    return jvp_varying(program, wrt, [True] * len(program.outputs))[0]
+
+
+def jvp_varying(
+    program: Program, wrt: Sequence[bool], dense: Sequence[bool]
+) -> tuple[Program, list[bool]]:
+    """``jvp`` without the tangents of outputs that do not vary, and which do.
+
+    Those that ``dense`` marks are there all the same, as zeros.
+    """
     builder = ProgramBuilder(f"jvp_{program.name}")
     with builder:
         primals = builder.inputs_of(program)
@@ -31,11 +42,12 @@ def jvp(program: Program, wrt: Sequence[bool]) -> Program:
             for v, wanted in zip(primals, wrt, strict=True)
         ]
         outputs, output_tangents = push_forward(builder, program, primals, tangents)
-        dense = [
-            views.broadcast_literal(0, y.type) if t is None else t
-            for y, t in zip(outputs, output_tangents, strict=True)
+        directions = [
+            views.broadcast_literal(0, y.type) if t is None and wanted else t
+            for y, t, wanted in zip(outputs, output_tangents, dense, strict=True)
         ]
-    return builder.build([*outputs, *dense])
+    varies = [t is not None for t in directions]
+    return builder.build([*outputs, *(t for t in directions if t is not None)]), varies
 
 
 def push_forward(
@@ -68,6 +80,12 @@ def push_forward(
             operands = [rename(a, values) for a in equation.inputs]
             outputs, results = row.jvp.rule(operands, given, **equation.params)
             values.update(zip(equation.outputs, outputs, strict=True))
+        elif isinstance(row.jvp, OverPrograms):
+            operands = [rename(a, values) for a in equation.inputs]
+            outputs, results = row.jvp.rule(
+                jvp_varying, operands, given, **equation.params
+            )
+            values.update(zip(equation.outputs, outputs, strict=True))
         else:
             builder.replay(equation, values)
             results = _apply_rule(equation, row, values, given)
@@ -93,7 +111,7 @@ def _apply_rule(
         )
     primals = [rename(a, values) for a in equation.inputs]
     outputs = [rename(v, values) for v in equation.outputs]
-    assert not isinstance(row.jvp, JvpWithOutputs)
+    assert not isinstance(row.jvp, (JvpWithOutputs, OverPrograms))
     return row.jvp(primals, outputs, tangents, **equation.params)
 
 

@@ -9,8 +9,15 @@ from arrayfn.errors import DifferentiationError
 from arrayfn.ir import Atom, Program, Var
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
-from arrayfn.primitives.base import THROUGH_BODY, Linear, Marker, Operand, Primitive
-from arrayfn.transforms.linearize import Linearization, linearize
+from arrayfn.primitives.base import (
+    THROUGH_BODY,
+    Linear,
+    Marker,
+    Operand,
+    OverPrograms,
+    Primitive,
+)
+from arrayfn.transforms.linearize import Linearization, linearize, split
 
 
 def transpose(program: Program, residuals: int) -> Program:
@@ -19,12 +26,41 @@ def transpose(program: Program, residuals: int) -> Program:
     Takes the residuals and a cotangent for each output; gives a cotangent for each
     linear input.
     """
+    linear = [False] * residuals + [True] * (len(program.inputs) - residuals)
+    every = [True] * len(program.outputs)
+    return transpose_varying(program, linear, every, linear[residuals:])[0]
+
+
+def transpose_varying(
+    program: Program,
+    linear: Sequence[bool],
+    given: Sequence[bool],
+    dense: Sequence[bool],
+) -> tuple[Program, list[bool]]:
+    """The transpose of ``program``, linear in some inputs, with zeros left out.
+
+    Takes the other inputs, and the cotangents of the outputs that are ``given``; gives
+    the cotangents of linear inputs that are not zero, and of those that ``dense`` marks
+    (one flag for each linear input). Also gives which of them there are.
+    """
+    pairs = list(zip(program.inputs, linear, strict=True))
+    wanted = [v for v, is_linear in pairs if is_linear]
+    parts = split(program, linear, [True] * len(program.outputs))
     builder = ProgramBuilder(f"transpose_{program.name}")
     with builder:
-        saved = [builder.input(t) for t in program.input_types[:residuals]]
-        cotangents = [builder.input(t) for t in program.output_types]
-        results = pull_back(builder, program, saved, cotangents)
-        return builder.build(_dense(results, program.inputs[residuals:]))
+        saved = [builder.input(v.type) for v, is_linear in pairs if not is_linear]
+        known = builder.inline(parts.known, saved)
+        cotangents = [
+            builder.input(t) if has else None
+            for t, has in zip(program.output_types, given, strict=True)
+        ]
+        results = pull_back(builder, parts.linear, known, cotangents)
+        placed = [
+            views.broadcast_literal(0, v.type) if ct is None and forced else ct
+            for v, ct, forced in zip(wanted, results, dense, strict=True)
+        ]
+        found = [ct for ct in placed if ct is not None]
+        return builder.build(found), [ct is not None for ct in placed]
 
 
 def pull_back(
@@ -65,6 +101,10 @@ def pull_back(
         assert isinstance(row, Primitive)
         if row.transpose == THROUGH_BODY:
             results = _through_body(builder, equation.params["body"], operands, given)
+        elif isinstance(row.transpose, OverPrograms):
+            results = row.transpose.rule(
+                transpose_varying, given, operands, **equation.params
+            )
         elif isinstance(row.transpose, Marker):
             raise DifferentiationError(
                 f"{row.name} is not linear, so it has no transpose", equation.source
@@ -82,19 +122,14 @@ def _through_body(
     operands: Sequence[Operand],
     cotangents: Sequence[Atom | None],
 ) -> list[Atom | None]:
-    # pull_back takes known inputs first; the cotangents go back to their places.
-    known = [k for k, x in enumerate(operands) if not isinstance(x, Linear)]
-    linear = [k for k, x in enumerate(operands) if isinstance(x, Linear)]
-    order = [*known, *linear]
-    ordered = Program(
-        body.name, tuple(body.inputs[k] for k in order), body.equations, body.outputs
-    )
-    saved = [x for x in operands if not isinstance(x, Linear)]
-    results = pull_back(builder, ordered, saved, cotangents)
-    placed: list[Atom | None] = [None] * len(operands)
-    for k, ct in zip(linear, results, strict=True):
-        placed[k] = ct
-    return placed
+    linear = [isinstance(x, Linear) for x in operands]
+    given = [ct is not None for ct in cotangents]
+    program, found = transpose_varying(body, linear, given, [False] * sum(linear))
+    known = [x for x in operands if not isinstance(x, Linear)]
+    present = [ct for ct in cotangents if ct is not None]
+    results = iter(builder.inline(program, [*known, *present]))
+    there = iter(found)
+    return [next(results) if at and next(there) else None for at in linear]
 
 
 def vjp(program: Program, wrt: Sequence[bool]) -> Program:
