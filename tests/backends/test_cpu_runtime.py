@@ -21,9 +21,9 @@ import pytest
 
 from arrayfn import layout as layouts
 from arrayfn.backends.cpu import native_compiler, runtime, target
-from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.code import native_addresses
 from arrayfn.backends.cpu.executable import Executable, bind
+from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
