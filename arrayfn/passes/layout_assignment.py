@@ -129,7 +129,7 @@ class _Assignment:
 
     def matrices(
         self, operands: Sequence[Atom], equation: Equation
-    ) -> tuple[list[Atom], dict[str, contraction.AxesPair]]:
+    ) -> tuple[list[Atom], dict[str, object]]:
         """Operands of a dot_general that BLAS can read, and its axes for them."""
         results: list[Atom] = []
         pairs = [
@@ -153,7 +153,8 @@ class _Assignment:
                 self.record()
             results.append(operand)
         (left, left_batch), (right, right_batch) = pairs
-        return results, {"contract": (left, right), "batch": (left_batch, right_batch)}
+        pairs_now = {"contract": (left, right), "batch": (left_batch, right_batch)}
+        return results, {**equation.params, **pairs_now}
 
 
 def _is_affine(equation: Equation) -> bool:
