@@ -281,31 +281,51 @@ def dot_general(
     dimension_numbers: DimensionNumbers,
     /,
     *,
+    precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
     """The sum of products over contracted axes, for each of the batched ones.
 
     ``dimension_numbers`` is ((x's contracted axes, y's), (x's batched axes, y's)). The
     result's axes are the batched ones, x's others, y's others. It is computed in
-    ``preferred_element_type`` if one is given.
+    ``preferred_element_type`` if one is given. ``precision="tf32"`` lets a GPU round
+    float32 operands to TensorFloat-32; it says nothing to a CPU.
     """
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
+    params: dict[str, Any] = dict(
+        contraction.precision_params("dot_general", precision)
+    )
     if preferred_element_type is not None:
         wanted = dtypes.canonical(preferred_element_type)
-        x, y = ops.convert(x, wanted), ops.convert(y, wanted)
+        if wanted != ops.type_of_operand("dot_general", x).dtype:
+            params["preferred_element_type"] = wanted
     return apply(
         contraction.dot_general,
         x,
         y,
         contract=(tuple(x_contract), tuple(y_contract)),
         batch=(tuple(x_batch), tuple(y_batch)),
+        **params,
     )
 
 
-def dot(x: ArrayLike, y: ArrayLike, /) -> Array:
+def dot(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The product of vectors and matrices: x's last axis meets y's first."""
     ndim = ops.type_of_operand("dot", x).ndim
-    return dot_general(x, y, (((ndim - 1,), (0,)), ((), ())))
+    return dot_general(
+        x,
+        y,
+        (((ndim - 1,), (0,)), ((), ())),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
 
 
 __all__ = [

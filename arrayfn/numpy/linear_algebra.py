@@ -34,9 +34,15 @@ _NO_AXES: Pair = ((), ())
 
 
 def dot_general(
-    name: str, x: ArrayLike, y: ArrayLike, contract: Pair, batch: Pair = _NO_AXES
+    name: str,
+    x: ArrayLike,
+    y: ArrayLike,
+    contract: Pair,
+    batch: Pair = _NO_AXES,
+    precision: str | None = None,
 ) -> Array:
     """The contraction of promoted x and y; of bools, whether any product is true."""
+    params = contraction.precision_params(name, precision)
     (x, y), types, dtype = ops.promoted(name, (x, y))
     first, second = types
     for a, b in zip(*contract, strict=True):
@@ -49,15 +55,18 @@ def dot_general(
     if dtype == dtypes.bool_:
         x, y = ops.convert(x, dtypes.int32), ops.convert(y, dtypes.int32)
     x, y = (ops.as_array(a) for a in (x, y))
-    value = apply(contraction.dot_general, x, y, contract=contract, batch=batch)
+    value = apply(
+        contraction.dot_general, x, y, contract=contract, batch=batch, **params
+    )
     return not_equal(value, 0) if dtype == dtypes.bool_ else value
 
 
-def matmul(x: ArrayLike, y: ArrayLike, /) -> Array:
+def matmul(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Array:
     """The matrix product of x (..., n, k) and y (..., k, m): (..., n, m).
 
     A vector stands for a row on the left and a column on the right. The leading axes
-    broadcast.
+    broadcast. ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32;
+    it says nothing to a CPU.
     """
     first, second = (ops.type_of_operand("matmul", a) for a in (x, y))
     if not first.shape or not second.shape:
@@ -70,25 +79,29 @@ def matmul(x: ArrayLike, y: ArrayLike, /) -> Array:
     y_axis = max(second.ndim - 2, 0)
     batches = max(first.ndim - 2, 0), max(second.ndim - 2, 0)
     if not batches[1]:
-        return dot_general("matmul", x, y, ((x_axis,), (y_axis,)))
+        return dot_general("matmul", x, y, ((x_axis,), (y_axis,)), _NO_AXES, precision)
     if not batches[0]:
-        value = dot_general("matmul", x, y, ((x_axis,), (y_axis,)))
+        value = dot_general("matmul", x, y, ((x_axis,), (y_axis,)), _NO_AXES, precision)
         return value if first.ndim == 1 else moveaxis(value, 0, -2)
     leading = ops.broadcast_shape("matmul", (first.shape[:-2], second.shape[:-2]))
     x = broadcast_to(x, (*leading, *first.shape[-2:]))
     y = broadcast_to(y, (*leading, *second.shape[-2:]))
     count = len(leading)
     axes = tuple(range(count))
-    return dot_general("matmul", x, y, ((count + 1,), (count,)), (axes, axes))
+    pairs = ((count + 1,), (count,)), (axes, axes)
+    return dot_general("matmul", x, y, *pairs, precision)
 
 
-def dot(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The sum over x's last axis and y's last but one (or only); scalars multiply."""
+def dot(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Array:
+    """The sum over x's last axis and y's last but one (or only); scalars multiply.
+
+    ``precision`` is as in ``matmul``.
+    """
     first, second = (ops.type_of_operand("dot", a) for a in (x, y))
     if not first.shape or not second.shape:
         return multiply(x, y)
     axes = (first.ndim - 1,), (max(second.ndim - 2, 0),)
-    return dot_general("dot", x, y, axes)
+    return dot_general("dot", x, y, axes, _NO_AXES, precision)
 
 
 def vdot(x: ArrayLike, y: ArrayLike, /) -> Array:

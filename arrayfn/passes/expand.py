@@ -1,33 +1,44 @@
 """Primitives that have no kernels, as those that have: positions, integer products.
 
-After it: no equation's row is a Composition; a dot_general is of a dtype that BLAS has,
-of arrays, and contracts something.
+After it: no equation's row is a Composition; a dot_general is of dtypes that the
+target's library multiplies, of arrays, and contracts something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program
 from arrayfn.primitives import contraction, conversion, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Composition, Contraction, Primitive
 
+Products = AbstractSet[tuple[DType, DType]]
+"""The dtypes that a library multiplies: of the operands, and of their product."""
 
-def expand(program: Program) -> Program:
+BLAS: Final[Products] = frozenset(
+    (dtype, dtype)
+    for dtype in (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
+)
+
+
+def expand(program: Program, products: Products = BLAS) -> Program:
     """``program`` with every equation expanded that has no kernel as it stands.
 
     Until there is none: what a Composition is made of may be one too.
     """
     changed = True
     while changed:
-        program, changed = _expanded(program)
+        program, changed = _expanded(program, products)
     return program
 
 
-def _expanded(program: Program) -> tuple[Program, bool]:
+def _expanded(program: Program, products: Products) -> tuple[Program, bool]:
     """``program`` with its Compositions written out once, and whether it had any."""
     changed = False
     builder = ProgramBuilder(program.name)
@@ -43,7 +54,7 @@ def _expanded(program: Program) -> tuple[Program, bool]:
             if isinstance(row.kernel, Composition):
                 result = row.kernel.expand(*operands, **equation.params)
             elif isinstance(row.kernel, Contraction):
-                result = _product(operands, equation)
+                result = _product(operands, equation, products)
             if result is None:
                 builder.replay(equation, environment)
             else:
@@ -52,22 +63,32 @@ def _expanded(program: Program) -> tuple[Program, bool]:
     return builder.build([rename(a, environment) for a in program.outputs]), changed
 
 
-def _product(operands: Sequence[Atom], equation: Equation) -> Atom | None:
+def _product(
+    operands: Sequence[Atom], equation: Equation, products: Products
+) -> Atom | None:
     """A dot_general that is no GEMM, as something else; None if it is one."""
     x, y = operands
-    contract: contraction.AxesPair = equation.params["contract"]
-    batch: contraction.AxesPair = equation.params["batch"]
-    if isinstance(x, Literal) or isinstance(y, Literal):
-        return e.mul(x, y)
-    if 0 in (x.type.shape[axis] for axis in contract[0]):
+    params: dict[str, Any] = dict(equation.params)
+    wanted = equation.outputs[0].type.dtype
+    if 0 in (x.type.shape[axis] for axis in params["contract"][0]):
         return views.broadcast_literal(0, equation.outputs[0].type)
-    if x.type.dtype in dtypes.HALVES:
-        wide = [conversion.convert(v, dtypes.float32) for v in operands]
-        product = contraction.dot_general(*wide, contract=contract, batch=batch)
-        return conversion.convert(product, x.type.dtype)
-    if x.type.dtype in dtypes.INTEGERS:
-        return _sum_of_products(x, y, contract, batch)
-    return None
+    scalar = isinstance(x, Literal) or isinstance(y, Literal)
+    if not scalar and (x.type.dtype, wanted) in products:
+        return None
+    computed = dtypes.compute_dtype(wanted)
+    params.pop("preferred_element_type", None)
+    x, y = (_converted(v, computed) for v in operands)
+    if scalar:
+        product = e.mul(x, y)
+    elif computed in dtypes.INTEGERS:
+        product = _sum_of_products(x, y, params["contract"], params["batch"])
+    else:
+        product = contraction.dot_general(x, y, **params)
+    return _converted(product, wanted)
+
+
+def _converted(x: Atom, dtype: DType) -> Atom:
+    return x if x.type.dtype == dtype else conversion.convert(x, dtype)
 
 
 def _sum_of_products(

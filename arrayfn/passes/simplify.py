@@ -257,9 +257,8 @@ def _transposed_product(made: Equation, permutation: Sequence[int]) -> Atom | No
     )
     if tuple(permutation) != swapped or not left or not right:
         return None
-    return contraction.dot_general(
-        y, x, contract=(contract[1], contract[0]), batch=(batch[1], batch[0])
-    )
+    pairs = {"contract": (contract[1], contract[0]), "batch": (batch[1], batch[0])}
+    return contraction.dot_general(y, x, **{**made.params, **pairs})
 
 
 def _broadcast(

@@ -1,21 +1,26 @@
 """dot_general: contraction of two arrays over some axes, batched over others.
 
 The output's axes are the batch axes, then the left operand's free axes, then the
-right's. Halves are multiplied and summed in float32 and rounded once.
+right's. Halves are multiplied and summed in float32 and rounded once; with a
+``preferred_element_type``, as which sums are computed, they are not rounded at all.
+
+``precision="tf32"`` allows a backend to round float32 operands to TensorFloat-32 (10
+bits of fraction) before it multiplies them. The reference and CPUs never do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import conversion, families, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, views
 from arrayfn.primitives.base import (
     Array,
     Contraction,
@@ -31,13 +36,38 @@ Axes = tuple[int, ...]
 AxesPair = tuple[Axes, Axes]
 
 
+_FULL: Final = (None, "default", "highest", "float32")
+_TF32: Final = ("high", "tensorfloat32", "tf32")
+
+
+def precision_params(name: str, precision: str | None) -> dict[str, str]:
+    """The params that ``precision``, as users name it, adds to a dot_general.
+
+    >>> precision_params("matmul", "tf32"), precision_params("matmul", None)
+    ({'precision': 'tf32'}, {})
+    """
+    if precision in _FULL:
+        return {}
+    if precision in _TF32:
+        return {"precision": "tf32"}
+    raise ArgumentError(
+        f"{name}: precision is None (float32 is float32) or 'tf32', not {precision!r}"
+    )
+
+
 def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
     """The axes that are neither contracted nor batched."""
     return tuple(axis for axis in range(ndim) if axis not in (*contract, *batch))
 
 
 def _types(
-    x: ArrayType, y: ArrayType, *, contract: AxesPair, batch: AxesPair
+    x: ArrayType,
+    y: ArrayType,
+    *,
+    contract: AxesPair,
+    batch: AxesPair,
+    precision: str | None = None,
+    preferred_element_type: DType | None = None,
 ) -> ArrayType:
     families.common_dtype("dot_general", (x, y), dtypes.ALL - {dtypes.bool_})
     for operand, axes in (
@@ -61,11 +91,28 @@ def _types(
     shape = [x.shape[axis] for axis in batch[0]]
     shape += [x.shape[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
     shape += [y.shape[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
-    return x.with_shape(shape)
+    if preferred_element_type is None:
+        return x.with_shape(shape)
+    if not np.can_cast(x.dtype, preferred_element_type):
+        raise DTypeError(
+            f"dot_general of {x} cannot be computed as "
+            f"{dtypes.short_name(preferred_element_type)}, which does not hold all of "
+            "its numbers"
+        )
+    return ArrayType(tuple(shape), preferred_element_type)
 
 
-def _reference(x: Array, y: Array, *, contract: AxesPair, batch: AxesPair) -> Array:
-    wide = dtypes.compute_dtype(x.dtype)
+def _reference(
+    x: Array,
+    y: Array,
+    *,
+    contract: AxesPair,
+    batch: AxesPair,
+    precision: str | None = None,
+    preferred_element_type: DType | None = None,
+) -> Array:
+    narrow = preferred_element_type or x.dtype
+    wide = dtypes.compute_dtype(narrow)
     left = list(range(x.ndim))
     right = [x.ndim + axis for axis in range(y.ndim)]
     for pair in (contract, batch):
@@ -75,7 +122,7 @@ def _reference(x: Array, y: Array, *, contract: AxesPair, batch: AxesPair) -> Ar
     out += [left[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
     out += [right[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
     product = np.einsum(x.astype(wide), left, y.astype(wide), right, out, optimize=True)
-    return np.asarray(product).astype(x.dtype)
+    return np.asarray(product).astype(narrow)
 
 
 def _jvp(
@@ -101,16 +148,19 @@ def _transpose(
     *,
     contract: AxesPair,
     batch: AxesPair,
+    precision: str | None = None,
+    preferred_element_type: DType | None = None,
 ) -> list[Atom | None]:
     (ct,) = cotangents
+    rest = precision_params("dot_general", precision)
     x, y = inputs
     if ct is None:
         return [None, None]
     if isinstance(x, Linear):
-        return [_cotangent(ct, x.type, y, contract, batch, left=True), None]
+        return [_cotangent(ct, x.type, y, contract, batch, rest, left=True), None]
     pair = (contract[1], contract[0]), (batch[1], batch[0])
     assert isinstance(y, Linear)
-    return [None, _cotangent(ct, y.type, x, *pair, left=False)]
+    return [None, _cotangent(ct, y.type, x, *pair, rest, left=False)]
 
 
 def _cotangent(
@@ -119,11 +169,14 @@ def _cotangent(
     other: Operand,
     contract: AxesPair,
     batch: AxesPair,
+    params: dict[str, str],
     *,
     left: bool,
 ) -> Atom:
     """The cotangent of one operand; ``contract`` and ``batch`` name its axes first."""
     assert not isinstance(other, Linear)
+    if other.type.dtype != ct.type.dtype:
+        other = conversion.convert(other, ct.type.dtype)
     batches = len(batch[0])
     own_free = free_axes(wanted.ndim, contract[0], batch[0])
     other_free = free_axes(other.type.ndim, contract[1], batch[1])
@@ -137,7 +190,10 @@ def _cotangent(
         other,
         contract=(ct_other, other_free),
         batch=(tuple(range(batches)), batch[1]),
+        **params,
     )
+    if value.type.dtype != wanted.dtype:
+        value = conversion.convert(value, wanted.dtype)
     # Its axes are: batch, own free, then the contracted ones in the other's order.
     order = sorted(range(len(contract[1])), key=lambda k: contract[1][k])
     have = (*batch[0], *own_free, *(contract[0][k] for k in order))
@@ -154,6 +210,7 @@ def _batch(
     *,
     contract: AxesPair,
     batch: AxesPair,
+    **params: Any,
 ) -> tuple[list[Atom], list[Dim]]:
     x, y = inputs
     x_dim, y_dim = dims
@@ -165,6 +222,7 @@ def _batch(
                 y,
                 contract=(_shift(contract[0]), _shift(contract[1])),
                 batch=((0, *_shift(batch[0])), (0, *_shift(batch[1]))),
+                **params,
             )
         ], [0]
     if x_dim is not None:
@@ -175,6 +233,7 @@ def _batch(
             y,
             contract=(_shift(contract[0]), contract[1]),
             batch=(_shift(batch[0]), batch[1]),
+            **params,
         )
         return [views.move_axis(value, len(batch[0]), 0)], [0]
     assert y_dim is not None
@@ -184,6 +243,7 @@ def _batch(
         y,
         contract=(contract[0], _shift(contract[1])),
         batch=(batch[0], _shift(batch[1])),
+        **params,
     )
     position = x.type.ndim - len(contract[0])
     return [views.move_axis(value, position, 0)], [0]
@@ -201,6 +261,18 @@ def _samples() -> Iterable[Sample]:
         x = families.random_array(dtype, (3, 4), 51 + position, -1.5, 1.5)
         y = families.random_array(dtype, (4, 5), 52 + position, -1.5, 1.5)
         yield Sample((x, y), {"contract": ((1,), (0,)), "batch": plain})
+    x = families.random_array(dtypes.float32, (3, 4), 55, -1.5, 1.5)
+    y = families.random_array(dtypes.float32, (4, 5), 56, -1.5, 1.5)
+    product: dict[str, Any] = {"contract": ((1,), (0,)), "batch": plain}
+    yield Sample((x, y), {**product, "precision": "tf32"})
+    for narrow, wide in (
+        (dtypes.bfloat16, dtypes.float32),
+        (dtypes.float32, dtypes.float64),
+        (dtypes.int8, dtypes.int32),
+    ):
+        x = families.random_array(narrow, (3, 4), 57, -1.5, 1.5)
+        y = families.random_array(narrow, (4, 5), 58, -1.5, 1.5)
+        yield Sample((x, y), {**product, "preferred_element_type": wide})
     for dtype in (dtypes.float32, dtypes.float64):
         x = families.random_array(dtype, (2, 3, 4), 53, -1.5, 1.5)
         y = families.random_array(dtype, (4, 2, 5), 54, -1.5, 1.5)
