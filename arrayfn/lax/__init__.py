@@ -32,6 +32,15 @@ from arrayfn.lax.binary import (
     shift_right_logical,
     sub,
 )
+from arrayfn.lax.convolution import (
+    ConvDimensionNumbers,
+    conv,
+    conv_dimension_numbers,
+    conv_general_dilated,
+    conv_general_dilated_patches,
+    conv_transpose,
+    conv_with_general_padding,
+)
 from arrayfn.lax.structure import (
     argmax,
     argmin,
@@ -113,8 +122,10 @@ from arrayfn.lax.unary import (
     tan,
     tanh,
 )
+from arrayfn.lax.windowed import reduce_window
 
 __all__ = [
+    "ConvDimensionNumbers",
     "RoundingMethod",
     "abs",
     "acos",
@@ -142,6 +153,12 @@ __all__ = [
     "complex",
     "concatenate",
     "conj",
+    "conv",
+    "conv_dimension_numbers",
+    "conv_general_dilated",
+    "conv_general_dilated_patches",
+    "conv_transpose",
+    "conv_with_general_padding",
     "convert_element_type",
     "cos",
     "cosh",
@@ -198,6 +215,7 @@ __all__ = [
     "reduce_or",
     "reduce_prod",
     "reduce_sum",
+    "reduce_window",
     "rem",
     "reshape",
     "rev",

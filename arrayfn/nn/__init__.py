@@ -35,8 +35,10 @@ from arrayfn.nn.normalization import (
     softmax,
     standardize,
 )
+from arrayfn.nn.pooling import avg_pool, max_pool, min_pool
 
 __all__ = [
+    "avg_pool",
     "celu",
     "elu",
     "gelu",
@@ -48,6 +50,8 @@ __all__ = [
     "log_sigmoid",
     "log_softmax",
     "logsumexp",
+    "max_pool",
+    "min_pool",
     "one_hot",
     "relu",
     "relu6",

@@ -1,0 +1,421 @@
+"""Convolutions under JAX's names. The layout of each array is said by its axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.lax._operands import typed
+from arrayfn.lax._padding import Padding, pairs, per_axis
+from arrayfn.lax.structure import pad, reshape, rev
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.primitives.convolution import conv_general
+from arrayfn.primitives.convolution_forms import Roles
+from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
+from arrayfn.tracing import apply
+
+
+class ConvDimensionNumbers(NamedTuple):
+    """Which axis is which: (batch, feature, spatial...) of operand and output.
+
+    And (output feature, input feature, spatial...) of the kernel.
+    """
+
+    lhs_spec: Sequence[int]
+    rhs_spec: Sequence[int]
+    out_spec: Sequence[int]
+
+
+DimensionNumbers = ConvDimensionNumbers | tuple[str, str, str] | None
+
+
+def conv_dimension_numbers(
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    dimension_numbers: DimensionNumbers,
+) -> ConvDimensionNumbers:
+    """``dimension_numbers`` as axes.
+
+    Strings name the axes by letters: ("NHWC", "HWIO", "NHWC"), say, where N, C, I and O
+    are batch, feature, the kernel's input and output feature, and any other letters the
+    spatial axes. None means ("NCHW", "OIHW", "NCHW"), for any number of them.
+
+    >>> conv_dimension_numbers((8, 32, 3), (3, 3, 16), ("NHC", "HIO", "NHC"))
+    ConvDimensionNumbers(lhs_spec=(0, 2, 1), rhs_spec=(2, 1, 0), out_spec=(0, 2, 1))
+    """
+    ndim = len(tuple(lhs_shape))
+    if len(tuple(rhs_shape)) != ndim or ndim < 2:
+        raise ShapeError(
+            "a convolution takes operand and kernel of the same number of axes, at "
+            f"least 2, but was given shapes {tuple(lhs_shape)} and {tuple(rhs_shape)}",
+            user_location(),
+        )
+    if dimension_numbers is None:
+        axes = tuple(range(ndim))
+        return ConvDimensionNumbers(axes, axes, axes)
+    if isinstance(dimension_numbers, ConvDimensionNumbers):
+        return dimension_numbers
+    specs = tuple(dimension_numbers)
+    if len(specs) != 3 or any(len(set(s)) != len(s) or len(s) != ndim for s in specs):
+        raise ArgumentError(
+            "dimension_numbers are three strings with a letter for each of "
+            f"{ndim} axes, as ('NHWC', 'HWIO', 'NHWC'), not {specs}",
+            user_location(),
+        )
+    lhs, rhs, out = specs
+    spatial = [letter for letter in rhs if letter not in "OI"]
+    found: list[tuple[int, ...]] = []
+    for spec, letters in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
+        if sorted(spec) != sorted([*letters, *spatial]):
+            raise ArgumentError(
+                f"dimension_numbers {specs}: {spec!r} is to have the letters "
+                f"{', '.join([*letters, *spatial])}",
+                user_location(),
+            )
+        found.append(tuple(spec.index(letter) for letter in [*letters, *spatial]))
+    return ConvDimensionNumbers(*found)
+
+
+def conv_general_dilated(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: Padding,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: DimensionNumbers = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: object = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The convolution of ``lhs`` with the kernel ``rhs``, which is not reversed.
+
+    Args:
+        lhs: batch, feature and any number of spatial axes, in the order that
+            ``dimension_numbers`` say (see ``conv_dimension_numbers``).
+        rhs: the kernel: output feature, input feature, spatial axes.
+        window_strides: elements from one window to the next, for each spatial axis.
+        padding: zeros before and after each spatial axis, or "SAME" or "VALID".
+            Negative ones remove elements.
+        lhs_dilation: 1 + the number of zeros put between neighbours of ``lhs``.
+        rhs_dilation: the same for the kernel.
+        dimension_numbers: the layouts of lhs, rhs and the output.
+        feature_group_count: features in that many groups, each with its part of the
+            kernel's output features; the number of features makes it depthwise.
+        batch_group_count: likewise, groups of the batch.
+        precision: accepted for JAX's sake: products are in the full precision of the
+            dtype.
+        preferred_element_type: the dtype to compute in, and of the result.
+
+    Returns:
+        An array of the operands' dtype (which is one, or ``preferred_element_type``).
+
+    >>> import numpy as np
+    >>> x = np.arange(5.0).reshape(1, 1, 5)
+    >>> conv_general_dilated(x, np.array([[[1.0, 0.0, -1.0]]]), (1,), "SAME")
+    array([[[-1., -2., -2., -2.,  3.]]])
+    """
+    name = "conv_general_dilated"
+    lhs, rhs = typed(name, lhs, rhs)
+    if preferred_element_type is not None:
+        wanted = dtypes.canonical(preferred_element_type)
+        lhs, rhs = ops.convert(lhs, wanted), ops.convert(rhs, wanted)
+    x, w = ops.type_of_operand(name, lhs), ops.type_of_operand(name, rhs)
+    numbers = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
+    _check_groups(x, w, numbers, feature_group_count, batch_group_count)
+    spatial = tuple(numbers.lhs_spec)[2:]
+    strides = per_axis(name, "strides", window_strides, len(spatial))
+    steps = per_axis(name, "dilations", rhs_dilation, len(spatial))
+    gaps = per_axis(name, "dilations", lhs_dilation, len(spatial))
+    extents = tuple(
+        max(0, (x.shape[axis] - 1) * gap + 1)
+        for axis, gap in zip(spatial, gaps, strict=True)
+    )
+    sizes = tuple(
+        (w.shape[axis] - 1) * step + 1
+        for axis, step in zip(tuple(numbers.rhs_spec)[2:], steps, strict=True)
+    )
+    config = [(0, 0, 0)] * x.ndim
+    widths = pairs(name, padding, extents, sizes, strides)
+    for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
+        config[axis] = (low, high, gap - 1)
+    if any(entry != (0, 0, 0) for entry in config):
+        lhs = pad(lhs, 0, config)
+    groups = (int(feature_group_count), int(batch_group_count))
+    return _grouped(lhs, rhs, numbers, groups, strides, steps)
+
+
+def _check_groups(
+    x: ArrayType,
+    w: ArrayType,
+    numbers: ConvDimensionNumbers,
+    features: int,
+    batches: int,
+) -> None:
+    batch, feature = x.shape[numbers.lhs_spec[0]], x.shape[numbers.lhs_spec[1]]
+    out, taken = w.shape[numbers.rhs_spec[0]], w.shape[numbers.rhs_spec[1]]
+    if features < 1 or batches < 1 or (features > 1 and batches > 1):
+        raise ArgumentError(
+            "feature_group_count and batch_group_count are 1 or more, and one of them "
+            f"is 1, not {features} and {batches}",
+            user_location(),
+        )
+    if feature != taken * features:
+        raise ShapeError(
+            f"conv_general_dilated: {x} has {feature} features, and the kernel ({w}) "
+            f"takes {taken} in each of {features} groups",
+            user_location(),
+        )
+    if out % features or out % batches or batch % batches:
+        raise ShapeError(
+            f"conv_general_dilated: {features} feature groups and {batches} batch "
+            f"groups do not divide the output features ({out}) and the batch ({batch})",
+            user_location(),
+        )
+
+
+def _grouped(
+    lhs: Array,
+    rhs: Array,
+    numbers: ConvDimensionNumbers,
+    groups: tuple[int, int],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> Array:
+    """``conv_general``, with an axis for the groups if there are any."""
+    (n, c, *x_spatial), (o, i, *w_spatial), (m, f, *out_spatial) = numbers
+    count = max(groups)
+    roles: tuple[Roles, Roles, Roles] = (
+        ((), (n,), (c,), tuple(x_spatial)),
+        ((), (o,), (i,), tuple(w_spatial)),
+        ((), (m,), (f,), tuple(out_spatial)),
+    )
+    if count > 1:
+        # Each axis that is divided becomes two: the group, and what is in it.
+        split_x = c if groups[0] > 1 else n
+        lhs = _split(lhs, split_x, count)
+        rhs = _split(rhs, o, count)
+        roles = (
+            _with_group(roles[0], split_x),
+            _with_group(roles[1], o),
+            _with_group(roles[2], f),
+        )
+    out = apply(
+        conv_general,
+        lhs,
+        rhs,
+        lhs=roles[0],
+        rhs=roles[1],
+        out=roles[2],
+        strides=strides,
+        dilations=dilations,
+    )
+    if count > 1:
+        shape = out.shape
+        merged = (*shape[:f], math.prod(shape[f : f + 2]), *shape[f + 2 :])
+        out = reshape(out, merged)
+    return out
+
+
+def _split(x: Array, axis: int, count: int) -> Array:
+    shape = x.shape
+    return reshape(x, (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :]))
+
+
+def _with_group(roles: Roles, axis: int) -> Roles:
+    """With an axis for groups before ``axis``."""
+    _, outer, inner, spatial = (tuple(a + (a >= axis) for a in role) for role in roles)
+    return (axis,), outer, inner, spatial
+
+
+def conv(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: str,
+    precision: object = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """``conv_general_dilated`` of NCHW and OIHW, with padding "SAME" or "VALID"."""
+    return conv_general_dilated(
+        lhs,
+        rhs,
+        window_strides,
+        padding,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def conv_with_general_padding(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: Padding,
+    lhs_dilation: Sequence[int] | None,
+    rhs_dilation: Sequence[int] | None,
+    precision: object = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """``conv_general_dilated`` of NCHW and OIHW, with any padding and dilation."""
+    return conv_general_dilated(
+        lhs,
+        rhs,
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def conv_transpose(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    strides: Sequence[int],
+    padding: Padding,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: DimensionNumbers = None,
+    transpose_kernel: bool = False,
+    precision: object = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The transposed ("fractionally strided") convolution, which enlarges.
+
+    With "SAME" an extent n becomes ``n * stride``; with "VALID" it is
+    ``n * stride + max(size - stride, 0)`` for kernels of (dilated) ``size``. Pairs pad
+    the operand after ``stride - 1`` zeros were put between its elements. Without
+    ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial
+    axes. With ``transpose_kernel`` it is the gradient of the convolution by that
+    kernel: reversed, and its features exchanged.
+
+    >>> import numpy as np
+    >>> x = np.array([1.0, 2.0]).reshape(1, 2, 1)
+    >>> conv_transpose(x, np.ones((2, 1, 1)), (2,), "SAME").ravel()
+    array([1., 1., 2., 2.])
+    """
+    name = "conv_transpose"
+    lhs, rhs = typed(name, lhs, rhs)
+    x, w = ops.type_of_operand(name, lhs), ops.type_of_operand(name, rhs)
+    if dimension_numbers is None:
+        last = tuple(range(1, x.ndim - 1))
+        own = (0, x.ndim - 1, *last)
+        kernel = (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2))
+        dimension_numbers = ConvDimensionNumbers(own, kernel, own)
+    numbers = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
+    spatial = tuple(numbers.rhs_spec)[2:]
+    jumps = per_axis(name, "strides", strides, len(spatial))
+    steps = per_axis(name, "dilations", rhs_dilation, len(spatial))
+    widths: Padding = padding
+    if isinstance(padding, str):
+        sizes = [(w.shape[a] - 1) * s + 1 for a, s in zip(spatial, steps, strict=True)]
+        widths = [
+            _transpose_padding(size, stride, padding)
+            for size, stride in zip(sizes, jumps, strict=True)
+        ]
+    if transpose_kernel:
+        rhs = rev(rhs, spatial)
+        out, taken, *_ = numbers.rhs_spec
+        numbers = numbers._replace(rhs_spec=(taken, out, *spatial))
+    return conv_general_dilated(
+        lhs,
+        rhs,
+        (1,) * len(spatial),
+        widths,
+        jumps,
+        steps,
+        numbers,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
+    """What "SAME" and "VALID" put around the spread operand along one axis."""
+    if padding == "SAME":
+        total = size + stride - 2
+        before = size - 1 if stride > size - 1 else -(-total // 2)
+    elif padding == "VALID":
+        total = size + stride - 2 + max(size - stride, 0)
+        before = size - 1
+    else:
+        raise ArgumentError(
+            "conv_transpose: padding is 'SAME', 'VALID' or a (low, high) pair for each "
+            f"axis, not {padding!r}",
+            user_location(),
+        )
+    return before, total - before
+
+
+def conv_general_dilated_patches(
+    lhs: ArrayLike,
+    filter_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Padding,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: DimensionNumbers = None,
+) -> Array:
+    """The windows that a convolution multiplies, each along the feature axis.
+
+    Their elements are ordered by feature, then by the spatial axes of the window.
+
+    >>> import numpy as np
+    >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")
+    array([[[0, 1],
+            [1, 2],
+            [2, 3]]])
+    """
+    name = "conv_general_dilated_patches"
+    (lhs,) = typed(name, lhs)
+    x = ops.type_of_operand(name, lhs)
+    count = x.ndim - 2
+    sizes = per_axis(name, "sizes", filter_shape, count)
+    numbers = conv_dimension_numbers(x.shape, (1, 1, *sizes), None)
+    if dimension_numbers is not None:
+        given = dimension_numbers
+        numbers = conv_dimension_numbers(x.shape, (1,) * x.ndim, given)
+    n, c, *spatial = numbers.lhs_spec
+    strides = per_axis(name, "strides", window_strides, count)
+    steps = per_axis(name, "dilations", rhs_dilation, count)
+    gaps = per_axis(name, "dilations", lhs_dilation, count)
+    extents = [
+        max(0, (x.shape[a] - 1) * gap + 1) for a, gap in zip(spatial, gaps, strict=True)
+    ]
+    wide = tuple((s - 1) * step + 1 for s, step in zip(sizes, steps, strict=True))
+    config = [(0, 0, 0)] * x.ndim
+    widths = pairs(name, padding, tuple(extents), wide, strides)
+    for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
+        config[axis] = (low, high, gap - 1)
+    parts = sorted(zip(spatial, sizes, strides, steps, strict=True))
+    axes, *rest = zip(*parts, strict=True) if parts else ((), (), (), ())
+    geometry = SlidingWindows(axes, *rest)
+    m, f, *out_spatial = numbers.out_spec
+    # The output's axes, with the window's after the features.
+    inner = [x.ndim + axes.index(axis) for axis in spatial]
+    places = {m: [n], f: [c, *inner]}
+    places |= {a: [b] for a, b in zip(out_spatial, spatial, strict=True)}
+    order = tuple(axis for k in range(x.ndim) for axis in places[k])
+    padded = pad(lhs, 0, config)
+    windows = apply(sliding_windows, padded, **geometry.params(), order=order)
+    shape = windows.shape
+    features = math.prod(shape[f : f + 1 + count])
+    return reshape(windows, (*shape[:f], features, *shape[f + 1 + count :]))
+
+
+__all__ = [
+    "ConvDimensionNumbers",
+    "conv",
+    "conv_dimension_numbers",
+    "conv_general_dilated",
+    "conv_general_dilated_patches",
+    "conv_transpose",
+    "conv_with_general_padding",
+]
