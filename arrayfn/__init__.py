@@ -24,7 +24,21 @@ from arrayfn.backends.registry import (
     is_backend_available,
 )
 from arrayfn.custom import custom_jvp, custom_vjp, stop_gradient
-from arrayfn.functions import grad, jvp, value_and_grad, vjp, vmap
+from arrayfn.functions import (
+    ShapeDtypeStruct,
+    eval_shape,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linear_transpose,
+    linearize,
+    make_program,
+    value_and_grad,
+    vjp,
+    vmap,
+)
 from arrayfn.jit import jit
 from arrayfn.operators import operator
 
@@ -35,19 +49,27 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "DeviceArray",
+    "ShapeDtypeStruct",
     "available_backends",
     "backend_info",
     "custom_jvp",
     "custom_vjp",
     "device_put",
     "errors",
+    "eval_shape",
     "from_dlpack",
     "get_num_threads",
     "grad",
+    "hessian",
     "is_backend_available",
+    "jacfwd",
+    "jacrev",
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
+    "linearize",
+    "make_program",
     "memory_stats",
     "nn",
     "numpy",

@@ -72,10 +72,11 @@ class ProgramBuilder:
 
     def replay(self, equation: Equation, environment: dict[Var, Atom]) -> None:
         """Append ``equation`` with its inputs renamed; record its new outputs."""
-        inputs = tuple(rename(a, environment) for a in equation.inputs)
+        inputs = tuple([rename(a, environment) for a in equation.inputs])
         self.source = equation.source
-        outputs = self.emit(equation.primitive, inputs, equation.params)
-        environment.update(zip(equation.outputs, outputs, strict=True))
+        made = equation.renamed(inputs)
+        self.equations.append(made)
+        environment.update(zip(equation.outputs, made.outputs, strict=True))
 
     def inline(self, program: Program, operands: Sequence[Atom]) -> list[Atom]:
         """Append the equations of ``program`` applied to ``operands``; its outputs."""

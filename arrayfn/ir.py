@@ -151,8 +151,17 @@ class Equation:
     ) -> Equation:
         """The equation with fresh outputs of the types that the rule gives."""
         types = primitive.result_types(inputs, params)
-        outputs = tuple(Var(t) for t in types)
-        return cls(primitive, inputs, MappingProxyType(dict(params)), outputs, source)
+        outputs = tuple([Var(t) for t in types])
+        kept = MappingProxyType(dict(params)) if params else NO_PARAMS
+        return cls(primitive, inputs, kept, outputs, source)
+
+    def renamed(self, inputs: tuple[Atom, ...]) -> Equation:
+        """The same of other ``inputs``, with fresh outputs."""
+        for have, given in zip(self.inputs, inputs, strict=True):
+            if given.type is not have.type:
+                return Equation.infer(self.primitive, inputs, self.params, self.source)
+        outputs = tuple([Var(v.type) for v in self.outputs])
+        return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
     def check(self) -> None:
         """Raise ProgramError unless the outputs have the rule's types.

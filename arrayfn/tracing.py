@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
+from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.errors import ArrayfnError, SourceLocation, user_location
 from arrayfn.ir import (
     NO_PARAMS,
@@ -222,9 +222,11 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
 
 def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
     """The outputs of ``program`` on Tracers and arrays, by inlining or computing it."""
+    frame = _local.frame if is_staged(operands) else None
+    if frame is not None and frame.abstract:
+        return _inlined(frame, program, operands)
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
-    frame = _local.frame if is_staged(operands) else None
     for equation in program.equations:
         arguments = [_lookup(a, environment) for a in equation.inputs]
         row = equation.primitive
@@ -246,6 +248,20 @@ def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
         taken.add(id(array))
         owned.append(array)
     return owned
+
+
+def _inlined(frame: Frame, program: Program, operands: Sequence[Any]) -> list[Any]:
+    """The equations of ``program`` in ``frame``, where no value is known."""
+    given = (*operands, *program.constant_values)
+    inputs = (*program.inputs, *program.constants)
+    environment = {v: frame.atom(x) for v, x in zip(inputs, given, strict=True)}
+    builder = frame.builder
+    for equation in program.equations:
+        builder.replay(equation, environment)
+    location = user_location()
+    return [
+        Tracer(frame, rename(a, environment), None, location) for a in program.outputs
+    ]
 
 
 def _stage(

@@ -37,9 +37,10 @@ def jvp(
     """
     args = tuple(primals)
     leaves, structure = tree.flatten(args)
-    given = _flat_like("tangent", tangents, structure, [leaf_type(x) for x in leaves])
+    types = [leaf_type(x) for x in leaves]
+    given = _flat_like("jvp: tangent", tangents, structure, types)
     traced = trace_function(function, args, {})
-    wrt = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
+    wrt = [t.dtype in dtypes.INEXACT for t in types]
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
     directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
@@ -88,18 +89,8 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     types = program.output_types[:own]
 
     def pull_back(cotangents: Any) -> Any:
-        given, given_tree = tree.flatten(cotangents)
-        if given_tree != value_tree:
-            raise ArgumentError(
-                f"vjp: cotangents have the structure {given_tree}, the outputs have "
-                f"{value_tree}",
-                user_location(),
-            )
-        checked = [
-            like("cotangent", position, t, ct)
-            for position, (t, ct) in enumerate(zip(types, given, strict=True))
-        ]
-        gradients = iter(apply_program(backward, [*residuals, *checked]))
+        given = _flat_like("vjp: cotangent", cotangents, value_tree, types)
+        gradients = iter(apply_program(backward, [*residuals, *given]))
         dense = [
             next(gradients) if wanted else np.zeros(leaf_type(x).shape)
             for x, wanted in zip(leaves, wrt, strict=True)
@@ -140,7 +131,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     linear = _first_outputs(split.linear, own)
 
     def push_forward(*tangents: Any) -> Any:
-        given = _flat_like("tangent", tangents, structure, types)
+        given = _flat_like("linearize: tangent", tangents, structure, types)
         directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
         values = apply_program(linear, [*residuals, *directions])
         return tree.unflatten(value_tree, values)
@@ -166,15 +157,13 @@ def linear_transpose(function: Function, *primals: Any) -> Function:
     """
     structure = tree.structure(primals)
     traced = trace_function(function, primals, {}, with_values=False)
-    program, captured = traced.program, traced.trace.captured
-    own = structure.num_leaves
+    program, own = traced.program, structure.num_leaves
+    captured = (*program.constant_values, *traced.trace.captured)
     ordered = Program(
         program.name,
-        (*program.inputs[own:], *program.inputs[:own]),
+        (*program.constants, *program.inputs[own:], *program.inputs[:own]),
         program.equations,
         program.outputs,
-        program.constants,
-        program.constant_values,
     )
     backward = transpose(ordered, len(captured))
 

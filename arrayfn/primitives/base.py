@@ -268,7 +268,14 @@ class Primitive:
 
         Python scalars become Literals of the first typed operand's dtype.
         """
-        typed = [a.type.dtype for a in operands if isinstance(a, (Var, Literal))]
+        atoms = [a for a in operands if isinstance(a, (Var, Literal))]
+        if len(atoms) != len(operands):
+            atoms = self._literals(operands)
+        outputs = current_builder().emit(self, atoms, params)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _literals(self, operands: Sequence[Any]) -> list[Atom]:
+        """``operands`` with Python scalars as Literals."""
         if any(isinstance(a, Linear) for a in operands):
             # A transposition rule that needs the value of what it is linear in.
             raise DifferentiationError(
@@ -277,12 +284,11 @@ class Primitive:
                 "may; only linear functions have a transpose (jvp and vjp are for all)",
                 current_builder().source,
             )
-        atoms = [
+        typed = [a.type.dtype for a in operands if isinstance(a, (Var, Literal))]
+        return [
             a if isinstance(a, (Var, Literal)) else Literal(a, typed[0])
             for a in operands
         ]
-        outputs = current_builder().emit(self, atoms, params)
-        return outputs[0] if len(outputs) == 1 else outputs
 
     def __repr__(self) -> str:
         return f"<Primitive {self.name}>"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn import layout as layouts
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
@@ -74,6 +75,9 @@ def elementwise(
     allowed = frozenset(accepts)
 
     def rule(*operands: ArrayType, **params: Any) -> ArrayType:
+        first = operands[0]
+        if result is same and first.dtype in allowed and _all_fit(first, operands):
+            return first  # the usual case, and long Programs are made of it
         dtype = common_dtype(name, operands, allowed)
         weak = all(t.weak for t in operands)
         return ArrayType(common_shape(name, operands), result(dtype), weak=weak)
@@ -103,6 +107,20 @@ def elementwise(
         doc=doc,
     )
     return row
+
+
+def _all_fit(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
+    """Whether ``first`` plainly is the type of an operation on ``operands``."""
+    if first.layout is not layouts.C:
+        return False
+    for t in operands:
+        if t is not first and (
+            t.dtype is not first.dtype
+            or (t.shape and t.shape != first.shape)
+            or first.weak
+        ):
+            return False
+    return True
 
 
 def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
