@@ -11,6 +11,7 @@ from typing import Any
 import optree
 
 TreeDef = optree.PyTreeSpec
+_EVERYWHERE: Any = vars(optree)["registry"].__GLOBAL_NAMESPACE
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
@@ -60,3 +61,27 @@ def paths(tree: Any) -> list[str]:
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
     """The leaves of ``prefix`` for each leaf of ``tree`` below; None counts."""
     return list(optree.broadcast_prefix(prefix, tree, none_is_leaf=True))
+
+
+def register_pytree_node(
+    nodetype: type,
+    flatten_func: Callable[[Any], tuple[Sequence[Any], Any]],
+    unflatten_func: Callable[[Any, Any], Any],
+) -> None:
+    """Make instances of ``nodetype`` nodes of trees.
+
+    ``flatten_func(node)`` gives its children and a hashable value of what else it
+    holds, and ``unflatten_func(value, children)`` the node. The children may be any
+    objects then, so that must not look into them.
+
+    >>> class Pair:
+    ...     def __init__(self, first, second):
+    ...         self.first, self.second = first, second
+    >>> register_pytree_node(
+    ...     Pair, lambda p: ((p.first, p.second), None), lambda _, c: Pair(*c)
+    ... )
+    >>> leaves(Pair(1, [2, 3]))
+    [1, 2, 3]
+    """
+    register: Any = optree.register_pytree_node
+    register(nodetype, flatten_func, unflatten_func, namespace=_EVERYWHERE)

@@ -1,0 +1,87 @@
+"""Random numbers from explicit keys, under JAX's names.
+
+A key is a value. The same key gives the same numbers, so make new ones with ``split``:
+
+    key = random.key(0)
+    key, step_key = random.split(key)
+    noise = random.normal(step_key, (3,))
+
+Threefry-2x32 (Salmon et al., 2011) makes the bits, the same as JAX's by default:
+``key``, ``split``, ``fold_in``, ``bits``, ``uniform``, ``randint`` and ``permutation``
+give JAX's values, ``normal`` up to the rounding of erfinv. dtypes are float64 and int64
+unless given, as JAX's are with ``jax_enable_x64``.
+"""
+
+from __future__ import annotations
+
+from arrayfn.random.bits import bits, randint, uniform
+from arrayfn.random.continuous import (
+    cauchy,
+    double_sided_maxwell,
+    exponential,
+    gumbel,
+    laplace,
+    logistic,
+    lognormal,
+    maxwell,
+    normal,
+    pareto,
+    rayleigh,
+    triangular,
+    truncated_normal,
+    wald,
+    weibull_min,
+)
+from arrayfn.random.discrete import (
+    bernoulli,
+    categorical,
+    choice,
+    geometric,
+    permutation,
+    rademacher,
+)
+from arrayfn.random.keys import (
+    Key,
+    PRNGKey,
+    clone,
+    fold_in,
+    key,
+    key_data,
+    split,
+    wrap_key_data,
+)
+
+__all__ = [
+    "Key",
+    "PRNGKey",
+    "bernoulli",
+    "bits",
+    "categorical",
+    "cauchy",
+    "choice",
+    "clone",
+    "double_sided_maxwell",
+    "exponential",
+    "fold_in",
+    "geometric",
+    "gumbel",
+    "key",
+    "key_data",
+    "laplace",
+    "logistic",
+    "lognormal",
+    "maxwell",
+    "normal",
+    "pareto",
+    "permutation",
+    "rademacher",
+    "randint",
+    "rayleigh",
+    "split",
+    "triangular",
+    "truncated_normal",
+    "uniform",
+    "wald",
+    "weibull_min",
+    "wrap_key_data",
+]

@@ -1,0 +1,252 @@
+"""Random bits, and the uniform numbers made of them: the same as JAX's.
+
+Equal bits mean equal numbers, so what is here follows JAX's steps: threefry in its
+partitionable order, the mantissa of a number in [1, 2), the remainder of twice as many
+bits as an integer has.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import DTypeError, ShapeError, user_location
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.primitives import conversion
+from arrayfn.random.keys import Key, block, counters, single, split
+from arrayfn.tracing import apply
+
+AnyKey = Key | ArrayLike
+
+UNSIGNED: dict[int, DType] = {
+    1: dtypes.uint8,
+    2: dtypes.uint16,
+    4: dtypes.uint32,
+    8: dtypes.uint64,
+}
+# Stored bits of a number's fraction.
+MANTISSAS: dict[DType, int] = {
+    dtypes.bfloat16: 7,
+    dtypes.float16: 10,
+    dtypes.float32: 23,
+    dtypes.float64: 52,
+}
+
+
+def as_dtype(name: str, dtype: DTypeLike, default: DType, allowed: Any) -> DType:
+    """``dtype`` (None: ``default``) if it is ``allowed``, else DTypeError."""
+    found = default if dtype is None else dtypes.canonical(dtype)
+    if found not in allowed:
+        raise DTypeError(
+            f"random.{name} gives numbers like {default}, not {found}; convert the "
+            "result with .astype",
+            user_location(),
+        )
+    return found
+
+
+def floating(name: str, dtype: DTypeLike) -> DType:
+    """``dtype``, a real floating-point one; float64 for None."""
+    return as_dtype(name, dtype, dtypes.float64, dtypes.FLOATS)
+
+
+def integer(name: str, dtype: DTypeLike) -> DType:
+    """``dtype``, an integer one; int64 for None."""
+    return as_dtype(name, dtype, dtypes.int64, dtypes.INTEGERS)
+
+
+def shape_for(name: str, shape: Any, *parameters: ArrayLike) -> Shape:
+    """``shape``, or the common shape of ``parameters`` if it is None.
+
+    ShapeError if the parameters do not broadcast to it.
+    """
+    shapes = [tuple(np.shape(x)) for x in parameters]
+    common = ops.broadcast_shape(f"random.{name}", shapes)
+    if shape is None:
+        return common
+    wanted = ops.as_shape(f"random.{name}", shape)
+    if np.broadcast_shapes(wanted, (1,) * len(wanted)) != wanted or (
+        ops.broadcast_shape(f"random.{name}", [wanted, common]) != wanted
+    ):
+        raise ShapeError(
+            f"random.{name}: parameters of shape {common} do not broadcast to the "
+            f"shape {wanted} that was asked for",
+            user_location(),
+        )
+    return wanted
+
+
+def flat(shape: Shape, *parameters: ArrayLike) -> Shape:
+    """The shape in which to compute samples that get ``shape`` in the end.
+
+    One long axis makes the better loops; parameters that are arrays need their axes.
+    """
+    if any(np.ndim(x) for x in parameters):
+        return shape
+    return (math.prod(shape),)
+
+
+def parameter(x: ArrayLike, dtype: DType) -> Array:
+    """A parameter of a distribution, as an array of ``dtype``."""
+    ops.type_of_operand("random", x)
+    return ops.as_array(ops.convert(x, dtype))
+
+
+def raw_bits(key: Key, shape: Shape, dtype: DType) -> Array:
+    """Random bits of an unsigned ``dtype``."""
+    high, low = block(key, *counters(shape))
+    if dtype == dtypes.uint64:
+        wide = anp.left_shift(anp.astype(high, dtypes.uint64), 32)
+        return anp.bitwise_or(wide, anp.astype(low, dtypes.uint64))
+    mixed = anp.bitwise_xor(high, low)
+    return mixed if dtype == dtypes.uint32 else anp.astype(mixed, dtype)
+
+
+def bits(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """Uniform random bits, as unsigned integers (uint64 by default).
+
+    >>> from arrayfn import random
+    >>> hex(random.bits(random.key(0), dtype=np.uint32))
+    '0xf29a4fa7'
+    """
+    kind = as_dtype("bits", dtype, dtypes.uint64, dtypes.UNSIGNED)
+    wanted = ops.as_shape("random.bits", shape)
+    return anp.reshape(raw_bits(single("bits", key), flat(wanted), kind), wanted)
+
+
+def unit(key: Key, shape: Shape, dtype: DType) -> Array:
+    """Numbers in [0, 1), all multiples of the distance between 1 and the next."""
+    unsigned = UNSIGNED[dtype.itemsize]
+    mantissa = MANTISSAS[dtype]
+    width = 8 if mantissa < 8 else 8 * dtype.itemsize
+    drawn = raw_bits(key, shape, UNSIGNED[width // 8])
+    shifted = anp.right_shift(anp.astype(drawn, unsigned), width - mantissa)
+    one = int(np.ones((), dtype).view(unsigned))
+    number = apply(conversion.bitcast, anp.bitwise_or(shifted, one), dtype=dtype)
+    return anp.subtract(number, ops.scalar(1.0, dtype))
+
+
+def uniform(
+    key: AnyKey,
+    shape: Any = (),
+    dtype: DTypeLike = None,
+    minval: ArrayLike = 0.0,
+    maxval: ArrayLike = 1.0,
+) -> Array:
+    """Numbers uniform in [minval, maxval), of a floating-point ``dtype`` (float64).
+
+    ``minval`` and ``maxval`` broadcast to ``shape``. Rounding may give ``maxval``.
+
+    >>> from arrayfn import random
+    >>> random.uniform(random.key(0), (2,), np.float32)
+    array([0.947667  , 0.97..., dtype=float32)
+    """
+    kind = floating("uniform", dtype)
+    wanted = shape_for("uniform", shape, minval, maxval)
+    drawn = unit(single("uniform", key), flat(wanted, minval, maxval), kind)
+    return anp.reshape(between(drawn, minval, maxval, kind), wanted)
+
+
+def between(drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType) -> Array:
+    """Numbers of [0, 1) scaled to [low, high)."""
+    if ops.is_number(low) and ops.is_number(high) and (low, high) == (0.0, 1.0):
+        return drawn
+    low, high = ops.convert(low, dtype), ops.convert(high, dtype)
+    scaled = anp.add(anp.multiply(drawn, anp.subtract(high, low)), low)
+    return anp.maximum(low, scaled)
+
+
+def randint(
+    key: AnyKey,
+    shape: Any,
+    minval: ArrayLike,
+    maxval: ArrayLike,
+    dtype: DTypeLike = None,
+) -> Array:
+    """Integers (int64) uniform in [minval, maxval); ``minval`` where that is empty.
+
+    ``minval`` and ``maxval`` broadcast to ``shape``; what lies
+    beyond the limits of ``dtype`` is taken as those. Small numbers are more frequent,
+    but by less than 2**-32 (2**-64 in 64 bits).
+
+    >>> from arrayfn import random
+    >>> random.randint(random.key(0), (4,), 0, 10).shape
+    (4,)
+    """
+    kind = integer("randint", dtype)
+    wanted = shape_for("randint", shape, minval, maxval)
+    if kind.itemsize < 4:  # 32 bits, against the bias
+        limits = np.iinfo(kind)
+        low = _clipped(minval, dtypes.int32, limits.min, limits.max)
+        high = _clipped(maxval, dtypes.int32, limits.min, limits.max + 1)
+        return anp.astype(randint(key, wanted, low, high, dtypes.int32), kind)
+    unsigned = UNSIGNED[kind.itemsize]
+    low, span = _range(minval, maxval, kind, unsigned)
+    all_numbers = anp.equal(span, 0)
+    span = anp.where(all_numbers, 1, span)
+    first, second = split(single("randint", key))
+    inner = flat(wanted, minval, maxval)
+    upper, lower = (raw_bits(k, inner, unsigned) for k in (first, second))
+    half = ops.as_array(ops.scalar(2 ** (4 * kind.itemsize), unsigned))
+    # (a * b) mod n = ((a mod n) * (b mod n)) mod n, in which 2**bits fits.
+    multiplier = anp.remainder(half, span)
+    multiplier = anp.remainder(anp.multiply(multiplier, multiplier), span)
+    high_part = anp.multiply(anp.remainder(upper, span), multiplier)
+    offset = anp.add(high_part, anp.remainder(lower, span))
+    offset = anp.where(all_numbers, lower, anp.remainder(offset, span))
+    return anp.reshape(anp.add(low, anp.astype(offset, kind)), wanted)
+
+
+def _range(
+    minval: ArrayLike, maxval: ArrayLike, dtype: DType, unsigned: DType
+) -> tuple[Array, Array]:
+    """The lowest number, and how many there are; 0 for all that ``dtype`` has."""
+    limits = np.iinfo(dtype)
+    if isinstance(minval, int) and isinstance(maxval, int):
+        low = min(max(minval, limits.min), limits.max)
+        count = max(min(maxval, limits.max + 1) - low, 1)
+        count %= int(np.iinfo(unsigned).max) + 1
+        return np.array(low, dtype), np.array(count, unsigned)
+    low = _clipped(minval, dtype, limits.min, limits.max)
+    high = _clipped(maxval, dtype, limits.min, limits.max)
+    valid = anp.greater(high, low)
+    # A range that includes the highest number has an end that the dtype cannot hold.
+    beyond = anp.logical_and(_exceeds(maxval, int(limits.max)), valid)
+    span = anp.where(valid, anp.astype(anp.subtract(high, low), unsigned), 1)
+    return low, anp.add(span, anp.astype(beyond, unsigned))
+
+
+def _clipped(x: ArrayLike, dtype: DType, least: int, most: int) -> ArrayLike:
+    """x as ``dtype``, limited to [least, most]; a number stays a number."""
+    if isinstance(x, int):
+        return min(max(x, least), most)
+    type = ops.type_of_operand("randint", x)
+    if type.dtype not in dtypes.INTEGERS:
+        return _clipped(anp.astype(x, dtypes.int64), dtype, least, most)
+    have = np.iinfo(type.dtype)
+    limited = anp.clip(x, max(have.min, least), min(have.max, most))
+    return anp.astype(limited, dtype)
+
+
+def _exceeds(x: ArrayLike, limit: int) -> ArrayLike:
+    if isinstance(x, int):
+        return np.array(x > limit)
+    type = ops.type_of_operand("randint", x)
+    if type.dtype in dtypes.INTEGERS and np.iinfo(type.dtype).max <= limit:
+        return np.array(False)
+    return anp.greater(x, limit)
+
+
+def rounds_of_shuffling(size: int) -> int:
+    """How often to sort by 32 random bits, so that ties leave no trace."""
+    return math.ceil(3 * math.log(max(1, size)) / math.log(2**32 - 1))
+
+
+__all__ = ["bits", "randint", "uniform"]

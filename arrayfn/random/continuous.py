@@ -1,0 +1,306 @@
+"""Continuous distributions by transformation of uniform and normal numbers.
+
+Differentiable by their parameters: the sample is a smooth function of them and of the
+random bits. dtypes are floating-point, float64 by default.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.custom import stop_gradient
+from arrayfn.dtypes import DType
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.primitives import special
+from arrayfn.random.bits import (
+    AnyKey,
+    between,
+    flat,
+    floating,
+    parameter,
+    shape_for,
+    unit,
+)
+from arrayfn.random.keys import Key, single, split
+from arrayfn.tracing import apply
+
+_ROOT_TWO = math.sqrt(2.0)
+
+
+def _limits(dtype: DType) -> Any:
+    return anp.finfo(dtype)
+
+
+def _drawn(
+    name: str, key: AnyKey, shape: Any, dtype: DTypeLike
+) -> tuple[Key, Shape, DType]:
+    """The key, shape and dtype of a distribution without parameters."""
+    wanted = ops.as_shape(f"random.{name}", shape)
+    return single(name, key), wanted, floating(name, dtype)
+
+
+def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """Standard normal numbers: the inverse distribution function of uniform ones.
+
+    ``dtype`` is real or complex floating-point; of complex numbers the parts have
+    variance 1/2 each. Equal to JAX's but for the rounding of erfinv.
+
+    >>> from arrayfn import random
+    >>> random.normal(random.key(0), (3,)).shape
+    (3,)
+    """
+    found = single("normal", key)
+    wanted = ops.as_shape("random.normal", shape)
+    if dtype is not None and dtypes.canonical(dtype) in dtypes.COMPLEX:
+        kind = dtypes.canonical(dtype)
+        part = dtypes.real_of(kind)
+        real, imaginary = (real_normal(k, wanted, part) for k in split(found))
+        factor = ops.scalar(1 / _ROOT_TWO, part)
+        return anp.add(
+            anp.multiply(real, factor),
+            anp.multiply(anp.multiply(imaginary, factor), ops.scalar(1j, kind)),
+        )
+    return real_normal(found, wanted, floating("normal", dtype))
+
+
+def real_normal(key: Key, shape: Shape, dtype: DType) -> Array:
+    """Standard normal numbers of a real ``dtype``."""
+    # The smallest number above -1, so that none is infinite.
+    low = float(np.nextafter(np.array(-1, dtype), np.array(0, dtype)))
+    drawn = _normal_between(unit(key, flat(shape), dtype), low, 1.0, dtype)
+    return anp.reshape(drawn, shape)
+
+
+def _normal_between(
+    drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType
+) -> Array:
+    """Normal numbers whose erf(x / sqrt 2) are uniform in [low, high)."""
+    scaled = between(drawn, low, high, dtype)
+    return anp.multiply(apply(special.erfinv, scaled), ops.scalar(_ROOT_TWO, dtype))
+
+
+def truncated_normal(
+    key: AnyKey,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    shape: Any = None,
+    dtype: DTypeLike = None,
+) -> Array:
+    """Standard normal numbers, given that they lie in (lower, upper).
+
+    The bounds broadcast to ``shape``, which is theirs by default.
+
+    >>> from arrayfn import random
+    >>> x = random.truncated_normal(random.key(0), -1.0, 2.0, (100,))
+    >>> bool((x > -1).all() and (x < 2).all())
+    True
+    """
+    kind = floating("truncated_normal", dtype)
+    wanted = shape_for("truncated_normal", shape, lower, upper)
+    bounds = [parameter(x, kind) for x in (lower, upper)]
+    low, high = (apply(special.erf, anp.divide(x, _ROOT_TWO)) for x in bounds)
+    inner = flat(wanted, lower, upper)
+    drawn = unit(single("truncated_normal", key), inner, kind)
+    sample = _normal_between(drawn, low, high, kind)
+    # Rounding may carry a number over a bound.
+    lowest = anp.nextafter(stop_gradient(bounds[0]), np.array(np.inf, kind))
+    highest = anp.nextafter(stop_gradient(bounds[1]), np.array(-np.inf, kind))
+    return anp.reshape(anp.clip(sample, lowest, highest), wanted)
+
+
+def exponential(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """Numbers of density exp(-x) on x >= 0."""
+    found, wanted, kind = _drawn("exponential", key, shape, dtype)
+    drawn = unit(found, flat(wanted), kind)
+    return anp.reshape(anp.negative(anp.log1p(anp.negative(drawn))), wanted)
+
+
+def laplace(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """Numbers of density exp(-|x|) / 2."""
+    found, wanted, kind = _drawn("laplace", key, shape, dtype)
+    low = float(_limits(kind).epsneg) - 1.0
+    u = between(unit(found, flat(wanted), kind), low, 1.0, kind)
+    sample = anp.multiply(anp.sign(u), anp.log1p(anp.negative(anp.abs(u))))
+    return anp.reshape(sample, wanted)
+
+
+def logistic(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """Numbers whose distribution function is 1 / (1 + exp(-x))."""
+    found, wanted, kind = _drawn("logistic", key, shape, dtype)
+    u = between(unit(found, flat(wanted), kind), float(_limits(kind).tiny), 1.0, kind)
+    sample = anp.subtract(anp.log(u), anp.log1p(anp.negative(u)))
+    return anp.reshape(sample, wanted)
+
+
+def gumbel(
+    key: AnyKey, shape: Any = (), dtype: DTypeLike = None, mode: str = "low"
+) -> Array:
+    """Numbers whose distribution function is exp(-exp(-x)).
+
+    With ``mode="high"`` twice as many bits are used, for a finer upper tail.
+    """
+    found, wanted, kind = _drawn("gumbel", key, shape, dtype)
+    limits = _limits(kind)
+    if mode == "high":
+        u = unit(found, (2, *wanted), kind)
+        high, low = anp.getitem(u, 0), anp.getitem(u, 1)
+        fine = anp.add(anp.multiply(low, float(limits.eps)), float(limits.tiny))
+        x = anp.where(anp.greater_equal(high, 0.5), high, anp.add(high, fine))
+        return anp.negative(anp.log(anp.negative(anp.log1p(anp.negative(x)))))
+    if mode != "low":
+        raise ValueError(f'random.gumbel: mode is "low" or "high", not {mode!r}')
+    u = between(unit(found, flat(wanted), kind), float(limits.tiny), 1.0, kind)
+    sample = anp.negative(anp.log(anp.negative(anp.log(u))))
+    return anp.reshape(sample, wanted)
+
+
+def cauchy(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """Numbers of density 1 / (pi (1 + x**2))."""
+    found, wanted, kind = _drawn("cauchy", key, shape, dtype)
+    u = between(unit(found, flat(wanted), kind), float(_limits(kind).eps), 1.0, kind)
+    sample = anp.tan(anp.multiply(anp.subtract(u, 0.5), math.pi))
+    return anp.reshape(sample, wanted)
+
+
+def lognormal(
+    key: AnyKey, sigma: ArrayLike = 1.0, shape: Any = None, dtype: DTypeLike = None
+) -> Array:
+    """exp of ``sigma`` times a normal number."""
+    kind = floating("lognormal", dtype)
+    wanted = shape_for("lognormal", shape, sigma)
+    drawn = real_normal(single("lognormal", key), wanted, kind)
+    return anp.exp(anp.multiply(drawn, parameter(sigma, kind)))
+
+
+def maxwell(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """The length of a standard normal vector in three dimensions."""
+    found, wanted, kind = _drawn("maxwell", key, shape, dtype)
+    vector = real_normal(found, (*wanted, 3), kind)
+    return anp.sqrt(anp.sum(anp.square(vector), -1))
+
+
+def double_sided_maxwell(
+    key: AnyKey,
+    loc: ArrayLike,
+    scale: ArrayLike,
+    shape: Any = (),
+    dtype: DTypeLike = None,
+) -> Array:
+    """``maxwell`` of either sign with equal probability, times scale, plus loc.
+
+    The result has the shape ``shape`` followed by that of the parameters.
+    """
+    kind = floating("double_sided_maxwell", dtype)
+    found = single("double_sided_maxwell", key)
+    wanted = ops.as_shape("random.double_sided_maxwell", shape)
+    wanted = (*wanted, *shape_for("double_sided_maxwell", None, loc, scale))
+    size_key, sign_key = split(found)
+    size = maxwell(size_key, wanted, kind)
+    positive = anp.less(unit(sign_key, wanted, kind), 0.5)
+    signed = anp.where(positive, size, anp.negative(size))
+    scaled = anp.multiply(signed, parameter(scale, kind))
+    return anp.add(scaled, parameter(loc, kind))
+
+
+def pareto(
+    key: AnyKey, b: ArrayLike, shape: Any = None, dtype: DTypeLike = None
+) -> Array:
+    """Numbers of density b / x**(b + 1) on x >= 1."""
+    kind = floating("pareto", dtype)
+    wanted = shape_for("pareto", shape, b)
+    return anp.exp(anp.divide(exponential(key, wanted, kind), parameter(b, kind)))
+
+
+def rayleigh(
+    key: AnyKey, scale: ArrayLike, shape: Any = None, dtype: DTypeLike = None
+) -> Array:
+    """The length of a normal vector of the plane, of standard deviation ``scale``."""
+    kind = floating("rayleigh", dtype)
+    wanted = shape_for("rayleigh", shape, scale)
+    root = anp.sqrt(anp.multiply(exponential(key, wanted, kind), 2.0))
+    return anp.multiply(root, parameter(scale, kind))
+
+
+def weibull_min(
+    key: AnyKey,
+    scale: ArrayLike,
+    concentration: ArrayLike,
+    shape: Any = (),
+    dtype: DTypeLike = None,
+) -> Array:
+    """``scale`` times an exponential number to the power 1 / ``concentration``."""
+    kind = floating("weibull_min", dtype)
+    wanted = shape_for("weibull_min", shape, scale, concentration)
+    inverse = anp.divide(1.0, parameter(concentration, kind))
+    drawn = anp.power(exponential(key, wanted, kind), inverse)
+    return anp.multiply(drawn, parameter(scale, kind))
+
+
+def triangular(
+    key: AnyKey,
+    left: ArrayLike,
+    mode: ArrayLike,
+    right: ArrayLike,
+    shape: Any = None,
+    dtype: DTypeLike = None,
+) -> Array:
+    """Numbers whose density rises from ``left`` to ``mode`` and falls to ``right``."""
+    kind = floating("triangular", dtype)
+    wanted = shape_for("triangular", shape, left, mode, right)
+    left, mode, right = (parameter(x, kind) for x in (left, mode, right))
+    u = unit(single("triangular", key), wanted, kind)
+    width = anp.subtract(right, left)
+    before, after = anp.subtract(mode, left), anp.subtract(right, mode)
+    rising = anp.sqrt(anp.multiply(anp.multiply(u, width), before))
+    falling = anp.sqrt(anp.multiply(anp.multiply(anp.subtract(1.0, u), width), after))
+    below = anp.less(anp.multiply(u, width), before)
+    return anp.where(below, anp.add(left, rising), anp.subtract(right, falling))
+
+
+def wald(
+    key: AnyKey, mean: ArrayLike, shape: Any = None, dtype: DTypeLike = None
+) -> Array:
+    """The inverse Gaussian distribution of this mean and a scale of 1.
+
+    Michael, Schucany and Haas, Generating random variates using transformations with
+    multiple roots, 1976.
+    """
+    kind = floating("wald", dtype)
+    wanted = shape_for("wald", shape, mean)
+    mean = parameter(mean, kind)
+    normal_key, choice_key = split(single("wald", key))
+    y = anp.square(real_normal(normal_key, wanted, kind))
+    # mean + mean**2 y / 2 - mean / 2 sqrt(4 mean y + mean**2 y**2), but without
+    # cancellation where y is large.
+    half = anp.multiply(anp.multiply(mean, y), 0.5)
+    root = anp.sqrt(anp.multiply(half, anp.add(half, 2.0)))
+    smaller = anp.divide(mean, anp.add(anp.add(half, 1.0), root))
+    u = unit(choice_key, wanted, kind)
+    first = anp.less_equal(anp.multiply(u, anp.add(mean, smaller)), mean)
+    return anp.where(first, smaller, anp.divide(anp.square(mean), smaller))
+
+
+__all__ = [
+    "cauchy",
+    "double_sided_maxwell",
+    "exponential",
+    "gumbel",
+    "laplace",
+    "logistic",
+    "lognormal",
+    "maxwell",
+    "normal",
+    "pareto",
+    "rayleigh",
+    "triangular",
+    "truncated_normal",
+    "wald",
+    "weibull_min",
+]

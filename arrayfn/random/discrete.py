@@ -1,0 +1,252 @@
+"""Discrete distributions, choices and permutations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.random.bits import (
+    AnyKey,
+    flat,
+    integer,
+    parameter,
+    randint,
+    raw_bits,
+    rounds_of_shuffling,
+    shape_for,
+    uniform,
+    unit,
+)
+from arrayfn.random.continuous import gumbel
+from arrayfn.random.keys import Key, single, split
+
+
+def bernoulli(
+    key: AnyKey, p: ArrayLike = 0.5, shape: Any = None, mode: str = "low"
+) -> Array:
+    """True with probability ``p``, which broadcasts to ``shape`` (its own if None).
+
+    With ``mode="high"`` twice as many bits are compared, for very small p.
+
+    >>> from arrayfn import random
+    >>> float(random.bernoulli(random.key(0), 0.25, (1000,)).mean())
+    0.2...
+    """
+    type = ops.type_of_operand("random.bernoulli", p)
+    kind = ops.floating_dtype(type.dtype)
+    wanted = shape_for("bernoulli", shape, p)
+    found = single("bernoulli", key)
+    p = parameter(p, kind)
+    if mode == "high":
+        u = unit(found, (2, *wanted), kind)
+        fine = anp.multiply(anp.getitem(u, 1), float(anp.finfo(kind).eps))
+        return anp.less(fine, anp.subtract(p, anp.getitem(u, 0)))
+    if mode != "low":
+        raise ValueError(f'random.bernoulli: mode is "low" or "high", not {mode!r}')
+    drawn = unit(found, flat(wanted, p), kind)
+    return anp.reshape(anp.less(drawn, p), wanted)
+
+
+def rademacher(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
+    """-1 or 1 with equal probability; int64 by default."""
+    kind = dtypes.int64 if dtype is None else dtypes.canonical(dtype)
+    wanted = ops.as_shape("random.rademacher", shape)
+    positive = bernoulli(key, 0.5, wanted)
+    return anp.where(positive, ops.scalar(1, kind), ops.scalar(-1, kind))
+
+
+def geometric(
+    key: AnyKey, p: ArrayLike, shape: Any = None, dtype: DTypeLike = None
+) -> Array:
+    """The number of trials up to the first success, each of probability ``p``."""
+    kind = integer("geometric", dtype)
+    wanted = shape_for("geometric", shape, p)
+    width = ops.floating_dtype(ops.type_of_operand("random.geometric", p).dtype)
+    p = parameter(p, width)
+    u = unit(single("geometric", key), wanted, width)
+    log_u = anp.log(anp.where(anp.equal(u, 0), 1, u))
+    trials = anp.divide(log_u, anp.log1p(anp.negative(p)))
+    return anp.astype(anp.add(anp.floor(trials), 1), kind)
+
+
+def categorical(
+    key: AnyKey,
+    logits: ArrayLike,
+    axis: int = -1,
+    shape: Any = None,
+    replace: bool = True,
+    mode: str = "low",
+) -> Array:
+    """Positions along ``axis``, with probabilities softmax(logits, axis); int64.
+
+    ``shape`` ends with the shape of ``logits`` without ``axis``, which is the default;
+    what stands before is the number of draws, without repetition if not ``replace``.
+    By the Gumbel-max trick (Maddison et al., A* sampling, 2014).
+
+    >>> from arrayfn import random
+    >>> logits = np.log(np.array([0.0, 1.0, 0.0]) + 1e-300)
+    >>> random.categorical(random.key(0), logits, shape=(4,))
+    array([1, 1, 1, 1])
+    """
+    type = ops.type_of_operand("random.categorical", logits)
+    kind = ops.floating_dtype(type.dtype)
+    place = ops.normalize_axis("random.categorical", axis, type.ndim)
+    batch = type.shape[:place] + type.shape[place + 1 :]
+    wanted = batch if shape is None else ops.as_shape("random.categorical", shape)
+    draws = wanted[: len(wanted) - len(batch)]
+    if wanted[len(draws) :] != batch:
+        raise ShapeError(
+            f"random.categorical: shape {wanted} does not end with {batch}, the shape "
+            "of the logits without their axis",
+            user_location(),
+        )
+    logits = parameter(logits, kind)
+    if replace:
+        noise = gumbel(key, (*draws, *type.shape), kind, mode)
+        return anp.argmax(anp.add(noise, logits), axis=place + len(draws))
+    count = math.prod(draws)
+    if count > type.shape[place]:
+        raise ShapeError(
+            f"random.categorical: {count} draws without replacement from "
+            f"{type.shape[place]} categories; use replace=True or draw fewer",
+            user_location(),
+        )
+    noise = gumbel(key, type.shape, kind, mode)
+    scores = anp.moveaxis(anp.add(noise, logits), place, -1)
+    order = anp.argsort(scores, axis=-1, descending=True)
+    chosen = anp.getitem(order, (Ellipsis, slice(count)))
+    return anp.reshape(anp.moveaxis(chosen, -1, 0), wanted)
+
+
+def permutation(
+    key: AnyKey, x: ArrayLike, axis: int = 0, independent: bool = False
+) -> Array:
+    """``x`` in random order along ``axis``; for an integer, arange(x).
+
+    With ``independent`` each vector along the axis has an order of its own.
+    """
+    found = single("permutation", key)
+    type = ops.type_of_operand("random.permutation", x)
+    if not type.shape:
+        if type.dtype not in dtypes.INTEGERS:
+            raise DTypeError(
+                f"random.permutation takes an array or an integer, not {type}",
+                user_location(),
+            )
+        return _shuffled(found, anp.arange(_known(x)), 0)
+    place = ops.normalize_axis("random.permutation", axis, type.ndim)
+    if independent or type.ndim == 1:
+        return _shuffled(found, x, place)
+    order = _shuffled(found, anp.arange(type.shape[place]), 0)
+    return anp.take(x, order, axis=place)
+
+
+def _known(x: ArrayLike) -> int:
+    try:
+        return int(x)
+    except (TypeError, ArgumentError):
+        raise ArgumentError(
+            "the number of elements must be known when tracing; make it static: "
+            "jit(f, static_argnums=...)",
+            user_location(),
+        ) from None
+
+
+def _shuffled(key: Key, x: ArrayLike, axis: int) -> Array:
+    """x in the order of random words along ``axis``, several times (as JAX does)."""
+    shape = tuple(np.shape(x))
+    current = ops.same(x)
+    for _ in range(rounds_of_shuffling(math.prod(shape))):
+        key, word_key = split(key)
+        words = raw_bits(word_key, shape, dtypes.uint32)
+        order = anp.argsort(words, axis=axis, stable=True)
+        current = anp.take_along_axis(current, order, axis=axis)
+    return current
+
+
+def choice(
+    key: AnyKey,
+    a: ArrayLike,
+    shape: Any = (),
+    replace: bool = True,
+    p: ArrayLike | None = None,
+    axis: int = 0,
+    mode: str = "low",
+) -> Array:
+    """Elements of ``a`` along ``axis`` (of arange(a) for an integer), at random.
+
+    ``shape`` takes the place of that axis. ``p`` holds the elements' probabilities, by
+    default all equal; without ``replace`` no element is drawn twice.
+
+    >>> from arrayfn import random
+    >>> random.choice(random.key(0), np.array([1.0, 2.0, 4.0]), (5,)).shape
+    (5,)
+    """
+    found = single("choice", key)
+    type = ops.type_of_operand("random.choice", a)
+    wanted = ops.as_shape("random.choice", shape)
+    draws = math.prod(wanted)
+    scalar = not type.shape
+    place = 0 if scalar else ops.normalize_axis("random.choice", axis, type.ndim)
+    count = _known(a) if scalar else type.shape[place]
+    if draws == 0:
+        rest = () if scalar else type.shape[place + 1 :]
+        return anp.zeros((*type.shape[:place], *wanted, *rest), dtype=type.dtype)
+    if count <= 0:
+        raise ValueError("random.choice: there is nothing to choose from")
+    if not replace and draws > count:
+        raise ValueError(
+            f"random.choice: {draws} draws without replacement from {count} elements; "
+            "use replace=True or draw fewer"
+        )
+    if p is None and replace:
+        index = randint(found, wanted, 0, count)
+    elif p is None:
+        order = permutation(found, count if scalar else a, place)
+        cut = (slice(None),) * place + (slice(draws),)
+        picked = anp.getitem(order, cut)
+        rest = () if scalar else type.shape[place + 1 :]
+        return anp.reshape(picked, (*type.shape[:place], *wanted, *rest))
+    else:
+        index = _weighted(found, p, count, wanted, replace, mode)
+    return index if scalar else anp.take(a, index, axis=place)
+
+
+def _weighted(
+    key: Key, p: ArrayLike, count: int, shape: Any, replace: bool, mode: str
+) -> Array:
+    """Positions with probabilities proportional to ``p``."""
+    type = ops.type_of_operand("random.choice", p)
+    if type.shape != (count,):
+        raise ShapeError(
+            f"random.choice: p has one probability for each of {count} elements, but "
+            f"is {type}",
+            user_location(),
+        )
+    kind = ops.floating_dtype(type.dtype)
+    p = parameter(p, kind)
+    if replace:
+        cumulative = anp.cumsum(p)
+        u = anp.subtract(1.0, uniform(key, shape, kind))
+        level = anp.multiply(anp.getitem(cumulative, -1), u)
+        return anp.astype(anp.searchsorted(cumulative, level), dtypes.int64)
+    scores = anp.add(gumbel(key, (count,), kind, mode), anp.log(p))
+    order = anp.argsort(scores, descending=True)
+    return anp.reshape(anp.getitem(order, slice(math.prod(shape))), shape)
+
+
+__all__ = [
+    "bernoulli",
+    "categorical",
+    "choice",
+    "geometric",
+    "permutation",
+    "rademacher",
+]

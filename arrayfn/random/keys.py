@@ -1,0 +1,284 @@
+"""Keys: immutable arrays of Threefry keys, made from seeds and from one another.
+
+A ``Key`` holds its words as a uint32 array with a last axis of 2, and is a pytree with
+that one leaf. So it goes through ``jit``, ``vmap``, ``grad`` and loops as an argument
+or result like any array, and an axis of keys is mapped like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, tree
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives import random_bits, views
+from arrayfn.tracing import Tracer, apply
+
+_WORDS = 2
+_WORD_LIMIT = 2**32
+_LONG_ROW = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Key:
+    """Keys of the Threefry-2x32 generator, of any shape.
+
+    ``data`` is uint32[*shape, 2]. Indexing, ``len`` and iteration are over the keys;
+    ``reshape`` gives them another shape. Two keys have the same stream exactly if their
+    ``data`` are equal.
+
+    >>> from arrayfn import random
+    >>> keys = random.split(random.key(0), 3)
+    >>> keys.shape, keys[0].shape
+    ((3,), ())
+    """
+
+    data: Array
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the array of keys."""
+        return tuple(self.data.shape[:-1])
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the array of keys."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of keys."""
+        return math.prod(self.shape)
+
+    def reshape(self, *shape: Any) -> Key:
+        """The same keys with another shape."""
+        wanted = (
+            shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        )
+        return Key(anp.reshape(self.data, (*wanted, _WORDS)))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a single key has no length; split it to get several")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter([self[k] for k in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Key:
+        entries = index if isinstance(index, tuple) else (index,)
+        if any(entry is Ellipsis for entry in entries):
+            return Key(anp.getitem(self.data, (*entries, slice(None))))
+        return Key(anp.getitem(self.data, (*entries, Ellipsis, slice(None))))
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            "a Key is no array of numbers; random.key_data(key) gives its uint32 words"
+        )
+
+    def __repr__(self) -> str:
+        if isinstance(self.data, Tracer):
+            return f"Key<{self.shape}, traced>"
+        return f"Key({np.asarray(self.data).tolist()})"
+
+
+def _children(key: Key) -> tuple[tuple[Array], None]:
+    return (key.data,), None
+
+
+def _of_children(_: None, children: tuple[Array, ...]) -> Key:
+    return Key(children[0])
+
+
+tree.register_pytree_node(Key, _children, _of_children)
+
+
+def key(seed: ArrayLike, /) -> Key:
+    """The key of an integer ``seed``, its 64 bits: high word, low word.
+
+    Raises DTypeError if ``seed`` is no integer, OverflowError if it needs more bits.
+
+    >>> key(42)
+    Key([0, 42])
+    """
+    return Key(PRNGKey(seed))
+
+
+def PRNGKey(seed: ArrayLike, /) -> Array:  # noqa: N802 - JAX's name
+    """As ``key``, but as a plain array uint32[2], which all functions here take too.
+
+    >>> PRNGKey(42)
+    array([ 0, 42], dtype=uint32)
+    """
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        if not -(2**63) <= seed < 2**64:
+            raise OverflowError(f"random.key: the seed {seed} does not fit in 64 bits")
+        words = [seed // _WORD_LIMIT % _WORD_LIMIT, seed % _WORD_LIMIT]
+        return anp.asarray(np.array(words, np.uint32))
+    type = ops.type_of_operand("key", seed)
+    if type.dtype not in dtypes.INTEGERS or type.shape:
+        raise DTypeError(
+            f"random.key takes one integer as the seed, not {type}", user_location()
+        )
+    low = anp.astype(seed, dtypes.uint32)
+    if type.dtype.itemsize < 8:
+        high = anp.zeros_like(low)
+    else:
+        high = anp.astype(anp.right_shift(seed, 32), dtypes.uint32)
+    return anp.stack([high, low])
+
+
+def wrap_key_data(data: ArrayLike, /) -> Key:
+    """The keys whose words are ``data``, uint32[..., 2].
+
+    Raises DTypeError and ShapeError if it is not that.
+
+    >>> wrap_key_data(np.array([0, 7], np.uint32))
+    Key([0, 7])
+    """
+    type = ops.type_of_operand("wrap_key_data", data)
+    if type.dtype != dtypes.uint32:
+        raise DTypeError(f"the words of a key are uint32, not {type}", user_location())
+    if not type.shape or type.shape[-1] != _WORDS:
+        raise ShapeError(
+            f"keys are uint32[..., 2], not {type}; make one with random.key(seed)",
+            user_location(),
+        )
+    return Key(data)
+
+
+def key_data(keys: Key | ArrayLike, /) -> Array:
+    """The words of ``keys``, uint32[..., 2].
+
+    >>> key_data(key(7))
+    array([0, 7], dtype=uint32)
+    """
+    return ops.same(as_key("key_data", keys).data)
+
+
+def clone(key: Key, /) -> Key:
+    """The same key, for code that says where a stream is used twice on purpose."""
+    return as_key("clone", key)
+
+
+def as_key(name: str, given: Any) -> Key:
+    """``given``, a Key or its words, as a Key; ArgumentError if it is neither."""
+    if isinstance(given, Key):
+        return given
+    if isinstance(given, (Tracer, np.ndarray)):
+        return wrap_key_data(given)
+    raise ArgumentError(
+        f"random.{name} takes a key first, not {type(given).__name__}; make one with "
+        "random.key(seed)",
+        user_location(),
+    )
+
+
+def single(name: str, given: Any) -> Key:
+    """``given`` as one key; ShapeError if it is an array of several."""
+    found = as_key(name, given)
+    if found.shape:
+        raise ShapeError(
+            f"random.{name} takes a single key, but was given keys of shape "
+            f"{found.shape}; map over them with vmap",
+            user_location(),
+        )
+    return found
+
+
+def words_of(key: Key) -> tuple[Array, Array]:
+    """Both words of one key, of rank 0."""
+    return anp.getitem(key.data, 0), anp.getitem(key.data, 1)
+
+
+def block(key: Key, high: ArrayLike, low: ArrayLike) -> tuple[Array, Array]:
+    """Both words of the Threefry block ``(high, low)``, uint32, under one key."""
+    first, second = words_of(key)
+    return (
+        apply(random_bits.threefry2x32_0, first, second, high, low),
+        apply(random_bits.threefry2x32_1, first, second, high, low),
+    )
+
+
+def counters(shape: Shape) -> tuple[ArrayLike, ArrayLike]:
+    """The row-major position of each element of ``shape``: its high and low word."""
+    size = math.prod(shape)
+    if size <= _WORD_LIMIT:
+        return ops.scalar(0, dtypes.uint32), _positions(shape, dtypes.uint32)
+    position = _positions(shape, dtypes.uint64)
+    high = anp.astype(anp.right_shift(position, 32), dtypes.uint32)
+    return high, anp.astype(position, dtypes.uint32)
+
+
+def _positions(shape: Shape, dtype: DType) -> Array:
+    if len(shape) <= 1 or shape[-1] < _LONG_ROW:
+        flat = apply(views.iota, shape=(math.prod(shape),), axis=0, dtype=dtype)
+        return anp.reshape(flat, shape)
+    # A sum over the axes needs no memory where it is used; worth it for long rows.
+    total = apply(views.iota, shape=shape, axis=len(shape) - 1, dtype=dtype)
+    for axis in range(len(shape) - 1):
+        stride = math.prod(shape[axis + 1 :])
+        steps = apply(views.iota, shape=shape, axis=axis, dtype=dtype)
+        total = anp.add(total, anp.multiply(steps, stride))
+    return total
+
+
+def split(key: Key | ArrayLike, num: int | tuple[int, ...] = 2) -> Any:
+    """``num`` new keys (or keys of that shape), whose streams are independent.
+
+    A Key gives a Key of shape (num,), plain words give words uint32[num, 2].
+
+    >>> a, b = split(key(0))
+    >>> a
+    Key([1797259609, 2579123966])
+    """
+    found = single("split", key)
+    parts = block(found, *counters(ops.as_shape("split", num)))
+    data = anp.stack(list(parts), axis=-1)
+    return Key(data) if isinstance(key, Key) else data
+
+
+def fold_in(key: Key | ArrayLike, data: ArrayLike) -> Any:
+    """A new key made of ``key`` and an integer, such as the number of a step.
+
+    Of ``data`` the low 32 bits count. The result is a Key if ``key`` is one.
+
+    >>> fold_in(key(0), 1)
+    Key([928981903, 3453687069])
+    """
+    found = single("fold_in", key)
+    type = ops.type_of_operand("fold_in", data)
+    if type.dtype not in dtypes.INTEGERS or type.shape:
+        raise DTypeError(
+            f"random.fold_in takes one integer to fold in, not {type}; map over "
+            "several with vmap",
+            user_location(),
+        )
+    if isinstance(data, int):
+        low: ArrayLike = ops.scalar(data % _WORD_LIMIT, dtypes.uint32)
+    else:
+        low = anp.astype(data, dtypes.uint32)
+    folded = anp.stack(list(block(found, ops.scalar(0, dtypes.uint32), low)))
+    return Key(folded) if isinstance(key, Key) else folded
+
+
+__all__ = [
+    "Key",
+    "PRNGKey",
+    "clone",
+    "fold_in",
+    "key",
+    "key_data",
+    "split",
+    "wrap_key_data",
+]
