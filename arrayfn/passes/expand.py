@@ -50,7 +50,7 @@ def _expanded(program: Program, products: Products) -> tuple[Program, bool]:
             operands = [rename(a, environment) for a in equation.inputs]
             row = equation.primitive
             assert isinstance(row, Primitive)
-            result: Atom | None = None
+            result: Atom | list[Atom] | None = None
             if isinstance(row.kernel, Composition):
                 result = row.kernel.expand(*operands, **equation.params)
             elif isinstance(row.kernel, Contraction):
@@ -59,7 +59,8 @@ def _expanded(program: Program, products: Products) -> tuple[Program, bool]:
                 builder.replay(equation, environment)
             else:
                 changed = True
-                environment[equation.outputs[0]] = result
+                results = result if isinstance(result, list) else [result]
+                environment.update(zip(equation.outputs, results, strict=True))
     return builder.build([rename(a, environment) for a in program.outputs]), changed
 
 

@@ -179,9 +179,12 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A primitive that is computed as others: ``expand(*operands, **params)``."""
+    """A primitive that is computed as others: ``expand(*operands, **params)``.
 
-    expand: Callable[..., Atom]
+    A primitive of several outputs gives them in a list.
+    """
+
+    expand: Callable[..., Atom | list[Atom]]
 
 
 @dataclass(frozen=True, slots=True)

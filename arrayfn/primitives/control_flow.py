@@ -7,7 +7,7 @@ they close over is an operand. This module has the types, and the meaning in Num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
+from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.primitives import views
@@ -183,6 +183,36 @@ def check_closed(name: str, *programs: Program) -> None:
 
 def _arrays(results: Sequence[Any]) -> list[Array]:
     return [np.asarray(x) for x in results]
+
+
+def built(
+    name: str, emit: Callable[..., Sequence[Atom]], types: Sequence[ArrayType]
+) -> Program:
+    """The Program of ``emit``, called with a Var for each type."""
+    builder = ProgramBuilder(name)
+    with builder:
+        inputs = [builder.input(plain(t)) for t in types]
+        return builder.build(emit(*inputs))
+
+
+def emitted(program: Program, operands: Sequence[Atom]) -> list[Atom]:
+    """The outputs of ``program`` on ``operands``, emitted into the current builder."""
+    return current_builder().inline(program, operands)
+
+
+def pruned(program: Program, outputs: Sequence[Atom]) -> tuple[Program, set[Atom]]:
+    """``program`` with these outputs and what they need, and all that they read."""
+    live: set[Atom] = set(outputs)
+    kept: list[Equation] = []
+    for made in reversed(program.equations):
+        if any(v in live for v in made.outputs):
+            kept.append(made)
+            live.update(made.inputs)
+    kept.reverse()
+    return (
+        Program(program.name, program.inputs, tuple(kept), tuple(outputs)),
+        live,
+    )
 
 
 # cond

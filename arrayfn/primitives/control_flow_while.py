@@ -1,15 +1,247 @@
-"""A carry run through a Program for as long as another says so."""
+"""while_loop: a Program run for as long as another one says so.
+
+The operands are the condition's constants, the body's, and the first carry; the
+condition takes its constants and the carry, the body its own and the carry, which it
+gives back. In reverse the loop becomes two: see ``control_flow_tape``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import DifferentiationError
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import control_flow_tape, reductions, special, views
+from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     NOT_LINEAR,
-    THROUGH_BODY,
     Control,
+    Dim,
+    OverPrograms,
     Primitive,
-    not_differentiable,
+    Sample,
 )
-from arrayfn.primitives.control_flow import while_reference, while_types
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    Split,
+    all_of,
+    arranged,
+    built,
+    emitted,
+    parts_of,
+    while_reference,
+    while_types,
+    zeros,
+)
+from arrayfn.primitives.families import random_array
+
+
+def _jvp(
+    jvp: Jvp,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    cond_program: Program,
+    body_program: Program,
+    cond_consts: int,
+    body_consts: int,
+) -> tuple[list[Atom], list[Atom | None]]:
+    given = [t is not None for t in tangents]
+    _, of_consts, varies = parts_of(given, cond_consts, body_consts)
+    while True:
+        body, results = jvp(body_program, [*of_consts, *varies], varies)
+        if results == varies:
+            break
+        varies = results
+    for_cond, for_body, state = parts_of(primals, cond_consts, body_consts)
+    _, body_moved, state_moved = parts_of(tangents, cond_consts, body_consts)
+    moved = [
+        zeros(x.type) if t is None else t
+        for x, t, v in zip(state, state_moved, varies, strict=True)
+        if v
+    ]
+    inner = parts_of(body.inputs, body_consts, len(state), sum(of_consts))
+    extra = [Var(x.type) for x in moved]
+    outputs = all_of(
+        while_loop(
+            *for_cond,
+            *for_body,
+            *(t for t in body_moved if t is not None),
+            *state,
+            *moved,
+            cond_program=arranged(
+                cond_program, [*cond_program.inputs, *extra], cond_program.outputs
+            ),
+            body_program=arranged(
+                body, [*inner[0], *inner[2], *inner[1], *inner[3]], body.outputs
+            ),
+            cond_consts=cond_consts,
+            body_consts=body_consts + sum(of_consts),
+        )
+    )
+    last_moved = iter(outputs[len(state) :])
+    return outputs[: len(state)], [next(last_moved) if v else None for v in varies]
+
+
+# Batching.
+
+
+def _batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    cond_program: Program,
+    body_program: Program,
+    cond_consts: int,
+    body_consts: int,
+) -> tuple[list[Atom], list[Dim]]:
+    mapped = [dim is not None for dim in dims]
+    of_cond, of_body, varies = parts_of(mapped, cond_consts, body_consts)
+    while True:
+        condition, (each_its_own,) = batch(
+            cond_program, size, [*of_cond, *varies], [False]
+        )
+        if each_its_own:  # they stop at different times: every value differs
+            varies = [True] * len(varies)
+        body, results = batch(body_program, size, [*of_body, *varies], varies)
+        if results == varies:
+            break
+        varies = results
+    if each_its_own:
+        condition, _ = batch(cond_program, size, [*of_cond, *varies], [True])
+    operands = [
+        x if dim is None and not (k >= 0 and varies[k]) else views.batched(size, x, dim)
+        for k, (x, dim) in enumerate(
+            zip(inputs, dims, strict=True), -cond_consts - body_consts
+        )
+    ]
+    for_cond, for_body, state = parts_of(operands, cond_consts, body_consts)
+    if each_its_own:
+        outputs = _until_all_stop(condition, body, for_cond, for_body, state)
+    else:
+        outputs = all_of(
+            while_loop(
+                *operands,
+                cond_program=condition,
+                body_program=body,
+                cond_consts=cond_consts,
+                body_consts=body_consts,
+            )
+        )
+    return outputs, [0 if v else None for v in varies]
+
+
+def _until_all_stop(
+    condition: Program,
+    body: Program,
+    for_cond: Sequence[Atom],
+    for_body: Sequence[Atom],
+    state: Sequence[Atom],
+) -> list[Atom]:
+    """A loop that goes on while any place does; the others keep their values.
+
+    Which places go on is carried, as the last value.
+    """
+    going = emitted(condition, [*for_cond, *state])[0]
+    conds, bodies = len(for_cond), len(for_body)
+
+    def any_goes_on(*values: Atom) -> list[Atom]:
+        return [reductions.reduce_or(values[-1], axes=(0,))]
+
+    def step(*values: Atom) -> list[Atom]:
+        fixed, inner, (*before, goes_on) = parts_of(values, conds, bodies)
+        after = emitted(body, [*inner, *before])
+        kept = [
+            e.select(_along(goes_on, x.type), x, old)
+            for x, old in zip(after, before, strict=True)
+        ]
+        still = emitted(condition, [*fixed, *kept])[0]
+        return [*kept, e.bitwise_and(goes_on, still)]
+
+    carry = [*state, going]
+    types = [x.type for x in carry]
+    consts = [*for_cond, *for_body]
+    outputs = all_of(
+        while_loop(
+            *consts,
+            *carry,
+            cond_program=built("any_goes_on", any_goes_on, types),
+            body_program=built("step", step, [*(x.type for x in consts), *types]),
+            cond_consts=0,
+            body_consts=len(consts),
+        )
+    )
+    return outputs[:-1]
+
+
+def _along(flags: Atom, type: ArrayType) -> Atom:
+    """A flag for each slice of an array, for each of its elements."""
+    if type.ndim == 1:
+        return flags
+    return views.broadcast_in_dim(flags, shape=type.shape, axes=(0,))
+
+
+# Reverse mode.
+
+
+def _split(
+    split: Split, whole: Equation, unknown: Sequence[bool]
+) -> tuple[list[Equation], list[Equation]]:
+    params = whole.params
+    first = params["cond_consts"]
+    body: Program = params["body_program"]
+    of_cond, of_consts, varies = parts_of(unknown, first, params["body_consts"])
+    while True:
+        parts = split(body, [*of_consts, *varies], varies)
+        if parts.unknown == varies:
+            break
+        varies = parts.unknown
+    condition: Program = params["cond_program"]
+    stops = split(condition, [*of_cond, *varies], [False])
+    if stops.unknown[0]:
+        raise DifferentiationError(
+            "the condition of a while_loop depends on the values that it is to be "
+            "linear in, so it has no transpose",
+            whole.source,
+        )
+    unknown = [*of_consts, *varies]
+    return control_flow_tape.split_while(whole, parts, stops.known, unknown)
+
+
+# Samples.
+
+
+def _samples() -> Iterable[Sample]:
+    vector, count = ArrayType((2,), dtypes.float32), ArrayType((), dtypes.int32)
+
+    def condition(limit: Atom, k: Atom, x: Atom) -> list[Atom]:
+        return [e.lt(k, limit)]
+
+    def step(w: Atom, k: Atom, x: Atom) -> list[Atom]:
+        return [e.add(k, 1), special.sin(e.mul(w, x))]
+
+    for limit in (3, 0):
+        yield Sample(
+            (
+                np.asarray(limit, np.int32),
+                random_array(dtypes.float32, (2,), 76, 0.5, 1.5),
+                np.asarray(0, np.int32),
+                random_array(dtypes.float32, (2,), 77, 0.5, 1.5),
+            ),
+            {
+                "cond_program": built("goes_on", condition, [count, count, vector]),
+                "body_program": built("step", step, [vector, count, vector]),
+                "cond_consts": 1,
+                "body_consts": 1,
+            },
+        )
+
 
 while_loop = Primitive(
     name="while_loop",
@@ -17,10 +249,11 @@ while_loop = Primitive(
     types=while_types,
     reference=while_reference,
     kernel=Control(),
-    jvp=not_differentiable("its rule is yet to come"),
+    jvp=OverPrograms(_jvp),
     transpose=NOT_LINEAR,
-    batch=THROUGH_BODY,
-    samples=tuple,
+    batch=OverPrograms(_batch),
+    split=OverPrograms(_split),
+    samples=_samples,
     doc="A carry run through a Program for as long as another says so.",
 )
 

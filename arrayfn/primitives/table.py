@@ -8,6 +8,10 @@ from arrayfn.primitives import (
     calls,
     complex_numbers,
     contraction,
+    control_flow_cond,
+    control_flow_scan,
+    control_flow_while,
+    control_flow_while_linear,
     conversion,
     convolution,
     cumulative,
@@ -40,6 +44,10 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *windowed.ROWS,
     *window_reductions.ROWS,
     *convolution.ROWS,
+    *control_flow_cond.ROWS,
+    *control_flow_scan.ROWS,
+    *control_flow_while.ROWS,
+    *control_flow_while_linear.ROWS,
     *calls.ROWS,
 )
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}

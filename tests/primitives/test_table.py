@@ -22,10 +22,12 @@ from arrayfn.primitives.base import (
     LINEAR,
     NOT_LINEAR,
     THROUGH_BODY,
+    WHOLE,
     ZERO_TANGENT,
     JvpWithOutputs,
     KernelForm,
     Marker,
+    OverPrograms,
     Primitive,
     Sample,
 )
@@ -97,6 +99,8 @@ def widened(value: Any) -> Any:
     if isinstance(value, Program):
         text = format_program(value, comments=False).replace("f32", "f64")
         return parse_program(text, TABLE)
+    if isinstance(value, tuple) and value and isinstance(value[0], Program):
+        return tuple(widened(program) for program in value)
     if isinstance(value, np.dtype):
         dtype = value
     elif isinstance(value, (np.ndarray, np.generic)):
@@ -157,12 +161,14 @@ def test_every_slot_is_filled(row: Primitive) -> None:
         (row.jvp, (LINEAR, ZERO_TANGENT, THROUGH_BODY)),
         (row.transpose, (NOT_LINEAR, THROUGH_BODY)),
         (row.batch, (THROUGH_BODY,)),
+        (row.split, (WHOLE,)),
     ):
         if isinstance(slot, Marker):
             refused = slot.name == "not_differentiable" and slot.reason
             assert slot in markers or refused
         else:
-            assert callable(slot.rule if isinstance(slot, JvpWithOutputs) else slot)
+            held = (JvpWithOutputs, OverPrograms)
+            assert callable(slot.rule if isinstance(slot, held) else slot)
     # The linear part of a custom_vjp has no meaning before it is transposed.
     assert list(row.samples()) or row.name == "custom_vjp_linear"
 

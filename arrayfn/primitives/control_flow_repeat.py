@@ -1,0 +1,59 @@
+"""What rules write loops with: counts, entries along axis 0, loops of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from arrayfn import dtypes
+from arrayfn.ir import Atom, Literal
+from arrayfn.primitives import control_flow_while, dynamic_slices, views
+from arrayfn.primitives.control_flow import all_of, built
+
+Values = Sequence[Atom]
+
+
+def count_of(value: int) -> Literal:
+    """A number of steps or entries."""
+    return Literal(value, dtypes.int64)
+
+
+def starts_of(x: Atom, index: Atom) -> list[Atom]:
+    """Where entry ``index`` along axis 0 begins."""
+    return [index, *[count_of(0)] * (x.type.ndim - 1)]
+
+
+def read(tape: Atom, index: Atom) -> Atom:
+    """Entry ``index`` of an array, along axis 0."""
+    shape = tape.type.shape[1:]
+    entry = dynamic_slices.dynamic_slice(
+        tape, *starts_of(tape, index), sizes=(1, *shape)
+    )
+    return views.reshape(entry, shape=shape)
+
+
+def write(tape: Atom, value: Atom, index: Atom) -> Atom:
+    """The array with ``value`` as entry ``index`` along axis 0."""
+    entry = views.reshape(value, shape=(1, *value.type.shape))
+    return dynamic_slices.dynamic_update_slice(tape, entry, *starts_of(tape, index))
+
+
+def repeat(
+    goes_on: Callable[[Values, Values], Atom],
+    step: Callable[[Values, Values], Values],
+    consts: Values,
+    carry: Values,
+) -> list[Atom]:
+    """A while_loop of functions of the constants and the carry."""
+    n = len(consts)
+    types = [x.type for x in (*consts, *carry)]
+    return all_of(
+        control_flow_while.while_loop(
+            *consts,
+            *consts,
+            *carry,
+            cond_program=built("goes_on", lambda *v: [goes_on(v[:n], v[n:])], types),
+            body_program=built("step", lambda *v: step(v[:n], v[n:]), types),
+            cond_consts=n,
+            body_consts=n,
+        )
+    )

@@ -1,0 +1,238 @@
+"""The derivative of while_loop in reverse: a tape of bounded size.
+
+How often the loop runs is not known before it does, so what its derivative needs of
+each step cannot be kept in an array with a place for each. The loop keeps its carry
+instead, every ``stride`` steps: at first at each step, and when the tape is half full,
+every other entry is dropped and the stride is doubled. Backwards, a step whose carry is
+on the tape is differentiated there; else steps are run again from the last entry
+before it, and put on the part of the tape that is free by then. Memory does not grow
+with the number of steps, and up to half as many steps as the tape has entries nothing
+is run twice but the step that is differentiated.
+
+The linear part of a loop is a primitive, ``while_linear``: the steps of the carry and
+of its tangents, run ``trips`` times. Forwards it is a while_loop, backwards the above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Atom, Equation, Program
+from arrayfn.primitives import (
+    control_flow_while_linear,
+    conversion,
+    dynamic_slices,
+    views,
+)
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.control_flow import (
+    Parts,
+    all_of,
+    arranged,
+    building,
+    built,
+    emitted,
+    equation,
+    parts_of,
+    pruned,
+    unless,
+    where,
+    zeros,
+)
+from arrayfn.primitives.control_flow_cond import cond
+from arrayfn.primitives.control_flow_repeat import (
+    Values,
+    count_of,
+    repeat,
+    starts_of,
+    write,
+)
+
+_MOST_ENTRIES, _LEAST_ENTRIES = 1024, 16
+_TAPE_BYTES = 2**24
+
+
+def entries_of(carry: Sequence[ArrayType]) -> int:
+    """How many carries a tape has room for: 16 to 1024, by their size."""
+    each = max(1, sum(t.nbytes for t in carry))
+    entries = _MOST_ENTRIES
+    while entries > _LEAST_ENTRIES and entries * each > _TAPE_BYTES:
+        entries //= 2
+    return entries
+
+
+# Forwards, in two parts.
+
+
+def split_while(
+    whole: Equation, parts: Parts, condition: Program, unknown: Sequence[bool]
+) -> tuple[list[Equation], list[Equation]]:
+    """A while_loop as one that fills a tape, and a ``while_linear`` that reads it.
+
+    ``parts`` are those of the body, ``unknown`` its inputs that are so; ``condition``
+    takes the known ones only.
+    """
+    first = whole.params["cond_consts"]
+    for_cond, operands = whole.inputs[:first], whole.inputs[first:]
+    count = whole.params["body_consts"]
+    of_consts, varies = parts_of(unknown, count)
+    consts = unless(operands[:count], of_consts)
+    state = unless(operands[count:], varies)
+    step, kept = _replayed(parts.known, len(consts))
+    builder = building(whole)
+    with builder:
+        record = _Recording(parts.known, condition, len(for_cond), len(consts), kept)
+        trips, stride, *rest = record.emit([*for_cond, *consts], state)
+    tape, last = rest[: sum(kept)], rest[sum(kept) :]
+    finals = dict(zip(last, unless(whole.outputs, varies), strict=True))
+    loop = builder.equations[-1]
+    loop = replace(loop, outputs=tuple(finals.get(v, v) for v in loop.outputs))
+    linear = equation(
+        control_flow_while_linear.while_linear,
+        [
+            trips,
+            stride,
+            *tape,
+            *consts,
+            *where(operands[:count], of_consts),
+            *where(operands[count:], varies),
+        ],
+        {
+            "known_program": step,
+            "linear_program": parts.linear,
+            "tape": len(tape),
+            "consts": len(consts),
+            "linear_consts": sum(of_consts),
+        },
+        where(whole.outputs, varies),
+        whole,
+    )
+    return [*builder.equations[:-1], loop], [linear]
+
+
+def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
+    """The steps that residuals follow from: (consts, part of the carry) -> (it, they).
+
+    Also which values of the carry that part is.
+    """
+    state = body.inputs[consts:]
+    results, residuals = parts_of(body.outputs, len(state))
+    kept = [False] * len(state)
+    while True:
+        program, live = pruned(body, [*where(results, kept), *residuals])
+        now = [v in live or have for v, have in zip(state, kept, strict=True)]
+        if now == kept:
+            break
+        kept = now
+    inputs = [*program.inputs[:consts], *where(state, kept)]
+    return arranged(program, inputs, program.outputs), kept
+
+
+def _thinned(tape: Atom, half: int) -> Atom:
+    """Every other of the first ``half`` entries, moved to the front."""
+    shape = tape.type.shape[1:]
+    others = views.slice_(
+        tape,
+        start=(0,) * tape.type.ndim,
+        limit=(half, *shape),
+        strides=(2, *[1] * len(shape)),
+    )
+    return dynamic_slices.dynamic_update_slice(
+        tape, others, *starts_of(tape, count_of(0))
+    )
+
+
+class _Recording:
+    """The known loop, filling a tape with what it carries (part of it: ``kept``)."""
+
+    def __init__(
+        self,
+        body: Program,
+        condition: Program,
+        for_cond: int,
+        consts: int,
+        kept: Sequence[bool],
+    ) -> None:
+        self.advance, _ = pruned(body, body.outputs[: len(kept)])
+        self.condition = condition
+        self.for_cond = for_cond
+        self.kept = kept
+        self.taped = sum(kept)
+        state = body.inputs[consts:]
+        self.entries = entries_of([v.type for v in where(state, kept)])
+        self.half = self.entries // 2
+
+    def emit(self, fixed: Values, state: Values) -> list[Atom]:
+        """trips, stride, the tape, the last carry."""
+        going = self.going(fixed, state)
+        if not self.taped:
+            zero = count_of(0)
+            trips, *rest = self.advanced(fixed, [zero, *state, going], None)
+            return [trips, count_of(1), *rest[:-1]]
+        tape = [
+            zeros(ArrayType((self.entries, *x.type.shape), x.type.dtype))
+            for x in where(state, self.kept)
+        ]
+        carry = [count_of(0), count_of(1), count_of(0), *tape, *state, going]
+        _, stride, trips, *rest = repeat(
+            lambda _, v: v[-1], self.fill_and_thin, fixed, carry
+        )
+        return [trips, stride, *rest[:-1]]
+
+    def going(self, fixed: Values, state: Values) -> Atom:
+        return emitted(self.condition, [*fixed[: self.for_cond], *state])[0]
+
+    def fill_and_thin(self, fixed: Values, carry: Values) -> list[Atom]:
+        """Until the tape is half full, or the loop ends."""
+        slot, stride, trips, *rest = carry
+        tape, state = rest[: self.taped], rest[self.taped :]
+        full = conversion.convert(e.eq(slot, self.half), dtypes.int32)
+        thin = built(
+            "thinned",
+            lambda _, stride, *tape: [
+                count_of(self.half // 2),
+                e.mul(stride, 2),
+                *(_thinned(t, self.half) for t in tape),
+            ],
+            [x.type for x in (slot, stride, *tape)],
+        )
+        same = built(
+            "as_it_is", lambda *v: list(v), [x.type for x in (slot, stride, *tape)]
+        )
+        slot, stride, *tape = all_of(
+            cond(full, slot, stride, *tape, branches=(same, thin))
+        )
+        results = repeat(
+            lambda _, v: e.bitwise_and(e.lt(v[0], self.half), v[-1]),
+            self.entry,
+            [*fixed, stride],
+            [slot, trips, *tape, *state],
+        )
+        return [results[0], stride, *results[1:]]
+
+    def entry(self, fixed: Values, carry: Values) -> list[Atom]:
+        """Put the carry on the tape, and make up to ``stride`` steps."""
+        slot, trips, *rest = carry
+        tape, state = rest[: self.taped], rest[self.taped :]
+        saved = where(state[:-1], self.kept)
+        tape = [write(t, x, slot) for t, x in zip(tape, saved, strict=True)]
+        steps, *state = self.advanced(fixed[:-1], [count_of(0), *state], fixed[-1])
+        return [e.add(slot, 1), e.add(trips, steps), *tape, *state]
+
+    def advanced(self, fixed: Values, carry: Values, limit: Atom | None) -> list[Atom]:
+        """Steps, counted, until the loop ends or there are ``limit`` of them."""
+
+        def goes_on(consts: Values, values: Values) -> Atom:
+            if limit is None:
+                return values[-1]
+            return e.bitwise_and(e.lt(values[0], consts[-1]), values[-1])
+
+        def step(consts: Values, values: Values) -> list[Atom]:
+            fixed = consts if limit is None else consts[:-1]
+            after = emitted(self.advance, [*fixed[self.for_cond :], *values[1:-1]])
+            return [e.add(values[0], 1), *after, self.going(fixed, after)]
+
+        bounds = [] if limit is None else [limit]
+        return repeat(goes_on, step, [*fixed, *bounds], carry)

@@ -1,0 +1,336 @@
+"""while_linear: the steps of a loop's carry and of its tangents, run ``trips`` times.
+
+The operands are ``trips``, the tape's ``stride``, the tape (see ``control_flow_tape``),
+the constants of the known step, those of the linear step, and the linear carry. The
+known step takes its constants and the carry, and gives the carry and residuals; the
+linear one takes residuals, its constants and its carry, which it gives back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Atom, Program
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import (
+    special,
+    views,
+)
+from arrayfn.primitives.base import (
+    Array,
+    Composition,
+    Dim,
+    Linear,
+    Operand,
+    OverPrograms,
+    Primitive,
+    Sample,
+)
+from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    Transpose,
+    built,
+    check_types,
+    emitted,
+    parts_of,
+    plain,
+    pruned,
+    where,
+    zeros,
+)
+from arrayfn.primitives.control_flow_repeat import Values, count_of, read, repeat, write
+from arrayfn.primitives.families import random_array
+
+
+def _types(
+    trips: ArrayType,
+    stride: ArrayType,
+    *operands: ArrayType,
+    known_program: Program,
+    linear_program: Program,
+    tape: int,
+    consts: int,
+    linear_consts: int,
+) -> tuple[ArrayType, ...]:
+    count = (ArrayType((), dtypes.int64),) * 2
+    check_types("while_linear: trips and stride", (trips, stride), count)
+    tapes, known, rest = parts_of(operands, tape, consts)
+    entries = [t.with_shape(t.shape[1:]) for t in tapes]
+    taken = [*known, *entries]
+    check_types("while_linear: known operands", taken, known_program.input_types)
+    results, residuals = parts_of(known_program.output_types, tape)
+    check_types("while_linear: results of the known step", results, entries)
+    taken = [*residuals, *rest]
+    check_types("while_linear: linear operands", taken, linear_program.input_types)
+    carry = linear_program.output_types
+    check_types("while_linear: the carry", carry, rest[linear_consts:])
+    return tuple(plain(t) for t in carry)
+
+
+def _expand(
+    *operands: Atom,
+    known_program: Program,
+    linear_program: Program,
+    tape: int,
+    consts: int,
+    linear_consts: int,
+) -> list[Atom]:
+    """The loop forwards: the carry begins with the first entry of the tape."""
+    trips, _, *rest = operands
+    tapes, fixed, tail = parts_of(rest, tape, consts + linear_consts)
+    begin = [read(t, count_of(0)) for t in tapes]
+
+    def step(values: Values, carry: Values) -> list[Atom]:
+        known, linear = list(values[1 : consts + 1]), values[consts + 1 :]
+        count, *state = carry
+        after, kept = parts_of(emitted(known_program, [*known, *state[:tape]]), tape)
+        moved = emitted(linear_program, [*kept, *linear, *state[tape:]])
+        return [e.add(count, 1), *after, *moved]
+
+    results = repeat(
+        lambda values, carry: e.lt(carry[0], values[0]),
+        step,
+        [trips, *fixed],
+        [count_of(0), *begin, *tail],
+    )
+    return results[1 + tape :]
+
+
+def _expansion(types: Sequence[ArrayType], params: Any) -> Program:
+    return built("while_linear", lambda *v: _expand(*v, **params), types)
+
+
+def _reference(*operands: Array, **params: Any) -> tuple[Any, ...]:
+    types = [ArrayType(np.shape(x), np.asarray(x).dtype) for x in operands]
+    return tuple(evaluate(_expansion(types, params), operands))
+
+
+def _jvp(
+    jvp: Jvp, primals: Values, tangents: Sequence[Atom | None], **params: Any
+) -> tuple[list[Atom], list[Atom | None]]:
+    program = _expansion([x.type for x in primals], params)
+    count = len(program.outputs)
+    wrt = [t is not None for t in tangents]
+    both, varies = jvp(program, wrt, [False] * count)
+    results = emitted(both, [*primals, *(t for t in tangents if t is not None)])
+    moved = iter(results[count:])
+    return results[:count], [next(moved) if v else None for v in varies]
+
+
+def _batch(
+    batch: Batch, size: int, inputs: Values, dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    moved = [
+        x if dim is None else views.move_axis(x, dim, 0)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+    types = [
+        x.type if dim is None else x.type.with_shape(x.type.shape[1:])
+        for x, dim in zip(moved, dims, strict=True)
+    ]
+    program = _expansion(types, params)
+    mapped, varies = batch(
+        program,
+        size,
+        [dim is not None for dim in dims],
+        [False] * len(program.outputs),
+    )
+    return emitted(mapped, moved), [0 if v else None for v in varies]
+
+
+# Backwards.
+
+
+def _transpose(
+    transpose: Transpose,
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    known_program: Program,
+    linear_program: Program,
+    tape: int,
+    consts: int,
+    linear_consts: int,
+) -> list[Atom | None]:
+    given = [x for x in inputs[: 2 + tape + consts] if not isinstance(x, Linear)]
+    trips, stride, *rest = given
+    residuals = len(known_program.outputs) - tape
+    linear = [False] * residuals + [True] * (len(linear_program.inputs) - residuals)
+    # Which sums and cotangents there are at all: those of some step.
+    added = [False] * linear_consts
+    varies = [ct is not None for ct in cotangents]
+    while True:
+        backward, found = transpose(linear_program, linear, varies, [*added, *varies])
+        if found == [*added, *varies]:
+            break
+        added, varies = parts_of(found, linear_consts)
+    operands = inputs[2 + tape + consts :]
+    sums = [zeros(x.type) for x in where(operands[:linear_consts], added)]
+    state = [
+        zeros(x.type) if ct is None else ct
+        for x, ct, v in zip(operands[linear_consts:], cotangents, varies, strict=True)
+        if v
+    ]
+    loop = _Backwards(known_program, backward, tape, consts, len(sums))
+    results = iter(loop.emit(trips, stride, rest, [*sums, *state]))
+    flat = [next(results) if there else None for there in found]
+    return [
+        *[None] * len(given),
+        *(
+            ct if isinstance(x, Linear) else None
+            for ct, x in zip(flat, operands, strict=True)
+        ),
+    ]
+
+
+class _Backwards:
+    """The steps from the last to the first, each with the carry that it began with.
+
+    On the tape are carries of ``top`` steps, whose numbers ``places`` has.
+    """
+
+    def __init__(
+        self, known: Program, backward: Program, tape: int, consts: int, sums: int
+    ) -> None:
+        self.known = known
+        self.advance, _ = pruned(known, known.outputs[:tape])
+        self.backward = backward
+        self.tape = tape
+        self.consts = consts
+        self.sums = sums
+
+    def emit(
+        self, trips: Atom, stride: Atom, known: Values, cotangents: Values
+    ) -> list[Atom]:
+        """The sums and cotangents at the beginning of the loop."""
+        tapes, fixed = parts_of(known, self.tape)
+        if not tapes:
+            results = repeat(
+                lambda _, v: e.gt(v[0], 0),
+                lambda consts, v: [
+                    e.sub(v[0], 1),
+                    *self.pulled_back(consts, [], v[1:]),
+                ],
+                fixed,
+                [trips, *cotangents],
+            )
+            return results[1:]
+        entries = tapes[0].type.shape[0]
+        numbers = views.iota(shape=(entries,), axis=0, dtype=dtypes.int64)
+        # As many entries as begin before the end of the loop.
+        top = e.floor_divide(e.sub(e.add(trips, stride), 1), stride)
+        carry = [trips, top, e.mul(numbers, stride), *tapes, *cotangents]
+        results = repeat(lambda _, v: e.gt(v[0], 0), self.step, fixed, carry)
+        return results[3 + self.tape :]
+
+    def step(self, fixed: Values, carry: Values) -> list[Atom]:
+        """One step backwards."""
+        left, top, places, *rest = carry
+        tapes, cotangents = parts_of(rest, self.tape)
+        top, places, *tapes = repeat(
+            lambda consts, v: e.lt(read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)),
+            self.run_again,
+            [*fixed, left],
+            [top, places, *tapes],
+        )
+        top, left = e.sub(top, 1), e.sub(left, 1)
+        state = [read(t, top) for t in tapes]
+        pulled = self.pulled_back(fixed, state, cotangents)
+        return [left, top, places, *tapes, *pulled]
+
+    def run_again(self, fixed: Values, carry: Values) -> list[Atom]:
+        """From the last entry, part of the way to the step before ``left``.
+
+        The entries that are free are spread over the way, and half of them kept for the
+        part that comes after: so there are always some near its end.
+        """
+        *consts, left = fixed
+        top, places, *tapes = carry
+        last = e.sub(top, 1)
+        place = read(places, last)
+        way = e.sub(e.sub(left, 1), place)
+        free = e.sub(count_of(tapes[0].type.shape[0]), top)
+        pieces = e.add(e.floor_divide(free, 2), 1)
+        steps = e.floor_divide(e.sub(e.add(way, pieces), 1), pieces)
+        state = repeat(
+            lambda consts, v: e.lt(v[0], consts[-1]),
+            lambda consts, v: [
+                e.add(v[0], 1),
+                *emitted(self.advance, [*consts[:-1], *v[1:]]),
+            ],
+            [*consts, steps],
+            [count_of(0), *(read(t, last) for t in tapes)],
+        )[1:]
+        return [
+            e.add(top, 1),
+            write(places, e.add(place, steps), top),
+            *(write(t, x, top) for t, x in zip(tapes, state, strict=True)),
+        ]
+
+    def pulled_back(
+        self, fixed: Values, state: Values, cotangents: Values
+    ) -> list[Atom]:
+        """Sums and cotangents, one step earlier."""
+        residuals = emitted(self.known, [*fixed, *state])[self.tape :]
+        sums, moving = parts_of(cotangents, self.sums)
+        results = emitted(self.backward, [*residuals, *moving])
+        totals = [e.add(s, x) for s, x in zip(sums, results, strict=False)]
+        return [*totals, *results[self.sums :]]
+
+
+# Samples.
+
+
+def _samples() -> Iterable[Sample]:
+    vector = ArrayType((2,), dtypes.float32)
+
+    def known(w: Atom, x: Atom) -> list[Atom]:
+        return [special.sin(e.mul(w, x)), e.mul(w, special.cos(e.mul(w, x)))]
+
+    def linear(slope: Atom, dx: Atom) -> list[Atom]:
+        return [e.mul(slope, dx)]
+
+    w = random_array(dtypes.float32, (2,), 78, 0.5, 1.5)
+    x = random_array(dtypes.float32, (2,), 79, 0.5, 1.5)
+    tape = np.zeros((4, 2), np.float32)
+    tape[0], tape[1] = x, np.sin(w * x)
+    yield Sample(
+        (
+            np.asarray(2, np.int64),
+            np.asarray(2, np.int64),
+            tape,
+            w,
+            random_array(dtypes.float32, (2,), 80, -1.0, 1.0),
+        ),
+        {
+            "known_program": built("known", known, [vector, vector]),
+            "linear_program": built("linear", linear, [vector, vector]),
+            "tape": 1,
+            "consts": 1,
+            "linear_consts": 0,
+        },
+        (4,),
+    )
+
+
+while_linear = Primitive(
+    name="while_linear",
+    family="control",
+    types=_types,
+    reference=_reference,
+    kernel=Composition(_expand),
+    jvp=OverPrograms(_jvp),
+    transpose=OverPrograms(_transpose),
+    batch=OverPrograms(_batch),
+    samples=_samples,
+    doc="The linear part of a while_loop: its tangents' steps beside those of its "
+    "carry, which a tape has.",
+)
+
+ROWS = (while_linear,)
