@@ -190,6 +190,19 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     return broadcast(name, converted, types)
 
 
+def check_device(name: str, device: Any) -> None:
+    """ArgumentError unless ``device`` is None or "cpu", where values are made.
+
+    Inside ``jit`` the function's device decides.
+    """
+    if device is not None and device != "cpu":
+        raise ArgumentError(
+            f'{name} makes arrays on the device "cpu", not on {device!r}; '
+            "arrayfn.device_put moves one, and jit(f, device=...) computes there",
+            user_location(),
+        )
+
+
 def whole(value: Any) -> int:
     """A whole number, of Python or NumPy, as Python's."""
     return value.__index__()

@@ -155,7 +155,8 @@ def sign(x: ArrayLike, /) -> Array:
         size = absolute(x)
         nothing = ops.elementwise(e.eq, "sign", size, 0)
         safe = ops.elementwise(e.add, "sign", size, ops.convert(nothing, size.dtype))
-        return divide(x, safe)
+        zero = ops.scalar(0, ops.type_of_operand("sign", x).dtype)
+        return apply(e.select, nothing, zero, divide(x, safe))
     return ops.elementwise(e.sign, "sign", x)
 
 

@@ -23,26 +23,45 @@ from arrayfn.primitives import views
 from arrayfn.tracing import Tracer, apply, is_staged
 
 
-def asarray(x: Any, /, dtype: DTypeLike = None, *, copy: bool | None = None) -> Array:
+def asarray(
+    x: Any,
+    /,
+    dtype: DTypeLike = None,
+    *,
+    device: Any = None,
+    copy: bool | None = None,
+) -> Array:
     """x (an array, a number, or nested sequences of them) as an array.
 
     Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
-    new array whatever ``copy`` says; a traced array is immutable and needs no copy.
+    new array unless ``copy`` is False: then it is x itself, or a ValueError where x
+    cannot be that. A traced array is immutable and needs no copy.
     """
+    ops.check_device("asarray", device)
     wanted = None if dtype is None else dtypes.canonical(dtype)
     if isinstance(x, (list, tuple)) and _holds_tracers(x):
         parts = [asarray(part, dtype) for part in x]
         return stack_parts(parts)
     if isinstance(x, Tracer):
         return x if wanted is None else ops.convert(x, wanted)
-    value = np.array(x, dtype=wanted, order="C")
+    if copy is False:
+        value = np.asarray(x, dtype=wanted, copy=False)
+    else:
+        value = np.array(x, dtype=wanted, order="C")
     ops.type_of_operand("asarray", value)
     return value
 
 
-def array(x: Any, /, dtype: DTypeLike = None, *, copy: bool | None = True) -> Array:
+def array(
+    x: Any,
+    /,
+    dtype: DTypeLike = None,
+    *,
+    device: Any = None,
+    copy: bool | None = True,
+) -> Array:
     """As ``asarray``."""
-    return asarray(x, dtype, copy=copy)
+    return asarray(x, dtype, device=device, copy=copy)
 
 
 def copy(x: ArrayLike, /) -> Array:
@@ -74,8 +93,15 @@ def stack_parts(parts: Sequence[ArrayLike]) -> Array:
 # Filled.
 
 
-def full(shape: Any, fill_value: ArrayLike, dtype: DTypeLike = None) -> Array:
+def full(
+    shape: Any,
+    fill_value: ArrayLike,
+    dtype: DTypeLike = None,
+    *,
+    device: Any = None,
+) -> Array:
     """An array of ``shape`` filled with a number, of its dtype if none is given."""
+    ops.check_device("full", device)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
@@ -86,43 +112,71 @@ def full(shape: Any, fill_value: ArrayLike, dtype: DTypeLike = None) -> Array:
     return ops.full(value, extents, wanted)
 
 
-def zeros(shape: Any, dtype: DTypeLike = None) -> Array:
+def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """An array of zeros, float64 if no dtype is given."""
-    return full(shape, 0.0, _or_float64(dtype))
+    return full(shape, 0.0, _or_float64(dtype), device=device)
 
 
-def ones(shape: Any, dtype: DTypeLike = None) -> Array:
+def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """An array of ones, float64 if no dtype is given."""
-    return full(shape, 1.0, _or_float64(dtype))
+    return full(shape, 1.0, _or_float64(dtype), device=device)
 
 
-def empty(shape: Any, dtype: DTypeLike = None) -> Array:
+def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """As ``zeros``: there is no use for undefined elements in pure functions."""
-    return zeros(shape, dtype)
+    return zeros(shape, dtype, device=device)
 
 
 def full_like(
-    x: ArrayLike, /, fill_value: ArrayLike, dtype: DTypeLike = None, shape: Any = None
+    x: ArrayLike,
+    /,
+    fill_value: ArrayLike,
+    dtype: DTypeLike = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
 ) -> Array:
     """As ``full``, with x's shape and dtype where none is given."""
     like = ops.type_of_operand("full_like", x)
     extents = like.shape if shape is None else shape
-    return full(extents, fill_value, like.dtype if dtype is None else dtype)
+    wanted = like.dtype if dtype is None else dtype
+    return full(extents, fill_value, wanted, device=device)
 
 
-def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, shape: Any = None) -> Array:
+def zeros_like(
+    x: ArrayLike,
+    /,
+    dtype: DTypeLike = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+) -> Array:
     """Zeros, with x's shape and dtype where none is given."""
-    return full_like(x, 0, dtype, shape)
+    return full_like(x, 0, dtype, shape, device=device)
 
 
-def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, shape: Any = None) -> Array:
+def ones_like(
+    x: ArrayLike,
+    /,
+    dtype: DTypeLike = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+) -> Array:
     """Ones, with x's shape and dtype where none is given."""
-    return full_like(x, 1, dtype, shape)
+    return full_like(x, 1, dtype, shape, device=device)
 
 
-def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, shape: Any = None) -> Array:
+def empty_like(
+    x: ArrayLike,
+    /,
+    dtype: DTypeLike = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+) -> Array:
     """As ``zeros_like``."""
-    return zeros_like(x, dtype, shape)
+    return zeros_like(x, dtype, shape, device=device)
 
 
 def _or_float64(dtype: DTypeLike) -> DType:
@@ -137,12 +191,18 @@ def _iota(count: int, dtype: DType) -> Array:
 
 
 def arange(
-    start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike = None
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: DTypeLike = None,
+    *,
+    device: Any = None,
 ) -> Array:
     """start, start + step, ... up to stop (exclusive); with one argument, from 0.
 
     The bounds are numbers, for they decide the shape; integers give int64.
     """
+    ops.check_device("arange", device)
     if stop is None:
         start, stop = 0, start
     first, last, by = (_number("arange", x) for x in (start, stop, step))
@@ -175,12 +235,15 @@ def linspace(
     retstep: bool = False,
     dtype: DTypeLike = None,
     axis: int = 0,
+    *,
+    device: Any = None,
 ) -> Any:
     """``num`` numbers evenly from start to stop (inclusive if ``endpoint``).
 
     start and stop may be arrays; the numbers then run along a new ``axis``. With
     ``retstep``, a pair of that and the step.
     """
+    ops.check_device("linspace", device)
     given = ops.common_dtype("linspace", (start, stop))
     inexact = dtypes.float64 if given not in dtypes.INEXACT else given
     start, stop = ops.convert(start, inexact), ops.convert(stop, inexact)
@@ -230,8 +293,16 @@ def logspace(
 # Matrices and grids.
 
 
-def eye(n: int, m: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
+def eye(
+    n: int,
+    m: int | None = None,
+    k: int = 0,
+    dtype: DTypeLike = None,
+    *,
+    device: Any = None,
+) -> Array:
     """n by m, ones on diagonal k (above the main one if positive), else zeros."""
+    ops.check_device("eye", device)
     shape = (n, n if m is None else m)
     return ops.convert(on_diagonal(shape, k), _or_float64(dtype))
 

@@ -1,135 +1,257 @@
-"""Functions whose results' shapes depend on values, and searching sorted vectors.
+"""Functions whose result's shape depends on values: indices of what is not zero.
 
-Those of the first kind need their arguments' values: outside ``jit``, or of arguments
-that are not traced. No derivative passes through them.
+They need the value: at once, or under ``grad``. With ``size`` they have results of a
+shape that is known beforehand, and so work under ``jit`` too: what does not fit is left
+out, and ``fill_value`` stands where there is too little.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.comparison import isnan, less, less_equal, where
-from arrayfn.numpy.indexing import take
-from arrayfn.tracing import Tracer
-
-_REMEDY = "Call it outside jit, or write where(condition, x, y) to keep the shape"
-
-
-class UniqueAll(NamedTuple):
-    """The distinct values, where each is first, which each element is, how many."""
-
-    values: Array
-    indices: Array
-    inverse_indices: Array
-    counts: Array
-
-
-class UniqueCounts(NamedTuple):
-    """The distinct values and how many there are of each."""
-
-    values: Array
-    counts: Array
+from arrayfn.numpy.comparison import not_equal, where
+from arrayfn.numpy.cumulative import cumsum
+from arrayfn.numpy.indexing import getitem, take
+from arrayfn.numpy.manipulation import (
+    atleast_1d,
+    concatenate,
+    ravel,
+    reshape,
+    stack,
+)
+from arrayfn.numpy.updates import scatter_windows
+from arrayfn.primitives import indexing, views
+from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import Tracer, apply
 
 
-class UniqueInverse(NamedTuple):
-    """The distinct values and which of them each element is."""
-
-    values: Array
-    inverse_indices: Array
-
-
-def _value(name: str, x: ArrayLike) -> Any:
+def known(name: str, x: ArrayLike, remedy: str) -> Any:
+    """The array that x is; AbstractValueError with ``remedy`` if it is not known."""
     ops.type_of_operand(name, x)
     if isinstance(x, Tracer):
-        return x.concrete(f"{name}(), whose result's shape depends on it,", _REMEDY)
-    return np.asarray(x)
+        return x.concrete(f"{name}(), whose result's shape depends on it,", remedy)
+    return np.asarray(ops.as_array(x))
 
 
-def nonzero(x: ArrayLike, /) -> tuple[Array, ...]:
-    """The indices where x is not 0: an int64 array for each axis."""
-    return tuple(np.nonzero(_value("nonzero", x)))
+def _size_remedy(name: str) -> str:
+    return (
+        f"Give it the size of the result, {name}(..., size=n), or write "
+        "where(condition, x, y) to keep the shape"
+    )
 
 
-def flatnonzero(x: ArrayLike, /) -> Array:
-    """The indices where x as a vector is not 0: int64."""
-    return np.flatnonzero(_value("flatnonzero", x))
+def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
+    """Where the vector ``mask`` is true: ``size`` places, then ``fill_value``."""
+    extent = ops.type_of_operand("nonzero", mask).size
+    places = apply(views.iota, shape=(extent,), axis=0, dtype=dtypes.int64)
+    targets = where(mask, cumsum(mask) - 1, size)
+    filler = ops.full(fill_value, (size,), dtypes.int64)
+    return scatter_windows(
+        indexing.scatter,
+        filler,
+        reshape(targets, (extent, 1)),
+        places,
+        Windows((), (0,), (0,)),
+        unique_indices=False,
+    )
 
 
-def argwhere(x: ArrayLike, /) -> Array:
-    """The indices where x is not 0, one a row: int64."""
-    return np.ascontiguousarray(np.argwhere(_value("argwhere", x)))
-
-
-def unique_all(x: ArrayLike, /) -> UniqueAll:
-    """x's distinct values in order, and what ``UniqueAll`` says of them."""
-    return UniqueAll(*np.unique_all(_value("unique_all", x)))
-
-
-def unique_counts(x: ArrayLike, /) -> UniqueCounts:
-    """x's distinct values in order, and how many there are of each: int64."""
-    return UniqueCounts(*np.unique_counts(_value("unique_counts", x)))
-
-
-def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
-    """x's distinct values in order, and which of them each element is: int64."""
-    return UniqueInverse(*np.unique_inverse(_value("unique_inverse", x)))
-
-
-def unique_values(x: ArrayLike, /) -> Array:
-    """x's distinct values in order."""
-    return np.unique_values(_value("unique_values", x))
-
-
-def searchsorted(
-    x: ArrayLike,
-    values: ArrayLike,
-    /,
-    side: str = "left",
-    sorter: ArrayLike | None = None,
+def flatnonzero(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
-    """Where ``values`` belong in the ascending vector x: int64.
+    """The indices where x as a vector is not 0: int64.
 
-    With ``side="left"`` before the elements that are equal, with "right" after them.
-    ``sorter`` holds the order in which x ascends. NaN is greater than all else. By
-    bisection, in log2(len(x)) gathers.
+    With ``size`` so many of them, then ``fill_value`` (0).
+
+    >>> import numpy as np
+    >>> flatnonzero(np.array([0.0, 3.0, 0.0, 4.0]), size=3, fill_value=-1)
+    array([ 1,  3, -1])
     """
-    type = ops.type_of_operand("searchsorted", x)
-    if type.ndim != 1:
-        raise ShapeError(
-            f"searchsorted searches in a vector, not in {type}", user_location()
-        )
-    if side not in ("left", "right"):
+    if size is None:
+        remedy = _size_remedy("flatnonzero")
+        return np.flatnonzero(known("flatnonzero", x, remedy))
+    filler = 0 if fill_value is None else fill_value
+    return true_positions(_truth(ravel(x)), ops.whole(size), filler)
+
+
+def _truth(x: ArrayLike) -> ArrayLike:
+    is_bool = ops.type_of_operand("nonzero", x).dtype == dtypes.bool_
+    return x if is_bool else not_equal(x, 0)
+
+
+def nonzero(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
+) -> tuple[Array, ...]:
+    """The indices where x is not 0: an int64 array for each axis.
+
+    With ``size`` so many of them, then ``fill_value`` (0, or one for each axis).
+    """
+    type = ops.type_of_operand("nonzero", x)
+    if not type.shape:
         raise ArgumentError(
-            f"searchsorted has the sides 'left' and 'right', not {side!r}",
+            "nonzero takes arrays with axes, not a single number; use atleast_1d",
             user_location(),
         )
-    x = x if sorter is None else take(x, sorter)
-    (x, values), types, _ = ops.promoted("searchsorted", (x, values))
-    extent = type.shape[0]
-    # The place is in [low, high]; the interval shrinks to nothing.
-    low: Any = ops.full(0, types[1].shape, dtypes.int64)
-    high: Any = ops.full(extent, types[1].shape, dtypes.int64)
-    for _ in range(extent.bit_length()):
-        middle = (low + high) // 2
-        after = _belongs_after(take(x, middle, mode="clip"), values, side)
-        open_ = low < high
-        low = where(open_ & after, middle + 1, low)
-        high = where(open_ & ~after, middle, high)
-    return low
+    if size is None:
+        return tuple(np.nonzero(known("nonzero", x, _size_remedy("nonzero"))))
+    places = flatnonzero(x, size=size, fill_value=type.size)
+    fillers = fill_value if isinstance(fill_value, tuple) else (fill_value,) * type.ndim
+    beyond = places >= type.size
+    columns: list[Array] = []
+    for extent, filler in zip(type.shape[::-1], fillers[::-1], strict=True):
+        column = places % max(extent, 1)
+        columns.append(where(beyond, 0 if filler is None else filler, column))
+        places = places // max(extent, 1)
+    return tuple(columns[::-1])
 
 
-def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
-    if side == "left":
-        return less(x, values) | (isnan(values) & ~isnan(x))
-    return less_equal(x, values) | isnan(values)
+def argwhere(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
+) -> Array:
+    """The indices where x is not 0, one a row: int64.
+
+    With ``size`` so many rows, then ``fill_value`` (0).
+    """
+    if size is None:
+        value = known("argwhere", x, _size_remedy("argwhere"))
+        return np.ascontiguousarray(np.argwhere(value))
+    if not ops.type_of_operand("argwhere", x).shape:
+        return ops.full(0, (size, 0), dtypes.int64)
+    return stack(nonzero(x, size=size, fill_value=fill_value), -1)
 
 
-def from_dlpack(x: Any, /) -> Array:
-    """The array that an object with ``__dlpack__`` holds: a copy."""
-    return np.array(np.from_dlpack(x), order="C")
+def compress(
+    condition: ArrayLike,
+    x: ArrayLike,
+    /,
+    axis: int | None = None,
+    *,
+    size: int | None = None,
+    fill_value: Any = 0,
+) -> Array:
+    """The slices of x along ``axis`` (None: of x flat) where ``condition`` is true.
+
+    With ``size`` so many of them, then slices of ``fill_value``.
+    """
+    if axis is None:
+        x, axis = ravel(x), 0
+    type = ops.type_of_operand("compress", x)
+    place = ops.normalize_axis("compress", axis, type.ndim)
+    condition = ops.as_array(condition)
+    if isinstance(condition, (list, tuple)):
+        condition = np.asarray(condition)
+    count = ops.type_of_operand("compress", condition).size
+    if size is None:
+        chosen = known("compress", condition, _size_remedy("compress"))
+        return take(x, np.flatnonzero(chosen), place)
+    # Beyond the end, mode "fill" reads the fill value.
+    rest = ops.full(False, (max(type.shape[place] - count, 0),), dtypes.bool_)
+    mask = concatenate([_truth(ravel(condition)), rest])
+    places = true_positions(mask, ops.whole(size), type.shape[place])
+    filler = ops.as_array(ops.convert(fill_value, type.dtype))
+    return take(x, places, place, mode="fill", fill_value=filler.item())
+
+
+def extract(
+    condition: ArrayLike,
+    x: ArrayLike,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: Any = 0,
+) -> Array:
+    """The elements of x where ``condition`` is true, as a vector.
+
+    With ``size`` so many of them, then ``fill_value``.
+    """
+    return compress(ravel(condition), ravel(x), 0, size=size, fill_value=fill_value)
+
+
+def trim_zeros(x: ArrayLike, /, trim: str = "fb") -> Array:
+    """The vector x without the zeros in front ("f") and at the back ("b")."""
+    value = known(
+        "trim_zeros", x, "Write where or a slice of static extent to keep the shape"
+    )
+    nonzeros = np.flatnonzero(value)
+    if not nonzeros.size:
+        return getitem(x, slice(0, 0))
+    first = int(nonzeros[0]) if "f" in trim.lower() else 0
+    last = int(nonzeros[-1]) + 1 if "b" in trim.lower() else value.size
+    return getitem(x, slice(first, last))
+
+
+def repeat(
+    x: ArrayLike,
+    repeats: Any,
+    /,
+    axis: int | None = None,
+    *,
+    total_repeat_length: int | None = None,
+) -> Array:
+    """Each element of x ``repeats`` times, along ``axis`` (None: of x as a vector).
+
+    ``repeats`` is one number or one for each element. Those decide the shape: under
+    ``jit``, where they are not known, ``total_repeat_length`` gives it; the last
+    element is then repeated to the end, or what does not fit is left out.
+    """
+    if axis is None:
+        x, axis = ravel(x), 0
+    x = atleast_1d(x)
+    shape = ops.type_of_operand("repeat", x).shape
+    place = ops.normalize_axis("repeat", axis, len(shape))
+    if isinstance(repeats, (list, tuple)):
+        repeats = np.asarray(repeats, np.int64)
+    if total_repeat_length is not None:
+        return _repeated_to(x, repeats, place, ops.whole(total_repeat_length))
+    counts = known(
+        "repeat", repeats, "Give the length of the result, total_repeat_length=n"
+    )
+    if counts.size == 1:
+        return _repeated(x, int(counts.reshape(())), place)
+    where_from = np.repeat(np.arange(shape[place]), counts)
+    return take(x, where_from, place)
+
+
+def _repeated(x: ArrayLike, count: int, place: int) -> Array:
+    shape = x.shape
+    if count < 0:
+        raise ArgumentError("repeat: counts may not be negative", user_location())
+    wide = (*shape[: place + 1], count, *shape[place + 1 :])
+    final = (*shape[:place], shape[place] * count, *shape[place + 1 :])
+    axes = tuple(k for k in range(len(wide)) if k != place + 1)
+    spread = apply(views.broadcast_in_dim, x, shape=wide, axes=axes)
+    return reshape(spread, final)
+
+
+def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
+    extent = x.shape[place]
+    counts = ops.full(0, (extent,), dtypes.int64) + repeats
+    ends = cumsum(counts)
+    # The element at position p is the number of elements that end at p or before.
+    starts = scatter_windows(
+        indexing.scatter_add,
+        ops.full(0, (length,), dtypes.int64),
+        reshape(ends, (extent, 1)),
+        ops.full(1, (extent,), dtypes.int64),
+        Windows((), (0,), (0,)),
+        unique_indices=False,
+    )
+    return take(x, cumsum(starts), place, mode="clip")
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """The array that an object with ``__dlpack__`` holds: a copy.
+
+    With ``copy=False`` it shares the object's memory.
+    """
+    ops.check_device("from_dlpack", device)
+    if isinstance(x, Tracer):
+        return x
+    given = np.from_dlpack(x)
+    return given if copy is False else np.array(given, order="C")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -80,10 +81,51 @@ def isdtype(dtype: DTypeLike, kind: Any) -> Any:
     return given == dtypes.canonical(kind)
 
 
-def finfo(type: Any, /) -> Any:
-    """The limits of a floating-point dtype (or of an array's): eps, max, tiny, ..."""
+@dataclass(frozen=True, slots=True)
+class FloatInfo:
+    """The limits of a floating-point dtype, as Python numbers.
+
+    ``eps`` is the distance from 1 to the next number, ``smallest_normal`` (or ``tiny``)
+    the least with all its bits, ``resolution`` what its decimal digits tell apart. Of a
+    complex dtype they are those of its parts.
+    """
+
+    dtype: DType
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    smallest_subnormal: float
+    resolution: float
+    precision: int
+
+    @property
+    def tiny(self) -> float:
+        """``smallest_normal``, under NumPy's older name."""
+        return self.smallest_normal
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating-point dtype (or of an array's): eps, max, tiny, ...
+
+    >>> finfo("float32").eps
+    1.1920928955078125e-07
+    """
     given = type.dtype if isinstance(type, (Tracer, np.ndarray)) else type
-    return ml_dtypes.finfo(dtypes.canonical(given))
+    dtype = dtypes.real_of(dtypes.canonical(given))
+    limits: Any = ml_dtypes.finfo(dtype)
+    return FloatInfo(
+        dtype,
+        int(limits.bits),
+        float(limits.eps),
+        float(limits.max),
+        float(limits.min),
+        float(limits.smallest_normal),
+        float(limits.smallest_subnormal),
+        float(limits.resolution),
+        int(limits.precision),
+    )
 
 
 def iinfo(type: Any, /) -> Any:
@@ -102,7 +144,40 @@ def isrealobj(x: Any, /) -> Any:
     return not iscomplexobj(x)
 
 
+def isscalar(x: Any, /) -> Any:
+    """Whether x is a number, of Python or NumPy, or an array without axes."""
+    if isinstance(x, (Tracer, np.ndarray)):
+        return x.ndim == 0
+    return isinstance(x, np.generic) or dtypes.is_python_scalar(x)
+
+
+def issubdtype(first: Any, second: Any, /) -> Any:
+    """Whether a dtype is, or is of a kind that is, below another, as NumPy's.
+
+    >>> import numpy as np
+    >>> issubdtype("float32", np.floating)
+    True
+    """
+    if first in _OURS or second in _OURS:
+        # bfloat16 stands beside NumPy's floating-point dtypes, not below them.
+        if first in _OURS and isinstance(second, type) and second not in _OURS:
+            return issubclass(np.floating, second)
+        return first in _OURS and second in _OURS
+    return np.issubdtype(first, second)
+
+
+_OURS = (bfloat16, dtypes.bfloat16, "bfloat16")
+
+
+def promote_types(first: DTypeLike, second: DTypeLike, /) -> DType:
+    """The dtype that two dtypes promote to."""
+    return dtypes.promote(
+        [(dtypes.canonical(first), False), (dtypes.canonical(second), False)]
+    )[0]
+
+
 __all__ = [
+    "FloatInfo",
     "bfloat16",
     "bool",
     "bool_",
@@ -122,6 +197,9 @@ __all__ = [
     "iscomplexobj",
     "isdtype",
     "isrealobj",
+    "isscalar",
+    "issubdtype",
+    "promote_types",
     "result_type",
     "uint8",
     "uint16",

@@ -53,10 +53,11 @@ class Cut:
 Entry = Cut | int | Array | None
 
 
-def parse(index: Any, shape: Shape) -> list[Entry]:
+def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
     """The entries of ``index``, one for each axis of ``shape`` and each new axis.
 
-    Masks become arrays of positions. IndexError if a known position is out of bounds.
+    Masks become arrays of positions. IndexError if a known position is out of bounds,
+    unless the index is not ``bounded``: then such a number becomes an array.
     """
     given = list(index) if isinstance(index, tuple) else [index]
     plain: list[Any] = []
@@ -80,7 +81,7 @@ def parse(index: Any, shape: Shape) -> list[Entry]:
         if entry is None:
             entries.append(None)
             continue
-        entries.append(_entry(entry, shape[axis], axis))
+        entries.append(_entry(entry, shape[axis], axis, bounded))
         axis += 1
     return entries
 
@@ -117,7 +118,7 @@ def _positions_of_mask(mask: Any) -> list[Any]:
     return list(np.nonzero(mask))
 
 
-def _entry(entry: Any, extent: int, axis: int) -> Entry:
+def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
     if isinstance(entry, slice):
         return _cut(entry, extent)
     if isinstance(entry, (Tracer, np.ndarray)):
@@ -126,7 +127,8 @@ def _entry(entry: Any, extent: int, axis: int) -> Entry:
                 "arrays used as indices must be of integer (or boolean) type, not "
                 f"{entry.dtype}"
             )
-        _check_bounds(entry, extent, axis)
+        if bounded:
+            _check_bounds(entry, extent, axis)
         return entry
     if not hasattr(entry, "__index__"):
         raise ArgumentError(
@@ -136,7 +138,9 @@ def _entry(entry: Any, extent: int, axis: int) -> Entry:
         )
     position = entry.__index__()
     if not -extent <= position < extent:
-        raise _out_of_bounds(position, extent, axis)
+        if bounded:
+            raise _out_of_bounds(position, extent, axis)
+        return np.asarray(position, np.int64)
     return position % extent
 
 
@@ -175,12 +179,18 @@ def _out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
 # Reading.
 
 
-def getitem(x: ArrayLike, index: Any, /) -> Array:
-    """``x[index]``: integers, slices, ..., None, and arrays of integers or bools."""
+def getitem(
+    x: ArrayLike, index: Any, /, mode: str | None = None, fill_value: Any = None
+) -> Array:
+    """``x[index]``: integers, slices, ..., None, and arrays of integers or bools.
+
+    With a ``mode`` positions out of bounds read a ``fill_value`` ("fill") or the
+    element nearest to them ("clip"), also where they are known.
+    """
     type = ops.type_of_operand("indexing", x)
-    entries = parse(index, type.shape)
+    entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
-    if not is_staged((x, *arrays)):
+    if not is_staged((x, *arrays)) and not (arrays and mode):
         return np.array(ops.as_array(x)[index], order="C")
     if not arrays:
         return ops.same(_basic(x, entries, type))
@@ -196,7 +206,8 @@ def getitem(x: ArrayLike, index: Any, /) -> Array:
         if is_array(entry):
             axes.append(axis)
         axis += not isinstance(entry, int)
-    return _gathered(viewed, axes, arrays, place_of_arrays(entries))
+    place = place_of_arrays(entries)
+    return _gathered(viewed, axes, arrays, place, mode, fill_value)
 
 
 def is_array(entry: Entry) -> bool:
@@ -280,7 +291,12 @@ def from_the_front(index: Array, extent: int) -> Array:
 
 
 def _gathered(
-    x: ArrayLike, axes: Sequence[int], arrays: Sequence[Array], place: int
+    x: ArrayLike,
+    axes: Sequence[int],
+    arrays: Sequence[Array],
+    place: int,
+    mode: str | None,
+    fill_value: Any,
 ) -> Array:
     """``x`` with ``axes`` indexed by ``arrays``, whose axes go to ``place``."""
     type = ops.type_of_operand("indexing", x)
@@ -288,13 +304,16 @@ def _gathered(
     kept = type.ndim - len(axes)
     ndim = kept + len(shape)
     windows = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
-    known = all(known_value(a) is not None for a in arrays)
+    if mode is None:
+        known = all(known_value(a) is not None for a in arrays)
+        mode = "promise_in_bounds" if known else "fill"
     return gather(
-        x,
+        ops.as_array(x),
         columns,
         Windows(windows, tuple(axes), tuple(axes)),
         tuple(1 if axis in axes else n for axis, n in enumerate(type.shape)),
-        "promise_in_bounds" if known else "fill",
+        mode,
+        fill_value,
     )
 
 

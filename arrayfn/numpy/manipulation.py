@@ -18,11 +18,17 @@ from arrayfn.primitives import views
 from arrayfn.tracing import Tracer, apply
 
 
-def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True) -> Array:
-    """x as ``dtype``: floats to integers truncate; complex to real is a DTypeError."""
+def astype(
+    x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None
+) -> Array:
+    """x as ``dtype``: floats to integers truncate; complex to real is a DTypeError.
+
+    Without ``copy`` it is x itself where that has the dtype already.
+    """
+    ops.check_device("astype", device)
     ops.type_of_operand("astype", x)
-    converted = ops.convert(x, dtypes.canonical(dtype))
-    return ops.same(converted) if converted is x else ops.as_array(converted)
+    converted = ops.as_array(ops.convert(x, dtypes.canonical(dtype)))
+    return ops.same(converted) if converted is x and copy else converted
 
 
 # Shapes.
@@ -195,11 +201,11 @@ def broadcast_to(x: ArrayLike, /, shape: Any) -> Array:
     return apply(views.broadcast_in_dim, x, shape=wanted, axes=axes)
 
 
-def broadcast_arrays(*x: ArrayLike) -> tuple[Array, ...]:
+def broadcast_arrays(*x: ArrayLike) -> list[Array]:
     """The arrays, each repeated to the shape they broadcast to."""
     shapes = [ops.type_of_operand("broadcast_arrays", a).shape for a in x]
     shape = ops.broadcast_shape("broadcast_arrays", shapes)
-    return tuple(broadcast_to(a, shape) for a in x)
+    return [broadcast_to(a, shape) for a in x]
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
 from arrayfn.numpy.arithmetic import subtract
@@ -14,7 +12,6 @@ from arrayfn.numpy.comparison import not_equal
 from arrayfn.numpy.manipulation import (
     broadcast_to,
     concatenate,
-    expand_dims,
     ravel,
     reshape,
     slice_along,
@@ -74,24 +71,6 @@ def roll(x: ArrayLike, /, shift: int | Sequence[int], axis: Axis = None) -> Arra
     return value
 
 
-def repeat(x: ArrayLike, repeats: int, /, axis: int | None = None) -> Array:
-    """Each element of x ``repeats`` times, along ``axis`` (None: of x as a vector)."""
-    if axis is None:
-        x, axis = ravel(x), 0
-    shape = ops.type_of_operand("repeat", x).shape
-    place = ops.normalize_axis("repeat", axis, len(shape))
-    if not hasattr(repeats, "__index__"):
-        raise ArgumentError(
-            "repeat takes one number of repeats, for it decides the shape; use take "
-            "with explicit indices for different numbers",
-            user_location(),
-        )
-    count = int(repeats)
-    wide = (*shape[: place + 1], count, *shape[place + 1 :])
-    final = (*shape[:place], shape[place] * count, *shape[place + 1 :])
-    return reshape(broadcast_to(expand_dims(x, place + 1), wide), final)
-
-
 def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Array:
     """x laid side by side, ``repetitions`` times along each of the last axes."""
     counts = (
@@ -105,85 +84,6 @@ def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Array:
     spaced = [extent for n in shape for extent in (1, n)]
     final = tuple(c * n for c, n in zip(counts, shape, strict=True))
     return reshape(broadcast_to(reshape(x, tuple(spaced)), tuple(paired)), final)
-
-
-def pad(
-    x: ArrayLike,
-    pad_width: Any,
-    /,
-    mode: str = "constant",
-    *,
-    constant_values: ArrayLike = 0,
-) -> Array:
-    """x with elements before and after along each axis.
-
-    ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
-    axis. ``mode`` is "constant", "edge", "reflect", "symmetric" or "wrap".
-    """
-    type = ops.type_of_operand("pad", x)
-    widths = _pad_widths(pad_width, type.ndim)
-    if mode == "constant":
-        value = ops.convert(constant_values, type.dtype)
-        config = tuple((before, after, 0) for before, after in widths)
-        return apply(views.pad, x, value, config=config)
-    if mode not in _PADDING:
-        raise ArgumentError(
-            f"pad has no mode {mode!r}; it has 'constant', "
-            + ", ".join(map(repr, _PADDING)),
-            user_location(),
-        )
-    value = ops.same(x)
-    for axis, (before, after) in enumerate(widths):
-        value = _padded_along(value, before, after, axis, *_PADDING[mode])
-    return value
-
-
-# For each mode, which elements follow the last: those before it (skipping how many) in
-# reverse, those from the beginning, or the last one repeated.
-_PADDING = {
-    "edge": ("edge", 0),
-    "reflect": ("mirror", 1),
-    "symmetric": ("mirror", 0),
-    "wrap": ("wrap", 0),
-}
-
-
-def _pad_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
-    given = pad_width if isinstance(pad_width, (tuple, list)) else (pad_width,)
-    if all(hasattr(entry, "__index__") for entry in given):
-        pair = (int(given[0]), int(given[-1]))
-        return [pair] * ndim
-    pairs = [(int(entry[0]), int(entry[-1])) for entry in given]
-    return pairs * ndim if len(pairs) == 1 else pairs
-
-
-def _padded_along(
-    x: Array, before: int, after: int, axis: int, rule: str, skip: int
-) -> Array:
-    extent = x.shape[axis]
-    period = extent if rule == "wrap" else extent - skip
-    parts = [x]
-    if rule == "edge":
-        shape = list(x.shape)
-        shape[axis] = before
-        first = broadcast_to(slice_along(x, 0, 1, axis), tuple(shape))
-        shape[axis] = after
-        last = broadcast_to(slice_along(x, extent - 1, extent, axis), tuple(shape))
-        parts = [first, x, last]
-    elif max(before, after) > period:
-        raise ArgumentError(
-            f"pad by {max(before, after)} repeats axis {axis} of {x.shape} more than "
-            "once, which this mode does not do here; pad in steps",
-            user_location(),
-        )
-    elif rule == "wrap":
-        first = slice_along(x, extent - before, extent, axis)
-        parts = [first, x, slice_along(x, 0, after, axis)]
-    else:
-        first = slice_along(x, skip, skip + before, axis)
-        last = slice_along(x, extent - skip - after, extent - skip, axis)
-        parts = [flip(first, axis), x, flip(last, axis)]
-    return concatenate([part for part in parts if part.shape[axis]], axis)
 
 
 def diff(

@@ -7,7 +7,6 @@ axes with extent 1. Halves are summed in float32; integer sums are int64 or uint
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -16,7 +15,7 @@ from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.numpy.arithmetic import absolute, divide, multiply, sqrt, square, subtract
-from arrayfn.numpy.comparison import isclose, isnan, logical_not, not_equal, where
+from arrayfn.numpy.comparison import isclose, isnan, logical_not, not_equal
 from arrayfn.primitives import reductions as r
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Primitive
@@ -262,57 +261,6 @@ def std(
     less = ddof if correction is None else correction
     value = sqrt(_variance(wide, _axes("std", x, axis), less, keepdims))
     return ops.convert(value, dtypes.real_of(result))
-
-
-# Without NaN.
-
-
-def _without_nan(name: str, x: ArrayLike, instead: float) -> ArrayLike:
-    is_inexact = ops.type_of_operand(name, x).dtype in dtypes.INEXACT
-    return where(isnan(x), instead, x) if is_inexact else x
-
-
-def nansum(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The sum over ``axis`` of what is not NaN."""
-    return sum(_without_nan("nansum", x, 0), axis, keepdims=keepdims)
-
-
-def nanprod(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The product over ``axis`` of what is not NaN."""
-    return prod(_without_nan("nanprod", x, 1), axis, keepdims=keepdims)
-
-
-def nanmean(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The mean over ``axis`` of what is not NaN."""
-    number = sum(logical_not(isnan(x)), axis, keepdims=keepdims)
-    total = nansum(x, axis, keepdims)
-    if total.dtype not in dtypes.INEXACT:
-        return divide(total, number)
-    return divide(total, ops.convert(number, total.dtype))
-
-
-def nanmax(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The largest element over ``axis`` that is not NaN; NaN if all are."""
-    return _nan_if_all_are(max, "nanmax", x, axis, keepdims, -float("inf"))
-
-
-def nanmin(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The smallest element over ``axis`` that is not NaN; NaN if all are."""
-    return _nan_if_all_are(min, "nanmin", x, axis, keepdims, float("inf"))
-
-
-def _nan_if_all_are(
-    extremum: Callable[..., Array],
-    name: str,
-    x: ArrayLike,
-    axis: Axis,
-    keepdims: bool,
-    instead: float,
-) -> Array:
-    value = extremum(_without_nan(name, x, instead), axis, keepdims)
-    if value.dtype not in dtypes.INEXACT:
-        return value
-    return where(all(isnan(x), axis, keepdims), float("nan"), value)
 
 
 # Positions.

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import add, divide, maximum, minimum, multiply, power
+from arrayfn.numpy.arithmetic import (
+    add,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    power,
+)
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.indexing import (
     Cut,
@@ -52,57 +61,147 @@ class IndexedUpdate:
     Updates broadcast to the shape of ``x[index]`` and take x's dtype. Where an index
     repeats, ``add`` and its kin apply every update; of those of ``set`` the last wins.
     Inside ``jit`` an update out of bounds is dropped; elsewhere it is an IndexError.
+    ``mode`` decides that where it is given: "drop" (or "fill"), or "clip", which
+    changes the element nearest to it. ``unique_indices`` says that no index repeats.
     """
 
     def __init__(self, x: ArrayLike, index: Any) -> None:
         self._x = x
         self._index = index
 
-    def get(self) -> Array:
-        """``x[index]``."""
-        return getitem(self._x, self._index)
+    def get(
+        self,
+        *,
+        mode: str | None = None,
+        fill_value: Any = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
+        """``x[index]``; with ``mode`` "fill" or "clip" also where out of bounds.
 
-    def set(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
-        """x with y at ``index``; ``unique_indices`` says that none repeats."""
-        return self._updated(indexing.scatter, np.put, None, y, unique_indices)
+        "fill" reads ``fill_value`` there, by default NaN or the least integer.
+        """
+        if mode == "promise_in_bounds":
+            mode = None
+        return getitem(self._x, self._index, _checked(mode, _READ), fill_value)
 
-    def add(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+    def set(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
+        """x with y at ``index``."""
+        return self._updated(indexing.scatter, np.put, None, y, unique_indices, mode)
+
+    def add(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
         """x with y added at ``index``."""
-        return self._updated(indexing.scatter_add, np.add.at, add, y, unique_indices)
+        return self._updated(
+            indexing.scatter_add, np.add.at, add, y, unique_indices, mode
+        )
 
-    def subtract(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+    def subtract(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
         """x with y subtracted at ``index``."""
-        return self.add(multiply(y, -1), unique_indices=unique_indices)
+        type = ops.type_of_operand("at", self._x)
+        negated = negative(ops.as_array(ops.convert(y, type.dtype)))
+        return self.add(negated, mode=mode, unique_indices=unique_indices)
 
-    def multiply(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+    def multiply(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
         """x multiplied by y at ``index``."""
         return self._updated(
-            indexing.scatter_mul, np.multiply.at, multiply, y, unique_indices
+            indexing.scatter_mul, np.multiply.at, multiply, y, unique_indices, mode
         )
 
-    def divide(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
-        """x divided by y at ``index``."""
-        return self.multiply(divide(1, y), unique_indices=unique_indices)
+    def divide(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
+        """x divided by y at ``index``: x over the product of the updates there."""
+        type = ops.type_of_operand("at", self._x)
+        ones = ops.full(1, type.shape, type.dtype)
+        below = IndexedUpdate(ones, self._index).multiply(
+            y, mode=mode, unique_indices=unique_indices
+        )
+        return divide(self._x, below)
 
-    def power(self, y: ArrayLike) -> Array:
+    def power(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
         """x to the power y at ``index``; where that repeats, the last wins."""
-        return self.set(power(self.get(), y))
+        base = self.get(mode="clip" if mode == "clip" else None)
+        return self.set(power(base, y), mode=mode, unique_indices=unique_indices)
 
-    def apply(self, function: Callable[[Array], Array]) -> Array:
-        """x with ``function(x[index])`` at ``index``."""
-        return self.set(function(self.get()))
+    def apply(
+        self,
+        function: Callable[[Array], Array],
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
+        """x with ``function(x[index])`` at ``index``: once, also where that repeats."""
+        value = function(self.get(mode="clip" if mode == "clip" else None))
+        return self.set(value, mode=mode, unique_indices=unique_indices)
 
-    def min(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+    def min(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
         """The lesser of x and y at ``index``."""
         return self._updated(
-            indexing.scatter_min, np.minimum.at, minimum, y, unique_indices
+            indexing.scatter_min, np.minimum.at, minimum, y, unique_indices, mode
         )
 
-    def max(self, y: ArrayLike, *, unique_indices: bool = False) -> Array:
+    def max(
+        self,
+        y: ArrayLike,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Array:
         """The greater of x and y at ``index``."""
         return self._updated(
-            indexing.scatter_max, np.maximum.at, maximum, y, unique_indices
+            indexing.scatter_max, np.maximum.at, maximum, y, unique_indices, mode
         )
+
+    mul = multiply
 
     def _updated(
         self,
@@ -111,21 +210,40 @@ class IndexedUpdate:
         combine: Callable[[Array, Array], Array] | None,
         y: ArrayLike,
         unique_indices: bool,
+        mode: str | None,
     ) -> Array:
         type = ops.type_of_operand("at", self._x)
         updates = ops.convert(y, type.dtype)
-        entries = parse(self._index, type.shape)
+        mode = _checked(mode, _WRITTEN)
+        entries = parse(self._index, type.shape, bounded=mode is None)
         arrays = [entry for entry in entries if is_array(entry)]
-        if not is_staged((self._x, updates, *arrays)):
+        known = not is_staged((self._x, updates, *arrays))
+        if known and not (arrays and mode):
             return _changed_copy(self._x, self._index, updates, in_place)
         if not arrays:
             new = updates if combine is None else combine(self.get(), updates)
             return _with_slice(self._x, entries, type, new)
         if any(isinstance(e, Cut) and (e.step > 1 or e.reverse) for e in entries):
             return _scattered_flat(
-                scatter, self._x, self._index, type, updates, unique_indices
+                scatter, self._x, self._index, type, updates, unique_indices, mode
             )
-        return _scattered(scatter, self._x, entries, type, updates, unique_indices)
+        return _scattered(
+            scatter, self._x, entries, type, updates, unique_indices, mode
+        )
+
+
+_READ = {"fill": "fill", "drop": "fill", "clip": "clip"}
+_WRITTEN = {"fill": "drop", "drop": "drop", "clip": "clip", "promise_in_bounds": None}
+
+
+def _checked(mode: str | None, modes: Mapping[str, str | None]) -> str | None:
+    if mode is not None and mode not in modes:
+        raise ArgumentError(
+            f"x.at[...] has no mode {mode!r}; it has "
+            + ", ".join(repr(name) for name in modes),
+            user_location(),
+        )
+    return None if mode is None else modes[mode]
 
 
 def _changed_copy(x: ArrayLike, index: Any, updates: ArrayLike, in_place: Any) -> Array:
@@ -180,6 +298,7 @@ def _scattered(
     type: ArrayType,
     updates: ArrayLike,
     unique_indices: bool,
+    mode: str | None,
 ) -> Array:
     """The scatter of ``updates`` where arrays, numbers and contiguous Cuts say."""
     axes = [entry for entry in entries if entry is not None]
@@ -192,7 +311,8 @@ def _scattered(
     positions = [e.low if isinstance(e, Cut) else e for e in (axes[k] for k in indexed)]
     extents = [type.shape[k] for k in indexed]
     columns, shape = index_columns(positions, extents)
-    unique_indices = unique_indices or _all_differ(positions, extents)
+    if mode is None and not unique_indices:
+        unique_indices = _all_differ(positions, extents)
     place = place_of_arrays(entries)
     kept = [e for e in entries if e is None or isinstance(e, Cut)]
     shown = [1 if entry is None else entry.count for entry in kept]
@@ -202,13 +322,14 @@ def _scattered(
     begin = place - new_axes_before
     final = (*inner[:begin], *shape, *inner[begin:])
     windows = tuple(k for k in range(len(final)) if not begin <= k < begin + len(shape))
-    return _scatter(
+    return scatter_windows(
         scatter,
         x,
         columns,
         reshape(broadcast_to(updates, tuple(shown)), final),
         Windows(windows, collapsed, indexed),
-        unique_indices,
+        unique_indices=unique_indices,
+        mode=mode or "drop",
     )
 
 
@@ -230,37 +351,42 @@ def _scattered_flat(
     type: ArrayType,
     updates: ArrayLike,
     unique_indices: bool,
+    mode: str | None,
 ) -> Array:
     """As ``_scattered`` for any index: element by element, of x as a vector."""
     places = apply(views.iota, shape=(type.size,), axis=0, dtype=dtypes.int64)
     # Out of bounds this reads the least integer, which is out of bounds again.
-    places = getitem(reshape(places, type.shape), index)
+    reading = "fill" if mode == "drop" else mode
+    places = getitem(reshape(places, type.shape), index, reading)
     count = ops.type_of_operand("at", places).size
-    flat = _scatter(
+    flat = scatter_windows(
         scatter,
         reshape(x, -1),
         reshape(places, (count, 1)),
         reshape(broadcast_to(updates, places.shape), (count,)),
         Windows((), (0,), (0,)),
-        unique_indices,
+        unique_indices=unique_indices,
     )
     return reshape(flat, type.shape)
 
 
-def _scatter(
+def scatter_windows(
     scatter: Primitive,
     x: ArrayLike,
     columns: Array,
     updates: Array,
     windows: Windows,
+    *,
     unique_indices: bool,
+    mode: str = "drop",
 ) -> Array:
+    """The scatter equation: x with ``updates`` where ``columns`` say."""
     return apply(
         scatter,
         ops.as_array(x),
         columns,
         ops.as_array(updates),
-        mode="drop",
+        mode=mode,
         unique_indices=unique_indices,
         **windows.params(),
     )

@@ -1,0 +1,289 @@
+"""Functions applied along axes, to vectors of arguments, or piece by piece."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.functions import vmap
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import asarray
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    moveaxis,
+    reshape,
+)
+
+
+def apply_along_axis(
+    function: Callable[..., Any],
+    axis: int,
+    x: ArrayLike,
+    /,
+    *args: Any,
+    **options: Any,
+) -> Array:
+    """``function`` of each vector of x along ``axis``; its axes take that one's place.
+
+    ``args`` and ``options`` are passed to it too.
+    """
+    type = ops.type_of_operand("apply_along_axis", x)
+    place = ops.normalize_axis("apply_along_axis", axis, type.ndim)
+    along = moveaxis(x, place, -1)
+
+    def mapped(vector: Any) -> Any:
+        return asarray(function(vector, *args, **options))
+
+    call: Callable[..., Any] = mapped
+    for _ in range(type.ndim - 1):
+        call = vmap(call)
+    result = call(along)
+    new = result.ndim - (type.ndim - 1)
+    return (
+        moveaxis(result, tuple(range(-new, 0)), tuple(range(place, place + new)))
+        if new
+        else result
+    )
+
+
+def apply_over_axes(
+    function: Callable[..., Any], x: ArrayLike, /, axes: int | Sequence[int]
+) -> Array:
+    """``function(x, axis)`` over one of ``axes`` after the other.
+
+    An axis that a result lacks is put back with extent 1.
+    """
+    ndim = ops.type_of_operand("apply_over_axes", x).ndim
+    value = ops.same(x)
+    for axis in axes if isinstance(axes, (list, tuple)) else (axes,):
+        place = ops.normalize_axis("apply_over_axes", axis, ndim)
+        value = function(value, place)
+        if value.ndim == ndim - 1:
+            value = expand_dims(value, place)
+        elif value.ndim != ndim:
+            raise ShapeError(
+                f"apply_over_axes: the function made {value.ndim} axes of {ndim}",
+                user_location(),
+            )
+    return value
+
+
+def piecewise(
+    x: ArrayLike,
+    condlist: Any,
+    funclist: Sequence[Any],
+    /,
+    *args: Any,
+    **options: Any,
+) -> Array:
+    """What the function (or number) of the last condition that holds gives for x.
+
+    One more function than conditions is for where none holds; else that is 0. Each is
+    applied to all of x, so none may fail where its condition does not hold.
+    """
+    type = ops.type_of_operand("piecewise", x)
+    given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
+    if isinstance(condlist, np.ndarray) and condlist.ndim > type.ndim:
+        given = list(condlist)
+    conditions = [asarray(c) for c in given]
+    functions = list(funclist)
+    if len(functions) not in (len(conditions), len(conditions) + 1):
+        raise ArgumentError(
+            f"piecewise takes as many functions as conditions or one more, but was "
+            f"given {len(functions)} and {len(conditions)}",
+            user_location(),
+        )
+    values = [
+        ops.convert(f(x, *args, **options) if callable(f) else f, type.dtype)
+        for f in functions
+    ]
+    if len(values) > len(conditions):
+        result = broadcast_to(ops.as_array(values.pop()), type.shape)
+    else:
+        result = ops.full(0, type.shape, type.dtype)
+    for condition, value in zip(conditions, values, strict=True):
+        result = where(condition, value, result)
+    return result
+
+
+# vectorize
+
+
+_NAMES = re.compile(r"\s*\(([^()]*)\)\s*")
+
+
+def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
+    """The axes' names of inputs and outputs in "(m,n),(n)->(m)"."""
+    sides = signature.split("->")
+    if len(sides) != 2:
+        raise ArgumentError(
+            f"vectorize: {signature!r} is no signature like '(m,n),(n)->(m)'",
+            user_location(),
+        )
+    found: list[list[list[str]]] = []
+    for side in sides:
+        rest = _NAMES.sub("", side).strip(" ,")
+        if rest:
+            raise ArgumentError(
+                f"vectorize: {signature!r} is no signature like '(m,n),(n)->(m)'",
+                user_location(),
+            )
+        found.append(
+            [
+                [name.strip() for name in group.split(",") if name.strip()]
+                for group in _NAMES.findall(side)
+            ]
+        )
+    return found[0], found[1]
+
+
+def vectorize(
+    function: Callable[..., Any],
+    *,
+    excluded: Any = frozenset(),
+    signature: str | None = None,
+) -> Callable[..., Any]:
+    """``function`` of scalars as a function of arrays, which broadcast.
+
+    ``signature``, such as "(m,n),(n)->(m)", names the axes that the function takes and
+    gives itself; the others are mapped. ``excluded`` arguments (positions and names)
+    are passed on as they are. It is mapped by ``vmap``, not by a loop.
+
+    >>> import numpy as np
+    >>> vectorize(lambda x, y: x * y + 1)(np.arange(3), 2)
+    array([1, 3, 5])
+    """
+
+    @functools.wraps(function)
+    def vectorized(*args: Any, **options: Any) -> Any:
+        unknown = [name for name in options if name not in excluded]
+        mapped = [k for k in range(len(args)) if k not in excluded]
+        arrays = [asarray(args[k]) for k in mapped] + [
+            asarray(options[name]) for name in unknown
+        ]
+        cores = [[] for _ in arrays] if signature is None else _parsed(signature)[0]
+        if len(cores) != len(arrays):
+            raise ArgumentError(
+                f"vectorize: {signature!r} is for {len(cores)} arguments, not for "
+                f"{len(arrays)}",
+                user_location(),
+            )
+        _check_cores(arrays, cores, signature)
+
+        def call(*values: Any) -> Any:
+            passed = list(args)
+            for position, value in zip(mapped, values, strict=False):
+                passed[position] = value
+            named = dict(zip(unknown, values[len(mapped) :], strict=True))
+            return function(*passed, **{**options, **named})
+
+        return _mapped(call, arrays, [len(core) for core in cores])
+
+    return vectorized
+
+
+def _check_cores(
+    arrays: Sequence[Array], cores: Sequence[Sequence[str]], signature: str | None
+) -> None:
+    extents: dict[str, int] = {}
+    for array, core in zip(arrays, cores, strict=True):
+        if array.ndim < len(core):
+            raise ShapeError(
+                f"vectorize: {array.shape} lacks axes of {tuple(core)} in "
+                f"{signature!r}",
+                user_location(),
+            )
+        shape = array.shape[array.ndim - len(core) :]
+        for name, extent in zip(core, shape, strict=True):
+            if extents.setdefault(name, extent) != extent:
+                raise ShapeError(
+                    f"vectorize: axis {name!r} of {signature!r} has extents "
+                    f"{extents[name]} and {extent}",
+                    user_location(),
+                )
+
+
+def _mapped(
+    function: Callable[..., Any], arrays: Sequence[Array], cores: Sequence[int]
+) -> Any:
+    """``function`` mapped over all leading axes, along which ``arrays`` broadcast."""
+    outer = [a.shape[: a.ndim - n] for a, n in zip(arrays, cores, strict=True)]
+    shape = ops.broadcast_shape("vectorize", outer)
+    # Axes of extent 1 are not mapped but dropped: nothing is repeated.
+    dims: list[tuple[int | None, ...]] = []
+    values: list[Array] = []
+    for array, own in zip(arrays, outer, strict=True):
+        padded: Shape = (1,) * (len(shape) - len(own)) + own
+        kept = [k for k, n in enumerate(padded) if n == shape[k] and n != 1]
+        inner = array.shape[len(own) :]
+        values.append(reshape(array, (*[padded[k] for k in kept], *inner)))
+        dims.append(tuple(0 if k in kept else None for k in range(len(shape))))
+    call = function
+    for axis in reversed(range(len(shape))):
+        along = tuple(d[axis] for d in dims)
+        if any(d is not None for d in along):
+            call = vmap(call, in_axes=along)
+    result = call(*values)
+    unmapped = [k for k in range(len(shape)) if all(d[k] is None for d in dims)]
+    if not unmapped:
+        return result
+    if isinstance(result, (list, tuple)):
+        return tuple(_with_axes(asarray(r), unmapped) for r in result)
+    return _with_axes(asarray(result), unmapped)
+
+
+def _with_axes(x: Array, axes: Sequence[int]) -> Array:
+    return expand_dims(x, tuple(axes))
+
+
+def block(arrays: Any, /) -> Array:
+    """Nested lists of arrays as blocks of one: the innermost along the last axis.
+
+    >>> import numpy as np
+    >>> block([[np.ones((1, 2)), 2.0], [3.0, np.full((1, 2), 4.0)]])
+    array([[1., 1., 2.],
+           [3., 4., 4.]])
+    """
+    depth = _depth(arrays)
+    leaves = list(_leaves(arrays))
+    ndim = max([depth, *(ops.type_of_operand("block", leaf).ndim for leaf in leaves)])
+    return _joined(arrays, ndim, depth, ndim)
+
+
+def _depth(arrays: Any) -> int:
+    if not isinstance(arrays, list):
+        return 0
+    depths = {_depth(part) for part in arrays}
+    if len(depths) != 1:
+        raise ArgumentError(
+            "block takes lists nested to one depth, none of them empty",
+            user_location(),
+        )
+    return 1 + depths.pop()
+
+
+def _leaves(arrays: Any) -> Any:
+    if isinstance(arrays, list):
+        for part in arrays:
+            yield from _leaves(part)
+    else:
+        yield arrays
+
+
+def _joined(arrays: Any, ndim: int, depth: int, axes: int) -> Array:
+    if not isinstance(arrays, list):
+        value = asarray(arrays)
+        missing = axes - value.ndim
+        return expand_dims(value, tuple(range(missing))) if missing else value
+    parts = [_joined(part, ndim, depth - 1, axes) for part in arrays]
+    return concatenate(parts, ndim - depth)

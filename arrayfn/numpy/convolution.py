@@ -1,0 +1,80 @@
+"""Convolution and correlation of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import conj
+from arrayfn.numpy.manipulation import slice_along
+from arrayfn.numpy.rearrangement import flip
+from arrayfn.primitives import views
+from arrayfn.primitives.convolution import conv_general
+from arrayfn.tracing import apply
+
+# The roles of a vector's one axis: it is spatial, and there are no others.
+_VECTOR: Any = ((), (), (), (0,))
+
+
+def convolve(x: ArrayLike, y: ArrayLike, /, mode: str = "full") -> Array:
+    """The sums of x[i] y[k - i] of two vectors.
+
+    ``mode`` is "full", "same" (as many as the longer has, from the middle) or "valid"
+    (where they overlap fully).
+
+    >>> import numpy as np
+    >>> convolve(np.array([1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
+    array([1., 3., 3., 2.])
+    """
+    x, y = _vectors("convolve", x, y)
+    if x.shape[0] < y.shape[0]:
+        x, y = y, x
+    return _slid(x, flip(y), mode)
+
+
+def correlate(x: ArrayLike, y: ArrayLike, /, mode: str = "valid") -> Array:
+    """The sums of x[i + k] conj(y[i]) of two vectors; ``mode`` as for ``convolve``."""
+    x, y = _vectors("correlate", x, y)
+    y = conj(y)
+    if x.shape[0] >= y.shape[0]:
+        return _slid(x, y, mode)
+    return flip(_slid(y, x, mode))
+
+
+def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
+    (x, y), types, _ = ops.promoted(name, (x, y))
+    if any(t.ndim != 1 or not t.size for t in types):
+        raise ShapeError(
+            f"{name} takes two vectors, neither of them empty, not {types[0]} and "
+            f"{types[1]}",
+            user_location(),
+        )
+    return [ops.as_array(x), ops.as_array(y)]
+
+
+def _slid(x: Array, y: Array, mode: str) -> Array:
+    """The sums of products of y with the parts of x, which is not shorter."""
+    extent, window = x.shape[0], y.shape[0]
+    if mode not in ("full", "same", "valid"):
+        raise ArgumentError(
+            f"the modes are 'full', 'same' and 'valid', not {mode!r}", user_location()
+        )
+    if mode != "valid":
+        config = ((window - 1, window - 1, 0),)
+        x = apply(views.pad, x, ops.scalar(0, x.dtype), config=config)
+    value = apply(
+        conv_general,
+        x,
+        y,
+        lhs=_VECTOR,
+        rhs=_VECTOR,
+        out=_VECTOR,
+        strides=(1,),
+        dilations=(1,),
+    )
+    if mode == "same":
+        first = (window - 1) // 2
+        return slice_along(value, first, first + extent, 0)
+    return value

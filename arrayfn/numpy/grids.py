@@ -1,0 +1,340 @@
+"""Index arithmetic and grids: indices of triangles and diagonals, mgrid, ravelling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy import index_exp, s_
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.arithmetic import multiply, power
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import arange, asarray, linspace, meshgrid
+from arrayfn.numpy.data_dependent import flatnonzero, nonzero
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    moveaxis,
+    stack,
+)
+from arrayfn.numpy.transcendental import log10
+from arrayfn.primitives import views
+from arrayfn.tracing import Tracer, apply
+
+
+def indices(
+    dimensions: Sequence[int], dtype: DTypeLike = np.int64, sparse: bool = False
+) -> Any:
+    """For each axis of the shape ``dimensions`` the index along it: (n, *dimensions).
+
+    ``sparse``: a tuple of arrays of extent 1 along the other axes.
+    """
+    shape = ops.as_shape("indices", dimensions)
+    wanted = dtypes.canonical(dtype)
+    if sparse:
+        grids = meshgrid(
+            *[arange(n, dtype=wanted) for n in shape], indexing="ij", sparse=True
+        )
+        return tuple(grids)
+    if not shape:
+        return ops.full(0, (0,), wanted)
+    axes = range(len(shape))
+    return stack([apply(views.iota, shape=shape, axis=k, dtype=wanted) for k in axes])
+
+
+def fromfunction(
+    function: Callable[..., Any],
+    shape: Sequence[int],
+    *,
+    dtype: DTypeLike = np.float64,
+    **options: Any,
+) -> Any:
+    """What ``function`` gives of the indices of an array of ``shape``."""
+    return function(*indices(shape, dtype), **options)
+
+
+def ix_(*x: ArrayLike) -> tuple[Array, ...]:
+    """Vectors as indices of their product: x[ix_([0, 2], [1])] has rows 0 and 2.
+
+    Masks become the positions where they are true.
+    """
+    vectors = [asarray(a) if not isinstance(a, Tracer) else a for a in x]
+    grids: list[Array] = []
+    for axis, vector in enumerate(vectors):
+        if vector.ndim != 1:
+            raise ShapeError(
+                f"ix_ takes vectors, not an array of shape {vector.shape}",
+                user_location(),
+            )
+        if vector.dtype == dtypes.bool_:
+            vector = flatnonzero(vector)
+        elif not vector.size:
+            vector = ops.convert(vector, dtypes.int64)
+        others = tuple(k for k in range(len(vectors)) if k != axis)
+        grids.append(expand_dims(vector, others) if others else ops.same(vector))
+    return tuple(grids)
+
+
+class Grid:
+    """``mgrid`` and ``ogrid``: index them by slices to make a grid.
+
+    A step that is an imaginary number is a number of points, the last included.
+    """
+
+    def __init__(self, sparse: bool) -> None:
+        self._sparse = sparse
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _points(index)
+        axes = [_points(part) for part in index]
+        common = ops.common_dtype("mgrid", axes) if axes else dtypes.int64
+        axes = [ops.convert(points, common) for points in axes]
+        grids = meshgrid(*axes, indexing="ij", sparse=self._sparse)
+        return tuple(grids) if self._sparse else stack(grids)
+
+
+mgrid = Grid(sparse=False)
+ogrid = Grid(sparse=True)
+
+
+def _points(part: slice) -> Array:
+    start = 0 if part.start is None else part.start
+    step = 1 if part.step is None else part.step
+    if isinstance(step, complex):
+        return linspace(start, part.stop, int(math.fabs(step.imag)))
+    return arange(start, part.stop, step)
+
+
+class Joined:
+    """``r_`` and ``c_``: index them by arrays, numbers and slices to join these."""
+
+    def __init__(self, columns: bool) -> None:
+        self._columns = columns
+
+    def __getitem__(self, index: Any) -> Array:
+        parts: list[Array] = []
+        for part in index if isinstance(index, tuple) else (index,):
+            if isinstance(part, str):
+                raise ArgumentError(
+                    f"r_ and c_ take no directives ({part!r}); use concatenate or "
+                    "stack with an axis",
+                    user_location(),
+                )
+            value = _points(part) if isinstance(part, slice) else asarray(part)
+            value = value if value.ndim else expand_dims(value, 0)
+            if self._columns and value.ndim == 1:
+                value = expand_dims(value, 1)
+            parts.append(value)
+        return concatenate(parts, -1 if self._columns else 0)
+
+
+r_ = Joined(columns=False)
+c_ = Joined(columns=True)
+
+
+# Indices of matrices.
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
+    """The indices of the diagonal of an array of ``ndim`` axes of extent n."""
+    return tuple(arange(n) for _ in range(ndim))
+
+
+def diag_indices_from(x: ArrayLike, /) -> tuple[Array, ...]:
+    """The indices of x's diagonal; its axes have one extent."""
+    shape = ops.type_of_operand("diag_indices_from", x).shape
+    if len(shape) < 2 or len(set(shape)) != 1:
+        raise ShapeError(
+            f"diag_indices_from takes two or more axes of one extent, not {shape}",
+            user_location(),
+        )
+    return diag_indices(shape[0], len(shape))
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
+    """The indices of an n by m matrix on diagonal k and below it."""
+    rows, columns = np.tril_indices(n, k, m)
+    return rows, columns
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
+    """The indices of an n by m matrix on diagonal k and above it."""
+    rows, columns = np.triu_indices(n, k, m)
+    return rows, columns
+
+
+def tril_indices_from(x: ArrayLike, /, k: int = 0) -> tuple[Array, Array]:
+    """The indices of the matrix x on diagonal k and below it."""
+    n, m = _matrix("tril_indices_from", x)
+    return tril_indices(n, k, m)
+
+
+def triu_indices_from(x: ArrayLike, /, k: int = 0) -> tuple[Array, Array]:
+    """The indices of the matrix x on diagonal k and above it."""
+    n, m = _matrix("triu_indices_from", x)
+    return triu_indices(n, k, m)
+
+
+def _matrix(name: str, x: ArrayLike) -> Shape:
+    shape = ops.type_of_operand(name, x).shape
+    if len(shape) != 2:
+        raise ShapeError(f"{name} takes a matrix, not {shape}", user_location())
+    return shape
+
+
+def mask_indices(
+    n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
+) -> tuple[Array, ...]:
+    """Where ``mask_func(ones((n, n)), k)`` is not 0, as ``nonzero``."""
+    return nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+
+
+# Multi-indices and flat ones.
+
+
+def ravel_multi_index(
+    multi_index: Sequence[ArrayLike],
+    dims: Sequence[int],
+    mode: str = "raise",
+    order: str = "C",
+) -> Array:
+    """The indices into a flat array of indices along the axes of shape ``dims``.
+
+    ``mode`` says what becomes of one out of bounds: "wrap", "clip", or "raise", which
+    needs their values.
+    """
+    shape = ops.as_shape("ravel_multi_index", dims)
+    parts = [asarray(part) for part in multi_index]
+    if len(parts) != len(shape):
+        raise ShapeError(
+            f"ravel_multi_index takes {len(shape)} indices for the shape {shape}, not "
+            f"{len(parts)}",
+            user_location(),
+        )
+    places: Any = np.asarray(0)
+    extents = list(zip(parts, shape, strict=True))
+    for part, extent in extents if order == "C" else extents[::-1]:
+        places = places * extent + _within(part, extent, mode)
+    return asarray(places)
+
+
+def _within(part: Array, extent: int, mode: str) -> Array:
+    if mode == "wrap":
+        return part % extent
+    if mode == "clip":
+        return where(part < 0, 0, where(part >= extent, extent - 1, part))
+    if mode != "raise":
+        raise ArgumentError(
+            f"ravel_multi_index has no mode {mode!r}; it has 'raise', 'wrap', 'clip'",
+            user_location(),
+        )
+    value = part
+    if isinstance(part, Tracer):
+        value = part.concrete(
+            "ravel_multi_index with mode='raise'", "Give it mode='wrap' or 'clip'"
+        )
+    if value.size and (value.min() < 0 or value.max() >= extent):
+        raise IndexError(
+            f"ravel_multi_index: an index is out of bounds for an axis of {extent}"
+        )
+    return part
+
+
+def unravel_index(x: ArrayLike, shape: Sequence[int], order: str = "C") -> Any:
+    """The indices along the axes of ``shape`` of indices into it as a flat array.
+
+    Those out of bounds read the last element (or, counted from the end, the first).
+    """
+    extents = list(ops.as_shape("unravel_index", shape))
+    size = math.prod(extents)
+    places: Any = asarray(x)
+    places = where(places < 0, places + size, places)
+    places = where(places < 0, 0, where(places >= size, size - 1, places))
+    found: list[Array] = []
+    for extent in extents[::-1] if order == "C" else extents:
+        found.append(asarray(places % extent))
+        places = places // extent
+    return tuple(found[::-1] if order == "C" else found)
+
+
+# Sequences.
+
+
+def geomspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DTypeLike = None,
+    axis: int = 0,
+) -> Array:
+    """``num`` numbers from start to stop, each the same multiple of the one before.
+
+    start and stop have one sign.
+    """
+    floats = [ops.as_array(v) for v in ops.floated("geomspace", start, stop)]
+    sign = where(floats[0] < 0, -1.0, 1.0)
+    logs = [log10(multiply(sign, value)) for value in floats]
+    exponents = linspace(logs[0], logs[1], num, endpoint, axis=axis)
+    values = multiply(sign, moveaxis(power(10.0, exponents), axis, 0))
+    # The ends as given, whatever the rounding between.
+    kept = [broadcast_to(value, values.shape[1:]) for value in floats]
+    if num > 0:
+        values = concatenate([expand_dims(kept[0], 0), values[1:]])
+    if num > 1 and endpoint:
+        values = concatenate([values[:-1], expand_dims(kept[1], 0)])
+    values = moveaxis(values, 0, axis)
+    return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
+
+
+def vander(x: ArrayLike, /, N: int | None = None, increasing: bool = False) -> Array:
+    """The powers N - 1 to 0 (or 0 to N - 1 if ``increasing``) of the vector x, as rows.
+
+    N is as many as x has, if it is not given.
+    """
+    type = ops.type_of_operand("vander", x)
+    if type.ndim != 1:
+        raise ShapeError(f"vander takes a vector, not {type}", user_location())
+    count = type.shape[0] if N is None else N
+    columns = [ops.full(1, type.shape, type.dtype)]
+    for _ in range(count - 1):
+        columns.append(multiply(columns[-1], x))
+    columns = columns[:count]
+    if not columns:
+        return ops.full(0, (type.shape[0], 0), type.dtype)
+    return stack(columns if increasing else columns[::-1], -1)
+
+
+__all__ = [
+    "Grid",
+    "Joined",
+    "c_",
+    "diag_indices",
+    "diag_indices_from",
+    "fromfunction",
+    "geomspace",
+    "index_exp",
+    "indices",
+    "ix_",
+    "mask_indices",
+    "mgrid",
+    "ogrid",
+    "r_",
+    "ravel_multi_index",
+    "s_",
+    "tril_indices",
+    "tril_indices_from",
+    "triu_indices",
+    "triu_indices_from",
+    "unravel_index",
+    "vander",
+]

@@ -1,0 +1,266 @@
+"""Elements put in, taken out or replaced: always in a copy, never in place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.comparison import not_equal, where
+from arrayfn.numpy.creation import arange
+from arrayfn.numpy.cumulative import cumsum
+from arrayfn.numpy.data_dependent import known
+from arrayfn.numpy.indexing import from_the_front, take
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    concatenate,
+    moveaxis,
+    ravel,
+    reshape,
+    slice_along,
+)
+from arrayfn.numpy.updates import at, scatter_windows
+from arrayfn.primitives import indexing
+from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import Tracer
+
+_KNOWN = "Which elements those are decides the places of the others: make it static"
+
+
+def insert(
+    x: ArrayLike, index: Any, values: ArrayLike, /, axis: int | None = None
+) -> Array:
+    """x with ``values`` put before the positions ``index`` (known) along ``axis``.
+
+    With ``axis=None`` x is taken as a vector.
+    """
+    if axis is None:
+        x, axis = ravel(x), 0
+    type = ops.type_of_operand("insert", x)
+    place = ops.normalize_axis("insert", axis, type.ndim)
+    extent = type.shape[place]
+    where_to = index if isinstance(index, slice) else _known_index("insert", index)
+    new = ops.as_array(ops.convert(_array(values), type.dtype))
+    single = not isinstance(where_to, slice) and np.ndim(where_to) == 0
+    if single:
+        # NumPy: a single position takes all values; their last axes are x's.
+        if new.ndim:
+            new = moveaxis(_at_least(new, type.ndim), 0, place)
+        count = new.shape[place] if new.ndim else 1
+    else:
+        order = np.insert(np.zeros(extent, bool), where_to, True)
+        count = int(order.sum())
+    shape = (*type.shape[:place], count, *type.shape[place + 1 :])
+    new = broadcast_to(new, shape)
+    marks = np.arange(extent, extent + count)
+    order = np.insert(np.arange(extent), where_to, marks)
+    return take(concatenate([x, new], place), order, place)
+
+
+def _at_least(x: Array, ndim: int) -> Array:
+    return reshape(x, (1,) * (ndim - x.ndim) + x.shape) if x.ndim < ndim else x
+
+
+def _array(x: Any) -> Any:
+    return np.asarray(x) if isinstance(x, (list, tuple)) else x
+
+
+def _known_index(name: str, index: Any) -> Any:
+    if isinstance(index, (list, tuple)):
+        index = np.asarray(index, None if len(index) else np.int64)
+    return known(name, index, _KNOWN)
+
+
+def delete(x: ArrayLike, index: Any, /, axis: int | None = None) -> Array:
+    """x without the elements at ``index`` (known) along ``axis`` (None: x as a vector).
+
+    ``index`` is a number, a slice, numbers, or a mask.
+    """
+    if axis is None:
+        x, axis = ravel(x), 0
+    type = ops.type_of_operand("delete", x)
+    place = ops.normalize_axis("delete", axis, type.ndim)
+    gone = index if isinstance(index, slice) else _known_index("delete", index)
+    kept = np.delete(np.arange(type.shape[place]), gone)
+    return take(x, kept, place)
+
+
+def resize(x: ArrayLike, shape: Any, /) -> Array:
+    """x's elements, over and over as often as need be, as ``shape``."""
+    type = ops.type_of_operand("resize", x)
+    wanted = ops.as_shape("resize", shape)
+    size = math.prod(wanted)
+    if not type.size:
+        return ops.full(0, wanted, type.dtype)
+    flat = ravel(x)
+    if size > type.size:
+        flat = concatenate([flat] * -(-size // type.size))
+    return reshape(slice_along(flat, 0, size, 0), wanted)
+
+
+def _refuse_in_place(name: str, inplace: bool) -> None:
+    if inplace:
+        raise ArgumentError(
+            f"{name} changes no array in place; use the copy that it returns",
+            user_location(),
+        )
+
+
+def put(
+    x: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    /,
+    mode: str | None = None,
+    *,
+    inplace: bool = False,
+) -> Array:
+    """A copy of x with ``values`` at ``indices`` of x as a vector.
+
+    Values are repeated as need be. ``mode`` is for indices out of bounds: "wrap" or
+    "clip"; by default they are as in ``x.at[indices].set(values)``.
+    """
+    _refuse_in_place("put", inplace)
+    type = ops.type_of_operand("put", x)
+    places = ravel(_array(indices))
+    if mode == "wrap":
+        places = places % type.size
+    new = resize(_array(values), places.shape)
+    chosen = "clip" if mode == "clip" else None
+    return reshape(at(ravel(x))[places].set(new, mode=chosen), type.shape)
+
+
+def put_along_axis(
+    x: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    /,
+    axis: int | None = None,
+    *,
+    inplace: bool = False,
+) -> Array:
+    """A copy of x with ``values`` where ``take_along_axis`` would read.
+
+    >>> import numpy as np
+    >>> put_along_axis(np.zeros((2, 2)), np.array([[1], [0]]), 5.0, axis=1)
+    array([[0., 5.],
+           [5., 0.]])
+    """
+    _refuse_in_place("put_along_axis", inplace)
+    type = ops.type_of_operand("put_along_axis", x)
+    if axis is None:
+        flat = put_along_axis(ravel(x), ravel(indices), values, 0)
+        return reshape(flat, type.shape)
+    wanted = ops.type_of_operand("put_along_axis", indices)
+    if type.ndim != wanted.ndim:
+        raise ShapeError(
+            f"put_along_axis takes an array and indices with as many axes, but was "
+            f"given {type} and {wanted}",
+            user_location(),
+        )
+    place = ops.normalize_axis("put_along_axis", axis, type.ndim)
+    shape = (*type.shape[:place], wanted.shape[place], *type.shape[place + 1 :])
+    where_to = broadcast_to(from_the_front(indices, type.shape[place]), shape)
+    new = ops.as_array(ops.convert(values, type.dtype))
+    others = tuple(k for k in range(type.ndim) if k != place)
+    return scatter_windows(
+        indexing.scatter,
+        x,
+        reshape(where_to, (*shape, 1)),
+        broadcast_to(new, shape),
+        Windows((), (place,), (place,), (others, others)),
+        unique_indices=False,
+    )
+
+
+def place(
+    x: ArrayLike,
+    mask: ArrayLike,
+    values: ArrayLike,
+    /,
+    *,
+    inplace: bool = False,
+) -> Array:
+    """A copy of x with ``values``, one after the other, where ``mask`` is true.
+
+    They are repeated as often as need be.
+    """
+    _refuse_in_place("place", inplace)
+    type = ops.type_of_operand("place", x)
+    new = ravel(_array(values))
+    count = ops.type_of_operand("place", new).size
+    if not count:
+        raise ArgumentError("place takes at least one value", user_location())
+    chosen = not_equal(ravel(mask), 0)
+    which = (cumsum(chosen) - 1) % count
+    picked = take(ops.convert(new, type.dtype), which, 0, mode="clip")
+    return reshape(where(chosen, picked, ravel(x)), type.shape)
+
+
+def fill_diagonal(
+    x: ArrayLike,
+    value: ArrayLike,
+    /,
+    wrap: bool = False,
+    *,
+    inplace: bool = False,
+) -> Array:
+    """A copy of x with ``value`` on its diagonal.
+
+    An array of values is repeated along it. ``wrap``: the diagonal of a tall matrix
+    begins anew below its end.
+    """
+    _refuse_in_place("fill_diagonal", inplace)
+    type = ops.type_of_operand("fill_diagonal", x)
+    if type.ndim < 2 or (type.ndim > 2 and len(set(type.shape)) != 1):
+        raise ShapeError(
+            f"fill_diagonal takes a matrix, or axes of one extent, not {type}",
+            user_location(),
+        )
+    if type.ndim == 2:
+        step = type.shape[1] + 1
+        end = type.size if wrap else min(type.shape[1] ** 2, type.size)
+    else:
+        step = 1 + sum(math.prod(type.shape[:k]) for k in range(1, type.ndim))
+        end = type.size
+    count = len(range(0, end, step))
+    new = resize(ravel(_array(value)), (count,))
+    places = arange(0, end, step) if count else np.zeros(0, np.int64)
+    flat = at(ravel(x))[places].set(ops.convert(new, type.dtype), unique_indices=True)
+    return reshape(flat, type.shape)
+
+
+def choose(x: ArrayLike, choices: Any, /, mode: str = "raise") -> Array:
+    """For each element the choice that x, a whole number, numbers there.
+
+    ``mode`` says what becomes of numbers out of bounds: "wrap", "clip", or "raise",
+    which needs their values.
+    """
+    parts = list(choices) if isinstance(choices, (list, tuple)) else [*choices]
+    number = ops.type_of_operand("choose", x)
+    shapes = [ops.type_of_operand("choose", part).shape for part in parts]
+    shape = ops.broadcast_shape("choose", [number.shape, *shapes])
+    if mode == "wrap":
+        x = x % len(parts)
+    elif mode == "clip":
+        x = where(x < 0, 0, where(x >= len(parts), len(parts) - 1, x))
+    else:
+        value = x
+        if isinstance(x, Tracer):
+            value = x.concrete(
+                "choose with mode='raise'", "Give it mode='wrap' or 'clip'"
+            )
+        value = np.asarray(value)
+        if value.size and (value.min() < 0 or value.max() >= len(parts)):
+            raise ArgumentError(
+                f"choose: a number is not among the {len(parts)} choices",
+                user_location(),
+            )
+    result = broadcast_to(parts[-1], shape)
+    for position in range(len(parts) - 2, -1, -1):
+        result = where(x == position, parts[position], result)
+    return result

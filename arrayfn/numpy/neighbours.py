@@ -1,0 +1,236 @@
+"""Between neighbours along an axis: slopes, areas, interpolation, unwrapped angles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import (
+    absolute,
+    add,
+    clip,
+    divide,
+    floor_divide,
+    multiply,
+    remainder,
+    subtract,
+)
+from arrayfn.numpy.comparison import (
+    equal,
+    greater,
+    less,
+    logical_and,
+    where,
+)
+from arrayfn.numpy.cumulative import cumsum
+from arrayfn.numpy.indexing import take
+from arrayfn.numpy.manipulation import concatenate, reshape, slice_along
+from arrayfn.numpy.rearrangement import diff
+from arrayfn.numpy.reductions import sum as sum_
+from arrayfn.numpy.searching import searchsorted
+
+
+def _inexact(name: str, x: ArrayLike) -> ArrayLike:
+    dtype = ops.type_of_operand(name, x).dtype
+    return ops.as_array(ops.convert(x, ops.floating_dtype(dtype)))
+
+
+def trapezoid(
+    y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
+) -> Array:
+    """The area under y along ``axis`` by the trapezoidal rule.
+
+    The points are x (a vector along the axis, or of y's shape), or ``dx`` apart.
+
+    >>> import numpy as np
+    >>> trapezoid(np.array([1.0, 2.0, 3.0]))
+    array(4.)
+    """
+    y = _inexact("trapezoid", y)
+    place = ops.normalize_axis("trapezoid", axis, y.ndim)
+    extent = y.shape[place]
+    later = slice_along(y, min(1, extent), extent, place)
+    earlier = slice_along(y, 0, max(extent - 1, 0), place)
+    widths: Any = dx
+    if x is not None:
+        if ops.type_of_operand("trapezoid", x).ndim == 1:
+            along = [1] * y.ndim
+            along[place] = -1
+            widths = reshape(diff(x), tuple(along))
+        else:
+            widths = diff(x, axis=axis)
+    return sum_(multiply(widths, multiply(0.5, add(later, earlier))), place)
+
+
+def gradient(
+    f: ArrayLike,
+    /,
+    *spacings: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    edge_order: int = 1,
+) -> Any:
+    """The slope of f along each ``axis`` (None: all): central differences.
+
+    ``spacings``: nothing for 1, one number for all axes, or for each a number or the
+    vector of points. At the ends differences are one-sided, of first or second order
+    (``edge_order``). One array for one axis, else a tuple.
+    """
+    f = _inexact("gradient", f)
+    axes = (axis,) if isinstance(axis, int) else axis
+    places = ops.normalize_axes(
+        "gradient", None if axes is None else tuple(axes), f.ndim
+    )
+    if axes is not None:
+        places = tuple(ops.normalize_axis("gradient", a, f.ndim) for a in axes)
+    steps: Sequence[Any] = spacings or (1.0,)
+    if len(steps) == 1:
+        steps = [steps[0]] * len(places)
+    if len(steps) != len(places):
+        raise ArgumentError(
+            f"gradient takes no spacing, one, or one for each of the {len(places)} "
+            f"axes, not {len(steps)}",
+            user_location(),
+        )
+    if edge_order not in (1, 2):
+        raise ArgumentError(
+            f"gradient has edge_order 1 and 2, not {edge_order}", user_location()
+        )
+    slopes = [
+        _slope(f, ops.as_array(step), place, edge_order)
+        for step, place in zip(steps, places, strict=True)
+    ]
+    return slopes[0] if len(slopes) == 1 else tuple(slopes)
+
+
+def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
+    extent = f.shape[axis]
+    if extent < edge_order + 1:
+        raise ShapeError(
+            f"gradient takes at least {edge_order + 1} elements along axis {axis} of "
+            f"{f.shape}",
+            user_location(),
+        )
+
+    def part(begin: int, end: int) -> Array:
+        return slice_along(f, begin, end, axis)
+
+    def along(x: Array) -> Array:
+        shape = [1] * f.ndim
+        shape[axis] = -1
+        return reshape(x, tuple(shape))
+
+    if ops.type_of_operand("gradient", step).ndim == 0:
+        gaps: Any = None
+        inner = divide(subtract(part(2, extent), part(0, extent - 2)), 2.0 * step)
+        ends = [step] * 4
+    else:
+        gaps = diff(step)
+        before, after = gaps[:-1], gaps[1:]
+        low = along(divide(-after, before * (before + after)))
+        middle = along(divide(after - before, before * after))
+        high = along(divide(before, after * (before + after)))
+        inner = (
+            multiply(low, part(0, extent - 2))
+            + multiply(middle, part(1, extent - 1))
+            + multiply(high, part(2, extent))
+        )
+        ends = [gaps[0], gaps[min(1, extent - 2)], gaps[-1], gaps[-min(2, extent - 1)]]
+    if edge_order == 1:
+        first = divide(subtract(part(1, 2), part(0, 1)), ends[0])
+        last = divide(
+            subtract(part(extent - 1, extent), part(extent - 2, extent - 1)), ends[2]
+        )
+    else:
+        first = _one_sided([part(k, k + 1) for k in range(3)], ends[0], ends[1])
+        backwards = [part(extent - 1 - k, extent - k) for k in range(3)]
+        last = -_one_sided(backwards, ends[2], ends[3])
+    return concatenate([first, inner, last], axis)
+
+
+def _one_sided(points: Sequence[Array], near: Any, far: Any) -> Array:
+    """The slope at the first of three points, by the parabola through them."""
+    total = near + far
+    first = multiply(-(2.0 * near + far) / (near * total), points[0])
+    second = multiply(total / (near * far), points[1])
+    return first + second - multiply(near / (far * total), points[2])
+
+
+def interp(
+    x: ArrayLike,
+    xp: ArrayLike,
+    fp: ArrayLike,
+    left: ArrayLike | None = None,
+    right: ArrayLike | None = None,
+    period: float | None = None,
+) -> Array:
+    """The line through points (xp, fp), whose xp ascend, at x.
+
+    Beyond them ``left`` and ``right``, by default the outermost fp. With a ``period``
+    the points repeat, and ascend within one. The result keeps the operands' dtype.
+
+    >>> import numpy as np
+    >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
+    array([15.])
+    """
+    x, xp, fp = (_inexact("interp", v) for v in (x, xp, fp))
+    if xp.ndim != 1 or fp.shape != xp.shape or not xp.size:
+        raise ShapeError(
+            f"interp takes two vectors of points, not {xp.shape} and {fp.shape}",
+            user_location(),
+        )
+    if period is not None:
+        # The outermost points again, beyond the other end.
+        size = math.fabs(period)
+        x = remainder(x, size)
+        xp = concatenate([xp[-1:] - size, xp, xp[:1] + size])
+        fp = concatenate([fp[-1:], fp, fp[:1]])
+        left = right = None
+    extent = xp.shape[0]
+    if extent == 1:
+        value = add(multiply(x, 0.0), fp[0])
+    else:
+        place = clip(searchsorted(xp, x, "right"), 1, extent - 1)
+        x0, f0 = take(xp, place - 1, mode="clip"), take(fp, place - 1, mode="clip")
+        x1, f1 = take(xp, place, mode="clip"), take(fp, place, mode="clip")
+        width = subtract(x1, x0)
+        flat = equal(width, 0)
+        slope = divide(subtract(f1, f0), where(flat, 1, width))
+        value = where(flat, f0, add(f0, multiply(subtract(x, x0), slope)))
+    value = where(less(x, xp[0]), fp[0] if left is None else left, value)
+    return where(greater(x, xp[-1]), fp[-1] if right is None else right, value)
+
+
+def unwrap(
+    x: ArrayLike,
+    /,
+    discont: float | None = None,
+    axis: int = -1,
+    *,
+    period: float = 2 * math.pi,
+) -> Array:
+    """Angles along ``axis`` with multiples of ``period`` added where they jump.
+
+    A jump is a difference of more than ``discont``, and of more than half a period.
+    """
+    type = ops.type_of_operand("unwrap", x)
+    place = ops.normalize_axis("unwrap", axis, type.ndim)
+    whole = type.dtype in dtypes.INTEGERS and isinstance(period, int)
+    x = x if whole else _inexact("unwrap", x)
+    half: Any = floor_divide(period, 2) if whole else period / 2
+    steps = diff(x, axis=place)
+    turned = subtract(remainder(add(steps, half), period), half)
+    if not (whole and period % 2):  # an odd period has no step of just its half
+        at_end = logical_and(equal(turned, -half), greater(steps, 0))
+        turned = where(at_end, half, turned)
+    limit = half if discont is None or discont < half else discont
+    change = where(less(absolute(steps), limit), 0, subtract(turned, steps))
+    extent = type.shape[place]
+    rest = slice_along(x, min(1, extent), extent, place)
+    first = slice_along(x, 0, min(1, extent), place)
+    turns = ops.convert(cumsum(change, place), x.dtype)
+    return concatenate([first, add(rest, turns)], place)

@@ -1,0 +1,256 @@
+"""Elements added before and after along each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import add, multiply, rint, subtract
+from arrayfn.numpy.indexing import take
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    concatenate,
+    reshape,
+    slice_along,
+)
+from arrayfn.numpy.rearrangement import flip
+from arrayfn.numpy.reductions import max as max_
+from arrayfn.numpy.reductions import mean
+from arrayfn.numpy.reductions import min as min_
+from arrayfn.primitives import views
+from arrayfn.tracing import apply
+
+Pairs = list[tuple[Any, Any]]
+
+_MODES = (
+    "constant",
+    "edge",
+    "empty",
+    "linear_ramp",
+    "maximum",
+    "mean",
+    "minimum",
+    "reflect",
+    "symmetric",
+    "wrap",
+)
+
+
+def pad(
+    x: ArrayLike,
+    pad_width: Any,
+    /,
+    mode: str | Callable[..., Any] = "constant",
+    *,
+    constant_values: Any = 0,
+    end_values: Any = 0,
+    stat_length: Any = None,
+    reflect_type: str = "even",
+) -> Array:
+    """x with elements before and after along each axis.
+
+    ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
+    axis; so are ``constant_values``, ``end_values`` (where "linear_ramp" ends) and
+    ``stat_length`` (how many elements at the edge "maximum", "mean" and "minimum" are
+    of; None: all). Other modes are "edge", "reflect" (about the last element),
+    "symmetric" (about the edge; ``reflect_type="odd"``: with twice the edge's value
+    less the mirrored), "wrap" and "empty" (zeros).
+
+    >>> import numpy as np
+    >>> pad(np.array([1.0, 2.0, 3.0]), (2, 1), mode="reflect")
+    array([3., 2., 1., 2., 3., 2.])
+    """
+    type = ops.type_of_operand("pad", x)
+    widths = _pairs("pad_width", pad_width, type.ndim)
+    if any(before < 0 or after < 0 for before, after in widths):
+        raise ArgumentError("pad adds no negative number", user_location())
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise ArgumentError(
+            f"pad has no mode {mode!r}; it has {', '.join(_MODES)}", user_location()
+        )
+    if mode == "empty":
+        mode, constant_values = "constant", 0
+    if mode == "constant":
+        return _constant(
+            x, widths, _pairs("constant_values", constant_values, type.ndim)
+        )
+    value = x
+    for axis, (before, after) in enumerate(widths):
+        if not before and not after:
+            continue
+        if not type.shape[axis]:
+            raise ArgumentError(
+                f"pad: axis {axis} of {type} is empty, and {mode!r} pads with its "
+                "elements; use mode='constant'",
+                user_location(),
+            )
+        if mode == "linear_ramp":
+            ends = _pairs("end_values", end_values, type.ndim)[axis]
+            value = _ramped(value, (before, after), axis, ends)
+        elif mode in _STATISTICS:
+            lengths = _pairs("stat_length", stat_length, type.ndim)[axis]
+            value = _of_statistic(value, (before, after), axis, mode, lengths)
+        elif reflect_type == "odd" and mode in ("reflect", "symmetric"):
+            value = _mirrored_oddly(value, before, after, axis, mode)
+        else:
+            value = _repeated(value, before, after, axis, mode)
+    return ops.same(value) if value is x else value
+
+
+def _pairs(name: str, given: Any, ndim: int) -> Pairs:
+    """(before, after) for each axis: of one value, one pair, or a pair for each."""
+    if isinstance(given, dict):
+        pairs: Pairs = [(0, 0)] * ndim
+        for axis, pair in given.items():
+            both = pair if isinstance(pair, (tuple, list)) else (pair, pair)
+            pairs[ops.normalize_axis("pad", axis, ndim)] = (both[0], both[1])
+        return pairs
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    if not isinstance(given, (tuple, list)):
+        return [(given, given)] * ndim
+    if not any(isinstance(entry, (tuple, list)) for entry in given):
+        if len(given) not in (1, 2):
+            raise ArgumentError(
+                f"pad: {name} is a value, a pair, or a pair for each axis, not {given}",
+                user_location(),
+            )
+        return [(given[0], given[-1])] * ndim
+    pairs = [(entry[0], entry[-1]) for entry in given]
+    pairs = pairs * ndim if len(pairs) == 1 else pairs
+    if len(pairs) != ndim:
+        raise ArgumentError(
+            f"pad: {name} has {len(pairs)} pairs for {ndim} axes", user_location()
+        )
+    return pairs
+
+
+def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
+    dtype = ops.type_of_operand("pad", x).dtype
+    distinct = {id(v) if hasattr(v, "dtype") else v for pair in values for v in pair}
+    if len(distinct) <= 1:
+        value = ops.convert(values[0][0] if values else 0, dtype)
+        config = tuple((before, after, 0) for before, after in widths)
+        return apply(views.pad, ops.as_array(x), value, config=config)
+    result = ops.as_array(x)
+    ndim = len(widths)
+    for axis, (width, pair) in enumerate(zip(widths, values, strict=True)):
+        for side, value in enumerate(pair):
+            config = [(0, 0, 0)] * ndim
+            config[axis] = (width[0], 0, 0) if side == 0 else (0, width[1], 0)
+            filler = ops.convert(value, dtype)
+            result = apply(views.pad, result, filler, config=tuple(config))
+    return result
+
+
+def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
+    """x with its own elements beyond its ends, as modes of views where they suffice."""
+    extent = x.shape[axis]
+    skip = int(mode == "reflect")
+    period = extent if mode == "wrap" else extent - skip
+    if mode == "edge":
+        shape = list(x.shape)
+        shape[axis] = before
+        first = broadcast_to(slice_along(x, 0, 1, axis), tuple(shape))
+        shape[axis] = after
+        last = broadcast_to(slice_along(x, extent - 1, extent, axis), tuple(shape))
+        parts = [first, x, last]
+    elif max(before, after) > period:
+        places = np.pad(np.arange(extent), (before, after), mode=mode)  # type: ignore[call-overload]
+        return take(x, places, axis)
+    elif mode == "wrap":
+        first = slice_along(x, extent - before, extent, axis)
+        parts = [first, x, slice_along(x, 0, after, axis)]
+    else:
+        first = slice_along(x, skip, skip + before, axis)
+        last = slice_along(x, extent - skip - after, extent - skip, axis)
+        parts = [flip(first, axis), x, flip(last, axis)]
+    return concatenate([part for part in parts if part.shape[axis]], axis)
+
+
+def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
+    """Twice the edge less the mirrored, period by period."""
+    skip = int(mode == "reflect")
+    value = x
+    while before or after:
+        extent = value.shape[axis]
+        period = extent - skip
+        if not period:
+            return _repeated(value, before, after, axis, "edge")
+        low, high = min(before, period), min(after, period)
+        parts = [value]
+        if low:
+            edge = slice_along(value, 0, 1, axis)
+            mirrored = flip(slice_along(value, skip, skip + low, axis), axis)
+            parts.insert(0, subtract(multiply(2, edge), mirrored))
+        if high:
+            edge = slice_along(value, extent - 1, extent, axis)
+            part = slice_along(value, extent - skip - high, extent - skip, axis)
+            parts.append(subtract(multiply(2, edge), flip(part, axis)))
+        value = concatenate(parts, axis)
+        before, after = before - low, after - high
+    return value
+
+
+def _ramped(
+    x: Array, widths: tuple[int, int], axis: int, ends: tuple[Any, Any]
+) -> Array:
+    """Straight lines from the edges to ``ends``."""
+    extent = x.shape[axis]
+    whole = x.dtype in dtypes.INTEGERS
+    wide = dtypes.float64 if whole else x.dtype
+    parts = [x]
+    for side, (width, end) in enumerate(zip(widths, ends, strict=True)):
+        if not width:
+            continue
+        place = 0 if side == 0 else extent - 1
+        edge = ops.convert(slice_along(x, place, place + 1, axis), wide)
+        shape = [1] * x.ndim
+        shape[axis] = width
+        steps = np.arange(width) / width  # from the end to (almost) the edge
+        steps = steps if side == 0 else 1.0 - (np.arange(width) + 1.0) / width
+        weights = reshape(steps.astype(dtypes.real_of(wide)), tuple(shape))
+        final = ops.convert(end, wide)
+        ramp = add(final, multiply(weights, subtract(edge, final)))
+        ramp = ops.convert(ramp, x.dtype)
+        parts = [ramp, *parts] if side == 0 else [*parts, ramp]
+    return concatenate(parts, axis)
+
+
+_STATISTICS: dict[str, Callable[..., Array]] = {
+    "maximum": max_,
+    "mean": mean,
+    "minimum": min_,
+}
+
+
+def _of_statistic(
+    x: Array,
+    widths: tuple[int, int],
+    axis: int,
+    mode: str,
+    lengths: tuple[Any, Any],
+) -> Array:
+    extent = x.shape[axis]
+    parts = [x]
+    for side, (width, length) in enumerate(zip(widths, lengths, strict=True)):
+        if not width:
+            continue
+        count = extent if length is None else min(ops.whole(length), extent)
+        begin = 0 if side == 0 else extent - count
+        value = _STATISTICS[mode](
+            slice_along(x, begin, begin + count, axis), axis, keepdims=True
+        )
+        if x.dtype in dtypes.INTEGERS:
+            value = ops.convert(rint(value), x.dtype)
+        shape = list(x.shape)
+        shape[axis] = width
+        filler = broadcast_to(value, tuple(shape))
+        parts = [filler, *parts] if side == 0 else [*parts, filler]
+    return concatenate(parts, axis)

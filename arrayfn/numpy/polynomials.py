@@ -1,0 +1,152 @@
+"""Polynomials as vectors of coefficients, the highest power first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import add, divide, multiply, subtract
+from arrayfn.numpy.convolution import convolve
+from arrayfn.numpy.creation import arange, asarray
+from arrayfn.numpy.manipulation import (
+    atleast_1d,
+    concatenate,
+    expand_dims,
+    slice_along,
+    stack,
+)
+from arrayfn.primitives import views
+from arrayfn.tracing import apply
+
+
+def _coefficients(name: str, p: Any) -> Array:
+    value = atleast_1d(asarray(p) if isinstance(p, (list, tuple)) else p)
+    if value.ndim != 1:
+        raise ShapeError(
+            f"{name} takes coefficients as a vector, not {value.shape}",
+            user_location(),
+        )
+    return value
+
+
+def polyval(p: ArrayLike, x: ArrayLike, /) -> Array:
+    """The polynomial p at x, elementwise, by Horner's rule.
+
+    >>> import numpy as np
+    >>> polyval(np.array([1.0, 0.0, -1.0]), 3.0)
+    array(8.)
+    """
+    p = _coefficients("polyval", p)
+    (p, x), types, dtype = ops.promoted("polyval", (p, x))
+    value: Array = ops.full(0, types[1].shape, dtype)
+    for k in range(p.shape[0]):
+        value = add(multiply(value, x), p[k])
+    return value
+
+
+def polyadd(p: ArrayLike, q: ArrayLike, /) -> Array:
+    """The sum of polynomials p and q."""
+    return add(*_aligned("polyadd", p, q))
+
+
+def polysub(p: ArrayLike, q: ArrayLike, /) -> Array:
+    """The difference of polynomials p and q."""
+    return subtract(*_aligned("polysub", p, q))
+
+
+def _aligned(name: str, p: Any, q: Any) -> list[Array]:
+    """Both, with zeros in front of the shorter."""
+    parts = [_coefficients(name, c) for c in (p, q)]
+    parts, types, dtype = ops.promoted(name, parts)
+    extent = max(t.shape[0] for t in types)
+    zero = ops.scalar(0, dtype)
+    return [
+        apply(views.pad, c, zero, config=((extent - t.shape[0], 0, 0),))
+        for c, t in zip(parts, types, strict=True)
+    ]
+
+
+def polymul(p: ArrayLike, q: ArrayLike, /) -> Array:
+    """The product of polynomials p and q.
+
+    Zeros in front are kept: how many there are would decide the shape.
+    """
+    return convolve(_coefficients("polymul", p), _coefficients("polymul", q))
+
+
+def polydiv(u: ArrayLike, v: ArrayLike, /) -> tuple[Array, Array]:
+    """The quotient and the remainder of polynomials: u = quotient * v + remainder.
+
+    The remainder keeps its zeros in front: as many coefficients as u has.
+    """
+    parts = [_coefficients("polydiv", c) for c in (u, v)]
+    wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
+    (u, v), _, dtype = ops.promoted("polydiv", parts, wide)
+    m, n = u.shape[0], v.shape[0]
+    if m < n:
+        return ops.full(0, (1,), dtype), ops.same(u)
+    quotient: list[Array] = []
+    rest = u
+    for k in range(m - n + 1):
+        factor = divide(rest[k], v[0])
+        quotient.append(factor)
+        taken = multiply(factor, v)
+        config = ((k, m - n - k, 0),)
+        rest = subtract(
+            rest, apply(views.pad, taken, ops.scalar(0, dtype), config=config)
+        )
+    return stack(quotient), rest
+
+
+def polyder(p: ArrayLike, /, m: int = 1) -> Array:
+    """The m-th derivative of polynomial p."""
+    value = _coefficients("polyder", p)
+    if m < 0:
+        raise ArgumentError("polyder takes m >= 0", user_location())
+    for _ in range(m):
+        extent = value.shape[0]
+        if extent <= 1:
+            return slice_along(value, 0, 0, 0)
+        powers = arange(extent - 1, 0, -1)
+        value = multiply(slice_along(value, 0, extent - 1, 0), powers)
+    return value if m else ops.same(value)
+
+
+def polyint(p: ArrayLike, /, m: int = 1, k: Any = None) -> Array:
+    """The m-th antiderivative of polynomial p, with constants k (0)."""
+    value = _coefficients("polyint", p)
+    if m < 0:
+        raise ArgumentError("polyint takes m >= 0", user_location())
+    constants = atleast_1d(np.zeros(max(m, 1)) if k is None else asarray(k))
+    if constants.shape[0] == 1 and m > 1:
+        constants = concatenate([constants] * m)
+    if constants.shape[0] < m:
+        raise ArgumentError(
+            f"polyint takes {m} constants, or one for all", user_location()
+        )
+    for step in range(m):
+        powers = arange(value.shape[0], 0, -1)
+        raised = divide(value, powers)
+        value = concatenate([raised, expand_dims(constants[step], 0)])
+    return value if m else ops.same(value)
+
+
+def poly(roots: ArrayLike, /) -> Array:
+    """The polynomial with these roots and the leading coefficient 1.
+
+    A square matrix stands for its eigenvalues; see ``linalg.eigvals``.
+    """
+    zeros = _coefficients("poly", roots)
+    dtype = ops.floating_dtype(zeros.dtype)
+    zeros = ops.convert(zeros, dtype)
+    value = ops.full(1, (1,), dtype)
+    for k in range(zeros.shape[0]):
+        # (value) * (x - root)
+        lower = multiply(value, zeros[k])
+        zero = ops.full(0, (1,), dtype)
+        value = subtract(concatenate([value, zero]), concatenate([zero, lower]))
+    return value

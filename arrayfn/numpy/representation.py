@@ -1,0 +1,279 @@
+"""Numbers taken apart: exponents, fractions, bits, divisors; NaN replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, DTypeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import (
+    absolute,
+    clip,
+    copysign,
+    imag,
+    multiply,
+    nextafter,
+    real,
+    remainder,
+    subtract,
+    trunc,
+)
+from arrayfn.numpy.comparison import (
+    bitwise_and,
+    equal,
+    isfinite,
+    isinf,
+    isnan,
+    less,
+    not_equal,
+    right_shift,
+    where,
+)
+from arrayfn.numpy.manipulation import (
+    concatenate,
+    expand_dims,
+    moveaxis,
+    ravel,
+    reshape,
+    slice_along,
+)
+from arrayfn.numpy.reductions import sum as sum_
+from arrayfn.primitives import complex_numbers, conversion
+from arrayfn.tracing import apply
+
+# Of float32 and float64: an integer as wide, the bits of the mantissa, and the bias.
+_FORMATS = {
+    dtypes.float32: (dtypes.int32, 23, 127),
+    dtypes.float64: (dtypes.int64, 52, 1023),
+}
+
+
+def _wide(name: str, x: ArrayLike) -> tuple[Array, DType]:
+    """x in float32 or float64, and the dtype of the result."""
+    dtype = ops.floating_dtype(ops.type_of_operand(name, x).dtype)
+    if dtype in dtypes.COMPLEX:
+        raise DTypeError(f"{name} is not defined for complex numbers", user_location())
+    return ops.as_array(ops.convert(x, dtypes.compute_dtype(dtype))), dtype
+
+
+def _power_of_two(exponent: ArrayLike, dtype: DType) -> Array:
+    """2 to an integer power whose result is a normal number."""
+    integer, mantissa, bias = _FORMATS[dtype]
+    biased = ops.convert(exponent + bias, integer)
+    return apply(conversion.bitcast, biased << mantissa, dtype=dtype)
+
+
+def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
+    """x times 2 to the power n, an integer, rounded once.
+
+    >>> import numpy as np
+    >>> ldexp(np.float64(0.75), 4)
+    array(12.)
+    """
+    wide, result = _wide("ldexp", x)
+    _, mantissa, bias = _FORMATS[wide.dtype]
+    if ops.type_of_operand("ldexp", n).dtype not in dtypes.INTEGERS:
+        raise DTypeError("ldexp takes a whole exponent", user_location())
+    least = 1 - bias
+    left: Any = clip(ops.convert(n, dtypes.int64), -4 * bias, 4 * bias)
+    for _ in range(3):
+        # Small numbers are reached in one step from numbers that have all their bits.
+        far = left < least
+        step = where(far, least + mantissa + 1, where(left > bias, bias, left))
+        wide = multiply(wide, _power_of_two(step, wide.dtype))
+        left = left - step
+    return ops.convert(wide, result)
+
+
+def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
+    """The fraction (0.5 <= abs < 1, or 0) and the exponent (int32) that make x.
+
+    ``ldexp`` of the pair is x; of infinities and NaN the exponent is 0.
+    """
+    wide, result = _wide("frexp", x)
+    integer, mantissa, bias = _FORMATS[wide.dtype]
+    tiny = float(np.finfo(wide.dtype).smallest_normal)
+    small = less(absolute(wide), tiny)
+    scaled = where(small, multiply(wide, 2.0 ** (mantissa + 1)), wide)
+    pattern = apply(conversion.bitcast, scaled, dtype=integer)
+    biased = bitwise_and(right_shift(pattern, mantissa), 2 * bias + 1)
+    exponent = biased - (bias - 1) - where(small, mantissa + 1, 0)
+    plain = not_equal(wide, 0) & isfinite(wide)
+    exponent = ops.convert(where(plain, exponent, 0), dtypes.int32)
+    fraction = where(plain, ldexp(wide, -exponent), wide)
+    return ops.convert(fraction, result), exponent
+
+
+def modf(x: ArrayLike, /) -> tuple[Array, Array]:
+    """The fractional and the whole part of x, both with its sign."""
+    (x,) = ops.floated("modf", x)
+    whole = trunc(ops.as_array(x))
+    fraction = where(isinf(x), 0, subtract(x, whole))
+    return copysign(fraction, x), whole
+
+
+def spacing(x: ArrayLike, /) -> Array:
+    """The distance from x to the next number away from 0, with x's sign."""
+    (x,) = ops.floated("spacing", x)
+    x = ops.as_array(x)
+    upwards = copysign(float("inf"), x)
+    return where(isinf(x), float("nan"), subtract(nextafter(x, upwards), x))
+
+
+def nan_to_num(
+    x: ArrayLike,
+    /,
+    copy: bool = True,
+    nan: ArrayLike = 0.0,
+    posinf: ArrayLike | None = None,
+    neginf: ArrayLike | None = None,
+) -> Array:
+    """x with NaN, inf and -inf replaced, by 0 and the largest numbers by default.
+
+    >>> import numpy as np
+    >>> nan_to_num(np.array([np.nan, 1.0, -np.inf]), neginf=-9.0)
+    array([ 0.,  1., -9.])
+    """
+    dtype = ops.type_of_operand("nan_to_num", x).dtype
+    if dtype not in dtypes.INEXACT:
+        return ops.same(x)
+    if dtype in dtypes.COMPLEX:
+        options: Any = {"nan": nan, "posinf": posinf, "neginf": neginf}
+        parts = [nan_to_num(part, **options) for part in (real(x), imag(x))]
+        return apply(complex_numbers.make_complex, *parts)
+    limit = float(_largest(dtype))
+    high = limit if posinf is None else posinf
+    low = -limit if neginf is None else neginf
+    value = where(isnan(x), ops.convert(nan, dtype), x)
+    value = where(equal(x, float("inf")), ops.convert(high, dtype), value)
+    return where(equal(x, -float("inf")), ops.convert(low, dtype), value)
+
+
+def _largest(dtype: DType) -> Any:
+    if dtype == dtypes.bfloat16:
+        return np.asarray(0x7F7F, np.uint16).view(dtype)
+    return np.finfo(dtype).max
+
+
+# Whole numbers.
+
+
+def gcd(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The greatest common divisor of whole numbers, elementwise; not negative.
+
+    By Euclid's algorithm, which takes at most 1.45 steps for each of their bits.
+    """
+    (x, y), types, dtype = ops.promoted("gcd", (x, y))
+    if dtype not in dtypes.INTEGERS:
+        raise DTypeError(
+            f"gcd takes integers, not {dtypes.short_name(dtype)}", user_location()
+        )
+    a, b = (absolute(ops.as_array(v)) for v in ops.broadcast("gcd", (x, y), types))
+    bits = 8 * dtype.itemsize - (dtype in dtypes.SIGNED)
+    for _ in range(int(bits * 1.45) + 2):
+        if not ops.is_staged((a, b)) and not np.any(b):
+            break
+        # The remainder by 0 is 0; then the divisor is found, and stays.
+        done = equal(b, 0)
+        a, b = where(done, a, b), where(done, 0, remainder(a, b))
+    return ops.same(a) if not ops.is_staged((a,)) else a
+
+
+def lcm(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The least common multiple of whole numbers, elementwise; not negative."""
+    (x, y), types, _ = ops.promoted("lcm", (x, y))
+    x, y = (ops.as_array(v) for v in ops.broadcast("lcm", (x, y), types))
+    divisor = gcd(x, y)
+    safe = where(equal(divisor, 0), 1, divisor)
+    return absolute(multiply(x // safe, y))
+
+
+def packbits(x: ArrayLike, /, axis: int | None = None, bitorder: str = "big") -> Array:
+    """Eight elements of x, as bits (0 or not), to a byte along ``axis``: uint8.
+
+    The last byte is filled with zeros. ``bitorder``: whether the first is the "big"
+    or the "little" bit.
+    """
+    type = ops.type_of_operand("packbits", x)
+    if type.dtype not in dtypes.INTEGERS and type.dtype != dtypes.bool_:
+        raise DTypeError("packbits takes integers or bools", user_location())
+    if axis is None:
+        x, axis = ravel(x), 0
+    bits = moveaxis(ops.convert(not_equal(x, 0), dtypes.uint8), axis, -1)
+    extent = bits.shape[-1]
+    missing = -extent % 8
+    if missing:
+        rest = ops.full(0, (*bits.shape[:-1], missing), dtypes.uint8)
+        bits = concatenate([bits, rest], -1)
+    bits = reshape(bits, (*bits.shape[:-1], (extent + missing) // 8, 8))
+    packed = sum_(multiply(bits, _weights(bitorder)), -1, dtypes.uint8)
+    return moveaxis(packed, -1, axis)
+
+
+def _weights(bitorder: str) -> Any:
+    if bitorder not in ("big", "little"):
+        raise ArgumentError(
+            f"bitorder is 'big' or 'little', not {bitorder!r}", user_location()
+        )
+    shifts = range(7, -1, -1) if bitorder == "big" else range(8)
+    return np.asarray([1 << k for k in shifts], np.uint8)
+
+
+def unpackbits(
+    x: ArrayLike,
+    /,
+    axis: int | None = None,
+    count: int | None = None,
+    bitorder: str = "big",
+) -> Array:
+    """The bits of bytes x as elements 0 and 1 along ``axis``: uint8.
+
+    ``count`` of them; without the last so many if it is negative, zeros beyond the end.
+    """
+    if ops.type_of_operand("unpackbits", x).dtype != dtypes.uint8:
+        raise DTypeError("unpackbits takes uint8", user_location())
+    if axis is None:
+        x, axis = ravel(x), 0
+    octets = expand_dims(moveaxis(x, axis, -1), -1)
+    bits = not_equal(bitwise_and(octets, _weights(bitorder)), 0)
+    bits = ops.convert(bits, dtypes.uint8)
+    extent = bits.shape[-2] * 8
+    bits = reshape(bits, (*bits.shape[:-2], extent))
+    wanted = extent if count is None else count if count >= 0 else extent + count
+    bits = slice_along(bits, 0, min(max(wanted, 0), extent), bits.ndim - 1)
+    if wanted > extent:
+        rest = ops.full(0, (*bits.shape[:-1], wanted - extent), dtypes.uint8)
+        bits = concatenate([bits, rest], -1)
+    return moveaxis(bits, -1, axis)
+
+
+# What elements are.
+
+
+def iscomplex(x: ArrayLike, /) -> Array:
+    """Whether the imaginary part is not 0: bool."""
+    return not_equal(imag(x), 0)
+
+
+def isreal(x: ArrayLike, /) -> Array:
+    """Whether the imaginary part is 0: bool."""
+    return equal(imag(x), 0)
+
+
+def real_if_close(x: ArrayLike, /, tol: float = 100) -> Array:
+    """x, or its real part where all imaginary parts are known and within ``tol`` eps.
+
+    Whether they are decides the dtype, so x is left complex where it is not known.
+    """
+    type = ops.type_of_operand("real_if_close", x)
+    value = x.value if ops.is_staged((x,)) and hasattr(x, "value") else x
+    if type.dtype not in dtypes.COMPLEX or value is None:
+        return ops.same(x)
+    eps = float(np.finfo(type.dtype).eps)
+    limit = tol * eps if tol > 1 else tol
+    return real(x) if np.all(np.abs(np.imag(value)) < limit) else ops.same(x)

@@ -1,0 +1,282 @@
+"""Places in sorted vectors, and counts of what falls between them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import add, divide, subtract
+from arrayfn.numpy.comparison import (
+    equal,
+    greater_equal,
+    isnan,
+    less,
+    less_equal,
+    logical_and,
+    where,
+)
+from arrayfn.numpy.creation import linspace
+from arrayfn.numpy.data_dependent import known
+from arrayfn.numpy.indexing import getitem, take
+from arrayfn.numpy.manipulation import ravel, reshape, stack, unstack
+from arrayfn.numpy.rearrangement import diff, flip
+from arrayfn.numpy.reductions import max as max_
+from arrayfn.numpy.reductions import min as min_
+from arrayfn.numpy.reductions import sum as sum_
+from arrayfn.numpy.updates import scatter_windows
+from arrayfn.primitives import indexing
+from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import is_staged
+
+
+def searchsorted(
+    x: ArrayLike,
+    values: ArrayLike,
+    /,
+    side: str = "left",
+    sorter: ArrayLike | None = None,
+) -> Array:
+    """Where ``values`` belong in the ascending vector x: int64.
+
+    With ``side="left"`` before the elements that are equal, with "right" after them.
+    ``sorter`` holds the order in which x ascends. NaN is greater than all else. By
+    bisection, in log2(len(x)) gathers.
+
+    >>> import numpy as np
+    >>> searchsorted(np.array([1.0, 2.0, 4.0]), 2.0, side="right")
+    array(2)
+    """
+    type = ops.type_of_operand("searchsorted", x)
+    if type.ndim != 1:
+        raise ShapeError(
+            f"searchsorted searches in a vector, not in {type}", user_location()
+        )
+    if side not in ("left", "right"):
+        raise ArgumentError(
+            f"searchsorted has the sides 'left' and 'right', not {side!r}",
+            user_location(),
+        )
+    x = x if sorter is None else take(x, sorter)
+    (x, values), types, _ = ops.promoted("searchsorted", (x, values))
+    if not is_staged((x, values)):
+        return np.asarray(np.searchsorted(x, ops.as_array(values), side))
+    extent = type.shape[0]
+    # The place is in [low, high]; the interval shrinks to nothing.
+    low: Any = ops.full(0, types[1].shape, dtypes.int64)
+    high: Any = ops.full(extent, types[1].shape, dtypes.int64)
+    for _ in range(extent.bit_length()):
+        middle = (low + high) // 2
+        after = _belongs_after(take(x, middle, mode="clip"), values, side)
+        open_ = low < high
+        low = where(open_ & after, middle + 1, low)
+        high = where(open_ & ~after, middle, high)
+    return low
+
+
+def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
+    if side == "left":
+        return less(x, values) | (isnan(values) & ~isnan(x))
+    return less_equal(x, values) | isnan(values)
+
+
+def digitize(x: ArrayLike, bins: ArrayLike, /, right: bool = False) -> Array:
+    """Between which of ``bins``, which ascend or descend, each x lies: int64.
+
+    Bin i is from edge i - 1 (inclusive, or exclusive if ``right``) to edge i.
+    """
+    extent = ops.type_of_operand("digitize", bins).size
+    side = "left" if right else "right"
+    ascending = searchsorted(bins, x, side)
+    if extent < 2:
+        return ascending
+    other = "right" if right else "left"
+    descending = extent - searchsorted(flip(bins), x, other)
+    return where(getitem(bins, 0) <= getitem(bins, -1), ascending, descending)
+
+
+def bincount(
+    x: ArrayLike,
+    /,
+    weights: ArrayLike | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+) -> Array:
+    """How many elements of the vector x (not negative) are 0, 1, 2, ...: int64.
+
+    With ``weights`` the sum of those. The result is as long as the largest element (or
+    ``minlength``) says; under ``jit``, where x is not known, ``length`` gives it, and
+    elements beyond it are not counted.
+
+    >>> import numpy as np
+    >>> bincount(np.array([0, 2, 2]), length=4)
+    array([1, 0, 2, 0])
+    """
+    type = ops.type_of_operand("bincount", x)
+    if type.ndim != 1:
+        raise ShapeError(f"bincount counts in a vector, not in {type}", user_location())
+    if length is None:
+        remedy = "Give the length of the result, bincount(..., length=n)"
+        value = known("bincount", x, remedy)
+        if value.size and int(value.min()) < 0:
+            raise ArgumentError(
+                "bincount takes elements that are not negative", user_location()
+            )
+        length = max(int(value.max()) + 1 if value.size else 0, minlength)
+    added = ops.full(1, type.shape, dtypes.int64) if weights is None else weights
+    return _counted(x, added, length)
+
+
+def _counted(places: ArrayLike, weights: ArrayLike, length: int) -> Array:
+    """The sums of ``weights`` at each of ``places`` below ``length``."""
+    dtype = ops.type_of_operand("bincount", weights).dtype
+    extent = ops.type_of_operand("bincount", places).size
+    # A place below 0 would be dropped, like one beyond the end.
+    return scatter_windows(
+        indexing.scatter_add,
+        ops.full(0, (length,), dtype),
+        reshape(ops.convert(places, dtypes.int64), (extent, 1)),
+        weights,
+        Windows((), (0,), (0,)),
+        unique_indices=False,
+    )
+
+
+# Histograms.
+
+
+def histogram_bin_edges(
+    x: ArrayLike,
+    /,
+    bins: Any = 10,
+    range: Any = None,
+    weights: ArrayLike | None = None,
+) -> Array:
+    """The edges of ``bins`` equal bins from x's least to its largest element.
+
+    ``range`` gives other bounds; ``bins`` may be the edges themselves, or the name of
+    one of NumPy's rules, which needs x's value.
+    """
+    if isinstance(bins, str):
+        remedy = "Give the number of bins, or their edges"
+        value = known("histogram", x, remedy)
+        return np.histogram_bin_edges(value, bins, range, weights)
+    if isinstance(bins, (list, tuple)):
+        bins = np.asarray(bins)
+    if ops.type_of_operand("histogram", bins).ndim == 1:
+        return ops.same(bins)
+    type = ops.type_of_operand("histogram", x)
+    dtype = ops.floating_dtype(type.dtype)
+    if range is not None:
+        low, high = (ops.as_array(ops.convert(v, dtype)) for v in range)
+    elif type.size == 0:
+        low, high = (np.asarray(v, dtype) for v in (0.0, 1.0))
+    else:
+        low, high = (ops.convert(end(x), dtype) for end in (min_, max_))
+    # A range of no width is half a unit to either side.
+    half = ops.convert(where(equal(low, high), 0.5, 0.0), dtype)
+    return linspace(subtract(low, half), add(high, half), ops.whole(bins) + 1)
+
+
+def histogram(
+    x: ArrayLike,
+    /,
+    bins: Any = 10,
+    range: Any = None,
+    density: bool = False,
+    weights: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """How many elements of x lie in each bin, and the bins' edges.
+
+    The bins are as ``histogram_bin_edges`` has them, the last with its upper edge. With
+    ``weights``, the sums of those; with ``density``, divided by the total and the
+    widths. Without weights the counts are int64.
+    """
+    edges = histogram_bin_edges(x, bins, range, weights)
+    counts, (edges,) = histogramdd(
+        reshape(x, (-1, 1)),
+        [edges],
+        None,
+        density=density,
+        weights=None if weights is None else ravel(weights),
+    )
+    if weights is None and not density:
+        counts = ops.convert(counts, dtypes.int64)
+    return counts, edges
+
+
+def histogram2d(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    bins: Any = 10,
+    range: Any = None,
+    density: bool = False,
+    weights: ArrayLike | None = None,
+) -> tuple[Array, Array, Array]:
+    """How many pairs of x and y lie in each bin, and the edges along x and y.
+
+    ``bins`` is a number, a pair of numbers, one vector of edges, or a pair of these.
+    """
+    pair = isinstance(bins, (list, tuple)) and len(bins) == 2
+    points = stack(ops.promoted("histogram2d", [ravel(x), ravel(y)])[0], -1)
+    counts, edges = histogramdd(
+        points, list(bins) if pair else [bins, bins], range, density, weights
+    )
+    return counts, edges[0], edges[1]
+
+
+def histogramdd(
+    sample: ArrayLike,
+    /,
+    bins: Any = 10,
+    range: Any = None,
+    density: bool = False,
+    weights: ArrayLike | None = None,
+) -> tuple[Array, list[Array]]:
+    """How many rows of ``sample`` (n, d) lie in each cell, and the edges by column.
+
+    The counts, float64 unless ``weights`` have another dtype, have d axes. ``bins`` and
+    ``range`` are one for all columns, or a list of one for each.
+    """
+    if isinstance(sample, (list, tuple)):
+        sample = stack(sample, -1)
+    type = ops.type_of_operand("histogramdd", sample)
+    if type.ndim != 2:
+        raise ShapeError(
+            f"histogramdd takes points as rows (n, d), not {type}", user_location()
+        )
+    count = type.shape[1]
+    along = list(bins) if isinstance(bins, (list, tuple)) else [bins] * count
+    bounds = [None] * count if range is None else list(range)
+    columns = unstack(sample, axis=1)
+    edges = [
+        histogram_bin_edges(*given)
+        for given in zip(columns, along, bounds, strict=True)
+    ]
+    shape = tuple(edge.shape[0] - 1 for edge in edges)
+    place: Any = ops.full(0, type.shape[:1], dtypes.int64)
+    inside: Any = ops.full(True, type.shape[:1], dtypes.bool_)
+    for column, edge, extent in zip(columns, edges, shape, strict=True):
+        first, last = getitem(edge, 0), getitem(edge, -1)
+        bin_ = searchsorted(edge, column, "right") - 1
+        place = place * extent + where(equal(column, last), extent - 1, bin_)
+        within = logical_and(greater_equal(column, first), less_equal(column, last))
+        inside = logical_and(inside, within)
+    cells = math.prod(shape)
+    if weights is None:
+        weights = ops.full(1.0, type.shape[:1], dtypes.float64)
+    counts = reshape(_counted(where(inside, place, cells), weights, cells), shape)
+    if density:
+        counts = divide(counts, sum_(counts))
+        for axis, edge in enumerate(edges):
+            widths = [1] * count
+            widths[axis] = -1
+            counts = divide(counts, reshape(diff(edge), tuple(widths)))
+    return counts, edges

@@ -1,0 +1,106 @@
+"""Covariance and correlation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.arithmetic import (
+    clip,
+    conj,
+    divide,
+    imag,
+    multiply,
+    real,
+    sqrt,
+    subtract,
+)
+from arrayfn.numpy.linear_algebra import diagonal, matmul
+from arrayfn.numpy.manipulation import (
+    atleast_2d,
+    concatenate,
+    expand_dims,
+    matrix_transpose,
+    squeeze,
+)
+from arrayfn.numpy.reductions import average
+from arrayfn.numpy.reductions import sum as sum_
+from arrayfn.primitives import complex_numbers
+from arrayfn.tracing import apply
+
+
+def cov(
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: ArrayLike | None = None,
+    aweights: ArrayLike | None = None,
+    *,
+    dtype: DTypeLike = None,
+) -> Array:
+    """The covariance matrix of variables: x's rows, or columns if not ``rowvar``.
+
+    ``y`` are more of them. The divisor is the number of observations less ``ddof``,
+    which is 0 if ``bias``, else 1. ``fweights`` say how often each observation counts,
+    ``aweights`` how much.
+
+    >>> import numpy as np
+    >>> cov(np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
+    array([[ 1., -1.],
+           [-1.,  1.]])
+    """
+    given = [x] if y is None else [x, y]
+    common = dtypes.canonical(dtype) if dtype is not None else None
+    values, types, common = ops.promoted("cov", given, common)
+    if any(t.ndim > 2 for t in types):
+        raise ShapeError("cov takes matrices and vectors", user_location())
+    wide = common if common in dtypes.INEXACT else dtypes.float64
+    rows: list[Array] = []
+    for value, t in zip(values, types, strict=True):
+        value = atleast_2d(ops.as_array(ops.convert(value, wide)))
+        rows.append(value if rowvar or t.ndim < 2 else matrix_transpose(value))
+    x = concatenate(rows) if len(rows) > 1 else rows[0]
+    less = (0 if bias else 1) if ddof is None else ddof
+    if less != int(less):
+        raise ArgumentError("cov: ddof is a whole number", user_location())
+    weights: Any = None
+    if fweights is not None:
+        weights = ops.convert(fweights, dtypes.real_of(wide))
+    if aweights is not None:
+        weights = aweights if weights is None else multiply(weights, aweights)
+    mean = average(x, 1, weights)
+    if weights is None:
+        divisor: Any = float(max(x.shape[1] - less, 0))
+    else:
+        total = sum_(weights)
+        lost: Any = less
+        if less and aweights is not None:
+            lost = less * sum_(multiply(weights, aweights)) / total
+        divisor = subtract(total, lost)
+    centred = subtract(x, expand_dims(mean, 1))
+    other = centred if weights is None else multiply(centred, weights)
+    return squeeze(divide(matmul(centred, conj(matrix_transpose(other))), divisor))
+
+
+def corrcoef(
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    rowvar: bool = True,
+    *,
+    dtype: DTypeLike = None,
+) -> Array:
+    """The correlation matrix of variables: ``cov`` divided by standard deviations."""
+    c = cov(x, y, rowvar, dtype=dtype)
+    if not c.shape:
+        return divide(c, c)
+    deviation = sqrt(real(diagonal(c)))
+    c = divide(divide(c, expand_dims(deviation, 1)), expand_dims(deviation, 0))
+    if c.dtype in dtypes.COMPLEX:
+        parts = [clip(part, -1.0, 1.0) for part in (real(c), imag(c))]
+        return apply(complex_numbers.make_complex, *parts)
+    return clip(c, -1.0, 1.0)

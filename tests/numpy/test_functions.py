@@ -1,0 +1,191 @@
+"""NumPy's functions beside the array API's: results are NumPy's, at once and traced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import arrayfn.numpy as anp
+
+M = np.random.default_rng(1).standard_normal((3, 4))
+F = M.astype(np.float32)
+S = np.random.default_rng(5).standard_normal((4, 4))
+V = np.random.default_rng(2).standard_normal(7)
+W = np.sort(np.random.default_rng(4).standard_normal(9))
+N = np.random.default_rng(3).integers(-9, 9, (3, 4)).astype(np.int32)
+P = np.array([3, 0, 2, 2, 5, 3], np.int64)
+HOLES = np.where(np.arange(12).reshape(3, 4) % 5 == 1, np.nan, M)
+SPECIAL = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -2.5, 5e-324, 1e300])
+
+# A formula in xp (NumPy or arrayfn.numpy) and x, and what it is tried on.
+FORMULAS = [
+    # Searching and counting.
+    ("xp.digitize(x, np.array([-1.0, 0.0, 0.5]))", V),
+    ("xp.digitize(x, np.array([0.5, 0.0, -1.0]), right=True)", V),
+    ("xp.histogram(x, np.array([-1.0, 0.0, 0.5, 3.0]))", V),
+    ("xp.histogram(x, 5, (-1, 1))", V),
+    ("xp.histogram(x, 5)", V),
+    ("xp.histogram(x, 4, density=True)", M),
+    ("xp.histogram(x, 4, weights=x * x)", V),
+    ("xp.histogram_bin_edges(x, 3)", V),
+    ("xp.histogram_bin_edges(x * 0, 2)", V),
+    ("xp.histogram2d(x, x[::-1], 3)", V),
+    ("xp.histogram2d(x, x[::-1], (2, 3), ((-1, 1), (-2, 2)), density=True)", V),
+    ("xp.histogramdd(x, 2)", M),
+    # Grids and indices.
+    ("xp.ix_(x, x[:2])", P),
+    ("x[xp.ix_(np.array([0, 2]), np.array([True, False, True, False]))]", M),
+    ("xp.indices((2, 3)) + x", np.float64(1)),
+    ("xp.fromfunction(lambda i, j: i * x + j, (2, 3))", np.float64(2)),
+    ("xp.mgrid[0:3, 1:2:4j] + x", np.float64(1)),
+    ("[g + x for g in xp.ogrid[0:3, 1:7:2]]", np.float64(1)),
+    ("xp.r_[x, 1.0, 0:3]", V),
+    ("xp.c_[x, x]", V),
+    ("x[xp.diag_indices(3)]", M),
+    ("x[xp.diag_indices_from(x)]", S),
+    ("x[xp.tril_indices(3, -1)]", M),
+    ("x[xp.triu_indices_from(x, 1)]", M),
+    ("x[xp.mask_indices(3, np.triu, 1)]", M),
+    ("xp.unravel_index(x, (2, 4))", P),
+    ("xp.unravel_index(x, (3, 2), order='F')", P),
+    ("xp.ravel_multi_index((x, x), (4, 3), mode='wrap')", P),
+    ("xp.ravel_multi_index((x, x), (4, 3), mode='clip', order='F')", P),
+    ("xp.vander(x)", V),
+    ("xp.vander(x, 3, increasing=True)", V),
+    ("xp.geomspace(x, 10 * x, 4)", V),
+    ("xp.geomspace(x, 10 * x, 4, endpoint=False, axis=1)", V),
+    # Neighbours.
+    ("xp.trapezoid(x)", M),
+    ("xp.trapezoid(x, axis=0, dx=0.5)", M),
+    ("xp.trapezoid(x, np.array([0.0, 1, 4, 9]))", M),
+    ("xp.trapezoid(x, np.array([0.0, 1, 4, 9]) + 0 * x)", N),
+    ("xp.gradient(x)", V),
+    ("xp.gradient(x, 0.5, edge_order=2)", S),
+    ("xp.gradient(x, np.array([0.0, 1, 4, 9]), axis=1)", M),
+    ("xp.gradient(x, np.array([0.0, 1, 4, 9]), axis=1, edge_order=2)", M),
+    ("xp.gradient(x, axis=(1, 0))", M),
+    ("xp.interp(x, np.array([-1.0, 0.0, 2.0]), np.array([3.0, 5.0, 4.0]))", V),
+    ("xp.interp(x, np.arange(3.0), np.ones(3), left=-7.0, right=9.0)", V),
+    ("xp.interp(5 * x, np.array([0.0, 1, 2]), np.array([3.0, 5, 4]), period=3)", V),
+    ("xp.unwrap(5 * x)", V),
+    ("xp.unwrap(5 * x, axis=0, discont=4.0)", M),
+    ("xp.unwrap(x, period=6)", N),
+    # Representation.
+    ("xp.frexp(x)", SPECIAL),
+    ("xp.frexp(x.astype('float32'))", V),
+    ("xp.ldexp(x, 3)", V),
+    ("xp.ldexp(x, np.array([-1080, -1000, 1000, 0, 3, -3, 1]))", V),
+    ("xp.ldexp(x, -1030)", SPECIAL),
+    ("xp.modf(x)", SPECIAL),
+    ("xp.spacing(x)", SPECIAL[:8]),
+    ("xp.spacing(x)", F),
+    ("xp.nan_to_num(x)", SPECIAL),
+    ("xp.nan_to_num(x, nan=2.0, posinf=3.0)", SPECIAL[:7].astype(np.float32)),
+    ("xp.nan_to_num(x + 1j)", SPECIAL),
+    ("xp.gcd(x, 6)", N),
+    ("xp.gcd(x, x[::-1])", N),
+    ("xp.lcm(x, np.int32(4))", N),
+    ("xp.packbits(x > 0)", V),
+    ("xp.packbits(x > 0, axis=0, bitorder='little')", M),
+    ("xp.unpackbits(x.astype('uint8'))", P),
+    ("xp.unpackbits(x.astype('uint8')[:, None], axis=1, count=-3)", P),
+    ("xp.unpackbits(x.astype('uint8'), count=60, bitorder='little')", P),
+    ("xp.iscomplex(x + 1j * (x > 0))", V),
+    ("xp.isreal(x + 1j * (x > 0))", V),
+    # Insertion.
+    ("xp.insert(x, 2, 5.0)", V),
+    ("xp.insert(x, [1, 1, 3], [5.0, 6.0, 7.0])", V),
+    ("xp.insert(x, 1, 9.0, axis=1)", M),
+    ("xp.insert(x, 1, np.arange(3.0), axis=1)", M),
+    ("xp.insert(x, [1], np.arange(3.0)[:, None], axis=1)", M),
+    ("xp.insert(x, slice(0, 3), 1.0, axis=0)", M),
+    ("xp.delete(x, 2)", V),
+    ("xp.delete(x, [0, -1])", V),
+    ("xp.delete(x, slice(None, None, 2), axis=1)", M),
+    ("xp.delete(x, np.array([True, False, True]), axis=0)", M),
+    ("xp.resize(x, (5, 3))", V),
+    ("xp.resize(x, 3)", M),
+    ("xp.choose(x % 3, (x, 10 * x, 100), mode='clip')", P),
+    ("xp.choose(x, (x, 10 * x), mode='clip')", P),
+    ("xp.choose(x, (x, 10 * x), mode='wrap')", P),
+    # Application.
+    ("xp.apply_along_axis(lambda v: v.sum() + v, 0, x)", M),
+    ("xp.apply_along_axis(lambda v: v[:2].sum(), 1, x)", M),
+    ("xp.apply_along_axis(lambda v: xp.outer(v, v), 0, x)", M),
+    ("xp.apply_over_axes(xp.sum, x, (0, 1))", M),
+    ("xp.piecewise(x, [x < 0, x > 1], [lambda v: -v, lambda v: v * v, 7.0])", V),
+    ("xp.piecewise(x, [x < 0], [-1.0])", M),
+    ("xp.vectorize(lambda a, b: a * b + 1)(x, x[:1])", M),
+    ("xp.vectorize(lambda a, b: a @ b, signature='(n,m),(m)->(n)')(x[None], x)", S),
+    ("xp.vectorize(lambda a: (a, a + 1))(x)", V),
+    ("xp.block([[x, x], [x[:1], x[1:2]]])", M),
+    ("xp.block([x[0], 5.0, x[1]])", M),
+    # Polynomials.
+    ("xp.polyval(x, 2.5)", V),
+    ("xp.polyval(x[:3], x)", V),
+    ("xp.polyadd(x, x[:3])", V),
+    ("xp.polysub(x[:3], x)", V),
+    ("xp.polymul(x, x[:3])", V),
+    ("xp.polydiv(x, x[:3])[0]", V),
+    ("xp.polyder(x)", V),
+    ("xp.polyder(x, 2)", V),
+    ("xp.polyint(x)", V),
+    ("xp.polyint(x, 2, [1.0, 2.0])", V),
+    ("xp.poly(x)", V[:3]),
+    # Convolution.
+    ("xp.convolve(x, x[:3])", V),
+    ("xp.convolve(x[:4], x, 'same')", V),
+    ("xp.convolve(x, x[:2], 'valid')", V),
+    ("xp.convolve(x, x)", P),
+    ("xp.correlate(x, x[:3])", V),
+    ("xp.correlate(x[:3], x + 1j, 'full')", V),
+    ("xp.correlate(x[:4], x, 'same')", V),
+    # Padding.
+    ("xp.pad(x, ((1, 2), (0, 3)), constant_values=((1, 2), (3, 4)))", M),
+    ("xp.pad(x, (9, 8), mode='reflect')", V),
+    ("xp.pad(x, (9, 18), mode='symmetric')", V),
+    ("xp.pad(x, (9, 18), mode='wrap')", V),
+    ("xp.pad(x, (3, 2), mode='reflect', reflect_type='odd')", V),
+    ("xp.pad(x, (9, 20), mode='symmetric', reflect_type='odd')", V),
+    ("xp.pad(x, 2, mode='linear_ramp', end_values=(3, 4))", M),
+    ("xp.pad(x, 2, mode='maximum')", M),
+    ("xp.pad(x, (1, 2), mode='mean', stat_length=2)", M),
+    ("xp.pad(x, (1, 2), mode='mean')", N),
+    ("xp.pad(x, (1, 2), mode='minimum', stat_length=((1, 2), (3, 4)))", N),
+    # NaN left out.
+    ("xp.nansum(x, axis=0)", HOLES),
+    ("xp.nanprod(x, axis=1, keepdims=True)", HOLES),
+    ("xp.nancumsum(x, axis=1)", HOLES),
+    ("xp.nancumprod(x)", HOLES),
+    ("xp.nanmean(x, axis=0, dtype='float32')", HOLES),
+    ("xp.nanvar(x, axis=1, ddof=1)", HOLES),
+    ("xp.nanvar(x + 1j)", HOLES),
+    ("xp.nanstd(x)", HOLES),
+    ("xp.nanstd(x)", N),
+    ("xp.nanmin(x, axis=1)", HOLES),
+    ("xp.nanargmax(x, axis=1)", HOLES),
+    ("xp.nanargmin(x)", HOLES),
+    # Statistics.
+    ("xp.cov(x)", M),
+    ("xp.cov(x, rowvar=False, bias=True)", M),
+    ("xp.cov(x, 2 * x[::-1], ddof=0)", V),
+    ("xp.cov(x, fweights=np.array([1, 2, 3, 1]))", M),
+    ("xp.cov(x, aweights=np.array([1.0, 2.0, 0.5, 1.0]))", M),
+    ("xp.corrcoef(x)", M),
+    ("xp.corrcoef(x, 1j * x)", M),
+    # Repeats.
+    ("xp.repeat(x, np.array([1, 0, 2]), axis=0)", M),
+    ("xp.repeat(x, [2])", V),
+    ("xp.compress(np.array([True, False, True]), x, axis=0)", M),
+    ("xp.extract(np.array([True, False, True]), x[:3])", V),
+]
+
+
+def formula(text):
+    return lambda xp: eval(f"lambda x: {text}", {"xp": xp, "np": np})
+
+
+@pytest.mark.parametrize(("text", "x"), FORMULAS, ids=[text for text, _ in FORMULAS])
+def test_formula(text, x, check):
+    make = formula(text)
+    check(make(anp), make(np), x)
