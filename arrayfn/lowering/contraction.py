@@ -1,7 +1,7 @@
 """dot_general as a library GEMM: axes grouped into batch, rows, columns, contracted.
 
 The layout pass has seen to it that each operand is a matrix to BLAS; other dtypes than
-BLAS has are expanded before.
+the target's library multiplies are expanded before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 from arrayfn.ir import Equation
-from arrayfn.lowering.gemm_tiles import PROVIDERS
 from arrayfn.passes.matrices import Matrix, as_matrix
 from arrayfn.passes.reads import Read
 from arrayfn.primitives.contraction import free_axes
@@ -31,8 +30,6 @@ class Gemm:
 def as_gemm(equation: Equation, x: Read, y: Read) -> Gemm | None:
     """``equation`` as one batched GEMM on its operands as they lie, if it is one."""
     left, right = (a.type for a in equation.inputs)
-    if left.dtype not in PROVIDERS:
-        return None
     contract, batch = equation.params["contract"], equation.params["batch"]
     left_free = free_axes(left.ndim, contract[0], batch[0])
     right_free = free_axes(right.ndim, contract[1], batch[1])

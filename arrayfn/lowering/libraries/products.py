@@ -13,9 +13,14 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Place, Reads
 
 
 def product(
-    equation: Equation, reads: Reads, tiles: Callable[[Gemm, DType], GemmTiles]
+    equation: Equation,
+    reads: Reads,
+    tiles: Callable[[Gemm, DType], GemmTiles],
+    provider: str = "",
 ) -> LibraryCall:
     """A dot_general as a GEMM on its operands as they lie, cut into ``tiles``.
+
+    A target may have a ``provider`` of its own.
 
     Row-major ``c[m, n] = a[m, k] @ b[k, n]`` for each of ``batch`` problems. ``lda``,
     ``ldb``, ``ldc`` are elements between rows as stored; ``transpose_a = 1`` says that
@@ -35,7 +40,7 @@ def product(
     made = tiles(gemm, dtype)
     a, b = gemm.a, gemm.b
     return LibraryCall(
-        provider=PROVIDERS[dtype],
+        provider=provider or PROVIDERS[dtype],
         reads={"a": Place(a.base, a.offset), "b": Place(b.base, b.offset)},
         writes={"c": Place(output)},
         integers={
