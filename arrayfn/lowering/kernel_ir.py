@@ -114,7 +114,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """``result`` accumulates ``argument`` over the reduced axes, from ``identity``."""
+    """``result`` accumulates ``argument`` over the reduced axes, from ``identity``.
+
+    If it goes ``across``, then over the kept axes, for each index of the reduced ones:
+    a total that is taken along, row by row.
+    """
 
     result: Value
     function: str
@@ -122,6 +126,7 @@ class Reduce:
     identity: Constant
     stage: int
     source: SourceLocation | None = None
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,11 @@ class Nest:
         """Whether some load or store goes where indices say (gather, scatter)."""
         accesses = (s for s in self.statements if isinstance(s, (Load, Store)))
         return any(s.at for s in accesses)
+
+    @property
+    def has_totals(self) -> bool:
+        """Whether some reductions go across the kept axes."""
+        return any(isinstance(s, Reduce) and s.across for s in self.statements)
 
     @property
     def is_in_order(self) -> bool:

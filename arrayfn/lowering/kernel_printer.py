@@ -44,7 +44,7 @@ INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _ALIGNMENT = 64
 _OWN_NAMES: Final = re.compile(
     r"[inc]\d+|(row|part)\d*|item|start|stop|first|last|rest|block|blocks|chunk|chunks"
-    r"|tile|tiles|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
+    r"|tile|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
 )
 """Names that a kernel gives its own variables, and those of dtypes."""
 
@@ -428,7 +428,7 @@ class KernelPrinter(ABC):
         return [
             s
             for s in self.nest.statements
-            if isinstance(s, Reduce) and s.stage == stage
+            if isinstance(s, Reduce) and s.stage == stage and not s.across
         ]
 
     def outer_statements(self, stage: int) -> list[Statement]:

@@ -346,3 +346,32 @@ def test_what_it_does_not_know_is_unsupported(body):
 def test_other_modules_functions_and_parameters_are_unsupported(source):
     with pytest.raises(UnsupportedKernelError):
         kernel_compiler.kernel_ir(source, "k", parameters("x:f32*"), "s")
+
+
+@pytest.mark.parametrize("far", [0, 1])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float64, np.int8, np.uint16, np.complex64, np.complex128]
+)
+@pytest.mark.parametrize(("begin", "count"), [(0, 64), (3, 61), (5, 0), (1, 3)])
+def test_rows_are_stored_whole_whatever_their_alignment(dtype, far, begin, count):
+    source = (
+        HEAD
+        + """prefetch_row, store_row
+
+def k(x, out, begin_, count, far, begin, end):
+    for i in range(begin, end):
+        prefetch_row(x, begin_ + 70, 500)
+        store_row(out, begin_ + i * 70, x, count, far)
+"""
+    )
+    kind = {"<f4": "f32", "<f8": "f64", "|i1": "i8", "<u2": "u16"}.get(
+        np.dtype(dtype).str, "c64" if dtype is np.complex64 else "c128"
+    )
+    x = np.arange(64).astype(dtype)
+    out = np.full(140, 7, dtype)
+    signature = f"x:{kind}* out:{kind}* begin_:i64 count:i64 far:i64"
+    result = check(source, signature, [x, out], begin, count, far, 2)
+    expected = out.copy()
+    for start in (begin, begin + 70):
+        expected[start : start + count] = x[:count]
+    np.testing.assert_array_equal(result[1], expected)

@@ -33,7 +33,7 @@ _KERNEL_SOURCES: Final = (
     "backends/llvm_arithmetic.py",
     "backends/numba_scalars.py",
     "backends/cpu/kernel_*.py",
-    "backends/cpu/numba_compiler.py",
+    "backends/cpu/numba_*.py",
 )
 LOCK: Final = threading.RLock()
 """Held while code is compiled and loaded; a fork waits for it."""

@@ -21,13 +21,16 @@ from typing import Any, Final
 import numpy as np
 from llvmlite import ir
 
+from arrayfn import dtypes
 from arrayfn.backends.cpu import target
+from arrayfn.backends.cpu.kernel_memory import memory_function
 from arrayfn.backends.cpu.kernel_module import add_entry, interleave_of, interleaved
 from arrayfn.backends.cpu.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
 from arrayfn.lowering.scalars.arithmetic import FLOATS, HALVES, INTEGERS, REAL_PART
+from arrayfn.lowering.scalars.memory import MEMORY
 from arrayfn.lowering.scalars.table import ScalarFunction
 
 Scalar = Any  # an LLVMValue, or a pair of them if complex
@@ -118,6 +121,9 @@ class _Kernel:
         self.bind_parameters()
         self.in_memory = variables_in_memory(self.node)
         self.suite(self.node.body)
+        if any(name.startswith("store_row") for name in module.globals):
+            # Stores past the caches are ordered before what tells other threads.
+            self.builder.fence("seq_cst")
         self.builder.ret_void()
         add_entry(module, self.function, self.symbol)
         return str(module)
@@ -152,6 +158,10 @@ class _Kernel:
         match node:
             case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
                 pass
+            case ast.Expr(
+                value=ast.Call(func=ast.Name(id=name), args=arguments, keywords=[])
+            ) if self.vocabulary.get(name) in MEMORY.values():
+                self.memory(node, name, arguments)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self.assign(node, name, self.value(value))
             case ast.Assign(targets=[ast.Subscript() as place], value=value):
@@ -294,6 +304,24 @@ class _Kernel:
             if part.dtype != dtype:
                 raise _unsupported(node)
             self.builder.store(part.value, address)
+
+    def memory(self, node: ast.stmt, name: str, arguments: list[ast.expr]) -> None:
+        """A call of a memory function: pointers of one dtype, and integers."""
+        values: list[ir.Value] = []
+        kinds: set[str] = set()
+        for argument in arguments:
+            match argument:
+                case ast.Name(id=pointer) if pointer in self.pointers:
+                    value, kind = self.pointers[pointer]
+                    kinds.add(kind)
+                case _:
+                    value = self.integer(argument)
+            values.append(value)
+        if len(kinds) != 1:
+            raise _unsupported(node)
+        (kind,) = kinds
+        size = dtypes.BY_SHORT_NAME[kind].itemsize
+        self.builder.call(memory_function(self.builder.module, name, size), values)
 
     # Expressions
 

@@ -52,7 +52,10 @@ from numba.cpython import (  # they register
 from arrayfn.backends import (  # it registers the vocabulary
     numba_scalars,  # noqa: F401  # pyright: ignore[reportUnusedImport]
 )
-from arrayfn.backends.cpu import target
+from arrayfn.backends.cpu import (  # it registers the memory functions
+    numba_memory,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    target,
+)
 from arrayfn.backends.cpu.kernel_module import add_entry
 from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Parameter

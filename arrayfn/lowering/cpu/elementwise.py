@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arrayfn.lowering.cpu.schedule import CPU, crossing_axis, grain_of
+from arrayfn.lowering.kernel_ir import Load
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
 
@@ -77,31 +78,75 @@ class ElementwisePrinter(BlockPrinter):
         """Items are square tiles of two axes for each index of the others.
 
         An operand that is contiguous along the crossing axis is first brought, line by
-        line, into a tile of scratch memory that lies as the loops run.
+        line, into a tile of scratch memory that lies as the loops run; the tile of the
+        next item is asked for meanwhile. Results leave by whole rows of the tile.
         """
         outer = [k for k in range(inner) if k != crossing]
         variables = self.open_blocks([*outer, crossing], inner, CPU.tile, CPU.tile)
         self.hoist_offsets({k: variables[k] for k in outer})
-        across = {crossing: f"i{crossing}", inner: f"i{inner}"}
-        place = f"(i{crossing} - first) * block + i{inner} - start"
-        bounds = {crossing: "first, last", inner: "start, stop"}
-        for operand in self.turned(crossing, inner):
-            tile = f"{self.pointer(operand)}_tile"
-            dtype = self.nest.operands[operand].dtype
-            self.scratch.append(ScratchRow(tile, dtype, CPU.tile * CPU.tile))
-            source = self.element_at(operand, {**variables, **across})
-            for axis in (inner, crossing):
-                self.open(f"for i{axis} in range({bounds[axis]}):")
-            self.line(f"{tile}[{place}] = {source}")
-            self.close()
-            self.close()
-            self.staged[operand] = f"{tile}[{place}]"
-        for axis in (crossing, inner):
-            self.open(f"for i{axis} in range({bounds[axis]}):")
+        here = {**variables, crossing: f"i{crossing}", inner: f"i{inner}"}
+        turned = self.turned(crossing, inner)
+        for operand in turned:
+            self.turn(operand, crossing, inner, here)
+        self.open(f"for i{crossing} in range(first, last):")
+        for operand, array in enumerate(self.nest.operands):
+            if (
+                operand not in turned
+                and not array.written
+                and array.strides[inner] == 1
+            ):
+                self.prefetch(operand, {**here, inner: "(start + block)"})
+        rows = self.tile_rows(inner)
+        self.open(f"for i{inner} in range(start, stop):")
         for s in self.nest.statements:
-            self.emit(s, {**variables, **across})
-        for _ in range(3):
-            self.close()
+            self.emit(s, here)
+        self.close()
+        for operand, row in rows.items():
+            place = self.index(operand, {**here, inner: "start"})
+            arguments = f"{self.pointer(operand)}, {place}, {row}, stop - start, far"
+            self.line(f"{self.use('store_row')}({arguments})")
+        self.close()
+        self.close()
+
+    def turn(
+        self, operand: int, crossing: int, inner: int, here: dict[int, str]
+    ) -> None:
+        """Bring the tile of ``operand``, which lies across the others, into scratch."""
+        tile = f"{self.pointer(operand)}_tile"
+        dtype = self.nest.operands[operand].dtype
+        self.scratch.append(ScratchRow(tile, dtype, CPU.tile * CPU.tile))
+        place = f"{tile}[(i{crossing} - first) * block + i{inner} - start]"
+        source = self.element_at(operand, here)
+        self.open(f"for i{inner} in range(start, stop):")
+        self.prefetch(
+            operand, {**here, crossing: "first", inner: f"(i{inner} + block)"}
+        )
+        self.open(f"for i{crossing} in range(first, last):")
+        self.line(f"{place} = {source}")
+        self.close()
+        self.close()
+        self.staged[operand] = place
+
+    def tile_rows(self, inner: int) -> dict[int, str]:
+        """The results whose rows are first put together in scratch, and where."""
+        rows: dict[int, str] = {}
+        written = [(k, o) for k, o in enumerate(self.nest.operands) if o.written]
+        read = {s.operand for s in self.nest.statements if isinstance(s, Load)}
+        for operand, array in written:
+            # What is written over an operand must be where that is read.
+            if array.strides[inner] == 1 and operand not in read:
+                row = rows[operand] = f"{self.pointer(operand)}_row"
+                self.scratch.append(ScratchRow(row, array.dtype, CPU.tile))
+                self.staged[operand] = f"{row}[i{inner} - start]"
+        if rows:
+            size = sum(array.array.type.nbytes for _, array in written)
+            self.integer("far", int(size > CPU.far_bytes))
+        return rows
+
+    def prefetch(self, operand: int, variables: dict[int, str]) -> None:
+        """Ask for the elements of a row of the next tile."""
+        place = f"{self.pointer(operand)}, {self.index(operand, variables)}"
+        self.line(f"{self.use('prefetch_row')}({place}, block)")
 
     def turned(self, crossing: int, inner: int) -> list[int]:
         """The operands read that are contiguous along ``crossing``."""

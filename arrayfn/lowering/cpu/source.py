@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from arrayfn.lowering.cpu.columns import ColumnsPrinter, PartialColumnsPrinter
 from arrayfn.lowering.cpu.elementwise import ElementwisePrinter
-from arrayfn.lowering.cpu.rows import PartialRowsPrinter, RowsPrinter
+from arrayfn.lowering.cpu.rows import PartialRowsPrinter, RowsPrinter, RowTotalsPrinter
 from arrayfn.lowering.cpu.schedule import shape_of
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import KernelPrinter, Partial, ScheduledKernel
@@ -31,6 +31,8 @@ def print_kernel(
 ) -> ScheduledKernel:
     """The kernel of ``nest``; with ``partials``, half of a split reduction."""
     printer = (_PARTIAL if partials else _WHOLE)[shape_of(nest)]
+    if nest.has_totals:
+        printer = RowTotalsPrinter
     neutral = printer(nest, "kernel", partials, readable=False).print()
     printed = printer(nest, name, partials, readable=True).print()
     kernel = Kernel(

@@ -11,6 +11,8 @@ from arrayfn.lowering.scalars.table import SCALARS
 
 HEADER = """\
 # Written by arrayfn.lowering.scalars.stub from the table of scalar functions.
+from typing import Any
+
 import numpy as np
 
 from arrayfn.lowering.scalars.table import ScalarFunction as ScalarFunction
@@ -29,6 +31,10 @@ f64 = np.float64
 c64 = np.complex64
 c128 = np.complex128
 bool_ = np.bool_
+
+def prefetch_row(pointer: Any, begin: int, count: int) -> None: ...
+def store_row(target: Any, begin: int, source: Any, count: int, far: int) -> None: ...
+
 F32_INF: np.float32
 F32_NEG_INF: np.float32
 F32_NAN: np.float32

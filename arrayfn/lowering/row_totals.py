@@ -1,0 +1,151 @@
+"""Totals over rows, taken along while each row is computed.
+
+A gradient often needs both: rows that are passed over in stages (layernorm's), and sums
+of the same arrays over all rows (its scale's and shift's). As two kernels they read
+each array twice. ``with_totals`` makes them one: an item is a chunk of rows, and while
+a row is near, its elements are added to the chunk's partial results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Axis,
+    Compute,
+    Count,
+    Level,
+    Load,
+    Nest,
+    Reduce,
+    Scalar,
+    Statement,
+    Store,
+    Value,
+)
+
+
+def with_totals(rows: Nest, totals: Nest) -> Nest | None:
+    """One nest of ``rows`` and the first half ``totals`` of a split reduction.
+
+    ``rows`` keeps its first axis and reduces its second; ``totals`` the reverse. Its
+    reductions become those that go ``across``. None if the two do not belong together:
+    they read no array alike, or ``totals`` needs another row's results.
+    """
+    kinds = [axis.reduced for axis in rows.axes]
+    if kinds != [False, True]:
+        return None
+    if totals.axes != tuple(Axis(a.extent, not a.reduced) for a in rows.axes):
+        return None
+    if any(nest.has_computed_places or nest.is_in_order for nest in (rows, totals)):
+        return None
+    if any(isinstance(s, Reduce) and s.across for s in rows.statements):
+        return None
+    merged = _Merger(rows)
+    if not all(merged.add(s, totals) for s in totals.statements) or not merged.shared:
+        return None
+    return replace(
+        rows,
+        operands=tuple(merged.operands),
+        statements=tuple(merged.statements),
+        primitives=(*rows.primitives, *totals.primitives),
+        reason=f"{rows.reason}; with totals over the rows: {totals.reason}",
+    )
+
+
+@dataclass
+class _Merger:
+    """Statements of the totals, added to those of the rows one by one."""
+
+    rows: Nest
+    operands: list[ArrayOperand] = field(default_factory=list[ArrayOperand])
+    statements: list[Statement] = field(default_factory=list[Statement])
+    levels: dict[str, Level] = field(default_factory=dict[str, Level])
+    stages: dict[str, int] = field(default_factory=dict[str, int])
+    alias: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        self.operands = list(self.rows.operands)
+        self.statements = list(self.rows.statements)
+        for s in self.rows.statements:
+            if isinstance(s, Reduce):
+                self.define(s.result, "outer", s.stage + 1)
+            elif not isinstance(s, Store):
+                self.define(s.result, s.level, s.stage)
+        self.of_rows = frozenset(self.levels)
+
+    def define(self, value: Value, level: Level, stage: int) -> None:
+        self.levels[value.name], self.stages[value.name] = level, stage
+
+    def add(self, s: Statement, totals: Nest) -> bool:
+        """Add a statement; False if it has no place among the rows."""
+        match s:
+            case Load():
+                return self.load(s, totals.operands[s.operand])
+            case Count():
+                level: Level = "element" if s.axis == 1 else "outer"
+                if not self.known(s.result):
+                    self.append(replace(s, level=level), s.result)
+            case Compute():
+                if self.known(s.result):
+                    return True
+                given = tuple(self.scalar(a) for a in s.arguments)
+                values = [a for a in given if isinstance(a, Value)]
+                spans = any(self.levels[v.name] == "element" for v in values)
+                stage = max((self.stages[v.name] for v in values), default=0)
+                level = "element" if spans else "outer"
+                s = replace(s, arguments=given, level=level, stage=stage)
+                self.append(s, s.result)
+            case Reduce():
+                argument = self.scalar(s.argument)
+                stage = 0
+                if isinstance(argument, Value):
+                    stage = self.stages[argument.name]
+                stage = max(stage, self.rows.stages - 1)
+                s = replace(s, argument=argument, stage=stage, across=True)
+                self.statements.append(s)
+            case Store():
+                return False
+        return True
+
+    def known(self, value: Value) -> bool:
+        """Whether the rows compute ``value`` too: names are those of the Program."""
+        if value.name in self.of_rows:
+            self.alias[value.name] = value
+        return value.name in self.of_rows
+
+    def append(self, s: Load | Compute | Count, value: Value) -> None:
+        self.statements.append(s)
+        self.define(value, s.level, s.stage)
+
+    def scalar(self, scalar: Scalar) -> Scalar:
+        return (
+            self.alias.get(scalar.name, scalar) if isinstance(scalar, Value) else scalar
+        )
+
+    def load(self, s: Load, operand: ArrayOperand) -> bool:
+        place = operand.array, operand.strides, operand.offset
+        for own in self.rows.statements:
+            if not isinstance(own, (Load, Store)):
+                continue
+            other = self.operands[own.operand]
+            if (other.array, other.strides, other.offset) == place:
+                value = own.value if isinstance(own, Store) else own.result
+                if isinstance(value, Value) and value.dtype != s.result.dtype:
+                    return False
+                self.alias[s.result.name] = value
+                self.shared |= all(operand.strides)
+                return True
+            if isinstance(own, Store) and other.array is operand.array:
+                return False
+        level: Level = "element" if operand.strides[1] else "outer"
+        result = s.result
+        if result.name in self.levels:
+            result = replace(result, name=f"{result.name}_{len(self.operands)}")
+            self.alias[s.result.name] = result
+        self.operands.append(operand)
+        number = len(self.operands) - 1
+        self.append(replace(s, result=result, operand=number, level=level), result)
+        return True
