@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from arrayfn import errors, lax, nn, numpy, random, scipy, tree
+from arrayfn import errors, lax, nn, numpy, optim, random, scipy, tree
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -74,6 +74,7 @@ __all__ = [
     "nn",
     "numpy",
     "operator",
+    "optim",
     "random",
     "scipy",
     "set_num_threads",

@@ -1,0 +1,374 @@
+"""Optimizers: rules that scale gradients, and the chains that go by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import arrayfn.numpy as anp
+from arrayfn import tree
+from arrayfn.optim.transformations import (
+    Array,
+    Optimizer,
+    Rate,
+    Tree,
+    add_decayed_weights,
+    cast,
+    chain,
+    need_params,
+    scale_by_learning_rate,
+    stateless,
+    zero_count,
+    zeros_like,
+)
+
+Mask = Tree | Callable[[Tree], Tree] | None
+
+
+class TraceState(NamedTuple):
+    """The decaying sum of gradients."""
+
+    trace: Tree
+
+
+class MomentState(NamedTuple):
+    """The number of updates, and moving means of gradients and of their squares."""
+
+    count: Array
+    mean: Tree
+    square: Tree
+
+
+class SquareState(NamedTuple):
+    """A moving mean, or the sum, of squared gradients."""
+
+    square: Tree
+
+
+class CenteredState(NamedTuple):
+    """Moving means of squared gradients and of gradients."""
+
+    square: Tree
+    mean: Tree
+
+
+class MeanState(NamedTuple):
+    """A moving mean of gradients."""
+
+    mean: Tree
+
+
+# The rules.
+
+
+def trace(decay: float, nesterov: bool = False) -> Optimizer:
+    """m = decay * m + g; the update is m, with ``nesterov`` decay * m + g."""
+
+    def init(params: Tree) -> TraceState:
+        return TraceState(zeros_like(params))
+
+    def update(
+        updates: Tree, state: TraceState, params: Tree = None
+    ) -> tuple[Tree, TraceState]:
+        held = tree.map(lambda m, g: decay * m + g, state.trace, updates)
+        ahead = tree.map(lambda m, g: decay * m + g, held, updates)
+        return (ahead if nesterov else held), TraceState(held)
+
+    return Optimizer(init, update)
+
+
+def scale_by_rms(
+    decay: float = 0.9,
+    eps: float = 1e-8,
+    initial_scale: float = 0.0,
+    centered: bool = False,
+) -> Optimizer:
+    """Divide by the root of a moving mean of squares; ``centered``: of the variance."""
+
+    def init(params: Tree) -> SquareState | CenteredState:
+        square = tree.map(lambda p: anp.full_like(p, initial_scale), params)
+        return (
+            CenteredState(square, zeros_like(params))
+            if centered
+            else (SquareState(square))
+        )
+
+    def update(
+        updates: Tree, state: SquareState | CenteredState, params: Tree = None
+    ) -> tuple[Tree, SquareState | CenteredState]:
+        square = _moving(state.square, tree.map(anp.square, updates), decay)
+        if not isinstance(state, CenteredState):
+            scaled = tree.map(lambda g, v: g / (anp.sqrt(v) + eps), updates, square)
+            return scaled, SquareState(square)
+        mean = _moving(state.mean, updates, decay)
+        scaled = tree.map(
+            lambda g, v, m: g / (anp.sqrt(v - anp.square(m)) + eps),
+            updates,
+            square,
+            mean,
+        )
+        return scaled, CenteredState(square, mean)
+
+    return Optimizer(init, update)
+
+
+def scale_by_rss(
+    initial_accumulator_value: float = 0.1, eps: float = 1e-7
+) -> Optimizer:
+    """Divide by the root of the sum of all squares so far."""
+
+    def init(params: Tree) -> SquareState:
+        return SquareState(
+            tree.map(lambda p: anp.full_like(p, initial_accumulator_value), params)
+        )
+
+    def update(
+        updates: Tree, state: SquareState, params: Tree = None
+    ) -> tuple[Tree, SquareState]:
+        total = tree.map(lambda v, g: v + anp.square(g), state.square, updates)
+        # Where nothing was added yet, there is nothing to scale.
+        scaled = tree.map(
+            lambda g, v: g * anp.where(v > 0, 1 / anp.sqrt(v + eps), 0), updates, total
+        )
+        return scaled, SquareState(total)
+
+    return Optimizer(init, update)
+
+
+def scale_by_adam(
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    nesterov: bool = False,
+) -> Optimizer:
+    """The ratio of moving means of g and of the root of g**2, unbiased.
+
+    Kingma and Ba, Adam, 2015, algorithm 1; with ``nesterov`` Dozat, 2016.
+    """
+
+    def init(params: Tree) -> MomentState:
+        return MomentState(zero_count(), zeros_like(params), zeros_like(params))
+
+    def update(
+        updates: Tree, state: MomentState, params: Tree = None
+    ) -> tuple[Tree, MomentState]:
+        count = anp.add(state.count, 1)
+        mean = _moving(state.mean, updates, b1)
+        square = _moving(state.square, tree.map(anp.square, updates), b2)
+        if nesterov:
+            ahead = _unbiased(mean, b1, anp.add(count, 1))
+            now = _unbiased(updates, b1, count)
+            corrected = tree.map(lambda m, g: b1 * m + (1 - b1) * g, ahead, now)
+        else:
+            corrected = _unbiased(mean, b1, count)
+        scaled = tree.map(
+            lambda m, v: m / (anp.sqrt(v + eps_root) + eps),
+            corrected,
+            _unbiased(square, b2, count),
+        )
+        return scaled, MomentState(count, mean, square)
+
+    return Optimizer(init, update)
+
+
+def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
+    """The sign of a mean of g and its moving mean (Chen et al., 2023, algorithm 2)."""
+
+    def init(params: Tree) -> MeanState:
+        return MeanState(zeros_like(params))
+
+    def update(
+        updates: Tree, state: MeanState, params: Tree = None
+    ) -> tuple[Tree, MeanState]:
+        direction = tree.map(anp.sign, _moving(state.mean, updates, b1))
+        return direction, MeanState(_moving(state.mean, updates, b2))
+
+    return Optimizer(init, update)
+
+
+def scale_by_trust_ratio() -> Optimizer:
+    """Multiply each leaf by the norm of its parameters over that of its update.
+
+    By 1 where either is 0 (You et al., Large batch optimization, 2020, algorithm 2).
+    """
+
+    def scaled(updates: Tree, params: Tree) -> Tree:
+        need_params("lamb", params)
+        return tree.map(_trusted, updates, params)
+
+    return stateless(scaled)
+
+
+def _trusted(update: Array, parameter: Array) -> Array:
+    size = anp.sqrt(anp.sum(anp.square(parameter)))
+    step = anp.sqrt(anp.sum(anp.square(update)))
+    either = (size == 0) | (step == 0)
+    ratio = anp.where(either, 1, size / anp.where(either, 1, step))
+    return update * cast(ratio, update)
+
+
+def _moving(mean: Tree, values: Tree, decay: float) -> Tree:
+    return tree.map(lambda m, x: decay * m + (1 - decay) * x, mean, values)
+
+
+def _unbiased(mean: Tree, decay: float, count: Array) -> Tree:
+    """A moving mean that began at 0, divided by the sum of its weights."""
+    weight = 1 - anp.power(anp.asarray(decay), count)
+    return tree.map(lambda m: m / cast(weight, m), mean)
+
+
+# The optimizers.
+
+
+def sgd(
+    learning_rate: Rate, momentum: float | None = None, nesterov: bool = False
+) -> Optimizer:
+    """Gradient descent, with ``momentum`` (Polyak, 1964; Nesterov, 1983) if given.
+
+    m = momentum * m + g; p = p - rate * m, with ``nesterov`` p - rate * (g +
+    momentum * m).
+
+    >>> import numpy as np
+    >>> rule = sgd(0.1)
+    >>> rule.update(np.array([2.0]), rule.init(np.zeros(1)))[0]
+    array([-0.2])
+    """
+    rate = scale_by_learning_rate(learning_rate)
+    return rate if momentum is None else chain(trace(momentum, nesterov), rate)
+
+
+def momentum(
+    learning_rate: Rate, decay: float = 0.9, nesterov: bool = False
+) -> Optimizer:
+    """``sgd`` with momentum."""
+    return sgd(learning_rate, decay, nesterov)
+
+
+def rmsprop(
+    learning_rate: Rate,
+    decay: float = 0.9,
+    eps: float = 1e-8,
+    initial_scale: float = 0.0,
+    centered: bool = False,
+    momentum: float | None = None,
+    nesterov: bool = False,
+) -> Optimizer:
+    """p = p - rate * g / (sqrt(v) + eps), v a moving mean of g**2.
+
+    Tieleman and Hinton, lecture 6.5, 2012; ``centered``: less the mean's square
+    (Graves, 2013).
+    """
+    scaling = scale_by_rms(decay, eps, initial_scale, centered)
+    rate = scale_by_learning_rate(learning_rate)
+    if momentum is None:
+        return chain(scaling, rate)
+    return chain(scaling, rate, trace(momentum, nesterov))
+
+
+def adagrad(
+    learning_rate: Rate, initial_accumulator_value: float = 0.1, eps: float = 1e-7
+) -> Optimizer:
+    """p = p - rate * g / sqrt(v + eps), v the sum of g**2 (Duchi et al., 2011)."""
+    scaling = scale_by_rss(initial_accumulator_value, eps)
+    return chain(scaling, scale_by_learning_rate(learning_rate))
+
+
+def adam(
+    learning_rate: Rate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    nesterov: bool = False,
+) -> Optimizer:
+    """p = p - rate * m / (sqrt(v + eps_root) + eps), m and v unbiased moving means.
+
+    Of g and g**2, with decays ``b1`` and ``b2`` (Kingma and Ba, Adam, 2015).
+
+    >>> import numpy as np
+    >>> rule = adam(0.1)
+    >>> rule.update(np.array([2.0, -3.0]), rule.init(np.zeros(2)))[0].round(6)
+    array([-0.1,  0.1])
+    """
+    scaling = scale_by_adam(b1, b2, eps, eps_root, nesterov)
+    return chain(scaling, scale_by_learning_rate(learning_rate))
+
+
+def adamw(
+    learning_rate: Rate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    weight_decay: float = 1e-4,
+    mask: Mask = None,
+    nesterov: bool = False,
+) -> Optimizer:
+    """``adam`` with rate * weight_decay * p subtracted, where ``mask`` says.
+
+    Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, nesterov),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def lion(
+    learning_rate: Rate,
+    b1: float = 0.9,
+    b2: float = 0.99,
+    weight_decay: float = 1e-3,
+    mask: Mask = None,
+) -> Optimizer:
+    """p = p - rate * (sign(b1 * m + (1 - b1) * g) + weight_decay * p).
+
+    m is a moving mean of g with decay ``b2`` (Chen et al., Symbolic discovery of
+    optimization algorithms, 2023).
+    """
+    return chain(
+        scale_by_lion(b1, b2),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def lamb(
+    learning_rate: Rate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    eps_root: float = 0.0,
+    weight_decay: float = 0.0,
+    mask: Mask = None,
+) -> Optimizer:
+    """``adamw`` with each leaf's step as long as its parameters, times the rate.
+
+    You et al., Large batch optimization for deep learning, 2020.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_trust_ratio(),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+__all__ = [
+    "adagrad",
+    "adam",
+    "adamw",
+    "lamb",
+    "lion",
+    "momentum",
+    "rmsprop",
+    "scale_by_adam",
+    "scale_by_lion",
+    "scale_by_rms",
+    "scale_by_rss",
+    "scale_by_trust_ratio",
+    "sgd",
+    "trace",
+]
