@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.passes.aliasing import overwritten
 from arrayfn.passes.reads import Read, affine_view, resolve_reads
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
@@ -110,6 +111,12 @@ class _Fuser:
         self.makers = {v: eq for eq in program.equations for v in eq.outputs}
         self.outputs = {a for a in program.outputs if isinstance(a, Var)}
         self.clonable: dict[Var, list[Var] | None] = {}
+        self.changed = {
+            self.reads[atom].base
+            for eq in program.equations
+            for number in overwritten(eq)
+            if isinstance(atom := eq.inputs[number], Var)
+        }
         self.count = 0
 
     def run(self) -> tuple[Unit, ...]:
@@ -121,6 +128,7 @@ class _Fuser:
                 group = self.new_group(equation, is_open=False)
                 group.equations.append(equation)
                 self.note(group, equation)
+                self.note_overwritten(group, equation)
                 continue
             if not any(isinstance(a, Var) for a in equation.inputs):
                 # Iota and constants are made where they are used.
@@ -165,6 +173,15 @@ class _Fuser:
                 self.read_in.setdefault(base, []).append(group.number)
                 if number is not None:
                     self.order(self.groups[number], group)
+
+    def note_overwritten(self, group: _Group, equation: Equation) -> None:
+        """Have whatever reads an array run before ``equation`` writes over it."""
+        for number in overwritten(equation):
+            atom = equation.inputs[number]
+            assert isinstance(atom, Var)
+            for reader in self.read_in.get(self.reads[atom].base, ()):
+                if reader != group.number:
+                    self.order(self.groups[reader], group)
 
     def order(self, first: _Group, second: _Group) -> None:
         if second.before >> first.number & 1:
@@ -377,7 +394,7 @@ class _Fuser:
                     or var in self.outputs
                     or not is_fusible(maker)
                 )
-                if not exists:
+                if not exists or var in self.changed:
                     return None
                 arrays[var] = None
                 continue

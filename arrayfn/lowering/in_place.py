@@ -3,16 +3,36 @@
 A nest may write over an array that it reads at the same place, if nothing needs that
 array any more. The operand then is the result's own pointer, so that no two pointers of
 a kernel overlap.
+
+A loop's value may be written over itself likewise, where the body's last use of it
+gives its next value. Otherwise it has two places by turns, one of which is the initial
+value's where nothing else needs that: no iteration copies it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import Var
-from arrayfn.lowering.kernel_ir import ArrayOperand, Load, Nest, Store
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Axis,
+    Compute,
+    Load,
+    Nest,
+    Store,
+    Value,
+)
+from arrayfn.lowering.steps import (
+    BranchStep,
+    CarriedValue,
+    LoopStep,
+    NestStep,
+    PlanStep,
+)
 
 
 class Storage:
@@ -29,7 +49,177 @@ class Storage:
 
     def put(self, var: Var, into: Var) -> None:
         """Store ``var`` where ``into`` is."""
-        self._in[self.of(var)] = self.of(into)
+        own, target = self.of(var), self.of(into)
+        if own is not target:
+            self._in[own] = target
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What may be done with the arrays of one Program: the whole one, or a body.
+
+    ``outputs`` are its results, whose memory is given: an operand goes there, not the
+    result into the operand. Inputs in ``donated`` may be overwritten; if there is an
+    output with it, only by that one.
+    """
+
+    outputs: AbstractSet[Var]
+    donated: Mapping[Var, Var | None] = field(default_factory=dict[Var, Var | None])
+
+    def allows(self, operand: Var, result: Var, storage: Storage) -> bool:
+        """Whether ``result`` may be stored where ``operand`` is."""
+        partner = self.donated.get(operand)
+        return partner is None or storage.of(partner) is storage.of(result)
+
+
+def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
+    """Let results take the memory of operands that nothing needs any more.
+
+    The nests among ``steps`` are replaced; loops learn where their values lie, and get
+    a copy before them of an initial value that has to stay.
+    """
+    of = storage.of
+    last: dict[Var, int] = {}
+    usable = {of(var) for var in scope.donated}
+    for number, step in enumerate(steps):
+        last.update((of(var), number) for var in step.arrays())
+        usable.update(of(var) for var in step.writes)
+    outputs = {of(var) for var in scope.outputs}
+    touched: set[Var] = set()
+    copies: dict[int, list[PlanStep]] = {}
+    for number, step in enumerate(steps):
+        taken = any(of(var) in touched for var in step.writes)
+        before = [(var, of(var), last[of(var)]) for var in step.arrays()]
+        touched.update(root for _, root, _ in before)
+        dying = {
+            root
+            for var in step.arrays()
+            if last[root := of(var)] == number
+            and root in usable
+            and root not in outputs
+        }
+        if isinstance(step, BranchStep):
+            for branch in step.branches:
+                place_results(branch, storage, Scope(outputs | set(step.results)))
+        elif isinstance(step, LoopStep):
+            copies[number] = _place_loop(step, storage, dying, outputs, scope)
+        elif isinstance(step, NestStep) and not taken:
+            # What an earlier step wrote a part of must stay where it is.
+            step.nest = write_in_place(step.nest, storage, dying, outputs, scope)
+        for var, root, end in before:
+            last[of(var)] = max(end, last.get(of(var), end))
+            if root in usable:
+                usable.add(of(var))
+        for var in step.arrays():
+            last.setdefault(of(var), number)
+        touched.update(of(var) for var in step.arrays())
+    for number in sorted(copies, reverse=True):
+        steps[number:number] = copies[number]
+
+
+def _place_loop(
+    step: LoopStep,
+    storage: Storage,
+    dying: AbstractSet[Var],
+    outputs: AbstractSet[Var],
+    scope: Scope,
+) -> list[PlanStep]:
+    """Decide where the values of ``step`` lie; the copies that come before it."""
+    of = storage.of
+    roots = [of(var) for var in step.operands]
+    free: set[Var] = set()
+    for c in step.carries:
+        root = of(c.initial)
+        if (
+            root in dying
+            and sum(r is root for r in roots) == 1
+            and root.type.nbytes == c.result.type.nbytes
+            and scope.allows(root, c.result, storage)
+            and (root not in scope.donated or _same_type(root, c.result))
+        ):
+            free.add(c.current)
+    donated: dict[Var, Var | None] = {
+        c.current: c.next for c in step.carries if c.current in free
+    }
+    inner = Scope({of(var) for var in step.outputs} | outputs, donated)
+    place_results(step.body, storage, inner)
+    copies: list[PlanStep] = []
+    for c in step.carries:
+        in_place = of(c.current) is of(c.next)
+        is_written_over = of(c.current) is not c.current
+        if is_written_over and c.current not in free:
+            own = Var(c.initial.type)
+            copies.append(_copy(c.initial, own))
+            c.initial = own
+            free.add(c.current)
+        if in_place:
+            _join(c.result, c.initial, storage, outputs)
+            storage.put(c.next, into=c.result)
+        else:
+            _take_turns(c, step.count, c.current in free, storage, outputs)
+    return copies
+
+
+def _take_turns(
+    carry: CarriedValue,
+    count: int | None,
+    is_free: bool,
+    storage: Storage,
+    outputs: AbstractSet[Var],
+) -> None:
+    """Choose the two places such that the last value is written to the result.
+
+    The first iteration reads the initial value, so only the second may write over it.
+    """
+    odd = count is not None and count % 2 == 1
+    if is_free and not odd:
+        _join(carry.result, carry.initial, storage, outputs)
+    other = carry.initial if is_free and odd else Var(carry.result.type)
+    if count == 1:
+        other = carry.result
+    carry.first, carry.second = (carry.result, other) if odd else (other, carry.result)
+
+
+def _join(
+    result: Var, operand: Var, storage: Storage, outputs: AbstractSet[Var]
+) -> None:
+    """Store ``result`` and ``operand`` in one place: the result's, if it is given."""
+    if storage.of(result) in outputs:
+        storage.put(operand, into=result)
+    else:
+        storage.put(result, into=operand)
+
+
+def _copy(source: Var, target: Var) -> NestStep:
+    """A step that copies an array."""
+    dtype = source.type.dtype
+    value = Value("value", compute_dtype(dtype))
+    result = Value("copied", compute_dtype(dtype))
+    identity = f"identity_{short_name(compute_dtype(dtype))}"
+    nest = Nest(
+        (Axis(source.type.size, reduced=False),),
+        (
+            ArrayOperand(source, dtype, (1,), 0, written=False),
+            ArrayOperand(target, dtype, (1,), 0, written=True),
+        ),
+        (
+            Load(value, 0, "element", 0),
+            Compute(result, identity, (value,), "element", 0, 0),
+            Store(1, result, "element", 0),
+        ),
+        ("copy",),
+        "an initial value that is needed later",
+    )
+    return NestStep(nest, [])
+
+
+def _same_type(x: Var, y: Var) -> bool:
+    mine, theirs = x.type, y.type
+    return (mine.shape, mine.dtype, mine.layout) == (
+        theirs.shape,
+        theirs.dtype,
+        theirs.layout,
+    )
 
 
 def write_in_place(
@@ -37,30 +227,26 @@ def write_in_place(
     storage: Storage,
     dying: AbstractSet[Var],
     outputs: AbstractSet[Var],
-    donated: AbstractSet[Var],
+    scope: Scope,
 ) -> Nest:
     """``nest`` with results over operands, as far as may be; ``storage`` learns of it.
 
     ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
-    donated inputs that nothing reads later. ``outputs`` are the Program's results,
-    whose memory is given: an operand goes there, not the result into the operand.
+    donated inputs that nothing reads later.
     """
     if nest.has_computed_places or nest.is_in_order:
         return nest
     for written in [k for k, o in enumerate(nest.operands) if o.written]:
-        found = _takes_over(nest, written, storage, dying, donated)
+        found = _takes_over(nest, written, storage, dying, scope)
         if found is None:
             continue
         result, operand = nest.operands[written].array, nest.operands[found].array
-        if storage.of(result) in outputs:
-            if storage.of(operand) in outputs:
-                continue
-            storage.put(operand, result)
-        else:
-            storage.put(result, operand)
+        if storage.of(operand) in outputs:
+            continue
+        _join(result, operand, storage, outputs)
         nest = _joined(nest, found, written)
         rest = dying - {storage.of(operand)}
-        return write_in_place(nest, storage, rest, outputs, donated)
+        return write_in_place(nest, storage, rest, outputs, scope)
     return nest
 
 
@@ -69,7 +255,7 @@ def _takes_over(
     written: int,
     storage: Storage,
     dying: AbstractSet[Var],
-    donated: AbstractSet[Var],
+    scope: Scope,
 ) -> int | None:
     """The operand that ``written`` may take the place of: a donated one, if any."""
     target = nest.operands[written]
@@ -84,7 +270,7 @@ def _takes_over(
         return None
     fresh_last = sorted(
         range(len(nest.operands)),
-        key=lambda k: storage.of(nest.operands[k].array) not in donated,
+        key=lambda k: storage.of(nest.operands[k].array) not in scope.donated,
     )
     for k in fresh_last:
         operand = nest.operands[k]
@@ -97,22 +283,16 @@ def _takes_over(
             same
             and not operand.written
             and storage.of(operand.array) in dying
-            and (operand.array not in donated or _alike(operand, target))
+            and scope.allows(storage.of(operand.array), target.array, storage)
+            and (
+                operand.array not in scope.donated
+                or _same_type(operand.array, target.array)
+            )
             and operand.array.type.size == target.array.type.size
             and not _is_shared(nest, k, storage)
         ):
             return k
     return None
-
-
-def _alike(operand: ArrayOperand, target: ArrayOperand) -> bool:
-    """Whether the arrays themselves have one type: an argument can be a result."""
-    mine, theirs = operand.array.type, target.array.type
-    return (mine.shape, mine.dtype, mine.layout) == (
-        theirs.shape,
-        theirs.dtype,
-        theirs.layout,
-    )
 
 
 def _is_shared(nest: Nest, operand: int, storage: Storage) -> bool:

@@ -7,16 +7,23 @@ A *kernel* has the uniform entry ``(arguments..., begin, end)``: its arguments a
 pointers and 64-bit integers, and it does the work items ``begin`` to ``end`` of
 ``KernelCall.items``. Work items are independent, so a runtime may split the range over
 threads as it likes: the bits of the result do not depend on the split.
+
+A *step* is a call of a kernel, a loop or a branch; these two hold steps of their own,
+over the same buffers, arena and scratch memory. Nothing is copied from one iteration to
+the next: a buffer of kind "slice" is a window that moves through another buffer, and of
+kind "carried" one of the two places that a loop's value has by turns. A step inside is
+given the address that such a buffer has in that iteration.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
 from arrayfn.ir import ArrayType
 
-BufferKind = Literal["input", "output", "constant", "temporary"]
+BufferKind = Literal["input", "output", "constant", "temporary", "slice", "carried"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class LibraryKernel:
-    """A kernel that a library has (a GEMM): its provider and its parameters."""
+    """A kernel that a library has (a GEMM): its provider and its parameters.
+
+    ``provider`` names it to the backend: what it computes, and the dtype, as
+    ``"gemm_f32"``. The parameters are pointers, then integers.
+    """
 
     name: str
     provider: str
@@ -74,7 +85,9 @@ class BufferAllocation:
 
     ``index`` counts within ``kind``: the n-th input, output or constant. Temporaries
     lie at byte ``offset`` of the arena; ``first`` and ``last`` are the steps between
-    which they live. An output with a ``donor`` is written over that input.
+    which they live (numbered as they are printed: a loop, then what is in it). An
+    output with a ``donor`` is written over that input. A "slice" or "carried" buffer
+    has no memory of its own: its loop says where it is.
     """
 
     kind: BufferKind
@@ -129,31 +142,158 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """Buffer ``buffer``: ``stride`` bytes further through ``source`` each iteration.
+
+    It begins ``offset`` bytes into ``source``. The stride of a reversed loop is
+    negative.
+    """
+
+    buffer: int
+    source: int
+    offset: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A value in two buffers by turns: ``current`` holds it, ``next`` is to be written.
+
+    At first ``current`` is ``initial``. The iterations write into ``first``,
+    ``second``, ``first`` ... in turn, each reading what the last has written. After the
+    loop the value is in ``result``: where the number of iterations is known it was
+    written there, else it may have to be copied, once.
+    """
+
+    current: int
+    next: int
+    initial: int
+    first: int
+    second: int
+    result: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Run ``body`` ``count`` times, or as long as buffer ``predicate`` holds True.
+
+    The predicate is read before each iteration. Values that ``slices`` and ``carries``
+    do not name stay where they are: the body writes over them. ``reads`` and ``writes``
+    are the buffers outside that the loop uses.
+    """
+
+    body: tuple[Step, ...]
+    count: int | None = None
+    predicate: int | None = None
+    slices: tuple[Slice, ...] = ()
+    carries: tuple[Carry, ...] = ()
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Run the one of ``branches`` that ``index``, a buffer of an int32, says.
+
+    An index outside is moved to the nearest branch.
+    """
+
+    index: int
+    branches: tuple[tuple[Step, ...], ...]
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+
+
+Step = KernelCall | Loop | Branch
+
+
+def kernel_calls(steps: Iterable[Step]) -> Iterator[KernelCall]:
+    """The calls of kernels among ``steps``, those in loops and branches too."""
+    for step in steps:
+        if isinstance(step, KernelCall):
+            yield step
+        else:
+            for inner in blocks_of(step):
+                yield from kernel_calls(inner)
+
+
+def blocks_of(step: Loop | Branch) -> tuple[tuple[Step, ...], ...]:
+    """The lists of steps inside ``step``."""
+    return (step.body,) if isinstance(step, Loop) else step.branches
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionPlan:
     """Buffers and steps, in order. ``arena`` and ``scratch`` are sizes in bytes."""
 
     buffers: tuple[BufferAllocation, ...]
-    steps: tuple[KernelCall, ...]
+    steps: tuple[Step, ...]
     arena: int = 0
     scratch: int = 0
-    work_threshold_ns: int = 0
 
     def __str__(self) -> str:
-        """Buffers and steps, a line each."""
-        sizes = f"arena {self.arena} bytes, scratch {self.scratch} bytes a thread"
-        lines = [f"plan: {len(self.steps)} steps, {sizes}"]
-        for buffer in self.buffers:
+        """Buffers and steps, a line each; what is in a loop or branch is indented."""
+        return _PlanText(self).text()
+
+
+@dataclass
+class _PlanText:
+    plan: ExecutionPlan
+    lines: list[str] = field(default_factory=list[str])
+    number: int = 0
+
+    def text(self) -> str:
+        plan = self.plan
+        self.steps(plan.steps, "  ")
+        sizes = f"arena {plan.arena} bytes, scratch {plan.scratch} bytes a thread"
+        head = [f"plan: {self.number} steps, {sizes}"]
+        for buffer in plan.buffers:
             text = f"  {buffer.label}: {buffer.type}, {buffer.nbytes} bytes"
             if buffer.kind == "temporary":
                 text += f" at {buffer.offset}, steps {buffer.first} to {buffer.last}"
             if buffer.donor is not None:
                 text += f", over input {buffer.donor}"
-            lines.append(text)
-        for number, step in enumerate(self.steps):
-            reads = ", ".join(self.buffers[k].label for k in step.reads)
-            writes = ", ".join(self.buffers[k].label for k in step.writes)
-            lines.append(
-                f"  step {number}: {step.kernel}({reads}) -> {writes}, "
-                f"{step.items} items"
+            head.append(text)
+        return "\n".join([*head, *self.lines]) + "\n"
+
+    def label(self, buffer: int) -> str:
+        return self.plan.buffers[buffer].label
+
+    def labels(self, buffers: Iterable[int]) -> str:
+        return ", ".join(map(self.label, buffers))
+
+    def steps(self, steps: Iterable[Step], indent: str) -> None:
+        for step in steps:
+            arrays = f"({self.labels(step.reads)}) -> {self.labels(step.writes)}"
+            head = f"{indent}step {self.number}: "
+            self.number += 1
+            if isinstance(step, KernelCall):
+                self.lines.append(f"{head}{step.kernel}{arrays}, {step.items} items")
+            elif isinstance(step, Loop):
+                self.lines.append(f"{head}loop{arrays}, {self.turns(step)}")
+                self.moves(step, indent + "  ")
+                self.steps(step.body, indent + "  ")
+            else:
+                self.lines.append(f"{head}branch by {self.label(step.index)}{arrays}")
+                for position, branch in enumerate(step.branches):
+                    self.lines.append(f"{indent}  branch {position}:")
+                    self.steps(branch, indent + "    ")
+
+    def turns(self, loop: Loop) -> str:
+        if loop.predicate is not None:
+            return f"while {self.label(loop.predicate)}"
+        return f"{loop.count} times"
+
+    def moves(self, loop: Loop, indent: str) -> None:
+        for s in loop.slices:
+            begin = f" from byte {s.offset}" if s.offset else ""
+            self.lines.append(
+                f"{indent}{self.label(s.buffer)} in {self.label(s.source)}{begin}, "
+                f"{s.stride} bytes an iteration"
             )
-        return "\n".join(lines) + "\n"
+        for c in loop.carries:
+            self.lines.append(
+                f"{indent}{self.label(c.current)} from {self.label(c.initial)}; "
+                f"{self.label(c.next)} in {self.label(c.first)} and "
+                f"{self.label(c.second)} by turns; then {self.label(c.result)}"
+            )

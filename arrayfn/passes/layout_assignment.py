@@ -5,23 +5,29 @@ After it there is a ``relayout`` wherever a copy is made, and none is needed els
 * the operand of a reshape that is no affine view lies row-major;
 * each operand of a dot_general is a matrix to BLAS as it lies;
 * the operands of a library's primitive lie row-major;
-* the operand that a kernel writes in place is an array of its own, used nowhere else;
+* the operands of loops and branches lie row-major;
+* the operand that an equation writes over is an array of its own, not used later;
 * each output is a row-major array of its own.
+
+The Programs of loops and branches are given layouts too. A body may write over the
+values that it carries.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Params, Program, Var
 from arrayfn.layout import RowMajor, from_strides
+from arrayfn.passes.aliasing import carried_in_place, overwritten
 from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read, record_reads
 from arrayfn.primitives import contraction, views
 from arrayfn.primitives.base import (
     Contraction,
+    Control,
     Library,
     Primitive,
     Template,
@@ -29,14 +35,22 @@ from arrayfn.primitives.base import (
 )
 
 
-def assign_layouts(program: Program) -> Program:
-    """``program`` with every copy that a layout needs as a ``relayout`` equation."""
-    return _Assignment(program).run()
+def assign_layouts(
+    program: Program, writable: Collection[int] = frozenset()
+) -> Program:
+    """``program`` with every copy that a layout needs as a ``relayout`` equation.
+
+    Inputs with numbers in ``writable`` may be written over.
+    """
+    return _Assignment(program, writable).run()
 
 
 class _Assignment:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, writable: Collection[int]) -> None:
         self.program = program
+        self.writable: set[Atom] = set()
+        self.writable_numbers = writable
+        self.last_uses = _last_uses(program)
         self.builder = ProgramBuilder(program.name)
         self.environment: dict[Var, Atom] = {}
         self.reads: dict[Var, Read] = {}
@@ -57,6 +71,7 @@ class _Assignment:
             constants = (self.environment[c] for c in program.constants)
             borrowed = [v for v in (*inputs, *constants) if isinstance(v, Var)]
             self.reads.update((v, identity_read(v)) for v in borrowed)
+            self.writable = {inputs[number] for number in self.writable_numbers}
             for equation in program.equations:
                 builder.source = equation.source
                 self.equation(equation)
@@ -82,16 +97,49 @@ class _Assignment:
         elif isinstance(row.kernel, Library):
             first = int(row.kernel.in_place)
             operands[first:] = [self.row_major(x) for x in operands[first:]]
-        if isinstance(row.kernel, (Library, Template)) and row.kernel.in_place:
-            target = equation.inputs[0]
-            shared = isinstance(target, Var) and self.uses[target] > 1
-            if shared or operands[0] not in self.owned:
-                operands[0] = views.relayout(operands[0], layout="C")
+        elif isinstance(row.kernel, Control):
+            operands, params = self.control(operands, equation)
+        if isinstance(row.kernel, (Library, Template)):
+            for number in overwritten(equation):
+                operands[number] = self.own(operands[number], equation, number)
         outputs = self.builder.emit(row, operands, params)
         self.environment.update(zip(equation.outputs, outputs, strict=True))
         if owns:
             self.owned.update(outputs)
         self.record()
+
+    def own(self, given: Atom, equation: Equation, number: int) -> Atom:
+        """``given``, operand ``number``, or a copy of it, to be written over."""
+        if given in self.owned or given in self.writable:
+            roots, last = self.last_uses
+            target = roots.get(equation.inputs[number])
+            same = [x for x in equation.inputs if roots.get(x) is target]
+            if len(same) == 1 and last.get(target) is equation:
+                return given
+        return views.relayout(given, layout="C")
+
+    def control(
+        self, operands: Sequence[Atom], equation: Equation
+    ) -> tuple[list[Atom], Params]:
+        """Operands of a loop or branch, and its Programs with layouts of their own."""
+        params = dict(equation.params)
+        in_place = carried_in_place(equation)
+        if equation.primitive.name == "scan":
+            inner = {params["consts"] + k for k in in_place}
+            params["program"] = assign_layouts(params["program"], inner)
+        elif equation.primitive.name == "while_loop":
+            inner = {params["body_consts"] + k for k in in_place}
+            params["body_program"] = assign_layouts(params["body_program"], inner)
+        else:
+            branches: tuple[Program, ...] = params["branches"]
+            params["branches"] = tuple(assign_layouts(b) for b in branches)
+        results = [self.row_major(x) for x in operands]
+        # What a body copies first, it does not write over.
+        placed = Equation(equation.primitive, equation.inputs, params, equation.outputs)
+        for number in overwritten(placed):
+            if results[number] is operands[number]:
+                results[number] = self.own(results[number], equation, number)
+        return results, params
 
     def record(self) -> None:
         """Bring ``reads`` up to the last equation."""
@@ -155,6 +203,30 @@ class _Assignment:
         (left, left_batch), (right, right_batch) = pairs
         pairs_now = {"contract": (left, right), "batch": (left_batch, right_batch)}
         return results, {**equation.params, **pairs_now}
+
+
+def _last_uses(
+    program: Program,
+) -> tuple[dict[Atom, Var], dict[Var | None, Equation | None]]:
+    """The array that each value may be a view of; the last equation that uses each.
+
+    There is none for what is returned.
+    """
+    roots: dict[Atom, Var] = {}
+    last: dict[Var | None, Equation | None] = {}
+    for equation in program.equations:
+        row = equation.primitive
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                last[roots.setdefault(atom, atom)] = equation
+        is_view = isinstance(row, Primitive) and isinstance(row.kernel, View)
+        source = equation.inputs[0] if is_view else None
+        for var in equation.outputs:
+            roots[var] = roots[source] if isinstance(source, Var) else var
+    for atom in program.outputs:
+        if isinstance(atom, Var):
+            last[roots.setdefault(atom, atom)] = None
+    return roots, last
 
 
 def _is_affine(equation: Equation) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from arrayfn.ir import Program
+from arrayfn.passes.control_flow import simplify_control_flow
 from arrayfn.passes.cse import cse
 from arrayfn.passes.dce import dce
 from arrayfn.passes.expand import expand
@@ -16,7 +17,13 @@ from arrayfn.passes.single_index import single_index
 
 Pass = Callable[[Program], Program]
 
-PIPELINE: Final[tuple[Pass, ...]] = (
+
+def control_flow(program: Program) -> Program:
+    """Loops and branches; their Programs go through the passes up to the layouts."""
+    return simplify_control_flow(program, _simplified)
+
+
+SIMPLIFY: Final[tuple[Pass, ...]] = (
     inline_calls,
     expand,
     simplify,
@@ -24,8 +31,16 @@ PIPELINE: Final[tuple[Pass, ...]] = (
     cse,
     simplify,
     dce,
-    assign_layouts,
+    control_flow,
+    dce,
 )
+PIPELINE: Final[tuple[Pass, ...]] = (*SIMPLIFY, assign_layouts)
+
+
+def _simplified(program: Program) -> Program:
+    for apply in SIMPLIFY:
+        program = apply(program)
+    return program
 
 
 def run_passes(program: Program, check: bool = False) -> Program:

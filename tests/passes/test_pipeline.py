@@ -78,6 +78,8 @@ def test_the_order_of_the_passes() -> None:
         "cse",
         "simplify",
         "dce",
+        "control_flow",
+        "dce",
         "assign_layouts",
     ]
 

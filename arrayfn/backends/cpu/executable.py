@@ -17,7 +17,12 @@ from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
-from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
+from arrayfn.lowering.plan import (
+    ExecutionPlan,
+    Kernel,
+    LibraryKernel,
+    kernel_calls,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -77,7 +82,7 @@ def bind(
     """
     process = runtime()
     entries = _entries(kernels, process)
-    missing = {step.kernel for step in plan.steps} - entries.keys()
+    missing = {call.kernel for call in kernel_calls(plan.steps)} - entries.keys()
     if missing:
         raise BackendError(
             f"the plan calls kernels it does not have: {sorted(missing)}"

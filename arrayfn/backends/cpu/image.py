@@ -21,14 +21,21 @@ from arrayfn.backends.cpu.runtime import Runtime
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import (
+    Branch,
     BufferKind,
     ExecutionPlan,
     KernelCall,
+    Loop,
     ScratchArgument,
+    Step,
+    blocks_of,
+    kernel_calls,
 )
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 LONG_WORK: Final = 4  # grains of work from which a plan runs without the GIL
+LEAST_WORK: Final = 0.002  # grains that the call of a kernel is, with nothing to do
+MANY: Final = 10_000  # iterations, where their number is not known
 _LAYOUTS: Final = {layouts.C: entry.LAYOUT_C, layouts.F: entry.LAYOUT_F}
 _SCALARS: Final = {
     dtypes.float32: entry.SCALAR_F32,
@@ -85,13 +92,23 @@ class _Arguments:
     def __init__(self, plan: ExecutionPlan, constants: Sequence[int]) -> None:
         self.plan = plan
         self.constants = constants
-        self.inputs = _count(plan, "input")
+        inputs, outputs = _count(plan, "input"), _count(plan, "output")
+        moving = [
+            k for k, b in enumerate(plan.buffers) if b.kind in ("slice", "carried")
+        ]
+        self.bases = {k: inputs + outputs + n for n, k in enumerate(moving)}
+        self.moving = len(moving)
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.kind in ("input", "output"):
+                first = inputs if buffer.kind == "output" else 0
+                self.bases[number] = first + buffer.index
         self.arena = line_up(plan.arena)
         self.template: list[int] = []
         self.patches: list[int] = []
         self.workspace_patches: list[int] = []
+        self.moving_patches: list[int] = []
 
-    def add_buffer(self, number: int, offset: int) -> None:
+    def add_buffer(self, number: int, offset: int = 0) -> None:
         """An argument that points into buffer ``number``."""
         buffer = self.plan.buffers[number]
         word = len(self.template)
@@ -100,16 +117,22 @@ class _Arguments:
             self.template[word] = self.constants[buffer.index] + offset
         elif buffer.kind == "temporary":
             self.workspace_patches += [word, buffer.offset + offset]
+        elif buffer.kind in ("slice", "carried"):
+            self.moving_patches += [word, self.bases[number], offset]
         else:
-            first = self.inputs if buffer.kind == "output" else 0
-            self.patches += [word, first + buffer.index, offset]
+            self.patches += [word, self.bases[number], offset]
+
+    def take_moving(self) -> list[int]:
+        """The patches of a step's arguments that point to moving buffers."""
+        taken, self.moving_patches = self.moving_patches, []
+        return taken
 
     def add_scratch(self, offset: int) -> None:
         """An argument that points into the running thread's scratch memory."""
         self.workspace_patches += [len(self.template), self.arena + offset]
         self.template.append(0)
 
-    def add_step(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:
+    def add_call(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:
         """A step's arguments; the numbers of those that point to scratch memory."""
         first = len(self.template)
         slots: list[int] = []
@@ -123,6 +146,101 @@ class _Arguments:
             else:
                 self.add_buffer(argument.buffer, argument.offset)
         return slots
+
+
+class _Steps:
+    """Writes steps, those in loops and branches too."""
+
+    def __init__(
+        self, writer: _Writer, arguments: _Arguments, entries: Mapping[str, Entry]
+    ) -> None:
+        self.writer = writer
+        self.arguments = arguments
+        self.entries = entries
+        self.copy_words = 0
+
+    def write(self, steps: Sequence[Step]) -> int:
+        """The place of the first of ``steps``; the others follow it."""
+        begin = self.writer.append([0] * (len(steps) * runner.STEP_BYTES // 8))
+        for number, step in enumerate(steps):
+            place = begin + number * runner.STEP_BYTES
+            first = len(self.arguments.template)
+            if isinstance(step, KernelCall):
+                self.call(place, step)
+            elif isinstance(step, Loop):
+                self.loop(place, step)
+            else:
+                self.branch(place, step)
+            self.writer.set(place + runner.STEP_ARGUMENTS, first)
+        return begin
+
+    def moving(self, place: int) -> None:
+        """The patches that the arguments just added need in each iteration."""
+        patches = self.arguments.take_moving()
+        self.table(place + runner.STEP_PATCHES, patches, 3)
+
+    def table(self, offset: int, words: Sequence[int], width: int) -> None:
+        """A table of rows of ``width`` words; its place and its length."""
+        self.writer.point(offset, self.writer.append(words))
+        self.writer.set(offset + 8, len(words) // width)
+
+    def call(self, place: int, step: KernelCall) -> None:
+        first = len(self.arguments.template)
+        entry = self.entries[step.kernel]
+        slots = self.arguments.add_call(step, entry.prefix)
+        words = len(self.arguments.template) - first
+        if slots:
+            self.copy_words = max(self.copy_words, words)
+        self.moving(place)
+        writer = self.writer
+        writer.set(place + runner.STEP_KIND, runner.KIND_CALL)
+        writer.set(place + runner.STEP_ENTRY, entry.address)
+        writer.set(place + runner.STEP_COUNT_ARGUMENTS, words)
+        writer.set(place + runner.STEP_ITEMS, step.items)
+        writer.set(place + runner.STEP_GRAIN, max(1, step.grain))
+        self.table(place + runner.STEP_SLOTS, slots, 1)
+
+    def loop(self, place: int, step: Loop) -> None:
+        writer, arguments = self.writer, self.arguments
+        first = len(arguments.template)
+        slices: list[int] = []
+        carries: list[int] = []
+        for s in step.slices:
+            begin = len(arguments.template) - first
+            slices += [arguments.bases[s.buffer], begin, s.stride]
+            arguments.add_buffer(s.source, s.offset)
+        for c in step.carries:
+            begin = len(arguments.template) - first
+            size = arguments.plan.buffers[c.result].nbytes
+            bases = [arguments.bases[c.current], arguments.bases[c.next]]
+            carries += [*bases, begin, size]
+            for buffer in (c.initial, c.first, c.second, c.result):
+                arguments.add_buffer(buffer)
+        loop = writer.append([0] * (runner.LOOP_BYTES // 8))
+        writer.set(loop + runner.LOOP_PREDICATE, len(arguments.template) - first)
+        if step.predicate is not None:
+            arguments.add_buffer(step.predicate)
+        self.moving(place)
+        count = -1 if step.count is None else step.count
+        writer.set(loop + runner.LOOP_COUNT, count)
+        self.table(loop + runner.LOOP_SLICES, slices, 3)
+        self.table(loop + runner.LOOP_CARRIES, carries, 4)
+        writer.point(loop + runner.LOOP_STEPS, self.write(step.body))
+        writer.set(loop + runner.LOOP_STEP_COUNT, len(step.body))
+        writer.set(place + runner.STEP_KIND, runner.KIND_LOOP)
+        writer.point(place + runner.STEP_TABLE, loop)
+
+    def branch(self, place: int, step: Branch) -> None:
+        writer = self.writer
+        self.arguments.add_buffer(step.index)
+        self.moving(place)
+        table = writer.append([len(step.branches), *([0, 0] * len(step.branches))])
+        for number, branch in enumerate(step.branches):
+            row = table + runner.BRANCH_TABLE + 16 * number
+            writer.point(row, self.write(branch))
+            writer.set(row + 8, len(branch))
+        writer.set(place + runner.STEP_KIND, runner.KIND_BRANCH)
+        writer.point(place + runner.STEP_TABLE, table)
 
 
 def line_up(size: int) -> int:
@@ -181,43 +299,43 @@ def encode(
     """
     writer = _Writer()
     arguments = _Arguments(plan, constants)
-    steps = writer.append([0] * (len(plan.steps) * runner.STEP_BYTES // 8))
-    copy_words = 0
-    for number, step in enumerate(plan.steps):
-        place = steps + number * runner.STEP_BYTES
-        first = len(arguments.template)
-        slots = arguments.add_step(step, entries[step.kernel].prefix)
-        words = len(arguments.template) - first
-        if slots:
-            copy_words = max(copy_words, words)
-        writer.set(place + runner.STEP_ENTRY, entries[step.kernel].address)
-        writer.set(place + runner.STEP_ARGUMENTS, first)
-        writer.set(place + runner.STEP_COUNT_ARGUMENTS, words)
-        writer.set(place + runner.STEP_ITEMS, step.items)
-        writer.set(place + runner.STEP_GRAIN, max(1, step.grain))
-        writer.point(place + runner.STEP_SLOTS, writer.append(slots))
-        writer.set(place + runner.STEP_SLOT_COUNT, len(slots))
+    steps = _Steps(writer, arguments, entries)
+    writer.point(runner.STEPS, steps.write(plan.steps))
+    writer.set(runner.STEP_COUNT, len(plan.steps))
     _write_arguments(writer, arguments)
     _write_specs(writer, plan)
     _write_runtime(writer, runtime)
-    writer.set(runner.STEP_COUNT, len(plan.steps))
-    writer.point(runner.STEPS, steps)
     writer.set(runner.ARENA_BYTES, arguments.arena)
     writer.set(runner.SCRATCH_BYTES, line_up(plan.scratch))
-    writer.set(runner.COPY_BYTES, line_up(8 * copy_words))
+    writer.set(runner.COPY_BYTES, line_up(8 * steps.copy_words))
+    writer.set(runner.MOVING_COUNT, arguments.moving)
     writer.set(runner.FLAGS, _flags(plan, entries))
     return writer.finish()
 
 
 def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
     flags = 0
-    if any(step.items > step.grain for step in plan.steps):
+    calls = list(kernel_calls(plan.steps))
+    if any(call.items > call.grain for call in calls):
         flags |= runner.PARALLEL
-    if sum(step.items / max(1, step.grain) for step in plan.steps) >= LONG_WORK:
+    if _work(plan.steps) >= LONG_WORK:
         flags |= runner.RELEASE_GIL
-    if any(entries[step.kernel].uses_blas for step in plan.steps):
+    if any(entries[call.kernel].uses_blas for call in calls):
         flags |= runner.USES_BLAS
     return flags
+
+
+def _work(steps: Sequence[Step]) -> float:
+    """The work of ``steps`` in grains; unknown numbers of iterations are many."""
+    total = 0.0
+    for step in steps:
+        if isinstance(step, KernelCall):
+            total += max(step.items / max(1, step.grain), LEAST_WORK)
+        else:
+            times = 1 if isinstance(step, Branch) else step.count
+            inside = sum(_work(block) for block in blocks_of(step))
+            total += inside * (MANY if times is None else times)
+    return total
 
 
 def _write_arguments(writer: _Writer, arguments: _Arguments) -> None:

@@ -5,6 +5,11 @@ call of it needs: resolved arguments, the threads' own copies of them, and a sma
 workspace (arena and scratch memory). Frames go back to a list of their image, so that
 concurrent calls are safe and a repeated call allocates nothing. Large workspaces come
 from the heap.
+
+A *base* is the address of an input, of an output, or of a *moving* buffer, which has
+another address in each iteration of a loop. Arguments that point to the first two are
+set once a call, those that point to moving ones before each run of their step. A loop
+moves its buffers by adding strides and by exchanging two addresses.
 """
 
 from __future__ import annotations
@@ -12,7 +17,16 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.backends.cpu.heap import free, heap_give, heap_take, posix_memalign
-from arrayfn.backends.cpu.native import CFunction, call, load, native, stack, store
+from arrayfn.backends.cpu.native import (
+    CFunction,
+    call,
+    load,
+    load_i32,
+    load_u8,
+    native,
+    stack,
+    store,
+)
 from arrayfn.backends.cpu.pool import (
     JOB_COPIES,
     JOB_COPY_STRIDE,
@@ -57,24 +71,53 @@ INT_TYPE: Final = 192
 BOOL_TYPE: Final = 200
 TUPLE_ITEMS: Final = 208  # byte offset of a tuple's items
 KEEPALIVE: Final = 216
+MOVING_COUNT: Final = 224
 IMAGE_BYTES: Final = 256
 
 RELEASE_GIL: Final = 1
 PARALLEL: Final = 2
 USES_BLAS: Final = 4
 
-# Byte offsets into a step.
-STEP_ENTRY: Final = 0
-STEP_ARGUMENTS: Final = 8  # word in the template where its arguments begin
-STEP_COUNT_ARGUMENTS: Final = 16
-STEP_ITEMS: Final = 24
-STEP_GRAIN: Final = 32
-STEP_SLOTS: Final = 40
-STEP_SLOT_COUNT: Final = 48
-STEP_BYTES: Final = 56
+# Byte offsets into a step. A loop's or branch's arguments are the addresses it needs.
+STEP_KIND: Final = 0
+STEP_ENTRY: Final = 8
+STEP_ARGUMENTS: Final = 16  # word in the template where its arguments begin
+STEP_COUNT_ARGUMENTS: Final = 24
+STEP_ITEMS: Final = 32
+STEP_GRAIN: Final = 40
+STEP_SLOTS: Final = 48
+STEP_SLOT_COUNT: Final = 56
+STEP_PATCHES: Final = 64  # as PATCHES, of arguments that point to moving buffers
+STEP_PATCH_COUNT: Final = 72
+STEP_TABLE: Final = 80  # of a loop or branch
+STEP_BYTES: Final = 88
 
-# Byte offsets into a frame. Bases (a word an input or output), values of scalar inputs,
-# arguments, copies and the workspace follow the header.
+KIND_CALL: Final = 0
+KIND_LOOP: Final = 1
+KIND_BRANCH: Final = 2
+
+# Byte offsets into the table of a loop. A slice is (base, argument with its begin,
+# stride). A carry is (base, base of what is next, argument with the initial address,
+# bytes); the addresses of the two places and of the result follow the initial one.
+LOOP_COUNT: Final = 0  # or -1: while the predicate is true
+LOOP_PREDICATE: Final = 8  # the argument with its address
+LOOP_STEPS: Final = 16
+LOOP_STEP_COUNT: Final = 24
+LOOP_SLICES: Final = 32
+LOOP_SLICE_COUNT: Final = 40
+LOOP_CARRIES: Final = 48
+LOOP_CARRY_COUNT: Final = 56
+LOOP_BYTES: Final = 64
+SLICE_BYTES: Final = 24
+CARRY_BYTES: Final = 32
+
+# Into the table of a branch: the number of branches, then (steps, their number) each.
+# Its only argument is the address of the index.
+BRANCH_COUNT: Final = 0
+BRANCH_TABLE: Final = 8
+
+# Byte offsets into a frame. Bases (a word an input, output or moving buffer), values of
+# scalar inputs, arguments, copies and the workspace follow the header.
 FRAME_NEXT: Final = 0
 FRAME_THREADS: Final = 8
 FRAME_PATCHED: Final = 16  # the workspace that the arguments point to
@@ -98,15 +141,14 @@ memcpy = CFunction("memcpy", 3)
 @native
 def frame_arguments(image: int, frame: int) -> int:
     """The address of a frame's arguments."""
-    inputs = load(image + INPUT_COUNT)
-    return frame + FRAME_HEADER + 8 * (2 * inputs + load(image + OUTPUT_COUNT))
+    return frame_scalars(image, frame) + 8 * load(image + INPUT_COUNT)
 
 
 @native
 def frame_scalars(image: int, frame: int) -> int:
     """The address of the words that hold the values of scalar inputs."""
     bases = load(image + INPUT_COUNT) + load(image + OUTPUT_COUNT)
-    return frame + FRAME_HEADER + 8 * bases
+    return frame + FRAME_HEADER + 8 * (bases + load(image + MOVING_COUNT))
 
 
 @native
@@ -195,10 +237,18 @@ def patch_workspace(image: int, frame: int, workspace: int) -> int:
 @native
 def patch_bases(image: int, frame: int) -> int:
     """Point the arguments at the inputs and outputs that the frame's bases hold."""
-    arguments = frame_arguments(image, frame)
-    bases = frame + FRAME_HEADER
-    patch = load(image + PATCHES)
-    for _ in range(load(image + PATCH_COUNT)):
+    return patch_arguments(
+        frame_arguments(image, frame),
+        frame + FRAME_HEADER,
+        load(image + PATCHES),
+        load(image + PATCH_COUNT),
+    )
+
+
+@native
+def patch_arguments(arguments: int, bases: int, patch: int, count: int) -> int:
+    """Set arguments from bases."""
+    for _ in range(count):
         base = load(bases + 8 * load(patch + 8))
         store(arguments + 8 * load(patch), base + load(patch + 16))
         patch += 24
@@ -222,10 +272,10 @@ def run_frame(image: int, frame: int) -> int:
         blas_enter(load(image + BLAS))
     if flags & RELEASE_GIL:
         state = PyEval_SaveThread()
-        run_steps(image, frame)
+        run_plan(image, frame)
         PyEval_RestoreThread(state)
     else:
-        run_steps(image, frame)
+        run_plan(image, frame)
     if flags & USES_BLAS:
         blas_leave(load(image + BLAS))
     if load(frame + FRAME_WORKSPACE) == 0:
@@ -234,7 +284,7 @@ def run_frame(image: int, frame: int) -> int:
 
 
 @native
-def run_steps(image: int, frame: int) -> int:
+def run_plan(image: int, frame: int) -> int:
     """Run all steps, on the pool where they are large enough and it is free."""
     pool = load(image + POOL)
     shared = 0
@@ -246,23 +296,127 @@ def run_steps(image: int, frame: int) -> int:
         store(pool + JOB_COPIES, frame_copies(image, frame))
         store(pool + JOB_COPY_STRIDE, load(image + COPY_BYTES))
         store(pool + JOB_SCRATCH_STRIDE, load(image + SCRATCH_BYTES))
-    first = frame_arguments(image, frame)
-    step = load(image + STEPS)
-    for _ in range(load(image + STEP_COUNT)):
-        entry = load(step + STEP_ENTRY)
-        arguments = first + 8 * load(step + STEP_ARGUMENTS)
-        items = load(step + STEP_ITEMS)
-        if shared and items > load(step + STEP_GRAIN):
-            store(pool + JOB_COUNT, load(step + STEP_COUNT_ARGUMENTS))
-            store(pool + JOB_SLOTS, load(step + STEP_SLOTS))
-            store(pool + JOB_SLOT_COUNT, load(step + STEP_SLOT_COUNT))
-            pool_launch(pool, entry, arguments, items, load(step + STEP_GRAIN))
-        else:
-            call(entry, arguments, 0, items)
-        step += STEP_BYTES
+        pool_of_plan = pool
+    else:
+        pool_of_plan = 0
+    run_steps(
+        frame_arguments(image, frame),
+        frame + FRAME_HEADER,
+        pool_of_plan,
+        load(image + STEPS),
+        load(image + STEP_COUNT),
+    )
     if shared:
         pool_leave(pool)
     return 0
+
+
+@native
+def run_steps(arguments: int, bases: int, pool: int, step: int, count: int) -> int:
+    """Run ``count`` steps from ``step`` on; on ``pool`` unless it is 0."""
+    for _ in range(count):
+        moving = load(step + STEP_PATCH_COUNT)
+        if moving:
+            patch_arguments(arguments, bases, load(step + STEP_PATCHES), moving)
+        own = arguments + 8 * load(step + STEP_ARGUMENTS)
+        kind = load(step + STEP_KIND)
+        if kind == KIND_CALL:
+            items = load(step + STEP_ITEMS)
+            if pool != 0 and items > load(step + STEP_GRAIN):
+                store(pool + JOB_COUNT, load(step + STEP_COUNT_ARGUMENTS))
+                store(pool + JOB_SLOTS, load(step + STEP_SLOTS))
+                store(pool + JOB_SLOT_COUNT, load(step + STEP_SLOT_COUNT))
+                entry = load(step + STEP_ENTRY)
+                pool_launch(pool, entry, own, items, load(step + STEP_GRAIN))
+            else:
+                call(load(step + STEP_ENTRY), own, 0, items)
+        elif kind == KIND_LOOP:
+            run_loop(arguments, bases, pool, own, load(step + STEP_TABLE))
+        else:
+            run_branch(arguments, bases, pool, own, load(step + STEP_TABLE))
+        step += STEP_BYTES
+    return 0
+
+
+@native
+def run_loop(arguments: int, bases: int, pool: int, own: int, loop: int) -> int:
+    """Run a loop whose own arguments are at ``own``."""
+    enter_loop(bases, own, loop)
+    steps = load(loop + LOOP_STEPS)
+    step_count = load(loop + LOOP_STEP_COUNT)
+    left = load(loop + LOOP_COUNT)
+    predicate = 0
+    if left < 0:
+        predicate = load(own + 8 * load(loop + LOOP_PREDICATE))
+    while left:
+        if predicate != 0 and load_u8(predicate) == 0:
+            left = 0
+        else:
+            run_steps(arguments, bases, pool, steps, step_count)
+            advance_loop(bases, own, loop)
+            left -= 1
+    return leave_loop(bases, own, loop)
+
+
+@native
+def enter_loop(bases: int, own: int, loop: int) -> int:
+    """Put a loop's moving buffers where the first iteration has them."""
+    piece = load(loop + LOOP_SLICES)
+    for _ in range(load(loop + LOOP_SLICE_COUNT)):
+        store(bases + 8 * load(piece), load(own + 8 * load(piece + 8)))
+        piece += SLICE_BYTES
+    carry = load(loop + LOOP_CARRIES)
+    for _ in range(load(loop + LOOP_CARRY_COUNT)):
+        places = own + 8 * load(carry + 16)
+        store(bases + 8 * load(carry), load(places))
+        store(bases + 8 * load(carry + 8), load(places + 8))
+        carry += CARRY_BYTES
+    return 0
+
+
+@native
+def advance_loop(bases: int, own: int, loop: int) -> int:
+    """Move a loop's buffers to where the next iteration has them."""
+    piece = load(loop + LOOP_SLICES)
+    for _ in range(load(loop + LOOP_SLICE_COUNT)):
+        base = bases + 8 * load(piece)
+        store(base, load(base) + load(piece + 16))
+        piece += SLICE_BYTES
+    carry = load(loop + LOOP_CARRIES)
+    for _ in range(load(loop + LOOP_CARRY_COUNT)):
+        places = own + 8 * load(carry + 16)
+        following = bases + 8 * load(carry + 8)
+        written = load(following)
+        store(bases + 8 * load(carry), written)
+        store(following, load(places + 8) + load(places + 16) - written)
+        carry += CARRY_BYTES
+    return 0
+
+
+@native
+def leave_loop(bases: int, own: int, loop: int) -> int:
+    """Bring a loop's values to where its results are to be."""
+    carry = load(loop + LOOP_CARRIES)
+    for _ in range(load(loop + LOOP_CARRY_COUNT)):
+        result = load(own + 8 * load(carry + 16) + 24)
+        value = load(bases + 8 * load(carry))
+        if value != result:
+            memcpy(result, value, load(carry + 24))
+        carry += CARRY_BYTES
+    return 0
+
+
+@native
+def run_branch(arguments: int, bases: int, pool: int, own: int, table: int) -> int:
+    """Run the branch whose number is at the address that is the only argument."""
+    index = load_i32(load(own))
+    last = load(table + BRANCH_COUNT) - 1
+    if index > last:
+        index = last
+    if index < 0:
+        index = 0
+    branch = table + BRANCH_TABLE + 16 * index
+    return run_steps(arguments, bases, pool, load(branch), load(branch + 8))
 
 
 @native

@@ -8,6 +8,7 @@ compiled code it is not. A library's kernels are done by what NumPy and SciPy ha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,9 @@ from arrayfn.lowering.plan import (
     Kernel,
     KernelCall,
     LibraryKernel,
+    Loop,
     Parameter,
+    Step,
 )
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +52,16 @@ class _Buffer:
         view = self.memory[lead : lead + size].view(dtype)
         return Pointer(view, begin // dtype.itemsize)
 
+    def view(self, dtype: np.dtype[Any]) -> Array:
+        """The elements from the first on."""
+        rest = self.memory[self.begin :]
+        return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)
+
+    def part(self, offset: int, nbytes: int) -> _Buffer:
+        """``nbytes`` from ``offset`` on, and no more."""
+        begin = self.begin + offset
+        return _Buffer(self.memory[begin : begin + nbytes])
+
 
 def run_unjitted(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of ``compiled`` for ``inputs``, which must have its input types.
@@ -58,31 +71,80 @@ def run_unjitted(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Arr
     """
     plan = compiled.plan
     buffers = _allocate(plan, inputs, compiled.constants)
-    scratch = _Buffer(np.zeros(plan.scratch, np.uint8))
-    kernels = {kernel.name: kernel for kernel in compiled.kernels}
-    functions: dict[str, Callable[..., None]] = {}
-    for step in plan.steps:
-        kernel = kernels[step.kernel]
-        if isinstance(kernel, LibraryKernel):
-            _call_library(kernel, step, buffers, scratch)
-            continue
-        if kernel.name not in functions:
-            functions[kernel.name] = function_of(kernel)
-        arguments = [
-            _value(argument, parameter, buffers, scratch)
-            for argument, parameter in zip(
-                step.arguments, kernel.parameters, strict=True
-            )
-        ]
-        middle = step.items // 2
-        for begin, end in ((middle, step.items), (0, middle)):
-            functions[kernel.name](*arguments, begin, end)
+    _Run(compiled, buffers).steps(plan.steps)
     outputs = {
         b.index: _array(buffers[number].memory, b.type)
         for number, b in enumerate(plan.buffers)
         if b.kind == "output"
     }
     return [outputs[index] for index in sorted(outputs)]
+
+
+class _Run:
+    """One run of a plan over ``buffers``; those that move are replaced as they do."""
+
+    def __init__(self, compiled: CompiledProgram, buffers: list[_Buffer]) -> None:
+        self.plan = compiled.plan
+        self.buffers = buffers
+        self.scratch = _Buffer(np.zeros(self.plan.scratch, np.uint8))
+        self.kernels = {kernel.name: kernel for kernel in compiled.kernels}
+        self.functions: dict[str, Callable[..., None]] = {}
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        """Run ``steps``, in order."""
+        for step in steps:
+            if isinstance(step, KernelCall):
+                self.call(step)
+            elif isinstance(step, Loop):
+                self.loop(step)
+            else:
+                index = int(self.buffers[step.index].view(np.dtype(np.int32))[0])
+                self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
+
+    def call(self, step: KernelCall) -> None:
+        """Run one kernel."""
+        kernel = self.kernels[step.kernel]
+        if isinstance(kernel, LibraryKernel):
+            _call_library(kernel, step, self.buffers, self.scratch)
+            return
+        if kernel.name not in self.functions:
+            self.functions[kernel.name] = function_of(kernel)
+        arguments = [
+            _value(argument, parameter, self.buffers, self.scratch)
+            for argument, parameter in zip(
+                step.arguments, kernel.parameters, strict=True
+            )
+        ]
+        middle = step.items // 2
+        for begin, end in ((middle, step.items), (0, middle)):
+            self.functions[kernel.name](*arguments, begin, end)
+
+    def loop(self, loop: Loop) -> None:
+        """Run a loop."""
+        buffers = self.buffers
+        sizes = [b.nbytes for b in self.plan.buffers]
+        places = {c.current: buffers[c.initial] for c in loop.carries}
+        for turn in count():
+            for carry in loop.carries:
+                buffers[carry.current] = places[carry.current]
+                turns = (carry.first, carry.second)
+                buffers[carry.next] = buffers[turns[turn % 2]]
+            if loop.predicate is None:
+                goes_on = turn != loop.count
+            else:
+                goes_on = bool(buffers[loop.predicate].view(np.dtype(np.uint8))[0])
+            if not goes_on:
+                break
+            for s in loop.slices:
+                begin = s.offset + turn * s.stride
+                buffers[s.buffer] = buffers[s.source].part(begin, sizes[s.buffer])
+            self.steps(loop.body)
+            places = {c.current: buffers[c.next] for c in loop.carries}
+        for carry in loop.carries:
+            value = places[carry.current].part(0, sizes[carry.result])
+            result = buffers[carry.result].part(0, sizes[carry.result])
+            if not np.shares_memory(value.memory, result.memory):
+                result.memory[:] = value.memory
 
 
 def function_of(kernel: Kernel) -> Callable[..., None]:
@@ -104,6 +166,8 @@ def _allocate(
             buffers.append(_Buffer(arena[b.offset : b.offset + b.nbytes]))
         elif b.kind == "output":
             buffers.append(_Buffer(np.zeros(b.nbytes, np.uint8)))
+        elif b.kind in ("slice", "carried"):
+            buffers.append(_Buffer(arena[:0]))  # its loop puts it somewhere
         else:
             array = (inputs if b.kind == "input" else constants)[b.index]
             buffers.append(_laid_out(np.asarray(array), b.type))

@@ -71,6 +71,13 @@ class _CudaLowering(Lowering):
             equation.source,
         )
 
+    def control(self, equation: Equation) -> None:
+        raise BackendError(
+            f"{equation.primitive.name} has no steps for a GPU yet: use "
+            "jit(..., device='cpu')",
+            equation.source,
+        )
+
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One item: the library has all of the GPU do the product."""
         items = min(1, gemm.batch * gemm.m * gemm.n)

@@ -1,0 +1,130 @@
+"""Loops and branches as steps of a plan: what their Programs' values are outside.
+
+In: an equation as the passes leave it. The operands lie row-major; a ``while_loop``'s
+condition is the last value that it carries, so that its body computes it anew and the
+runtime only reads it. Out: a step whose body is lowered as any Program is, with kernels
+of the same table. Nothing is copied on the way in: a loop's constants are the arrays
+outside, a slice of ``xs`` or ``ys`` is a pointer into the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.lowering.in_place import Storage
+from arrayfn.lowering.steps import (
+    BranchStep,
+    CarriedValue,
+    LoopStep,
+    PlanStep,
+    SliceOf,
+)
+from arrayfn.passes.reads import Read
+
+Block = Callable[[Program], list[PlanStep]]
+Reads = Mapping[Var, Read]
+
+
+def control_step(
+    equation: Equation, reads: Reads, storage: Storage, block: Block
+) -> LoopStep | BranchStep:
+    """The step of a ``scan``, ``while_loop`` or ``cond``; ``block`` lowers Programs."""
+    operands = [_array(atom, reads) for atom in equation.inputs]
+    rule = {"scan": _scan, "while_loop": _while_loop, "cond": _cond}
+    return rule[equation.primitive.name](equation, operands, storage, block)
+
+
+def _array(atom: Atom, reads: Reads) -> Var:
+    """The array that an operand, row-major from its begin on, is stored in."""
+    assert isinstance(atom, Var)
+    return reads[atom].base
+
+
+def _scan(
+    equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
+) -> LoopStep:
+    params = equation.params
+    program: Program = params["program"]
+    length: int = params["length"]
+    consts: int = params["consts"]
+    carry: int = params["carry"]
+    for inner, outer in zip(program.inputs[:consts], operands[:consts], strict=True):
+        storage.put(inner, into=outer)
+    body = block(program)
+    first = consts + carry
+    outputs = [_own(atom) for atom in program.outputs]
+    pairs = [
+        *zip(program.inputs[first:], operands[first:], strict=True),
+        *zip(outputs[carry:], equation.outputs[carry:], strict=True),
+    ]
+    slices: list[SliceOf] = []
+    for inner, outer in pairs:
+        stride = inner.type.nbytes
+        offset, step = 0, stride
+        if params["reverse"]:
+            offset, step = (length - 1) * stride, -stride
+        slices.append(SliceOf(inner, outer, offset, step))
+    carries = _carried(
+        program.inputs[consts:first],
+        outputs[:carry],
+        operands[consts:first],
+        equation.outputs[:carry],
+    )
+    results = list(equation.outputs)
+    return LoopStep(
+        body, length, None, slices, carries, list(operands), results, outputs
+    )
+
+
+def _while_loop(
+    equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
+) -> LoopStep:
+    params = equation.params
+    program: Program = params["body_program"]
+    consts: int = params["body_consts"]
+    assert params["cond_consts"] == 0
+    for inner, outer in zip(program.inputs[:consts], operands[:consts], strict=True):
+        storage.put(inner, into=outer)
+    outputs = [_own(atom) for atom in program.outputs]
+    # The body does not read the condition: it goes where that was.
+    storage.put(program.inputs[-1], into=outputs[-1])
+    body = block(program)
+    carries = _carried(
+        program.inputs[consts:], outputs, operands[consts:], equation.outputs
+    )
+    results = list(equation.outputs)
+    return LoopStep(
+        body, None, results[-1], [], carries, list(operands), results, outputs
+    )
+
+
+def _carried(
+    inputs: Sequence[Var],
+    outputs: Sequence[Var],
+    initials: Sequence[Var],
+    results: Sequence[Var],
+) -> list[CarriedValue]:
+    values = zip(inputs, outputs, initials, results, strict=True)
+    return [CarriedValue(*value) for value in values]
+
+
+def _cond(
+    equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
+) -> BranchStep:
+    index, *rest = operands
+    blocks: list[list[PlanStep]] = []
+    programs: tuple[Program, ...] = equation.params["branches"]
+    for program in programs:
+        for inner, outer in zip(program.inputs, rest, strict=True):
+            storage.put(inner, into=outer)
+        for atom, result in zip(program.outputs, equation.outputs, strict=True):
+            storage.put(_own(atom), into=result)
+        blocks.append(block(program))
+    return BranchStep(index, blocks, rest, list(equation.outputs))
+
+
+def _own(atom: Atom) -> Var:
+    """A result of a body: the layout pass has made it an array of its own."""
+    assert isinstance(atom, Var)
+    return atom

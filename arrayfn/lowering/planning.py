@@ -1,0 +1,193 @@
+"""From steps over Vars to the ExecutionPlan: buffers, lifetimes, arena, arguments.
+
+Steps are numbered as the plan prints them: a loop or branch, then what is inside. What
+a loop uses from outside lives from its number to that of its last step, so that it is
+there in every iteration; what a body makes for itself lives within an iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from arrayfn.ir import Program, Var
+from arrayfn.lowering.in_place import Storage
+from arrayfn.lowering.memory import Lifetime, lay_out
+from arrayfn.lowering.plan import (
+    Argument,
+    Branch,
+    BufferAllocation,
+    BufferArgument,
+    BufferKind,
+    Carry,
+    ExecutionPlan,
+    KernelCall,
+    Loop,
+    ScratchArgument,
+    Slice,
+    Step,
+)
+from arrayfn.lowering.steps import (
+    BranchStep,
+    CallStep,
+    LoopStep,
+    NestStep,
+    PlanStep,
+)
+
+
+def make_plan(
+    program: Program,
+    donated: Iterable[Var],
+    steps: Sequence[PlanStep],
+    storage: Storage,
+) -> ExecutionPlan:
+    """The plan of ``steps``, whose kernels are printed."""
+    return _Planner(program, donated, storage).plan(steps)
+
+
+class _Planner:
+    def __init__(
+        self, program: Program, donated: Iterable[Var], storage: Storage
+    ) -> None:
+        self.storage = storage
+        self.buffers: list[BufferAllocation] = []
+        self.numbers: dict[Var, int] = {}
+        self.counts: dict[BufferKind, int] = {}
+        self.lives: dict[Var, Lifetime] = {}
+        self.time = 0
+        self.scratch = 0
+        for var in program.inputs:
+            self.add(var, "input")
+        donors = {
+            storage.of(var): number
+            for number, var in enumerate(program.inputs)
+            if var in set(donated)
+        }
+        for atom in program.outputs:
+            assert isinstance(atom, Var)
+            self.add(atom, "output", donors.get(atom))
+        for var in program.constants:
+            self.add(var, "constant")
+
+    def add(self, var: Var, kind: BufferKind, donor: int | None = None) -> None:
+        """Give ``var`` a buffer, the next of its kind."""
+        index = self.counts.get(kind, 0)
+        self.counts[kind] = index + 1
+        self.numbers[var] = len(self.buffers)
+        buffer = BufferAllocation(kind, index, var.type, var.type.nbytes, donor=donor)
+        self.buffers.append(buffer)
+
+    def plan(self, steps: Sequence[PlanStep]) -> ExecutionPlan:
+        self.live(steps)
+        offsets, arena = lay_out(list(self.lives.values()))
+        for (var, life), offset in zip(self.lives.items(), offsets, strict=True):
+            self.add(var, "temporary")
+            self.buffers[-1] = replace(
+                self.buffers[-1], offset=offset, first=life.first, last=life.last
+            )
+        done = self.steps(steps)
+        return ExecutionPlan(tuple(self.buffers), done, arena, self.scratch)
+
+    # Lifetimes.
+
+    def live(self, steps: Sequence[PlanStep]) -> None:
+        """Number ``steps`` and what is in them, and note which temporaries live."""
+        for step in steps:
+            self.touch(step.arrays())
+            self.time += 1
+            if isinstance(step, CallStep):
+                self.scratch = max(self.scratch, step.scratch_bytes)
+            elif isinstance(step, LoopStep):
+                self.place_moving(step)
+                self.live(step.body)
+                self.touch(step.arrays(), ended=True)
+            elif isinstance(step, BranchStep):
+                for branch in step.branches:
+                    self.live(branch)
+                self.touch(step.arrays(), ended=True)
+
+    def touch(self, variables: Iterable[Var], *, ended: bool = False) -> None:
+        """Have ``variables`` live now, or at the step before if it has ``ended``."""
+        now = self.time - ended
+        for var in variables:
+            root = self.storage.of(var)
+            if root not in self.numbers:
+                life = self.lives.get(root, Lifetime(root.type.nbytes, now, now))
+                self.lives[root] = replace(life, last=now)
+
+    def place_moving(self, step: LoopStep) -> None:
+        """Buffers for what has another address in each iteration of ``step``."""
+        for s in step.slices:
+            self.add(self.storage.of(s.inner), "slice")
+        for c in step.carries:
+            if c.first is not None:
+                self.add(self.storage.of(c.current), "carried")
+                self.add(self.storage.of(c.next), "carried")
+
+    # Steps.
+
+    def number(self, var: Var) -> int:
+        return self.numbers[self.storage.of(var)]
+
+    def all_numbers(self, variables: Iterable[Var]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self.number(var) for var in variables))
+
+    def steps(self, steps: Sequence[PlanStep]) -> tuple[Step, ...]:
+        return tuple(self.step(step) for step in steps)
+
+    def step(self, step: PlanStep) -> Step:
+        assert not isinstance(step, NestStep)
+        if isinstance(step, CallStep):
+            return self.call(step)
+        if isinstance(step, LoopStep):
+            return self.loop(step)
+        return Branch(
+            self.number(step.index),
+            tuple(self.steps(branch) for branch in step.branches),
+            self.all_numbers(step.operands),
+            self.all_numbers(step.results),
+        )
+
+    def loop(self, step: LoopStep) -> Loop:
+        slices = tuple(
+            Slice(self.number(s.inner), self.number(s.outer), s.offset, s.stride)
+            for s in step.slices
+        )
+        carries = tuple(
+            Carry(
+                self.number(c.current),
+                self.number(c.next),
+                self.number(c.initial),
+                self.number(c.first),
+                self.number(c.second),
+                self.number(c.result),
+            )
+            for c in step.carries
+            if c.first is not None and c.second is not None
+        )
+        return Loop(
+            self.steps(step.body),
+            step.count,
+            None if step.predicate is None else self.number(step.predicate),
+            slices,
+            carries,
+            self.all_numbers(step.operands),
+            self.all_numbers(step.results),
+        )
+
+    def call(self, call: CallStep) -> KernelCall:
+        arguments: list[Argument] = [
+            BufferArgument(self.number(var), offset) for var, offset in call.pointers
+        ]
+        arguments += [ScratchArgument(offset) for offset in call.scratch]
+        arguments += call.integers
+        return KernelCall(
+            kernel=call.kernel,
+            arguments=tuple(arguments),
+            items=call.items,
+            grain=call.grain,
+            scratch=call.scratch_bytes,
+            reads=self.all_numbers(call.reads),
+            writes=self.all_numbers(call.writes),
+        )

@@ -1,0 +1,127 @@
+"""The steps of a plan before its buffers have numbers: they speak of Vars.
+
+A step is a kernel's nest that is not printed yet, a call of a kernel, a loop, or a
+branch. ``arrays`` are the Vars outside that it touches, for lifetimes; a step in a
+loop's body sees the body's Vars, whose storage the loop decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arrayfn.ir import Var
+from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.kernel_printer import Partial
+
+
+@dataclass
+class NestStep:
+    """A step before it is printed; ``partials`` if it is half of a split reduction."""
+
+    nest: Nest
+    partials: list[Partial]
+
+    def arrays(self) -> list[Var]:
+        """What it touches."""
+        arrays = [o.array for o in self.nest.operands]
+        return arrays + [p.array for p in self.partials]
+
+    @property
+    def writes(self) -> list[Var]:
+        """What it writes, but for partial results."""
+        return [o.array for o in self.nest.operands if o.written]
+
+
+@dataclass
+class CallStep:
+    """A call of a kernel; pointers are (Var, byte offset)."""
+
+    kernel: str
+    pointers: list[tuple[Var, int]]
+    scratch: list[int]
+    integers: list[int]
+    items: int
+    grain: int
+    scratch_bytes: int
+    reads: list[Var]
+    writes: list[Var]
+
+    def arrays(self) -> list[Var]:
+        """What it touches."""
+        return [*self.reads, *self.writes]
+
+
+@dataclass
+class SliceOf:
+    """``inner`` is a window into ``outer`` that moves ``stride`` bytes an iteration."""
+
+    inner: Var
+    outer: Var
+    offset: int
+    stride: int
+
+
+@dataclass
+class CarriedValue:
+    """A loop's value: ``current`` becomes ``next`` in the body.
+
+    ``initial`` goes in and ``result`` comes out. With ``first`` and ``second`` the
+    value lies in these by turns, else ``next`` is written over ``current``.
+    """
+
+    current: Var
+    next: Var
+    initial: Var
+    result: Var
+    first: Var | None = None
+    second: Var | None = None
+
+
+@dataclass
+class LoopStep:
+    """``body``, ``count`` times or while ``predicate`` is true.
+
+    ``operands`` are the arrays outside that it reads: constants of the loop, initial
+    values, and what is sliced. ``results`` it writes.
+    """
+
+    body: list[PlanStep]
+    count: int | None
+    predicate: Var | None
+    slices: list[SliceOf]
+    carries: list[CarriedValue]
+    operands: list[Var]
+    results: list[Var]
+    outputs: list[Var] = field(default_factory=list[Var])
+
+    def arrays(self) -> list[Var]:
+        """What it touches."""
+        own = [v for c in self.carries for v in (c.first, c.second) if v is not None]
+        return [*self.operands, *self.results, *own]
+
+    @property
+    def writes(self) -> list[Var]:
+        """What it writes."""
+        return self.results
+
+
+@dataclass
+class BranchStep:
+    """The one of ``branches`` that ``index`` says."""
+
+    index: Var
+    branches: list[list[PlanStep]]
+    operands: list[Var]
+    results: list[Var]
+
+    def arrays(self) -> list[Var]:
+        """What it touches."""
+        return [self.index, *self.operands, *self.results]
+
+    @property
+    def writes(self) -> list[Var]:
+        """What it writes."""
+        return self.results
+
+
+PlanStep = NestStep | CallStep | LoopStep | BranchStep

@@ -1,0 +1,312 @@
+"""Loops and branches, simplified as Programs, with only what is needed going in.
+
+After it, of every loop and branch: the Programs inside are simplified, and no literal
+is an operand of a constant input; a value that a body returns as it came is a constant
+of the loop; what the body does not use, or nobody uses of the results, is gone; a
+``while_loop`` carries its condition as its last value, computed before the loop and in
+the body, so that its ``cond_program`` only returns it. A loop without iterations, and a
+branch that a literal chooses, are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from arrayfn.builder import ProgramBuilder, current_builder, rename
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    PrimitiveRow,
+    Program,
+    Var,
+)
+from arrayfn.primitives import views
+from arrayfn.primitives.base import Control, Primitive
+
+Simplify = Callable[[Program], Program]
+
+
+def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
+    """``program`` with every loop and branch as the module says.
+
+    ``simplify`` is what the pipeline does to Programs up to here.
+    """
+    if not any(_is_control(equation) for equation in program.equations):
+        return program
+    used = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
+    builder = ProgramBuilder(program.name)
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        for equation in program.equations:
+            builder.source = equation.source
+            if not _is_control(equation):
+                builder.replay(equation, environment)
+                continue
+            operands = [rename(a, environment) for a in equation.inputs]
+            wanted = [var in used for var in equation.outputs]
+            rule = _RULES[equation.primitive.name]
+            results = rule(equation, operands, wanted, simplify)
+            for var, result in zip(equation.outputs, results, strict=True):
+                if result is not None:
+                    environment[var] = result
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _is_control(equation: Equation) -> bool:
+    row = equation.primitive
+    return isinstance(row, Primitive) and isinstance(row.kernel, Control)
+
+
+Results = Sequence[Atom | None]
+
+
+class _Loop:
+    """A loop in parts: what is constant, carried and sliced, and its body.
+
+    Numbers of carried values and results stay those of the equation in ``carry`` and
+    ``ys``, although some go. ``invariant`` are results that are operands.
+    """
+
+    def __init__(
+        self,
+        body: Program,
+        consts: Sequence[Atom],
+        carry: Sequence[Atom],
+        xs: Sequence[Atom],
+        wanted: Sequence[bool],
+    ) -> None:
+        first, second = len(consts), len(consts) + len(carry)
+        inputs = body.inputs
+        self.body = body
+        self.consts = list(zip(inputs[:first], consts, strict=True))
+        self.carry = {
+            k: (value, operand, body.outputs[k])
+            for k, (value, operand) in enumerate(
+                zip(inputs[first:second], carry, strict=True)
+            )
+        }
+        self.xs = list(zip(inputs[second:], xs, strict=True))
+        self.ys = {k: body.outputs[k] for k in range(len(carry), len(body.outputs))}
+        self.wanted = wanted
+        self.invariant: dict[int, Atom] = {}
+
+    def narrow(self, always: frozenset[int] = frozenset()) -> None:
+        """Make constants of what stays, and drop what is not needed.
+
+        The carried values ``always`` stay.
+        """
+        for k, (value, operand, result) in list(self.carry.items()):
+            if result is value:
+                self.invariant[k] = operand
+                self.consts.append((value, operand))
+                del self.carry[k]
+        live = self.needed(always)
+        self.carry = {k: c for k, c in self.carry.items() if c[0] in live or k in live}
+        self.ys = {k: y for k, y in self.ys.items() if self.wanted[k]}
+        self.consts = [(v, operand) for v, operand in self.consts if v in live]
+        self.xs = [(v, operand) for v, operand in self.xs if v in live]
+
+    def needed(self, always: frozenset[int]) -> set[Var | Atom | int]:
+        """The Vars of the body that results need, and the numbers of values kept."""
+        kept = {k for k in self.carry if self.wanted[k] or k in always}
+        while True:
+            live: set[Var | Atom | int] = {
+                y for k, y in self.ys.items() if self.wanted[k]
+            }
+            live |= {self.carry[k][2] for k in kept}
+            for equation in reversed(self.body.equations):
+                if any(var in live for var in equation.outputs):
+                    live.update(equation.inputs)
+            more = {k for k, c in self.carry.items() if c[0] in live} - kept
+            if not more:
+                return live | kept
+            kept |= more
+
+    def program(self) -> Program:
+        """The body of what is left; constants that are literals are put in."""
+        builder = ProgramBuilder(self.body.name)
+        environment: dict[Var, Atom] = {}
+        with builder:
+            for value, operand in self.consts:
+                environment[value] = (
+                    operand
+                    if isinstance(operand, Literal)
+                    else builder.input(value.type, value.hint)
+                )
+            for value in (
+                *(value for value, _, _ in self.carry.values()),
+                *(value for value, _ in self.xs),
+            ):
+                environment[value] = builder.input(value.type, value.hint)
+            kept = {a for _, _, a in self.carry.values()} | {*self.ys.values()}
+            for equation in _live(self.body, kept):
+                builder.replay(equation, environment)
+            results = [a for _, _, a in self.carry.values()]
+            outputs = [rename(a, environment) for a in (*results, *self.ys.values())]
+        return builder.build(outputs)
+
+    def arrays(self) -> list[Atom]:
+        """The constants that are inputs of ``program``."""
+        return [operand for _, operand in self.consts if isinstance(operand, Var)]
+
+    def results(self, outputs: Sequence[Var]) -> Results:
+        """A result for each number, from those of the loop of what is left."""
+        made = dict(zip((*self.carry, *self.ys), outputs, strict=True))
+        return [made.get(k, self.invariant.get(k)) for k in range(len(self.wanted))]
+
+
+def _live(program: Program, outputs: set[Atom]) -> list[Equation]:
+    live = set(outputs)
+    kept: list[Equation] = []
+    for equation in reversed(program.equations):
+        if any(var in live for var in equation.outputs):
+            kept.append(equation)
+            live.update(equation.inputs)
+    return kept[::-1]
+
+
+def _scan(
+    equation: Equation,
+    operands: Sequence[Atom],
+    wanted: Sequence[bool],
+    simplify: Simplify,
+) -> Results:
+    params = dict(equation.params)
+    first = params["consts"]
+    second = first + params["carry"]
+    if params["length"] == 0:
+        return [
+            *operands[first:second],
+            *(
+                views.broadcast_literal(0, var.type)
+                for var in equation.outputs[params["carry"] :]
+            ),
+        ]
+    body = simplify(params["program"])
+    loop = _Loop(
+        body, operands[:first], operands[first:second], operands[second:], wanted
+    )
+    loop.narrow()
+    params["program"] = simplify(loop.program())
+    consts = loop.arrays()
+    carry = [operand for _, operand, _ in loop.carry.values()]
+    params["consts"], params["carry"] = len(consts), len(carry)
+    if not loop.carry and not loop.ys:
+        return loop.results(())
+    xs = [operand for _, operand in loop.xs]
+    return loop.results(_emit(equation.primitive, [*consts, *carry, *xs], params))
+
+
+def _while_loop(
+    equation: Equation,
+    operands: Sequence[Atom],
+    wanted: Sequence[bool],
+    simplify: Simplify,
+) -> Results:
+    params = equation.params
+    first = params["cond_consts"]
+    second = first + params["body_consts"]
+    condition, body = simplify(params["cond_program"]), params["body_program"]
+    if _is_rotated(condition, body):
+        rotated, consts = simplify(body), list(operands[first:second])
+        carry = [*operands[second:]]
+        flags = [*wanted]
+    else:
+        rotated = simplify(_rotated(condition, simplify(body), first))
+        consts = [*operands[:first], *operands[first:second]]
+        carry = [*operands[second:]]
+        carry.append(_inline(condition, [*operands[:first], *carry])[0])
+        flags = [*wanted, True]
+    loop = _Loop(rotated, consts, carry, [], flags)
+    last = len(carry) - 1
+    loop.narrow(frozenset((last,)))
+    program = simplify(loop.program())
+    arrays = loop.arrays()
+    state = [operand for _, operand, _ in loop.carry.values()]
+    made = _emit(
+        equation.primitive,
+        [*arrays, *state],
+        {
+            "cond_program": _last_of([v.type for v in program.inputs[len(arrays) :]]),
+            "body_program": program,
+            "cond_consts": 0,
+            "body_consts": len(arrays),
+        },
+    )
+    return loop.results(made)[: len(wanted)]
+
+
+def _is_rotated(condition: Program, body: Program) -> bool:
+    """Whether the condition is the last value, which the body does not read."""
+    if condition.equations or condition.outputs[0] is not condition.inputs[-1]:
+        return False
+    value = body.inputs[-1]
+    read = {a for equation in body.equations for a in equation.inputs}
+    return value not in read and value not in body.outputs
+
+
+def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
+    """The body that also computes the condition of what it returns."""
+    builder = ProgramBuilder(body.name)
+    with builder:
+        fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:cond_consts]]
+        inputs = builder.inputs_of(body)
+        builder.input(condition.outputs[0].type, "goes_on")
+        state = builder.inline(body, inputs)
+        (goes_on,) = builder.inline(condition, [*fixed, *state])
+    return builder.build([*state, goes_on])
+
+
+def _last_of(types: Sequence[ArrayType]) -> Program:
+    """The condition that is the last of the values carried."""
+    builder = ProgramBuilder("goes_on")
+    inputs = [builder.input(type) for type in types]
+    return builder.build(inputs[-1:])
+
+
+def _cond(
+    equation: Equation,
+    operands: Sequence[Atom],
+    wanted: Sequence[bool],
+    simplify: Simplify,
+) -> Results:
+    index, *rest = operands
+    branches = [simplify(b) for b in equation.params["branches"]]
+    if isinstance(index, Literal):
+        assert not isinstance(index.value, complex)
+        chosen = min(max(int(index.value), 0), len(branches) - 1)
+        return _inline(branches[chosen], rest)
+    narrowed, used = [], set[int]()
+    for branch in branches:
+        loop = _Loop(branch, rest, [], [], wanted)
+        loop.narrow()
+        left = {value for value, _ in loop.consts}
+        used |= {k for k, value in enumerate(branch.inputs) if value in left}
+    for branch in branches:
+        loop = _Loop(branch, rest, [], [], wanted)
+        loop.consts = [c for k, c in enumerate(loop.consts) if k in used]
+        loop.ys = {k: y for k, y in loop.ys.items() if wanted[k]}
+        narrowed.append(simplify(loop.program()))
+    arrays = [a for k, a in enumerate(rest) if k in used and isinstance(a, Var)]
+    made = iter(
+        _emit(equation.primitive, [index, *arrays], {"branches": tuple(narrowed)})
+    )
+    return [next(made) if is_wanted else None for is_wanted in wanted]
+
+
+def _inline(program: Program, operands: Sequence[Atom]) -> list[Atom]:
+    return current_builder().inline(program, operands)
+
+
+def _emit(
+    row: PrimitiveRow, operands: Sequence[Atom], params: Params
+) -> tuple[Var, ...]:
+    return current_builder().emit(row, operands, params)
+
+
+_RULES: dict[
+    str, Callable[[Equation, Sequence[Atom], Sequence[bool], Simplify], Results]
+] = {"scan": _scan, "while_loop": _while_loop, "cond": _cond}
