@@ -159,12 +159,14 @@ def trace(
     values: Sequence[Any] | None = None,
     abstract: bool = True,
     axes: Mapping[str, int] | None = None,
+    constants: bool = True,
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
     With ``values`` the Tracers carry them (None where one is unknown), unless the frame
-    is abstract. At top level captured arrays become the Program's constants. For each
-    of ``axes``, names and extents, there is one more input, the index of a member.
+    is abstract. At top level captured arrays become the Program's constants, but not
+    without ``constants``. For each of ``axes``, names and extents, there is one more
+    input, the index of a member.
     """
     parent = _local.frame
     frame = Frame(name, abstract, parent)
@@ -189,7 +191,7 @@ def trace(
         frame.closed = True
     captured = frame.captured
     builder = frame.builder
-    if parent is None:
+    if parent is None and constants:
         for value, var in captured:
             assert not isinstance(value, Tracer)
             builder.adopt_constant(var, value)

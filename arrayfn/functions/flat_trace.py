@@ -44,12 +44,14 @@ def trace_function(
     abstract: bool = False,
     with_values: bool = True,
     axes: Mapping[str, int] | None = None,
+    constants: bool = True,
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
     ``types`` replaces the leaves' own types (a mapped axis taken out, say). ``axes``
     are named axes that the function is mapped along, and their extents: for each, the
-    Program has one more input, a member's index.
+    Program has one more input, a member's index. Without ``constants`` what it closes
+    over is an input always.
     """
     leaves, structure = tree.flatten((args, kwargs))
     check_leaves(function, args, kwargs, leaves)
@@ -72,6 +74,7 @@ def trace_function(
         values=[value_of(x) for x in leaves] if with_values else None,
         abstract=abstract,
         axes=axes,
+        constants=constants,
     )
     return FlatTrace(traced, out_tree[0])
 
