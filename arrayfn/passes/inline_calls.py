@@ -12,12 +12,13 @@ from arrayfn.ir import Equation, Program
 from arrayfn.primitives.base import Body, Primitive
 
 
-def _keep_none(equation: Equation) -> bool:
+def keep_none(equation: Equation) -> bool:
+    """No kernel stands for any call."""
     return False
 
 
 def inline_calls(
-    program: Program, keep: Callable[[Equation], bool] = _keep_none
+    program: Program, keep: Callable[[Equation], bool] = keep_none
 ) -> Program:
     """``program`` with every call inlined for which ``keep`` is false."""
     builder = ProgramBuilder(program.name)

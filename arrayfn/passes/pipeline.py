@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from arrayfn.ir import Program
+from arrayfn.ir import Equation, Program
 from arrayfn.passes.control_flow import simplify_control_flow
 from arrayfn.passes.cse import cse
 from arrayfn.passes.dce import dce
-from arrayfn.passes.expand import expand
-from arrayfn.passes.inline_calls import inline_calls
+from arrayfn.passes.expand import BLAS, Products, expand
+from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.passes.layout_assignment import assign_layouts
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
@@ -18,34 +19,46 @@ from arrayfn.passes.single_index import single_index
 Pass = Callable[[Program], Program]
 
 
-def control_flow(program: Program) -> Program:
-    """Loops and branches; their Programs go through the passes up to the layouts."""
-    return simplify_control_flow(program, _simplified)
+def pipeline(
+    products: Products = BLAS, keep: Callable[[Equation], bool] = keep_none
+) -> tuple[Pass, ...]:
+    """The passes for a target.
+
+    Its library multiplies what ``products`` says, and it has kernels of its own for the
+    calls that ``keep`` accepts.
+    """
+
+    def control_flow(program: Program) -> Program:
+        """Loops and branches; their Programs go through the passes but the layouts."""
+        return simplify_control_flow(program, simplified)
+
+    def simplified(program: Program) -> Program:
+        for apply in passes:
+            program = apply(program)
+        return program
+
+    passes: tuple[Pass, ...] = (
+        partial(inline_calls, keep=keep),
+        partial(expand, products=products),
+        simplify,
+        single_index,
+        cse,
+        simplify,
+        dce,
+        control_flow,
+        dce,
+    )
+    return (*passes, assign_layouts)
 
 
-SIMPLIFY: Final[tuple[Pass, ...]] = (
-    inline_calls,
-    expand,
-    simplify,
-    single_index,
-    cse,
-    simplify,
-    dce,
-    control_flow,
-    dce,
-)
-PIPELINE: Final[tuple[Pass, ...]] = (*SIMPLIFY, assign_layouts)
+PIPELINE: Final[tuple[Pass, ...]] = pipeline()
 
 
-def _simplified(program: Program) -> Program:
-    for apply in SIMPLIFY:
-        program = apply(program)
-    return program
-
-
-def run_passes(program: Program, check: bool = False) -> Program:
+def run_passes(
+    program: Program, check: bool = False, passes: tuple[Pass, ...] = PIPELINE
+) -> Program:
     """``program`` after every pass; ``check`` verifies the types between passes."""
-    for apply in PIPELINE:
+    for apply in passes:
         program = apply(program)
         if check:
             program.check()

@@ -7,7 +7,7 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.emulator import run_plan
+from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.schedule import GpuConfig

@@ -1,6 +1,13 @@
 """Matrix products through cuBLASLt: descriptors made once, when a plan is loaded.
 
-float32 is computed in float32 and float64 in float64: TF32 is never taken unasked.
+A provider's name says what is multiplied: ``gemm_f32``, ``gemm_bf16`` (summed in
+float32, rounded once), ``gemm_bf16_f32`` (not rounded), ``gemm_f32_tf32``; and what
+follows in the same call, ``_bias``, ``_relu``. float32 is computed in float32 and
+float64 in float64: TF32 is never taken unasked.
+
+cuBLASLt proposes several algorithms. They are timed when a product is first seen on a
+machine, and the choice is kept in the disk cache: it is the same from then on, and so
+are the bits of results.
 """
 
 from __future__ import annotations
@@ -14,14 +21,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda import timing
+from arrayfn.backends.cuda.driver import OutOfMemoryError, device
+from arrayfn.backends.cuda.runner import BIAS_POINTER
+from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError
 
-WORKSPACE: Final = 32 << 20
+WORKSPACE: Final = 64 << 20
+PROPOSALS: Final = 12
+_ALIGNMENT: Final = 16  # that arrays of other libraries have too
 _LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
-_TRANSPOSE_A, _TRANSPOSE_B = 3, 4
+_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 3, 4, 7
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
-_MOST_WORKSPACE: Final = 1
+_MOST_WORKSPACE, _LEAST_ALIGNMENT = 1, (5, 6, 7, 8)
 _STATUS: Final = {
     1: "not initialized",
     3: "allocation failed",
@@ -31,23 +43,55 @@ _STATUS: Final = {
     14: "internal error",
     15: "not supported",
 }
+_EPILOGUES: Final = {"": 1, "relu": 2, "bias": 4, "bias_relu": 6}
 
 
 @dataclass(frozen=True, slots=True)
-class _Precision:
-    """cuBLAS's numbers for a dtype: of its elements, and of what it is computed in."""
+class _Dtype:
+    """cuBLAS's numbers for a dtype, for what it is computed in, and for factors."""
 
     data: int
     compute: int
-    dtype: np.dtype[Any]
+    scale: int
+    factor: np.dtype[Any]
+    size: int
 
 
-_PRECISIONS: Final[dict[str, _Precision]] = {
-    "gemm_f32": _Precision(0, 68, np.dtype(np.float32)),
-    "gemm_f64": _Precision(1, 70, np.dtype(np.float64)),
-    "gemm_c64": _Precision(4, 68, np.dtype(np.complex64)),
-    "gemm_c128": _Precision(5, 70, np.dtype(np.complex128)),
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
+_DTYPES: Final[dict[str, _Dtype]] = {
+    "f32": _Dtype(0, 68, 0, _F32, 4),
+    "f64": _Dtype(1, 70, 1, _F64, 8),
+    "f16": _Dtype(2, 68, 0, _F32, 2),
+    "bf16": _Dtype(14, 68, 0, _F32, 2),
+    "c64": _Dtype(4, 68, 4, np.dtype(np.complex64), 8),
+    "c128": _Dtype(5, 70, 5, np.dtype(np.complex128), 16),
 }
+_TF32: Final = 77
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a provider's name says."""
+
+    operand: _Dtype
+    result: _Dtype
+    compute: int
+    epilogue: str
+
+
+def form_of(provider: str) -> _Form:
+    """The form of product that ``provider`` names."""
+    kind, first, *rest = provider.split("_")
+    if kind != "gemm" or first not in _DTYPES:
+        raise BackendError(f"there is no {provider} on a GPU")
+    operand = result = _DTYPES[first]
+    compute = operand.compute
+    if rest and rest[0] in _DTYPES:
+        result = _DTYPES[rest.pop(0)]
+    if rest and rest[0] == "tf32":
+        rest.pop(0)
+        compute = _TF32
+    return _Form(operand, result, compute, "_".join(rest))
 
 
 class _Choice(ctypes.Structure):
@@ -86,14 +130,20 @@ class Library:
 
     def __init__(self) -> None:
         self.library = _open()
+        self.library.cublasLtGetVersion.restype = ctypes.c_size_t
         handle = ctypes.c_void_p()
         device().enter()
         self.check(self.library.cublasLtCreate(ctypes.byref(handle)))
         self.handle = int(handle.value or 0)
         self.workspace = device().allocate(WORKSPACE)
-        self.matmul = (
-            ctypes.cast(self.library.cublasLtMatmul, ctypes.c_void_p).value or 0
+        self.matmul = self._address("cublasLtMatmul")
+        self.set_attribute = self._address("cublasLtMatmulDescSetAttribute")
+        self._call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 16)(
+            self.matmul
         )
+
+    def _address(self, name: str) -> int:
+        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
 
     def check(self, status: int) -> None:
         """Raise BackendError unless ``status`` is success."""
@@ -129,61 +179,162 @@ class Library:
             self._set(setter, layout, _BATCH_STRIDE, ctypes.c_int64(stride))
         return layout
 
-    def product(self, provider: str, p: Mapping[str, int]) -> Product:
+    def product(
+        self,
+        provider: str,
+        p: Mapping[str, int],
+        offsets: Sequence[int] = (),
+        scale: float = 1.0,
+    ) -> Product:
         """Row-major ``c[m, n] = a @ b``, as parameters ``p`` of the kernel say.
 
-        cuBLAS is column-major: it computes the transpose, ``b.T @ a.T``.
+        cuBLAS is column-major: it computes the transpose, ``b.T @ a.T``. Operands begin
+        ``offsets`` bytes into their arrays. The product is multiplied by ``scale``.
         """
-        precision = _PRECISIONS[provider]
-        data = precision.data
-        operation = self._new("cublasLtMatmulDescCreate", precision.compute, data)
+        form = form_of(provider)
+        data = form.operand.data
+        operation = self._new(
+            "cublasLtMatmulDescCreate", form.compute, form.operand.scale
+        )
         setter = "cublasLtMatmulDescSetAttribute"
         for attribute, name in (
             (_TRANSPOSE_A, "transpose_b"),
             (_TRANSPOSE_B, "transpose_a"),
         ):
             self._set(setter, operation, attribute, ctypes.c_int32(p[name]))
+        if form.epilogue:
+            epilogue = ctypes.c_int32(_EPILOGUES[form.epilogue])
+            self._set(setter, operation, _EPILOGUE, epilogue)
+        if "bias" in form.epilogue:
+            # Set anew by each run; here for what judges the algorithms.
+            self._set(setter, operation, BIAS_POINTER, ctypes.c_uint64(self.workspace))
         m, n, k, batch = p["m"], p["n"], p["k"], p["batch"]
         left = (k, n) if p["transpose_b"] else (n, k)
         right = (m, k) if p["transpose_a"] else (k, m)
         layouts = (
             self._layout(data, *left, p["ldb"], batch, p["batch_stride_b"]),
             self._layout(data, *right, p["lda"], batch, p["batch_stride_a"]),
-            self._layout(data, n, m, p["ldc"], batch, p["batch_stride_c"]),
+            self._layout(form.result.data, n, m, p["ldc"], batch, p["batch_stride_c"]),
         )
-        choice = self._choose(operation, layouts)
-        one, zero = np.ones((), precision.dtype), np.zeros((), precision.dtype)
-        return Product(
-            handle=self.handle,
-            operation=int(operation.value or 0),
-            alpha=one.ctypes.data,
-            layouts=tuple(int(layout.value or 0) for layout in layouts),
-            beta=zero.ctypes.data,
-            algorithm=ctypes.addressof(choice),
-            workspace=self.workspace,
-            workspace_bytes=WORKSPACE,
-            kept=(one, zero, choice),
-        )
+        one = np.array(scale, form.operand.factor)
+        zero = np.zeros((), form.operand.factor)
+        alignment = _alignment_of(offsets)
+        choices = self._proposals(operation, layouts, alignment)
 
-    def _choose(self, operation: object, layouts: Sequence[object]) -> ctypes.Structure:
-        """The algorithm that cuBLASLt thinks is the best."""
+        def made(choice: ctypes.Structure) -> Product:
+            return Product(
+                handle=self.handle,
+                operation=int(operation.value or 0),
+                alpha=one.ctypes.data,
+                layouts=tuple(int(layout.value or 0) for layout in layouts),
+                beta=zero.ctypes.data,
+                algorithm=ctypes.addressof(choice),
+                workspace=self.workspace,
+                workspace_bytes=WORKSPACE,
+                kept=(one, zero, choice),
+            )
+
+        if len(choices) == 1:
+            return made(choices[0])
+        sizes = _sizes(form, p)
+        gpu = device()
+        key = content_key(
+            f"cublasLt {self.library.cublasLtGetVersion()} {gpu.name} {provider}",
+            f"{sorted(p.items())} {alignment} {WORKSPACE} {PROPOSALS}",
+        )
+        kept = object_cache().get_or_compile(
+            key, lambda: self._fastest([made(c) for c in choices], choices, sizes)
+        )
+        return made(_Choice.from_buffer_copy(kept))
+
+    def _proposals(
+        self, operation: object, layouts: Sequence[object], alignment: int
+    ) -> list[_Choice]:
+        """The algorithms that cuBLASLt proposes, what it thinks the best first."""
         preference = self._new("cublasLtMatmulPreferenceCreate")
         setter = "cublasLtMatmulPreferenceSetAttribute"
         self._set(setter, preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
-        choice, found = _Choice(), ctypes.c_int()
+        for attribute in _LEAST_ALIGNMENT:
+            self._set(setter, preference, attribute, ctypes.c_uint32(alignment))
+        choices, found = (_Choice * PROPOSALS)(), ctypes.c_int()
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
             ctypes.c_void_p(self.handle),
             operation,
             *layouts,
             layouts[-1],
             preference,
-            1,
-            ctypes.byref(choice),
+            PROPOSALS,
+            ctypes.byref(choices),
             ctypes.byref(found),
         )
         self.library.cublasLtMatmulPreferenceDestroy(preference)
         self.check(status or (0 if found.value else 15))
-        return choice
+        return [c for c in choices[: found.value] if not c.status]
+
+    def call(self, product: Product, b: int, a: int, c: int) -> int:
+        """Enqueue ``product`` on matrices at these addresses: a status."""
+        second, first, result = product.layouts
+        return self._call(
+            product.handle,
+            product.operation,
+            product.alpha,
+            *(b, second, a, first),
+            product.beta,
+            *(c, result, c, result),
+            product.algorithm,
+            product.workspace,
+            product.workspace_bytes,
+            device().stream,
+        )
+
+    def _fastest(
+        self,
+        products: Sequence[Product],
+        choices: Sequence[_Choice],
+        sizes: Sequence[int],
+    ) -> bytes:
+        """The bytes of the choice whose product is the fastest on memory of ``sizes``.
+
+        The first one where there is no memory to try them on.
+        """
+        gpu = device()
+        held: list[int] = []
+        try:
+            held += [gpu.allocate(size) for size in sizes]
+            for pointer, size in zip(held, sizes, strict=True):
+                gpu.fill(pointer, 0x3C, size)
+            b, a, c = held
+            best = timing.fastest([lambda q=q: self.call(q, b, a, c) for q in products])
+        except OutOfMemoryError:
+            best = 0
+        finally:
+            for pointer in held:
+                gpu.free(pointer)
+        return bytes(choices[best])
+
+
+def _alignment_of(offsets: Sequence[int]) -> int:
+    """The greatest power of two, up to ``_ALIGNMENT``, that all operands begin at."""
+    alignment = _ALIGNMENT
+    while any(offset % alignment for offset in offsets):
+        alignment //= 2
+    return alignment
+
+
+def _sizes(form: _Form, p: Mapping[str, int]) -> tuple[int, int, int]:
+    """Bytes that b, a and c span."""
+
+    def span(name: str, rows: int, size: int) -> int:
+        batches = (p["batch"] - 1) * abs(p[f"batch_stride_{name}"])
+        return max(1, (batches + rows * p[f"ld{name}"]) * size)
+
+    m, n, k = p["m"], p["n"], p["k"]
+    size = form.operand.size
+    return (
+        span("b", n if p["transpose_b"] else k, size),
+        span("a", k if p["transpose_a"] else m, size),
+        span("c", m, form.result.size),
+    )
 
 
 def _open() -> ctypes.CDLL:

@@ -56,7 +56,6 @@ class DeviceArray:
             if self.shared:
                 # Another library's work on it may not have run yet.
                 gpu.waiting.cuCtxSynchronize()
-            gpu.enter()
             gpu.free(self.pointer)
             self.pointer = 0
 

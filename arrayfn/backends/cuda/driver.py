@@ -32,12 +32,25 @@ _POOL_PINNED_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
 
 FUNCTIONS: Final = {
     "set_current": "cuCtxSetCurrent",
-    "allocate": "cuMemAllocFromPoolAsync",
-    "free": "cuMemFreeAsync",
     "launch": "cuLaunchKernel",
     "fill": "cuMemsetD8Async",
 }
 """What the native runner calls by address."""
+
+
+_LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next array
+_MOST_IDLE: Final = 1 << 30  # of all that are kept
+_LEAST_BLOCK: Final = 512
+
+
+def _block_size(nbytes: int) -> int:
+    """The size of the block for ``nbytes``: eight sizes to a power of two."""
+    if nbytes <= _LEAST_BLOCK:
+        return _LEAST_BLOCK
+    if nbytes > _LARGEST_IDLE:
+        return nbytes
+    step = 1 << max(9, (nbytes - 1).bit_length() - 4)
+    return -(-nbytes // step) * step
 
 
 class _PoolProperties(ctypes.Structure):
@@ -111,6 +124,9 @@ class Device:
         self.capturing = int(capturing.value or 0)
         self.capture_lock = threading.Lock()
         self._free = self._function("cuMemFreeAsync", 2)
+        self._idle: dict[int, list[int]] = {}
+        self._sizes: dict[int, int] = {}
+        self._idle_bytes = 0
         self._launch_graph = self._function("cuGraphLaunch", 2)
         self._allocate = self.library.cuMemAllocFromPoolAsync
 
@@ -180,12 +196,21 @@ class Device:
     # Memory.
 
     def allocate(self, nbytes: int) -> int:
-        """The address of new memory. Raises OutOfMemoryError if there is none."""
+        """The address of new memory. Raises OutOfMemoryError if there is none.
+
+        Small blocks that died are given again: work is in the order of one stream, so
+        what was enqueued before has done with them.
+        """
+        size = _block_size(nbytes)
+        idle = self._idle.get(size)
+        if idle:
+            self._idle_bytes -= size
+            return idle.pop()
         self.enter()
         pointer = ctypes.c_uint64()
         arguments = (
             ctypes.byref(pointer),
-            ctypes.c_size_t(max(1, nbytes)),
+            ctypes.c_size_t(size),
             ctypes.c_void_p(self.pool),
             ctypes.c_void_p(self.stream),
         )
@@ -196,14 +221,33 @@ class Device:
         if status == _OUT_OF_MEMORY:
             raise self.out_of_memory(nbytes)
         self.check(status)
+        if size <= _LARGEST_IDLE:
+            self._sizes[pointer.value] = size
         return pointer.value
 
     def free(self, pointer: int) -> None:
         """Give memory back, once what is enqueued before has run."""
+        size = self._sizes.get(pointer, 0)
+        if size and self._idle_bytes < _MOST_IDLE:
+            self._idle_bytes += size
+            idle = self._idle.get(size)
+            if idle is None:
+                self._idle[size] = [pointer]
+            else:
+                idle.append(pointer)
+            return
+        self._sizes.pop(pointer, None)
+        self.enter()
         self._free(pointer, self.stream)
 
     def trim(self) -> None:
-        """Give what the pool keeps, and no array has, back to the card."""
+        """Give what is kept, and no array has, back to the card."""
+        self.enter()
+        for idle in self._idle.values():
+            while idle:
+                pointer = idle.pop()
+                self._idle_bytes -= self._sizes.pop(pointer)
+                self._free(pointer, self.stream)
         self.synchronize()
         self.check(
             self.library.cuMemPoolTrimTo(ctypes.c_void_p(self.pool), ctypes.c_size_t(0))
@@ -228,7 +272,7 @@ class Device:
             self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
         )
         return MemoryStats(
-            self._pool_bytes(_POOL_USED),
+            self._pool_bytes(_POOL_USED) - self._idle_bytes,
             self._pool_bytes(_POOL_USED_HIGH),
             self._pool_bytes(_POOL_RESERVED),
             self._pool_bytes(_POOL_RESERVED_HIGH),
@@ -246,6 +290,18 @@ class Device:
         return value.value
 
     # Copies and waiting.
+
+    def fill(self, pointer: int, byte: int, nbytes: int) -> None:
+        """Set each byte of memory."""
+        self.enter()
+        self.check(
+            self.library.cuMemsetD8Async(
+                ctypes.c_uint64(pointer),
+                ctypes.c_ubyte(byte),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(self.stream),
+            )
+        )
 
     def copy_in(self, pointer: int, address: int, nbytes: int) -> None:
         """From the host; the source may change once this returns."""
@@ -272,15 +328,15 @@ class Device:
         )
         self.synchronize()
 
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        """Within the GPU's memory."""
+    def copy(self, target: int, source: int, nbytes: int, stream: int = 0) -> None:
+        """Within the GPU's memory; on ``stream`` if one is given."""
         self.enter()
         self.check(
             self.library.cuMemcpyDtoDAsync_v2(
                 ctypes.c_uint64(target),
                 ctypes.c_uint64(source),
                 ctypes.c_size_t(nbytes),
-                ctypes.c_void_p(self.stream),
+                ctypes.c_void_p(stream or self.stream),
             )
         )
 

@@ -20,11 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda import vocabulary
 from arrayfn.lowering.cuda.vocabulary import WARP, DeviceFunction
-from arrayfn.lowering.plan import BufferArgument, Kernel
-from arrayfn.lowering.scalars.conversions import stored as stored_half
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 Array = np.ndarray[Any, Any]
@@ -292,7 +289,8 @@ def launch(
 ) -> None:
     """Run ``grid`` blocks of ``threads`` threads of the kernel ``name`` of ``source``.
 
-    ``cluster`` blocks run at a time. Raises EmulationError where the kernel does what is undefined on a GPU.
+    ``cluster`` blocks run at a time. Raises EmulationError where the kernel does what
+    is undefined on a GPU.
     """
     kernel = generator_of(source, name)
     passed = [
@@ -378,83 +376,3 @@ def _open_barrier(running: Sequence[_Running]) -> None:
         block.epoch += 1
     for thread in running:
         thread.resume(None)
-
-
-def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
-    """Run all steps of ``compiled`` on NumPy arrays: its outputs.
-
-    Memory that nothing has written holds NaNs, or large numbers.
-    """
-    plan = compiled.plan
-    kernels = {k.name: k for k in compiled.kernels}
-    arena = _bytes(plan.arena)
-    given = {"input": inputs, "constant": compiled.constants}
-    memory: list[Array] = []
-    for buffer in plan.buffers:
-        if buffer.kind == "temporary":
-            memory.append(arena[buffer.offset : buffer.offset + buffer.nbytes])
-            continue
-        memory.append(_bytes(buffer.nbytes))
-        if buffer.kind in given:
-            source = np.ascontiguousarray(given[buffer.kind][buffer.index])
-            memory[-1][:] = source.reshape(-1).view(np.uint8)
-    for step in plan.steps:
-        kernel = kernels[step.kernel]
-        arguments: list[Pointer | int] = []
-        for argument, parameter in zip(step.arguments, kernel.parameters, strict=True):
-            if isinstance(argument, BufferArgument):
-                dtype = DTYPES[stored_dtype(parameter.kind.removesuffix("*"))]
-                flat = memory[argument.buffer].view(dtype)
-                arguments.append(Pointer(flat, argument.offset // dtype.itemsize))
-            else:
-                assert isinstance(argument, int)
-                arguments.append(argument)
-        if isinstance(kernel, Kernel):
-            shape = step.items, kernel.threads
-            launch(kernel.source, kernel.name, *shape, arguments, kernel.cluster)
-        else:
-            names = [parameter.name for parameter in kernel.parameters]
-            _product(dict(zip(names, arguments, strict=True)))
-    outputs = [
-        b for b in zip(plan.buffers, memory, strict=True) if b[0].kind == "output"
-    ]
-    return [
-        flat.view(buffer.type.dtype).reshape(buffer.type.shape)
-        for buffer, flat in sorted(outputs, key=lambda pair: pair[0].index)
-    ]
-
-
-def _product(given: dict[str, Any]) -> None:
-    """The library's matrix product, by NumPy."""
-
-    def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
-        pointer: Pointer = given[name]
-        flat = pointer.array[pointer.start :]
-        steps = (given[f"batch_stride_{name}"], given[ld], 1)
-        return np.lib.stride_tricks.as_strided(
-            flat, (given["batch"], rows, columns), [s * flat.itemsize for s in steps]
-        )
-
-    def factor(name: str, rows: int, columns: int, ld: str) -> Array:
-        transpose = given[f"transpose_{name}"]
-        if not transpose:
-            return matrix(name, rows, columns, ld)
-        stored = matrix(name, columns, rows, ld).swapaxes(1, 2)
-        return stored.conj() if transpose == 2 else stored
-
-    m, n, k = given["m"], given["n"], given["k"]
-    if given["batch"] * m * n:
-        left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
-        matrix("c", m, n, "ldc")[:] = left @ right
-
-
-def stored_dtype(dtype: str) -> str:
-    """The dtype of the elements that kernels see behind a pointer."""
-    return "u8" if dtype == "bool" else stored_half(dtype)
-
-
-def _bytes(count: int) -> Array:
-    """Memory aligned as a GPU's allocations are."""
-    memory = np.full(count + 256, 0xFF, np.uint8)
-    start = -memory.ctypes.data % 256
-    return memory[start : start + count]

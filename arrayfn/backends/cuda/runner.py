@@ -1,18 +1,15 @@
-"""The native plan runner: one call allocates, launches and frees all of a plan.
+"""The native plan runner: one call launches all steps of a plan, or a run of them.
 
-``run(plan, buffers, phases)`` takes two addresses; it is compiled from the text below.
-``buffers`` holds a 64-bit address for each buffer of the plan; those it allocates it
-fills in. ``plan`` is words of 64 bits: the header, whose fields ``Header`` numbers,
-then the tables that the header points to:
+``run(plan, buffers)`` takes two addresses; it is compiled from the text below.
+``buffers`` holds a 64-bit address for each buffer of the plan. ``plan`` is words of 64
+bits: the header, whose fields ``Header`` numbers, then the tables that it points to:
 
-* allocations: ``buffer, bytes``;
 * slots: ``address of the slot, buffer, offset``: a kernel's pointer argument is read
   from its slot, which is written before each run;
 * steps, of ``STEP_WORDS`` words: a kernel launch, a matrix product, or zeros.
 
-The last allocation is the arena, which is freed after the last step. The result is 0,
-or ``status * 256 + stage`` of the first call that failed (``Stage``). The caller holds
-the GIL, so slots are not written by two threads at once.
+The result is 0, or ``status * 256 + stage`` of the first call that failed (``Stage``).
+The caller holds the GIL, so slots are not written by two threads at once.
 """
 
 from __future__ import annotations
@@ -31,41 +28,25 @@ class Header(IntEnum):
 
     CONTEXT = 0
     STREAM = 1
-    POOL = 2
-    ALLOCATIONS = 3
-    ALLOCATION_COUNT = 4
-    SLOTS = 5
-    SLOT_COUNT = 6
-    STEPS = 7
-    STEP_COUNT = 8
-    ARENA = 9  # its buffer, or -1
-    SET_CURRENT = 10
-    ALLOCATE = 11
-    FREE = 12
-    LAUNCH = 13
-    FILL = 14
-    MATMUL = 15
-    WORDS = 16
-
-
-class Phase(IntEnum):
-    """What a run does: the sum of these."""
-
-    ALLOCATE = 1
-    LAUNCH = 2
-    FREE = 4
-    ALL = 7
+    SLOTS = 2
+    SLOT_COUNT = 3
+    STEPS = 4
+    STEP_COUNT = 5
+    SET_CURRENT = 6
+    LAUNCH = 7
+    FILL = 8
+    MATMUL = 9
+    SET_ATTRIBUTE = 10
+    WORDS = 11
 
 
 class Stage(IntEnum):
     """Which call failed."""
 
     CONTEXT = 1
-    ALLOCATE = 2
-    KERNEL = 3
-    MATMUL = 4
-    FILL = 5
-    FREE = 6
+    KERNEL = 2
+    MATMUL = 3
+    FILL = 4
 
 
 class Step(IntEnum):
@@ -73,7 +54,8 @@ class Step(IntEnum):
 
     ``KERNEL``: function, blocks, threads, parameters. ``MATMUL``: handle, operation,
     alpha, slot of a, layout of a, slot of b, layout of b, beta, slot of c, layout of c,
-    algorithm, workspace, its bytes. ``FILL``: slot, bytes (to be zero).
+    algorithm, workspace, its bytes, slot of the bias or 0. ``FILL``: slot, bytes (to be
+    zero).
     """
 
     KERNEL = 0
@@ -81,58 +63,22 @@ class Step(IntEnum):
     FILL = 2
 
 
-STEP_WORDS = 14
+STEP_WORDS = 15
+BIAS_POINTER = 8  # CUBLASLT_MATMUL_DESC_BIAS_POINTER
 
 _TEXT = """
-define i64 @run(i64* %plan, i64* %buffers, i64 %phases) {
+define i64 @run(i64* %plan, i64* %buffers) {
 start:
   %context = call i64 @word(i64* %plan, i64 CONTEXT)
   %stream = call i64 @word(i64* %plan, i64 STREAM)
-  %pool = call i64 @word(i64* %plan, i64 POOL)
   %set_ = call i64 @word(i64* %plan, i64 SET_CURRENT)
   %set = inttoptr i64 %set_ to i32 (i64)*
   %entered = call i32 %set(i64 %context)
   %bad0 = icmp ne i32 %entered, 0
-  %allocates = and i64 %phases, PHASE_ALLOCATE
-  %only_later = icmp eq i64 %allocates, 0
-  br i1 %bad0, label %fail0, label %entered_well
-entered_well:
-  br i1 %only_later, label %launches_or_not, label %allocations
+  br i1 %bad0, label %fail0, label %slots
 fail0:
   %r0 = call i64 @failure(i32 %entered, i64 STAGE_CONTEXT)
   ret i64 %r0
-
-allocations:
-  %allocate_ = call i64 @word(i64* %plan, i64 ALLOCATE)
-  %allocate = inttoptr i64 %allocate_ to i32 (i64*, i64, i64, i64)*
-  %atable_ = call i64 @word(i64* %plan, i64 ALLOCATIONS)
-  %atable = inttoptr i64 %atable_ to i64*
-  %acount = call i64 @word(i64* %plan, i64 ALLOCATION_COUNT)
-  br label %anext
-anext:
-  %a = phi i64 [0, %allocations], [%a1, %adone]
-  %amore = icmp slt i64 %a, %acount
-  br i1 %amore, label %abody, label %launches_or_not
-abody:
-  %aplace = mul i64 %a, 2
-  %abuffer = call i64 @word(i64* %atable, i64 %aplace)
-  %asizeplace = add i64 %aplace, 1
-  %asize = call i64 @word(i64* %atable, i64 %asizeplace)
-  %atarget = getelementptr i64, i64* %buffers, i64 %abuffer
-  %astatus = call i32 %allocate(i64* %atarget, i64 %asize, i64 %pool, i64 %stream)
-  %bad1 = icmp ne i32 %astatus, 0
-  br i1 %bad1, label %fail1, label %adone
-adone:
-  %a1 = add i64 %a, 1
-  br label %anext
-fail1:
-  %r1 = call i64 @failure(i32 %astatus, i64 STAGE_ALLOCATE)
-  ret i64 %r1
-
-launches_or_not:
-  %launches = and i64 %phases, PHASE_LAUNCH
-  %no_launches = icmp eq i64 %launches, 0
-  br i1 %no_launches, label %after, label %slots
 
 slots:
   %stable_ = call i64 @word(i64* %plan, i64 SLOTS)
@@ -167,11 +113,13 @@ steps:
   %fill = inttoptr i64 %fill_ to i32 (i64, i8, i64, i64)*
   %matmul_ = call i64 @word(i64* %plan, i64 MATMUL)
   %matmul = inttoptr i64 %matmul_ to MATMUL_TYPE
+  %attribute_ = call i64 @word(i64* %plan, i64 SET_ATTRIBUTE)
+  %attribute = inttoptr i64 %attribute_ to i32 (i64, i32, i64, i64)*
   br label %next
 next:
   %n = phi i64 [0, %steps], [%n1, %done]
   %more = icmp slt i64 %n, %count
-  br i1 %more, label %body, label %after
+  br i1 %more, label %body, label %end
 body:
   %place = mul i64 %n, STEP_WORDS
   %step = getelementptr i64, i64* %table, i64 %place
@@ -200,6 +148,14 @@ product:
   %pa = call i64 @at(i64 %w4)
   %pb = call i64 @at(i64 %w6)
   %pc = call i64 @at(i64 %w9)
+  %w14 = call i64 @word(i64* %step, i64 14)
+  %has_bias = icmp ne i64 %w14, 0
+  br i1 %has_bias, label %bias, label %multiply
+bias:
+  %bstatus = call i32 %attribute(i64 %w2, i32 BIAS_POINTER, i64 %w14, i64 8)
+  %bad_bias = icmp ne i32 %bstatus, 0
+  br i1 %bad_bias, label %done_or_not, label %multiply
+multiply:
   %pstatus = call i32 %matmul(i64 %w1, i64 %w2, i64 %w3, i64 %pa, i64 %w5, i64 %pb,
     i64 %w7, i64 %w8, i64 %pc, i64 %w10, i64 %pc, i64 %w10, i64 %w11, i64 %w12,
     i64 %w13, i64 %stream)
@@ -209,7 +165,8 @@ zeros:
   %zstatus = call i32 %fill(i64 %pz, i8 0, i64 %w2, i64 %stream)
   br label %done_or_not
 done_or_not:
-  %status = phi i32 [%kstatus, %kernel], [%pstatus, %product], [%zstatus, %zeros]
+  %status = phi i32 [%kstatus, %kernel], [%bstatus, %bias], [%pstatus, %multiply],
+    [%zstatus, %zeros]
   %bad = icmp ne i32 %status, 0
   br i1 %bad, label %fail, label %done
 done:
@@ -220,23 +177,6 @@ fail:
   %r = call i64 @failure(i32 %status, i64 %stage)
   ret i64 %r
 
-after:
-  %arena = call i64 @word(i64* %plan, i64 ARENA)
-  %no_arena = icmp slt i64 %arena, 0
-  %frees = and i64 %phases, PHASE_FREE
-  %no_frees = icmp eq i64 %frees, 0
-  %none = or i1 %no_arena, %no_frees
-  br i1 %none, label %end, label %release
-release:
-  %free_ = call i64 @word(i64* %plan, i64 FREE)
-  %free = inttoptr i64 %free_ to i32 (i64, i64)*
-  %memory = call i64 @word(i64* %buffers, i64 %arena)
-  %fstatus = call i32 %free(i64 %memory, i64 %stream)
-  %bad6 = icmp ne i32 %fstatus, 0
-  br i1 %bad6, label %fail6, label %end
-fail6:
-  %r6 = call i64 @failure(i32 %fstatus, i64 STAGE_FREE)
-  ret i64 %r6
 end:
   ret i64 0
 }
@@ -265,11 +205,11 @@ define internal i64 @failure(i32 %status, i64 %stage) alwaysinline {
 def _text() -> str:
     """The functions, with the names of words and types put in."""
     names = {f"STAGE_{stage.name}": str(int(stage)) for stage in Stage}
-    names |= {f"PHASE_{phase.name}": str(int(phase)) for phase in Phase}
     names |= {
         "LAUNCH_TYPE": "i32 (i64, i32, i32, i32, i32, i32, i32, i32, i64, i64, i64)*",
         "MATMUL_TYPE": "i32 (" + ", ".join(["i64"] * 16) + ")*",
         "STEP_WORDS": str(STEP_WORDS),
+        "BIAS_POINTER": str(BIAS_POINTER),
     }
     text = _TEXT
     for name, value in names.items():
@@ -292,8 +232,8 @@ def _engine() -> Any:
 
 
 @cache
-def run() -> Callable[[int, int, int], int]:
-    """The runner: a function of the addresses of plan and buffers, and of phases."""
-    words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+def run() -> Callable[[int, int], int]:
+    """The runner: a function of the addresses of plan and buffers."""
+    words = (ctypes.c_void_p, ctypes.c_void_p)
     kind = ctypes.PYFUNCTYPE(ctypes.c_int64, *words)
     return kind(_engine().get_function_address("run"))

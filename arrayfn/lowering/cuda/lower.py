@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Final
 
 from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
-from arrayfn.ir import Equation, Program
+from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
+from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
 from arrayfn.lowering.cuda.schedule import (
     GPU,
     Columns,
@@ -22,10 +25,12 @@ from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.libraries.calls import LibraryCall
+from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
-from arrayfn.lowering.steps import CallStep, NestStep
-from arrayfn.passes.pipeline import run_passes
-from arrayfn.primitives.base import Library
+from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
+from arrayfn.passes.pipeline import pipeline, run_passes
+from arrayfn.primitives.base import Contraction, Library, Primitive
 
 _STEMS = {
     Elementwise: "elementwise",
@@ -33,6 +38,9 @@ _STEMS = {
     Columns: "columns",
     Transpose: "transpose",
 }
+
+
+_PASSES: Final = pipeline(PRODUCTS)
 
 
 def lower(
@@ -45,7 +53,8 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    lowering = _CudaLowering(run_passes(program, check), donated, gpu)
+    passed = run_passes(program, check, _PASSES)
+    lowering = _CudaLowering(passed, donated, gpu)
     return replace(lowering.run(), target="cuda")
 
 
@@ -55,6 +64,35 @@ class _CudaLowering(Lowering):
     ) -> None:
         super().__init__(program, donated)
         self.gpu = gpu
+        self.products: dict[int, LibraryCall] = {}
+
+    def block(self, program: Program) -> list[PlanStep]:
+        outside, self.products = self.products, {}
+        steps = super().block(program)
+        outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
+        steps, changed = fold_epilogues(steps, self.products, outputs, self.storage.of)
+        for position, call in changed.items():
+            steps[position] = self.call_of(call)
+        self.products = outside
+        return steps
+
+    def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if not isinstance(row.kernel, Contraction):
+            super().single(equation, outputs)
+            return
+        made = product(equation, self.reads, self.tiles, provider_of(equation))
+        self.products[len(self.steps)] = made
+        self.library(made)
+
+    def call_of(self, call: LibraryCall) -> PlanStep:
+        """The step of a library's call."""
+        outside, self.steps = self.steps, []
+        self.library(call)
+        (step,) = self.steps
+        self.steps = outside
+        return step
 
     def nest(self, nest: Nest) -> None:
         self.steps += [NestStep(piece, []) for piece in cut(nest, self.gpu)]

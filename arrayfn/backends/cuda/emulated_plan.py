@@ -1,0 +1,170 @@
+"""Runs plans for a GPU without one: kernels emulated, matrix products by NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from arrayfn.backends.cuda.emulator import Pointer, launch
+from arrayfn.dtypes import BY_SHORT_NAME
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import (
+    BufferArgument,
+    ExecutionPlan,
+    Kernel,
+    KernelCall,
+    LibraryKernel,
+    Loop,
+    Step,
+)
+from arrayfn.lowering.scalars.conversions import stored as stored_half
+from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+
+Array = np.ndarray[Any, Any]
+
+
+def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
+    """Run all steps of ``compiled`` on NumPy arrays: its outputs.
+
+    Memory that nothing has written holds NaNs, or large numbers.
+    """
+    plan = compiled.plan
+    run = _Run(compiled, _memory(plan, inputs, compiled.constants))
+    run.steps(plan.steps)
+    outputs = [
+        b for b in zip(plan.buffers, run.memory, strict=True) if b[0].kind == "output"
+    ]
+    return [
+        flat.view(buffer.type.dtype).reshape(buffer.type.shape)
+        for buffer, flat in sorted(outputs, key=lambda pair: pair[0].index)
+    ]
+
+
+def _memory(
+    plan: ExecutionPlan, inputs: Sequence[Array], constants: Sequence[Array]
+) -> list[Array]:
+    arena = _bytes(plan.arena)
+    given = {"input": inputs, "constant": constants}
+    memory: list[Array] = []
+    for buffer in plan.buffers:
+        if buffer.kind == "temporary":
+            memory.append(arena[buffer.offset : buffer.offset + buffer.nbytes])
+            continue
+        if buffer.kind in ("slice", "carried"):
+            memory.append(arena[:0])  # its loop puts it somewhere
+            continue
+        memory.append(_bytes(buffer.nbytes))
+        if buffer.kind in given:
+            source = np.ascontiguousarray(given[buffer.kind][buffer.index])
+            memory[-1][:] = source.reshape(-1).view(np.uint8)
+    return memory
+
+
+class _Run:
+    """One run of a plan; the memory of buffers that move is replaced as they do."""
+
+    def __init__(self, compiled: CompiledProgram, memory: list[Array]) -> None:
+        self.plan = compiled.plan
+        self.kernels = {k.name: k for k in compiled.kernels}
+        self.memory = memory
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, KernelCall):
+                self.call(step)
+            elif isinstance(step, Loop):
+                self.loop(step)
+            else:
+                index = int(self.memory[step.index].view(np.int32)[0])
+                self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
+
+    def call(self, step: KernelCall) -> None:
+        kernel = self.kernels[step.kernel]
+        arguments: list[Pointer | int] = []
+        for argument, parameter in zip(step.arguments, kernel.parameters, strict=True):
+            if isinstance(argument, BufferArgument):
+                dtype = DTYPES[stored_dtype(parameter.kind.removesuffix("*"))]
+                flat = self.memory[argument.buffer].view(dtype)
+                arguments.append(Pointer(flat, argument.offset // dtype.itemsize))
+            else:
+                assert isinstance(argument, int)
+                arguments.append(argument)
+        if isinstance(kernel, Kernel):
+            shape = step.items, kernel.threads
+            launch(kernel.source, kernel.name, *shape, arguments, kernel.cluster)
+        else:
+            names = [parameter.name for parameter in kernel.parameters]
+            _product(kernel, dict(zip(names, arguments, strict=True)))
+
+    def loop(self, loop: Loop) -> None:
+        memory, sizes = self.memory, [b.nbytes for b in self.plan.buffers]
+        places = {c.current: memory[c.initial] for c in loop.carries}
+        for turn in count():
+            for c in loop.carries:
+                memory[c.current] = places[c.current]
+                memory[c.next] = memory[(c.first, c.second)[turn % 2]]
+            if loop.predicate is None:
+                goes_on = turn != loop.count
+            else:
+                goes_on = bool(memory[loop.predicate][0])
+            if not goes_on:
+                break
+            for s in loop.slices:
+                begin = s.offset + turn * s.stride
+                memory[s.buffer] = memory[s.source][begin : begin + sizes[s.buffer]]
+            self.steps(loop.body)
+            places = {c.current: memory[c.next] for c in loop.carries}
+        for c in loop.carries:
+            value, result = places[c.current], memory[c.result]
+            if not np.shares_memory(value, result):
+                result[: sizes[c.result]] = value[: sizes[c.result]]
+
+
+def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
+    """The library's matrix product, by NumPy, and what follows it in the same call."""
+    dtypes_of = {p.name: p.kind.removesuffix("*") for p in kernel.parameters}
+
+    def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
+        pointer: Pointer = given[name]
+        dtype = BY_SHORT_NAME[dtypes_of[name]]
+        flat = pointer.array[pointer.start :].view(dtype)
+        steps = (given[f"batch_stride_{name}"], given[ld], 1)
+        return np.lib.stride_tricks.as_strided(
+            flat, (given["batch"], rows, columns), [s * flat.itemsize for s in steps]
+        )
+
+    def factor(name: str, rows: int, columns: int, ld: str) -> Array:
+        transpose = given[f"transpose_{name}"]
+        if not transpose:
+            return matrix(name, rows, columns, ld)
+        stored = matrix(name, columns, rows, ld).swapaxes(1, 2)
+        return stored.conj() if transpose == 2 else stored
+
+    m, n, k = given["m"], given["n"], given["k"]
+    if not given["batch"] * m * n:
+        return
+    left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
+    wide = np.result_type(left.dtype, np.float32)
+    result = left.astype(wide) @ right.astype(wide)
+    if "bias" in given:
+        pointer: Pointer = given["bias"]
+        flat = pointer.array[pointer.start :].view(BY_SHORT_NAME[dtypes_of["bias"]])
+        result += flat[:n].astype(wide)
+    if kernel.provider.endswith("relu"):
+        result = np.maximum(result, 0)
+    matrix("c", m, n, "ldc")[:] = result
+
+
+def stored_dtype(dtype: str) -> str:
+    """The dtype of the elements that kernels see behind a pointer."""
+    return "u8" if dtype == "bool" else stored_half(dtype)
+
+
+def _bytes(count: int) -> Array:
+    """Memory aligned as a GPU's allocations are."""
+    memory = np.full(count + 256, 0xFF, np.uint8)
+    start = -memory.ctypes.data % 256
+    return memory[start : start + count]

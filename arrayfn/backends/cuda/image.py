@@ -1,0 +1,360 @@
+"""A plan encoded for the native runner, and the nodes that are not its own.
+
+``Image.nodes`` are the plan's steps in order: runs of kernel launches, matrix products
+and fills, which one native call launches (``NativeRun``); what a library's own function
+enqueues (``HostCall``); loops and branches, whose bodies are nodes. None of them waits
+for the GPU, but a loop that ends by a predicate, and a branch, which read one number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cuda import cublas, libraries, runner
+from arrayfn.backends.cuda.code import functions
+from arrayfn.backends.cuda.driver import FUNCTIONS, device
+from arrayfn.backends.cuda.runner import STEP_WORDS, Header, Stage
+from arrayfn.backends.cuda.runner import Step as Word
+from arrayfn.errors import BackendError
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import (
+    Branch,
+    BufferArgument,
+    Kernel,
+    KernelCall,
+    LibraryKernel,
+    Loop,
+    Step,
+)
+
+_MOST_BLOCKS: Final = 2**31
+
+
+@dataclass(frozen=True)
+class NativeRun:
+    """``count`` steps of the table from ``first`` on."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """``enqueue(stream, *addresses)`` of ``places``: (buffer, bytes into it)."""
+
+    enqueue: Callable[..., None]
+    places: tuple[tuple[int, int], ...]
+    capturable: bool
+
+
+@dataclass(frozen=True)
+class LoopNode:
+    """``loop``, with its body as nodes."""
+
+    loop: Loop
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class BranchNode:
+    """``branch``, with its branches as nodes."""
+
+    branch: Branch
+    branches: tuple[tuple[Node, ...], ...]
+
+
+Node = NativeRun | HostCall | LoopNode | BranchNode
+
+
+class Image:
+    """The words that the native runner reads, and all that they point to."""
+
+    def __init__(self, compiled: CompiledProgram, arena: int) -> None:
+        plan, gpu = compiled.plan, device()
+        self._buffers = plan.buffers
+        self._arena = arena
+        self._kernels = {k.name: k for k in compiled.kernels}
+        self._functions = functions(
+            k for k in compiled.kernels if isinstance(k, Kernel)
+        )
+        self._slots: dict[tuple[int, int], int] = {}
+        self._rows: list[list[int]] = []
+        self._kept: list[object] = []
+        self._has_products = False
+        # One slot for each pair of buffer and offset at most, which must not move.
+        self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
+        self.nodes = self._nodes(plan.steps)
+        table = np.zeros((max(1, len(self._rows)), STEP_WORDS), np.int64)
+        for row, words in zip(table, self._rows, strict=False):
+            row[: len(words)] = words
+        slots = np.array(
+            [(self._address(slot), *place) for place, slot in self._slots.items()],
+            np.int64,
+        ).reshape(-1, 3)
+        self._kept += [table, slots]
+        self._table = table.ctypes.data
+        header = {
+            Header.CONTEXT: gpu.context,
+            Header.STREAM: gpu.stream,
+            Header.SLOTS: slots.ctypes.data,
+            Header.SLOT_COUNT: len(slots),
+            Header.STEPS: self._table,
+            Header.STEP_COUNT: len(self._rows),
+        }
+        for name, function in FUNCTIONS.items():
+            header[Header[name.upper()]] = gpu.address(function)
+        if self._has_products:
+            header[Header.MATMUL] = cublas.library().matmul
+            header[Header.SET_ATTRIBUTE] = cublas.library().set_attribute
+        self.header = np.zeros(Header.WORDS, np.int64)
+        for word, value in header.items():
+            self.header[word] = value
+        self.address = self.header.ctypes.data
+        self._run = runner.run()
+
+    @property
+    def is_native(self) -> bool:
+        """Whether one native call runs all of it."""
+        return len(self.nodes) == 1 and isinstance(self.nodes[0], NativeRun)
+
+    @property
+    def launches(self) -> int:
+        """How many launches a run makes, as far as that is known."""
+        return _launches(self.nodes)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a run can be captured into a graph."""
+        return _capturable(self.nodes)
+
+    # Running.
+
+    def run(self, nodes: Sequence[Node], addresses: Any, stream: int) -> None:
+        """Enqueue ``nodes`` on the buffers at ``addresses``."""
+        for node in nodes:
+            if isinstance(node, NativeRun):
+                self._launch(node, addresses)
+            elif isinstance(node, HostCall):
+                places = (addresses[b] + offset for b, offset in node.places)
+                node.enqueue(stream, *places)
+            elif isinstance(node, LoopNode):
+                self._loop(node, addresses, stream)
+            else:
+                index = _read(self._at(node.branch.index, addresses), ctypes.c_int32)
+                last = len(node.branches) - 1
+                self.run(node.branches[min(max(index, 0), last)], addresses, stream)
+
+    def _launch(self, node: NativeRun, addresses: Any) -> None:
+        header = self.header
+        header[Header.STEPS] = self._table + 8 * STEP_WORDS * node.first
+        header[Header.STEP_COUNT] = node.count
+        status = self._run(self.address, ctypes.addressof(addresses))
+        if status:
+            raise_status(status)
+
+    def _at(self, buffer: int, addresses: Any) -> int:
+        """Where a buffer is now."""
+        allocation = self._buffers[buffer]
+        if allocation.kind == "temporary":
+            return int(addresses[self._arena]) + allocation.offset
+        return int(addresses[buffer])
+
+    def _loop(self, node: LoopNode, addresses: Any, stream: int) -> None:
+        loop = node.loop
+        places = {c.current: self._at(c.initial, addresses) for c in loop.carries}
+        turns = [
+            (self._at(c.first, addresses), self._at(c.second, addresses))
+            for c in loop.carries
+        ]
+        turn = 0
+        while True:
+            for carry, pair in zip(loop.carries, turns, strict=True):
+                addresses[carry.current] = places[carry.current]
+                addresses[carry.next] = pair[turn % 2]
+            if loop.predicate is None:
+                goes_on = turn != loop.count
+            else:
+                place = self._at(loop.predicate, addresses)
+                goes_on = bool(_read(place, ctypes.c_uint8))
+            if not goes_on:
+                break
+            for s in loop.slices:
+                begin = s.offset + turn * s.stride
+                addresses[s.buffer] = self._at(s.source, addresses) + begin
+            self.run(node.body, addresses, stream)
+            places = {c.current: int(addresses[c.next]) for c in loop.carries}
+            turn += 1
+        for carry in loop.carries:
+            result = self._at(carry.result, addresses)
+            if places[carry.current] != result:
+                nbytes = self._buffers[carry.result].nbytes
+                device().copy(result, places[carry.current], nbytes, stream)
+
+    # Encoding.
+
+    def _nodes(self, steps: Sequence[Step]) -> tuple[Node, ...]:
+        nodes: list[Node] = []
+        for step in steps:
+            if isinstance(step, Loop):
+                nodes.append(LoopNode(step, self._nodes(step.body)))
+            elif isinstance(step, Branch):
+                branches = tuple(self._nodes(branch) for branch in step.branches)
+                nodes.append(BranchNode(step, branches))
+            elif step.items:
+                made = self._call(step)
+                if isinstance(made, HostCall):
+                    nodes.append(made)
+                    continue
+                self._rows.append(made)
+                last = nodes[-1] if nodes else None
+                row = len(self._rows) - 1
+                if isinstance(last, NativeRun) and last.first + last.count == row:
+                    nodes[-1] = NativeRun(last.first, last.count + 1)
+                else:
+                    nodes.append(NativeRun(row, 1))
+        return tuple(nodes)
+
+    def _address(self, slot: int) -> int:
+        return self._values.ctypes.data + 8 * slot
+
+    def _place(self, argument: object) -> tuple[int, int]:
+        """The buffer of a pointer argument, or the arena, and the bytes into it."""
+        assert isinstance(argument, BufferArgument)
+        buffer = self._buffers[argument.buffer]
+        if buffer.kind == "temporary":
+            return self._arena, buffer.offset + argument.offset
+        return argument.buffer, argument.offset
+
+    def _slot(self, argument: object) -> int:
+        """The address of the slot of a pointer argument."""
+        place = self._place(argument)
+        return self._address(self._slots.setdefault(place, len(self._slots)))
+
+    def _call(self, step: KernelCall) -> list[int] | HostCall:
+        kernel = self._kernels[step.kernel]
+        if isinstance(kernel, LibraryKernel):
+            if kernel.provider.startswith("gemm_"):
+                return self._product(step, kernel)
+            return self._library(step, kernel)
+        if step.items >= _MOST_BLOCKS:
+            raise BackendError(f"{step.items} blocks are more than a grid can have")
+        integers = np.array([a for a in step.arguments if isinstance(a, int)], np.int64)
+        self._kept.append(integers)
+        pointers: list[int] = []
+        taken = 0
+        for argument in step.arguments:
+            if isinstance(argument, int):
+                pointers.append(integers.ctypes.data + 8 * taken)
+                taken += 1
+            else:
+                pointers.append(self._slot(argument))
+        parameters = np.array(pointers, np.int64)
+        self._kept.append(parameters)
+        function = self._functions[kernel.name]
+        launch = [function, step.items, kernel.threads, parameters.ctypes.data]
+        return [Word.KERNEL, *launch]
+
+    def _named(
+        self, step: KernelCall, kernel: LibraryKernel
+    ) -> tuple[dict[str, BufferArgument], dict[str, int]]:
+        """The arrays and the integers of a library's call, by name."""
+        arrays: dict[str, BufferArgument] = {}
+        integers: dict[str, int] = {}
+        for parameter, argument in zip(kernel.parameters, step.arguments, strict=True):
+            if isinstance(argument, int):
+                integers[parameter.name] = argument
+            elif isinstance(argument, BufferArgument):
+                arrays[parameter.name] = argument
+        return arrays, integers
+
+    def _product(self, step: KernelCall, kernel: LibraryKernel) -> list[int]:
+        arrays, values = self._named(step, kernel)
+        if not values["k"]:
+            output = self._buffers[step.writes[0]]
+            return [Word.FILL, self._slot(arrays["c"]), output.nbytes]
+        self._has_products = True
+        a, b, c = (arrays[name] for name in "abc")
+        offsets = [self._place(x)[1] for x in (a, b, c)]
+        made = cublas.library().product(kernel.provider, values, offsets)
+        self._kept.append(made)
+        second, first, result = made.layouts
+        return [
+            Word.MATMUL,
+            made.handle,
+            made.operation,
+            made.alpha,
+            self._slot(b),
+            second,
+            self._slot(a),
+            first,
+            made.beta,
+            self._slot(c),
+            result,
+            made.algorithm,
+            made.workspace,
+            made.workspace_bytes,
+            self._slot(arrays["bias"]) if "bias" in arrays else 0,
+        ]
+
+    def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:
+        arrays, integers = self._named(step, kernel)
+        call = libraries.call(kernel.provider, integers, step.items)
+        places = tuple(self._place(arrays[name]) for name in call.arrays)
+        return HostCall(call.enqueue, places, call.capturable)
+
+
+def raise_status(status: int) -> None:
+    """Raise the error that the native runner's ``status`` says."""
+    code, stage = status >> 8, Stage(status & 255)
+    if stage is Stage.MATMUL:
+        cublas.library().check(code)
+    device().check(code, f"in {stage.name.lower()}")
+
+
+def _read(address: int, kind: Any) -> int:
+    """A number in the GPU's memory, once what is enqueued has run."""
+    value = kind()
+    device().copy_out(ctypes.addressof(value), address, ctypes.sizeof(value))
+    return int(value.value)
+
+
+def _count_arguments(steps: Sequence[Step]) -> int:
+    total = 0
+    for step in steps:
+        if isinstance(step, KernelCall):
+            total += len(step.arguments)
+        elif isinstance(step, Loop):
+            total += _count_arguments(step.body)
+        else:
+            total += sum(map(_count_arguments, step.branches))
+    return total
+
+
+def _launches(nodes: Sequence[Node]) -> int:
+    total = 0
+    for node in nodes:
+        if isinstance(node, NativeRun):
+            total += node.count
+        elif isinstance(node, LoopNode):
+            total += (node.loop.count or 1) * max(1, _launches(node.body))
+        else:
+            total += 1
+    return total
+
+
+def _capturable(nodes: Sequence[Node]) -> bool:
+    for node in nodes:
+        if isinstance(node, HostCall) and not node.capturable:
+            return False
+        if isinstance(node, BranchNode):
+            return False
+        if isinstance(node, LoopNode) and (
+            node.loop.predicate is not None or not _capturable(node.body)
+        ):
+            return False
+    return True
