@@ -12,6 +12,7 @@ from arrayfn.lowering.scalars.arithmetic import (
     Arithmetic,
     Value,
     bits,
+    estrin,
     fast_two_sum,
     pair_quotient,
     pair_sqrt,
@@ -124,7 +125,8 @@ def tanh(m: Arithmetic, x: Value) -> Value:
     # 1 - tanh a falls faster than the error of ln 2 in one part grows with n.
     y = m.fma(shifted - shift, -0.5 * CONSTANTS[f.dtype].ln2[0], bounded)
     y = m.select(small, a, y)
-    c = polynomial(m, y * y, COTH[f.dtype])
+    scheme = polynomial if f.dtype == "f32" else estrin
+    c = scheme(m, y * y, COTH[f.dtype])
     difference = c - y
     total = m.fma(power_of_two(m, bits(m, shifted)), c + y, difference)
     quotient = m.select(small, a, difference) / m.select(small, c, total)
