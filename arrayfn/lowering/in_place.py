@@ -234,7 +234,7 @@ def write_in_place(
     ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
     donated inputs that nothing reads later.
     """
-    if nest.has_computed_places or nest.is_in_order:
+    if nest.has_computed_places or nest.is_in_order or nest.has_totals:
         return nest
     for written in [k for k, o in enumerate(nest.operands) if o.written]:
         found = _takes_over(nest, written, storage, dying, scope)

@@ -20,12 +20,13 @@ from arrayfn.lowering.fusion import FusedGroup, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.kernel_printer import ScheduledKernel
+from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
 from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.memory import ALIGNMENT
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.planning import make_plan
+from arrayfn.lowering.row_totals import drop_unread, with_totals
 from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import run_passes
@@ -93,6 +94,7 @@ class Lowering:
             else:
                 self.single(unit.equation, outputs)
         steps, self.steps = self.steps, outside
+        drop_unread(steps, outputs, self.storage)
         return steps
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
@@ -114,13 +116,24 @@ class Lowering:
     def nest(self, nest: Nest) -> None:
         if is_split(nest):
             first, second, partials = split(nest)
-            self.steps.append(NestStep(first, partials))
+            self.partial(first, partials)
             self.steps.append(NestStep(second, []))
         else:
             self.steps.append(NestStep(nest, []))
 
+    def partial(self, nest: Nest, partials: list[Partial]) -> None:
+        """The first half of a split reduction; with the rows before it, if they fit."""
+        before = self.steps[-1] if self.steps else None
+        if isinstance(before, NestStep) and not before.partials:
+            merged = with_totals(before.nest, nest)
+            if merged is not None:
+                self.steps[-1] = NestStep(merged, partials)
+                return
+        self.steps.append(NestStep(nest, partials))
+
     def print(self, step: NestStep) -> CallStep:
-        stem = "partial" if step.partials else shape_of(step.nest)
+        is_partial = step.partials and not step.nest.has_totals
+        stem = "partial" if is_partial else shape_of(step.nest)
         return self.scheduled(print_kernel(step.nest, self.fresh(stem), step.partials))
 
     def fresh(self, stem: str) -> str:

@@ -8,8 +8,12 @@ a row is near, its elements are added to the chunk's partial results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from arrayfn.ir import Var
+from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -24,6 +28,8 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
+from arrayfn.lowering.split import needed, restrict
+from arrayfn.lowering.steps import NestStep, PlanStep
 
 
 def with_totals(rows: Nest, totals: Nest) -> Nest | None:
@@ -52,6 +58,36 @@ def with_totals(rows: Nest, totals: Nest) -> Nest | None:
         primitives=(*rows.primitives, *totals.primitives),
         reason=f"{rows.reason}; with totals over the rows: {totals.reason}",
     )
+
+
+def drop_unread(
+    steps: Sequence[PlanStep], outputs: AbstractSet[Var], storage: Storage
+) -> None:
+    """Leave out what rows stored for totals that have since joined them.
+
+    ``outputs`` are needed after ``steps``.
+    """
+    wanted = {storage.of(var) for var in outputs}
+    for step in steps:
+        read = step.arrays()
+        if isinstance(step, NestStep):
+            read = [o.array for o in step.nest.operands if not o.written]
+        wanted.update(storage.of(var) for var in read)
+    for step in steps:
+        if not isinstance(step, NestStep) or not step.nest.has_totals:
+            continue
+        nest = step.nest
+        roots = [
+            s
+            for s in nest.statements
+            if (isinstance(s, Reduce) and s.across)
+            or (
+                isinstance(s, Store)
+                and storage.of(nest.operands[s.operand].array) in wanted
+            )
+        ]
+        live = needed(nest.statements, roots, through_reductions=True)
+        step.nest = restrict(nest, live)
 
 
 @dataclass

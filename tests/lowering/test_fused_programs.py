@@ -138,6 +138,20 @@ CASES: dict[str, tuple[Callable[..., Any], list[Array]]] = {
         lambda x: (anp.var(x, axis=0), anp.var(x, axis=1), anp.std(x)),
         [floats(5, 7)],
     ),
+    "totals across softmax's rows": (
+        lambda x, r: (
+            y := softmax(x, 1),
+            anp.sum(y * r, axis=0),
+            anp.max(x, axis=0),
+            anp.any(x > 1, axis=0),
+            anp.sum(y - anp.max(x, axis=1, keepdims=True), axis=0) * 2,
+        ),
+        [floats(70, 9), floats(9)],
+    ),
+    "totals across a few long rows": (
+        lambda x: (layernorm(x, 1.0, 0.5), anp.sum(x * x, axis=0)),
+        [floats(3, 700)],
+    ),
     "the position of the greatest": (
         lambda x: anp.argmax(softmax(x, 1), axis=1) + anp.argmin(x * 2, axis=1),
         [floats(6, 5)],
