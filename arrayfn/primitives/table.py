@@ -6,6 +6,7 @@ from typing import Final
 
 from arrayfn.primitives import (
     calls,
+    collectives,
     complex_numbers,
     contraction,
     control_flow_cond,
@@ -49,6 +50,7 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *control_flow_while.ROWS,
     *control_flow_while_linear.ROWS,
     *calls.ROWS,
+    *collectives.ROWS,
 )
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
 

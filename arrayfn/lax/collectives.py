@@ -1,0 +1,259 @@
+"""Values combined over the members of a named axis of ``vmap``, under JAX's names.
+
+>>> import numpy as np
+>>> from arrayfn.functions import vmap
+>>> share = vmap(lambda x: x / psum(x, "i"), axis_name="i")
+>>> share(np.array([1.0, 2.0, 5.0]))
+array([0.125, 0.25 , 0.625])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn import numpy as anp
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.primitives import collectives, conversion
+from arrayfn.primitives import reductions as r
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing import NamedAxis, Tracer, apply, current_frame
+
+AxisName = str | Sequence[str]
+
+
+def axis_index(axis_name: AxisName) -> Any:
+    """The number of this member along the axis, an int32; of several axes, in rows.
+
+    Raises ArgumentError if no ``vmap`` around this has an axis of that name.
+    """
+    index: Any = np.int32(0)
+    for name in _names(axis_name):
+        axis = _axis("axis_index", name)
+        index = index * np.int32(axis.size) + axis.index
+    return index
+
+
+def axis_size(axis_name: AxisName) -> int:
+    """The number of members along the axis (or axes)."""
+    size = 1
+    for name in _names(axis_name):
+        size *= _axis("axis_size", name).size
+    return size
+
+
+def psum(x: Any, axis_name: AxisName) -> Any:
+    """The sum of x, of a pytree each leaf, over all members of the axis (or axes).
+
+    The sum of a plain number is that times the number of members.
+
+    >>> from arrayfn.functions import vmap
+    >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
+    array([3., 3., 3.])
+    """
+
+    def total(leaf: Any) -> Any:
+        for name in _names(axis_name):
+            axis = _axis("psum", name)
+            if dtypes.is_python_scalar(leaf):
+                leaf = leaf * axis.size
+            elif leaf.dtype == dtypes.bool_:
+                leaf = anp.sum(_gathered(leaf, name, axis), axis=0)
+            else:
+                leaf = apply(r.reduce_sum, _gathered(leaf, name, axis), axes=(0,))
+        return leaf
+
+    return tree.map(total, x)
+
+
+def pmean(x: Any, axis_name: AxisName) -> Any:
+    """The mean of x, of a pytree each leaf, over all members of the axis (or axes)."""
+    size = axis_size(axis_name)
+    return tree.map(lambda leaf: leaf / size, psum(x, axis_name))
+
+
+def pmax(x: Any, axis_name: AxisName) -> Any:
+    """The maximum of x, of a pytree each leaf, over all members of the axis (or axes).
+
+    Its derivative goes to the greatest members, in equal parts.
+    """
+    return _extremum("pmax", r.reduce_max, x, axis_name)
+
+
+def pmin(x: Any, axis_name: AxisName) -> Any:
+    """The minimum of x, of a pytree each leaf, over all members of the axis (or axes).
+
+    Its derivative goes to the least members, in equal parts.
+    """
+    return _extremum("pmin", r.reduce_min, x, axis_name)
+
+
+def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
+    """The values of all members, along a new axis ``axis``; with ``tiled`` joined.
+
+    >>> from arrayfn.functions import vmap
+    >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(np.arange(2.0))
+    array([[0., 1.],
+           [0., 1.]])
+    """
+
+    def gathered(leaf: Any) -> Any:
+        named = _axis("all_gather", axis_name)
+        every = anp.moveaxis(_gathered(leaf, axis_name, named), 0, axis)
+        return _merged(every, axis) if tiled else every
+
+    return tree.map(gathered, x)
+
+
+def psum_scatter(
+    x: Any, axis_name: str, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Any:
+    """Each member's part, along ``scatter_dimension``, of the sum over all members.
+
+    That axis of x has as many elements as there are members; with ``tiled``, a multiple
+    of that, and it stays. Raises ShapeError if it has not.
+    """
+
+    def part(leaf: Any) -> Any:
+        named = _axis("psum_scatter", axis_name)
+        parts = _by_member("psum_scatter", leaf, scatter_dimension, named, tiled)
+        return apply(
+            collectives.reduce_scatter,
+            parts,
+            named.index,
+            axis_name=axis_name,
+            members=named.size,
+        )
+
+    return tree.map(part, x)
+
+
+def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
+    """x of another member: for each (source, target) of ``perm`` target gets source's.
+
+    Members that are no target get zeros. Raises ArgumentError if ``perm`` sends twice
+    from or to one member, or names one that is not there.
+
+    >>> from arrayfn.functions import vmap
+    >>> turn = [(0, 1), (1, 2), (2, 0)]
+    >>> vmap(lambda x: ppermute(x, "i", turn), axis_name="i")(np.arange(3.0))
+    array([2., 0., 1.])
+    """
+    named = _axis("ppermute", axis_name)
+    pairs = [(int(a), int(b)) for a, b in perm]
+    for ends in zip(*pairs, strict=True):
+        if len(set(ends)) < len(ends) or not all(0 <= k < named.size for k in ends):
+            raise ArgumentError(
+                f"ppermute: perm pairs each of the members 0 to {named.size - 1} of "
+                f"axis {axis_name!r} at most once as a source and once as a target, "
+                f"but is {pairs}",
+                user_location(),
+            )
+    source = np.zeros(named.size, np.int32)
+    is_target = np.zeros(named.size, np.bool_)
+    for start, end in pairs:
+        source[end], is_target[end] = start, True
+
+    def moved(leaf: Any) -> Any:
+        every = _gathered(leaf, axis_name, named)
+        taken = anp.take(every, anp.take(source, named.index), axis=0)
+        if is_target.all():
+            return taken
+        return anp.where(anp.take(is_target, named.index), taken, anp.zeros_like(taken))
+
+    return tree.map(moved, x)
+
+
+def all_to_all(
+    x: Any,
+    axis_name: str,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    tiled: bool = False,
+) -> Any:
+    """From each member the part of x, along ``split_axis``, with this one's number.
+
+    The parts are stacked along ``concat_axis``; with ``tiled`` joined, and
+    ``split_axis`` has a multiple of the number of members. Raises ShapeError if it has
+    not.
+    """
+
+    def exchanged(leaf: Any) -> Any:
+        named = _axis("all_to_all", axis_name)
+        parts = _by_member("all_to_all", leaf, split_axis, named, tiled)
+        every = _gathered(parts, axis_name, named)  # source, target, ...
+        own = anp.take(every, named.index, axis=1)
+        stacked = anp.moveaxis(own, 0, concat_axis)
+        return _merged(stacked, concat_axis) if tiled else stacked
+
+    return tree.map(exchanged, x)
+
+
+def _names(axis_name: AxisName) -> tuple[str, ...]:
+    return (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+
+
+def _axis(function: str, name: str) -> NamedAxis:
+    frame = current_frame()
+    axis = None if frame is None else frame.named_axis(name)
+    if axis is None:
+        known = [] if frame is None else frame.axis_names()
+        there = ", ".join(map(repr, known)) if known else "none"
+        raise ArgumentError(
+            f"{function}: no function that this is part of is mapped along an axis "
+            f"called {name!r} (named axes here: {there}); map it with "
+            f"vmap(f, axis_name={name!r})",
+            user_location(),
+        )
+    return axis
+
+
+def _gathered(x: Any, name: str, axis: NamedAxis) -> Any:
+    """x of all members, stacked along a new axis 0."""
+    if dtypes.is_python_scalar(x):
+        x = conversion.literal(x, dtypes.weak_dtype(x))
+    return apply(
+        collectives.all_gather, x, axis.index, axis_name=name, members=axis.size
+    )
+
+
+def _extremum(function: str, row: Primitive, x: Any, axis_name: AxisName) -> Any:
+    def combined(leaf: Any) -> Any:
+        for name in _names(axis_name):
+            axis = _axis(function, name)
+            if isinstance(leaf, Tracer):
+                leaf = apply(row, _gathered(leaf, name, axis), axes=(0,))
+        return leaf
+
+    return tree.map(combined, x)
+
+
+def _by_member(function: str, x: Any, axis: int, named: NamedAxis, tiled: bool) -> Any:
+    """The parts of x along ``axis``, one for each member, along a new axis 0.
+
+    Without ``tiled`` a part has one element, and not that axis.
+    """
+    shape = anp.shape(x)
+    extent = shape[axis]
+    if extent % named.size if tiled else extent != named.size:
+        wanted = f"a multiple of {named.size}" if tiled else str(named.size)
+        raise ShapeError(
+            f"{function}: axis {axis} of shape {shape} is to have {wanted} elements, "
+            "for each member a part",
+            user_location(),
+        )
+    if not tiled:
+        return anp.moveaxis(x, axis, 0)
+    split = (*shape[:axis], named.size, extent // named.size, *shape[axis + 1 :])
+    return anp.moveaxis(anp.reshape(x, split), axis, 0)
+
+
+def _merged(x: Any, axis: int) -> Any:
+    """x with ``axis`` and the one after it as one."""
+    shape = anp.shape(x)
+    joined = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    return anp.reshape(x, joined)

@@ -1,0 +1,195 @@
+"""What members of a mapped axis give each other: ``all_gather``, ``reduce_scatter``.
+
+The first operand is a member's own value, the second its index, an input of the
+function that is mapped along the axis called ``axis_name``, of ``members`` members.
+Mapping along that axis makes them views and sums of the mapped array; none is left in a
+Program that is run. What they mean alone, which is also their NumPy reference, is the
+case in which all members have the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import families, reductions, views
+from arrayfn.primitives.base import (
+    Array,
+    AxisSize,
+    Composition,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+)
+
+
+def _jvp(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]:
+    """The jvp rule of a row that is linear in its first operand."""
+
+    def rule(
+        primals: Sequence[Atom],
+        outputs: Sequence[Atom],
+        tangents: Sequence[Atom | None],
+        **params: Any,
+    ) -> list[Atom | None]:
+        tangent = tangents[0]
+        return [None if tangent is None else row()(tangent, primals[1], **params)]
+
+    return rule
+
+
+def _transpose(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]:
+    """The transpose rule by which a row becomes ``row``."""
+
+    def rule(
+        cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
+    ) -> list[Atom | None]:
+        (cotangent,) = cotangents
+        index = inputs[1]
+        assert not isinstance(index, Linear)
+        if cotangent is None or not isinstance(inputs[0], Linear):
+            return [None, None]
+        return [row()(cotangent, index, **params), None]
+
+    return rule
+
+
+def _is_axis(size: int, axis_name: str) -> bool:
+    """Whether an axis of ``size`` that is being mapped is the one called so."""
+    return isinstance(size, AxisSize) and size.name == axis_name
+
+
+def _own_index(index: Atom, dim: Dim) -> Atom:
+    """A member's index, where another axis is mapped: along that it is the same."""
+    if dim is None:
+        return index
+    first = views.slice_(index, start=(0,), limit=(1,), strides=(1,))
+    return views.reshape(first, shape=())
+
+
+def _samples(leading: int) -> Iterable[Sample]:
+    params = {"axis_name": "i", "members": 1}
+    for seed, dtype in enumerate((dtypes.float32, dtypes.int32, dtypes.complex64)):
+        shape = (1,) * leading + (3, 4)
+        x = families.random_array(dtype, shape, 80 + seed, -3.0, 3.0)
+        yield Sample((x, np.asarray(0, np.int32)), params)
+
+
+# all_gather
+
+
+def _gather_types(
+    x: ArrayType, index: ArrayType, *, axis_name: str, members: int
+) -> ArrayType:
+    return x.with_shape((members, *x.shape))
+
+
+def _gather_reference(x: Array, index: Array, *, axis_name: str, members: int) -> Array:
+    return np.broadcast_to(x, (members, *np.shape(x))).copy()
+
+
+def _repeated(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
+    return views.batched(members, x, None)
+
+
+def _gather_batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    axis_name: str,
+    members: int,
+) -> tuple[list[Atom], list[Dim]]:
+    x, index = inputs
+    if _is_axis(size, axis_name):
+        return [views.batched(members, x, dims[0])], [None]
+    index = _own_index(index, dims[1])
+    if dims[0] is not None:
+        x = views.move_axis(x, dims[0], 0)
+    result = all_gather(x, index, axis_name=axis_name, members=members)
+    return [result], [None if dims[0] is None else 1]
+
+
+all_gather = Primitive(
+    name="all_gather",
+    family="collective",
+    types=_gather_types,
+    reference=_gather_reference,
+    kernel=Composition(_repeated),
+    jvp=_jvp(lambda: all_gather),
+    transpose=_transpose(lambda: reduce_scatter),
+    batch=_gather_batch,
+    samples=lambda: _samples(0),
+    doc="The values of all members of a mapped axis, stacked.",
+)
+
+
+# reduce_scatter
+
+
+def _scatter_types(
+    x: ArrayType, index: ArrayType, *, axis_name: str, members: int
+) -> ArrayType:
+    if x.shape[:1] != (members,):
+        raise ShapeError(
+            f"reduce_scatter takes an array with a part for each of {members} members "
+            f"along its first axis, but was given {x}"
+        )
+    return x.with_shape(x.shape[1:])
+
+
+def _scatter_reference(
+    x: Array, index: Array, *, axis_name: str, members: int
+) -> Array:
+    return np.asarray(x[int(index)] * np.asarray(members, x.dtype))
+
+
+def _own_part(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
+    numbers = views.iota(shape=x.type.shape, axis=0, dtype=dtypes.int32)
+    zero = views.broadcast_literal(0, x.type)
+    own = reductions.reduce_sum(e.select(e.eq(numbers, index), x, zero), axes=(0,))
+    return e.mul(own, members)
+
+
+def _scatter_batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    axis_name: str,
+    members: int,
+) -> tuple[list[Atom], list[Dim]]:
+    x, index = inputs
+    if _is_axis(size, axis_name):
+        if dims[0] is None:
+            return [e.mul(x, members)], [0]
+        return [reductions.reduce_sum(views.move_axis(x, dims[0], 0), axes=(0,))], [0]
+    index = _own_index(index, dims[1])
+    if dims[0] is not None:
+        x = views.move_axis(x, dims[0], 1)
+    result = reduce_scatter(x, index, axis_name=axis_name, members=members)
+    return [result], [None if dims[0] is None else 0]
+
+
+reduce_scatter = Primitive(
+    name="reduce_scatter",
+    family="collective",
+    types=_scatter_types,
+    reference=_scatter_reference,
+    kernel=Composition(_own_part),
+    jvp=_jvp(lambda: reduce_scatter),
+    transpose=_transpose(lambda: all_gather),
+    batch=_scatter_batch,
+    samples=lambda: _samples(1),
+    doc="Each member's own part of the sum of all members' values.",
+)
+
+ROWS = (all_gather, reduce_scatter)
