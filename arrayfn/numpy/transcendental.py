@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 
+from arrayfn import dtypes
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import divide, multiply
+from arrayfn.numpy.arithmetic import divide, imag, multiply, real
 from arrayfn.numpy.comparison import equal, where
-from arrayfn.primitives import special
+from arrayfn.primitives import complex_numbers, special
+from arrayfn.tracing import apply
 
 
 def exp(x: ArrayLike, /) -> Array:
@@ -21,6 +23,8 @@ def exp(x: ArrayLike, /) -> Array:
 
 def exp2(x: ArrayLike, /) -> Array:
     """2 to the power x."""
+    if ops.type_of_operand("exp2", x).dtype in dtypes.COMPLEX:
+        return exp(_scaled(x, math.log(2.0)))
     return ops.floating(special.exp2, "exp2", x)
 
 
@@ -36,12 +40,26 @@ def log(x: ArrayLike, /) -> Array:
 
 def log2(x: ArrayLike, /) -> Array:
     """The logarithm to base 2."""
+    if ops.type_of_operand("log2", x).dtype in dtypes.COMPLEX:
+        return _log_to_base(x, 2.0)
     return ops.floating(special.log2, "log2", x)
 
 
 def log10(x: ArrayLike, /) -> Array:
     """The logarithm to base 10."""
+    if ops.type_of_operand("log10", x).dtype in dtypes.COMPLEX:
+        return _log_to_base(x, 10.0)
     return ops.floating(special.log10, "log10", x)
+
+
+def _log_to_base(x: ArrayLike, base: float) -> Array:
+    return _scaled(log(x), 1.0 / math.log(base))
+
+
+def _scaled(x: ArrayLike, factor: float) -> Array:
+    """Complex x times a real factor, part by part: infinities stay infinities."""
+    parts = [multiply(part, factor) for part in (real(x), imag(x))]
+    return apply(complex_numbers.make_complex, *parts)
 
 
 def log1p(x: ArrayLike, /) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom
+from arrayfn.primitives import complex_references
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
@@ -63,9 +64,9 @@ exp2 = elementwise(
 )
 expm1 = elementwise(
     "expm1",
-    np.expm1,
+    complex_references.expm1,
     [lambda x, y: e.add(y, 1)],
-    accepts=dtypes.FLOATS,
+    accepts=dtypes.INEXACT,
     cost=12,
     doc="e**x - 1, accurate near 0.",
 )
@@ -98,9 +99,9 @@ log10 = elementwise(
 )
 log1p = elementwise(
     "log1p",
-    np.log1p,
+    complex_references.log1p,
     [lambda x, y: e.reciprocal(e.add(x, 1))],
-    accepts=dtypes.FLOATS,
+    accepts=dtypes.INEXACT,
     cost=12,
     domain=(-0.6, 4.0),
     doc="log(1 + x), accurate near 0.",
@@ -158,6 +159,20 @@ def _half(x: Atom) -> Atom:
     return e.conversion.literal(0.5, x.type.dtype)
 
 
+def _inverse_root(x: Atom) -> Atom:
+    if x.type.dtype in dtypes.COMPLEX:
+        return e.reciprocal(sqrt(x))
+    return rsqrt(x)
+
+
+def _acosh_slope(x: Atom) -> Atom:
+    low, high = e.sub(x, 1), e.add(x, 1)
+    if x.type.dtype in dtypes.COMPLEX:
+        # The root of the product lies on another branch where x is negative.
+        return e.reciprocal(e.mul(sqrt(low), sqrt(high)))
+    return rsqrt(e.mul(low, high))
+
+
 # Trigonometric and hyperbolic functions.
 
 sin = elementwise(
@@ -188,8 +203,8 @@ tan = elementwise(
 asin = elementwise(
     "asin",
     np.arcsin,
-    [lambda x, y: rsqrt(_one_minus_square(x))],
-    accepts=dtypes.FLOATS,
+    [lambda x, y: _inverse_root(_one_minus_square(x))],
+    accepts=dtypes.INEXACT,
     cost=14,
     domain=(-0.9, 0.9),
     doc="The inverse sine, in [-pi/2, pi/2].",
@@ -197,8 +212,8 @@ asin = elementwise(
 acos = elementwise(
     "acos",
     np.arccos,
-    [lambda x, y: e.neg(rsqrt(_one_minus_square(x)))],
-    accepts=dtypes.FLOATS,
+    [lambda x, y: e.neg(_inverse_root(_one_minus_square(x)))],
+    accepts=dtypes.INEXACT,
     cost=14,
     domain=(-0.9, 0.9),
     doc="The inverse cosine, in [0, pi].",
@@ -207,7 +222,7 @@ atan = elementwise(
     "atan",
     np.arctan,
     [lambda x, y: e.reciprocal(e.add(e.square(x), 1))],
-    accepts=dtypes.FLOATS,
+    accepts=dtypes.INEXACT,
     cost=14,
     doc="The inverse tangent, in [-pi/2, pi/2].",
 )
@@ -251,16 +266,16 @@ tanh = elementwise(
 asinh = elementwise(
     "asinh",
     np.arcsinh,
-    [lambda x, y: rsqrt(e.add(e.square(x), 1))],
-    accepts=dtypes.FLOATS,
+    [lambda x, y: _inverse_root(e.add(e.square(x), 1))],
+    accepts=dtypes.INEXACT,
     cost=18,
     doc="The inverse hyperbolic sine.",
 )
 acosh = elementwise(
     "acosh",
     np.arccosh,
-    [lambda x, y: rsqrt(e.mul(e.sub(x, 1), e.add(x, 1)))],
-    accepts=dtypes.FLOATS,
+    [lambda x, y: _acosh_slope(x)],
+    accepts=dtypes.INEXACT,
     cost=18,
     domain=(1.2, 4.0),
     doc="The inverse hyperbolic cosine.",
@@ -269,7 +284,7 @@ atanh = elementwise(
     "atanh",
     np.arctanh,
     [lambda x, y: e.reciprocal(_one_minus_square(x))],
-    accepts=dtypes.FLOATS,
+    accepts=dtypes.INEXACT,
     cost=14,
     domain=(-0.9, 0.9),
     doc="The inverse hyperbolic tangent.",

@@ -10,6 +10,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from scipy import special
 
 from arrayfn.lowering import scalars
 from arrayfn.lowering.scalars import SCALARS, stub
@@ -357,6 +358,14 @@ COMPLEX_UNARY = {
     "sinh": (np.sinh, 5),
     "cosh": (np.cosh, 5),
     "tanh": (np.tanh, 4),
+    "asin": (np.arcsin, 20),
+    "acos": (np.arccos, 20),
+    "atan": (np.arctan, 20),
+    "asinh": (np.arcsinh, 20),
+    "acosh": (np.arccosh, 20),
+    "atanh": (np.arctanh, 20),
+    "expm1": (lambda z: special.expm1(z.astype(complex)), 4),
+    "log1p": (lambda z: special.log1p(z.astype(complex)), 20),
     "reciprocal": (lambda z: 1 / z, 20),
     "sign": (np.sign, 20),
     "square": (np.square, 20),
@@ -425,6 +434,35 @@ def test_complex_functions_at_infinities(t):
     assert sqrt(complex(1, inf)) == complex(inf, inf)
     assert tanh(complex(1000, 1)).real == 1
     assert SCALARS[f"abs_{t}"](complex(np.nan, inf)) == inf
+
+
+EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, 1e300, -1e-300]
+
+
+@pytest.mark.parametrize("name", ["asin", "acos", "atan", "asinh", "acosh", "atanh"])
+def test_complex_inverses_at_cuts_and_infinities(name):
+    x, y = (part.ravel() for part in np.meshgrid(EDGES, EDGES))
+    z = np.empty(x.shape, complex)
+    z.real, z.imag = x, y
+    result, expected = SCALARS[f"{name}_c128"](z), getattr(np, f"arc{name[1:]}")(z)
+    for have, want in ((result.real, expected.real), (result.imag, expected.imag)):
+        np.testing.assert_allclose(have, want, rtol=1e-15, atol=1e-15)
+        number = ~np.isnan(want)
+        np.testing.assert_array_equal(
+            np.signbit(have)[number], np.signbit(want)[number]
+        )
+
+
+def test_complex_functions_near_zero_at_infinities():
+    inf, nan = np.inf, np.nan
+    expm1, log1p = SCALARS["expm1_c128"], SCALARS["log1p_c128"]
+    assert expm1(complex(-inf, inf)) == -1
+    assert expm1(complex(inf, 0)) == complex(inf, 0)
+    assert expm1(complex(1e-300, -0.0)) == 1e-300
+    assert np.isnan(expm1(complex(nan, 0.0)).real)
+    assert log1p(complex(-1, 0)) == complex(-inf, 0)
+    assert log1p(complex(1e-300, 0)) == 1e-300
+    assert log1p(complex(nan, inf)).real == inf
 
 
 def exact_fma(x, y, z, dtype):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn.lowering.scalars import (
+    complex_inverses,
     complexes,
     conversions,
     error_functions,
@@ -266,6 +267,9 @@ def _complex_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
     )
     for name in unary:
         yield name, 1, t, getattr(complexes, name)
+    inverses = ("asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p")
+    for name in inverses:
+        yield name, 1, t, getattr(complex_inverses, name)
     for name in ("add", "sub", "mul", "div", "pow"):
         yield name, 2, t, getattr(complexes, name)
     for name in ("eq", "ne"):

@@ -1,0 +1,181 @@
+"""Complex inverse circular and hyperbolic functions, and exponentials near 0.
+
+By Kahan, "Branch cuts for complex elementary functions" (1987), as C99 has the cuts and
+Annex G the infinities. They are accurate to a few ulp of the modulus.
+"""
+
+from __future__ import annotations
+
+from math import inf, pi
+
+from arrayfn.lowering.scalars import complexes
+from arrayfn.lowering.scalars.arithmetic import (
+    Arithmetic,
+    Value,
+    bits,
+    reals,
+    two_product,
+    two_sum,
+    with_sign_of,
+)
+from arrayfn.lowering.scalars.complexes import EXP_LIMIT, Complex, polar, sqrt
+from arrayfn.lowering.scalars.exponential import (
+    CONSTANTS,
+    log1p_pair,
+)
+from arrayfn.lowering.scalars.exponential import (
+    expm1 as real_expm1,
+)
+from arrayfn.lowering.scalars.exponential import (
+    log as real_log,
+)
+from arrayfn.lowering.scalars.exponential import (
+    log1p as real_log1p,
+)
+from arrayfn.lowering.scalars.hyperbolic import asinh as real_asinh
+from arrayfn.lowering.scalars.inverse_trigonometric import atan2
+from arrayfn.lowering.scalars.powers import hypot
+from arrayfn.lowering.scalars.trigonometric import cos as real_cos
+from arrayfn.lowering.scalars.trigonometric import sin as real_sin
+
+
+def _huge(m: Arithmetic, z: Complex) -> Value:
+    """Whether 1 is nothing beside the square of z."""
+    most = 2.0 ** (reals(m, z[0]).mantissa // 2 + 4)
+    return (m.abs(z[0]) > most) | (m.abs(z[1]) > most)
+
+
+def _log_twice(m: Arithmetic, z: Complex) -> Value:
+    """log(2 |z|) of a huge z."""
+    modulus = hypot(m, 0.5 * z[0], 0.5 * z[1])
+    return real_log(m, modulus) + 2.0 * CONSTANTS[m.dtype(modulus)].ln2[0]
+
+
+def _small(m: Arithmetic, z: Complex, huge: Value) -> Complex:
+    """z, or 1 where it is huge: what the other formula is given there."""
+    one = m.constant(m.dtype(z[0]), 1.0)
+    return m.select(huge, one, z[0]), m.select(huge, one, z[1])
+
+
+def asinh(m: Arithmetic, z: Complex) -> Complex:
+    """The inverse hyperbolic sine."""
+    huge = _huge(m, z)
+    x, y = _small(m, z, huge)
+    first, second = sqrt(m, (1.0 + y, -x)), sqrt(m, (1.0 - y, x))
+    real = real_asinh(m, first[0] * second[1] - second[0] * first[1])
+    imaginary = atan2(m, y, first[0] * second[0] - first[1] * second[1])
+    far = with_sign_of(m, _log_twice(m, z), z[0])
+    real = m.select(huge, far, real)
+    imaginary = m.select(huge, atan2(m, z[1], m.abs(z[0])), imaginary)
+    # A real NaN stays real.
+    return real, m.select((z[1] == 0.0) & (z[0] != z[0]), z[1], imaginary)
+
+
+def acosh(m: Arithmetic, z: Complex) -> Complex:
+    """The inverse hyperbolic cosine, whose real part is not negative."""
+    huge = _huge(m, z)
+    x, y = _small(m, z, huge)
+    first, second = sqrt(m, (x - 1.0, y)), sqrt(m, (x + 1.0, y))
+    real = real_asinh(m, first[0] * second[0] + first[1] * second[1])
+    imaginary = 2.0 * atan2(m, first[1], second[0])
+    real = m.select(huge, _log_twice(m, z), real)
+    imaginary = m.select(huge, atan2(m, z[1], z[0]), imaginary)
+    # On the imaginary axis the imaginary part is known, whatever y.
+    half_pi = m.constant(m.dtype(x), 0.5 * pi)
+    unknown = (z[0] == 0.0) & (z[1] != z[1])
+    return real, m.select(unknown, half_pi, imaginary)
+
+
+def acos(m: Arithmetic, z: Complex) -> Complex:
+    """The inverse cosine, whose real part is in [0, pi]."""
+    huge = _huge(m, z)
+    x, y = _small(m, z, huge)
+    first, second = sqrt(m, (1.0 - x, -y)), sqrt(m, (1.0 + x, y))
+    real = 2.0 * atan2(m, first[0], second[0])
+    imaginary = real_asinh(m, second[0] * first[1] - second[1] * first[0])
+    real = m.select(huge, atan2(m, m.abs(z[1]), z[0]), real)
+    far = with_sign_of(m, _log_twice(m, z), -z[1])
+    imaginary = m.select(huge, far, imaginary)
+    half_pi = m.constant(m.dtype(x), 0.5 * pi)
+    unknown = (z[0] == 0.0) & (z[1] != z[1])
+    return m.select(unknown, half_pi, real), imaginary
+
+
+def asin(m: Arithmetic, z: Complex) -> Complex:
+    """The inverse sine, whose real part is in [-pi/2, pi/2]."""
+    real, imaginary = asinh(m, (-z[1], z[0]))
+    return imaginary, -real
+
+
+def atanh(m: Arithmetic, z: Complex) -> Complex:
+    """The inverse hyperbolic tangent."""
+    f = reals(m, z[0])
+    negative = bits(m, z[0]) < 0
+    x, y = m.abs(z[0]), m.select(negative, -z[1], z[1])
+    a = m.abs(y)
+    zero, one = m.constant(f.dtype, 0.0), m.constant(f.dtype, 1.0)
+    # The angle falls short of a right one by 1 / |z|.
+    most = 2.0 ** (f.mantissa + 2)
+    huge = (x > most) | (a > most)
+    near_x, near_a = m.select(huge, zero, x), m.select(huge, one, a)
+    left = 1.0 - near_x
+    # Beside 1, |y| may be too small to square.
+    tiny = near_a < 2.0 ** -(f.bias // 2)
+    at_one = (near_x == 1.0) & tiny
+    safe = m.select(at_one, one, near_a)
+    square = safe * safe
+    real = 0.25 * real_log1p(m, 4.0 * near_x / (left * left + square))
+    beside = real_log(m, m.select(at_one & (near_a > 0.0), near_a, one))
+    beside = 0.5 * (CONSTANTS[f.dtype].ln2[0] - beside)
+    beside = m.select(near_a == 0.0, inf, beside)
+    real = m.select(at_one, beside, real)
+    turned = 0.5 * atan2(m, 2.0 * near_a, left * (1.0 + near_x) - square)
+    quarter = m.constant(f.dtype, 0.25 * pi)
+    turned = m.select(at_one, m.select(near_a == 0.0, near_a, quarter), turned)
+    modulus = hypot(m, 0.5 * x, 0.5 * y)
+    far = m.select(modulus == inf, zero, 0.25 * x / modulus / modulus)
+    half_pi = m.constant(f.dtype, 0.5 * pi)
+    real = m.select(huge, far, real)
+    unknown = (a != a) | ((x != x) & (a < inf))
+    turned = m.select(huge, m.select(unknown, x + a, half_pi), turned)
+    # The real part vanishes on the imaginary axis, whatever y.
+    real = m.select((x == 0.0) & (a != a), zero, real)
+    turned = with_sign_of(m, turned, y)
+    return (
+        m.select(negative, -real, real),
+        m.select(negative, -turned, turned),
+    )
+
+
+def atan(m: Arithmetic, z: Complex) -> Complex:
+    """The inverse tangent, whose real part is in [-pi/2, pi/2]."""
+    real, imaginary = atanh(m, (-z[1], z[0]))
+    return imaginary, -real
+
+
+def expm1(m: Arithmetic, z: Complex) -> Complex:
+    """e**z - 1, accurate near 0."""
+    real, imaginary = polar(m, *z)
+    moderate = (m.abs(z[0]) < EXP_LIMIT[m.dtype(z[0])]) & (m.abs(z[1]) < inf)
+    zero = m.constant(m.dtype(z[0]), 0.0)
+    x, y = m.select(moderate, z[0], zero), m.select(moderate, z[1], zero)
+    half = real_sin(m, 0.5 * y)
+    near = m.fma(real_expm1(m, x), real_cos(m, y), -2.0 * half * half)
+    return m.select(moderate, near, real - 1.0), imaginary
+
+
+def log1p(m: Arithmetic, z: Complex) -> Complex:
+    """log(1 + z), accurate near 0."""
+    x, y = z
+    far, angle = complexes.log(m, (1.0 + x, y))
+    near = (m.abs(x) < 0.5) & (m.abs(y) < 0.5)
+    zero = m.constant(m.dtype(x), 0.0)
+    a, b = m.select(near, x, zero), m.select(near, y, zero)
+    # log1p(2 a + a**2 + b**2) / 2 with all bits of the squares.
+    first, first_low = two_product(m, a, a)
+    second, second_low = two_product(m, b, b)
+    high, low = two_sum(2.0 * a, first)
+    high, rest = two_sum(high, second)
+    low = low + (rest + (first_low + second_low))
+    high, low = two_sum(high, low)
+    return m.select(near, 0.5 * log1p_pair(m, high, low), far), angle
