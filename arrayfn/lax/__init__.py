@@ -44,6 +44,9 @@ from arrayfn.lax.collectives import (
     psum,
     psum_scatter,
 )
+from arrayfn.lax.control_flow_associative import associative_scan
+from arrayfn.lax.control_flow_branches import cond, switch
+from arrayfn.lax.control_flow_loops import fori_loop, map, scan, while_loop
 from arrayfn.lax.convolution import (
     ConvDimensionNumbers,
     conv,
@@ -149,6 +152,7 @@ __all__ = [
     "argmin",
     "asin",
     "asinh",
+    "associative_scan",
     "atan",
     "atan2",
     "atanh",
@@ -168,6 +172,7 @@ __all__ = [
     "clz",
     "complex",
     "concatenate",
+    "cond",
     "conj",
     "conv",
     "conv_dimension_numbers",
@@ -200,6 +205,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "floor",
+    "fori_loop",
     "full",
     "full_like",
     "ge",
@@ -214,6 +220,7 @@ __all__ = [
     "log1p",
     "logistic",
     "lt",
+    "map",
     "max",
     "min",
     "mul",
@@ -243,6 +250,7 @@ __all__ = [
     "rev",
     "round",
     "rsqrt",
+    "scan",
     "select",
     "shift_left",
     "shift_right_arithmetic",
@@ -257,7 +265,9 @@ __all__ = [
     "squeeze",
     "stop_gradient",
     "sub",
+    "switch",
     "tan",
     "tanh",
     "transpose",
+    "while_loop",
 ]

@@ -1,0 +1,117 @@
+"""``associative_scan``: all partial combinations, in logarithmically many steps.
+
+Blelloch, Prefix Sums and Their Applications, 1990.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.functions import leaf_type
+from arrayfn.lax.control_flow_tracing import check_arrays, check_function, described
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import concatenate, flip, stack
+
+Function = Callable[..., Any]
+Leaves = list[Any]
+
+
+def associative_scan(
+    fn: Function, elems: Any, reverse: bool = False, axis: int = 0
+) -> Any:
+    """``fn`` of the elements up to each along ``axis``: e0, e0 e1, e0 e1 e2, ...
+
+    ``fn(a, b)`` is associative, and takes pytrees like ``elems`` with any number of
+    elements along ``axis``, which it combines one by one. With ``reverse`` the
+    elements are taken from the end.
+
+    Raises ShapeError or ArgumentError if the leaves differ in their number of
+    elements, or ``fn`` changes the structure.
+
+    >>> import numpy as np
+    >>> associative_scan(np.add, np.array([1, 2, 3, 4]))
+    array([ 1,  3,  6, 10])
+    """
+    check_function("associative_scan", "fn", fn)
+    check_arrays("associative_scan", "elems", elems)
+    leaves, structure = tree.flatten(elems)
+    if not leaves:
+        return elems
+    ndims = [leaf_type(x).ndim for x in leaves]
+    places = [ops.normalize_axis("associative_scan", axis, n) for n in ndims]
+    counts = {leaf_type(x).shape[k] for x, k in zip(leaves, places, strict=True)}
+    if len(counts) != 1:
+        raise ShapeError(
+            "associative_scan: the arrays have one number of elements along axis "
+            f"{axis}, but they are {', '.join(str(leaf_type(x)) for x in leaves)}",
+            user_location(),
+        )
+    if reverse:
+        leaves = [flip(x, k) for x, k in zip(leaves, places, strict=True)]
+
+    def combine(first: Leaves, second: Leaves) -> Leaves:
+        result = fn(tree.unflatten(structure, first), tree.unflatten(structure, second))
+        results, given = tree.flatten(result)
+        if given != structure:
+            raise ArgumentError(
+                f"associative_scan: {described(fn)} gives the structure {given}, but "
+                f"takes {structure}",
+                user_location(),
+            )
+        return results
+
+    results = _scanned(combine, leaves, places)
+    if reverse:
+        results = [flip(x, k) for x, k in zip(results, places, strict=True)]
+    return tree.unflatten(structure, results)
+
+
+def _scanned(
+    combine: Callable[[Leaves, Leaves], Leaves], leaves: Leaves, axes: Sequence[int]
+) -> Leaves:
+    count = leaf_type(leaves[0]).shape[axes[0]]
+    if count < 2:
+        return leaves
+    last = count - 1
+    # Pairs are combined, and their scan is that of every second element.
+    pairs = combine(_every(leaves, axes, 0, last), _every(leaves, axes, 1, count))
+    odd = _scanned(combine, pairs, axes)
+    before = odd if count % 2 else _every(odd, axes, 0, count // 2 - 1, 1)
+    rest = _every(leaves, axes, 2, count)
+    firsts = _every(leaves, axes, 0, 1)
+    even = firsts
+    if leaf_type(rest[0]).shape[axes[0]]:
+        even = [
+            concatenate([x, y], axis=k)
+            for x, y, k in zip(firsts, combine(before, rest), axes, strict=True)
+        ]
+    return [_interleaved(x, y, k) for x, y, k in zip(even, odd, axes, strict=True)]
+
+
+def _every(
+    leaves: Leaves, axes: Sequence[int], start: int, stop: int, step: int = 2
+) -> Leaves:
+    """Slices along the axes."""
+    return [
+        x[(*(slice(None),) * k, slice(start, stop, step))]
+        for x, k in zip(leaves, axes, strict=True)
+    ]
+
+
+def _interleaved(even: Any, odd: Any, axis: int) -> Any:
+    """even[0], odd[0], even[1], ...; ``even`` may have one element more."""
+    count = leaf_type(odd).shape[axis]
+    longer = leaf_type(even).shape[axis] > count
+    (first,) = _every([even], [axis], 0, count, 1)
+    pairs = stack([first, odd], axis=axis + 1)
+    shape = leaf_type(pairs).shape
+    woven = pairs.reshape((*shape[:axis], 2 * count, *shape[axis + 2 :]))
+    if not longer:
+        return woven
+    return concatenate([woven, *_every([even], [axis], count, count + 1)], axis=axis)
+
+
+__all__ = ["associative_scan"]

@@ -1,0 +1,208 @@
+"""Branches: ``cond`` and ``switch``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.ir import ArrayType, Program, Var
+from arrayfn.lax.control_flow_tracing import (
+    Closed,
+    check_arrays,
+    check_function,
+    close,
+    described,
+    results_of,
+    with_types,
+)
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import ArrayLike
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.control_flow_cond import cond as cond_primitive
+from arrayfn.tracing import Tracer, apply
+
+Function = Callable[..., Any]
+
+
+def cond(
+    pred: ArrayLike, true_fun: Function, false_fun: Function, *operands: Any
+) -> Any:
+    """``true_fun(*operands)`` if ``pred``, a scalar, is true, else ``false_fun``'s.
+
+    Only the branch that is chosen is computed (mapped over ``pred``, both are). Both
+    give pytrees of one structure, with leaves of one shape and dtype.
+
+    Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if the branches
+    differ or ``pred`` is no scalar.
+
+    >>> import numpy as np
+    >>> cond(True, lambda x: x + 1, lambda x: x - 1, np.array(3.0))
+    array(4.)
+    """
+    check_function("cond", "true_fun", true_fun)
+    check_function("cond", "false_fun", false_fun)
+    chosen = _scalar("cond: pred", pred)
+    if chosen.dtype == dtypes.bool_:
+        index = ops.convert(pred, dtypes.int32)
+    elif chosen.dtype in dtypes.COMPLEX:
+        raise DTypeError(
+            f"cond: pred is a truth value, not {chosen}; compare it with something",
+            user_location(),
+        )
+    else:
+        index = ops.convert(_unequal_zero(pred), dtypes.int32)
+    return _choose("cond", index, (false_fun, true_fun), operands)
+
+
+def switch(index: ArrayLike, branches: Sequence[Function], *operands: Any) -> Any:
+    """``branches[index](*operands)``, with ``index``, an integer scalar, clamped.
+
+    See ``cond``.
+
+    >>> import numpy as np
+    >>> switch(1, [np.sin, np.cos, np.tan], np.array(0.0))
+    array(1.)
+    """
+    if not branches:
+        raise ArgumentError("switch: there is no branch to choose", user_location())
+    for number, branch in enumerate(branches):
+        check_function("switch", f"branches[{number}]", branch)
+    type = _scalar("switch: index", index)
+    if type.dtype not in dtypes.INTEGERS:
+        raise DTypeError(
+            f"switch: the index is an integer, not {type}; for a truth value use cond",
+            user_location(),
+        )
+    if len(branches) == 1:
+        return branches[0](*operands)
+    last = len(branches) - 1
+    if dtypes.is_python_scalar(index):
+        bounded: Any = min(max(int(index), 0), last)
+    else:
+        bounded = apply(
+            e.clamp,
+            ops.scalar(0, type.dtype),
+            index,
+            ops.scalar(min(last, _greatest(type)), type.dtype),
+        )
+    return _choose("switch", ops.convert(bounded, dtypes.int32), branches, operands)
+
+
+def _greatest(type: ArrayType) -> int:
+    return (1 << (8 * type.dtype.itemsize - (type.dtype in dtypes.SIGNED))) - 1
+
+
+def _unequal_zero(pred: ArrayLike) -> Any:
+    if dtypes.is_python_scalar(pred):
+        return bool(pred)
+    return apply(e.ne, pred, ops.scalar(0, pred.dtype))
+
+
+def _scalar(what: str, value: Any) -> ArrayType:
+    """The type of ``value``; ShapeError unless it is a scalar."""
+    type = ops.type_of_operand(what, value)
+    if type.shape:
+        raise ShapeError(
+            f"{what} is a scalar, not {type}; to choose element by element, write "
+            "arrayfn.numpy.where(condition, x, y)",
+            user_location(),
+        )
+    return type
+
+
+def _choose(
+    name: str, index: Any, branches: Sequence[Function], operands: Sequence[Any]
+) -> Any:
+    check_arrays(name, "operands", tuple(operands))
+    closed = [close(branch, operands) for branch in branches]
+    _check_structures(name, closed)
+    types = _common_types(name, closed)
+    values, programs = _sharing(closed)
+    results = apply(
+        cond_primitive,
+        index,
+        *values,
+        *tree.leaves(tuple(operands)),
+        branches=tuple(with_types(p, types) for p in programs),
+    )
+    return tree.unflatten(closed[0].out_tree, results_of(results))
+
+
+def _check_structures(name: str, closed: Sequence[Closed]) -> None:
+    first = closed[0]
+    for other in closed[1:]:
+        if other.out_tree != first.out_tree:
+            raise ArgumentError(
+                f"{name}: the branches return different structures: "
+                f"{described(first.function)} {first.out_tree}, "
+                f"{described(other.function)} {other.out_tree}; return the same keys "
+                "and lengths from all",
+                user_location(),
+            )
+
+
+def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
+    """The types that the branches' results are given; numbers take the others'."""
+    types: list[ArrayType] = []
+    leaves = list(range(closed[0].out_tree.num_leaves))
+    paths = tree.paths(tree.unflatten(closed[0].out_tree, leaves))
+    for k, path in enumerate(paths):
+        given = [c.out_types[k] for c in closed]
+        dtype, weak = dtypes.promote((t.dtype, t.weak) for t in given)
+        if len({t.shape for t in given}) > 1 or any(
+            t.dtype != dtype and not t.weak for t in given
+        ):
+            made = "; ".join(
+                f"{described(c.function)} gives {c.out_types[k]}{c.made_at(k)}"
+                for c in closed
+            )
+            same_shapes = len({t.shape for t in given}) == 1
+            remedy = (
+                f"convert with .astype({dtype.name!r})"
+                if same_shapes
+                else "give both one shape, with arrayfn.numpy.broadcast_to, say"
+            )
+            raise (DTypeError if same_shapes else ShapeError)(
+                f"{name}: the branches return different types{' at ' * bool(path)}"
+                f"{path}: {made}; {remedy}",
+                user_location(),
+            )
+        types.append(ArrayType(given[0].shape, dtype, weak=weak))
+    return types
+
+
+def _sharing(closed: Sequence[Closed]) -> tuple[list[Any], list[Program]]:
+    """What any branch closes over, and the branches as Programs that take it all."""
+    values: dict[int, Any] = {}
+    for c in closed:
+        values.update((_key(value), value) for value in c.captured)
+    programs: list[Program] = []
+    for c in closed:
+        count = len(c.captured)
+        have = dict(zip(map(_key, c.captured), c.program.inputs[:count], strict=True))
+        inputs = [
+            have[key] if key in have else Var(_captured_type(value))
+            for key, value in values.items()
+        ]
+        programs.append(
+            Program(
+                c.program.name,
+                (*inputs, *c.program.inputs[count:]),
+                c.program.equations,
+                c.program.outputs,
+            )
+        )
+    return list(values.values()), programs
+
+
+def _key(value: Any) -> int:
+    return id(value.atom) if isinstance(value, Tracer) else id(value)
+
+
+def _captured_type(value: Any) -> ArrayType:
+    return ops.type_of_operand("cond", value)
+
+
+__all__ = ["cond", "switch"]

@@ -1,0 +1,329 @@
+"""Loops: ``while_loop``, ``fori_loop``, ``scan`` and ``map``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.functions import vmap
+from arrayfn.ir import ArrayType
+from arrayfn.lax.control_flow_tracing import (
+    Closed,
+    check_arrays,
+    check_function,
+    close,
+    described,
+    keep_types,
+    plain_type,
+    renamed,
+    results_of,
+)
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import concatenate
+from arrayfn.numpy._operands import ArrayLike
+from arrayfn.primitives.control_flow_scan import scan as scan_primitive
+from arrayfn.primitives.control_flow_while import while_loop as while_primitive
+from arrayfn.tracing import Tracer, apply
+
+Function = Callable[..., Any]
+
+
+def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+    """``val = init_val``, then ``val = body_fun(val)`` while ``cond_fun(val)``.
+
+    ``val`` is a pytree of arrays that keep shape and dtype; ``cond_fun`` gives a bool.
+    It has derivatives in forward and in reverse mode; in reverse, memory is bounded
+    and steps are run again if there are many (see ``primitives.control_flow_tape``).
+
+    Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if ``body_fun``
+    changes the types, or ``cond_fun`` gives no scalar bool.
+
+    >>> import numpy as np
+    >>> while_loop(lambda x: x < 100, lambda x: x * 2, np.array(3))
+    array(192)
+    """
+    check_function("while_loop", "cond_fun", cond_fun)
+    check_function("while_loop", "body_fun", body_fun)
+    carried = keep_types(
+        "while_loop", body_fun, init_val, (), lambda closed: closed.out_tree
+    )
+    body = carried.closed
+    types = body.program.input_types[len(body.captured) :]
+    condition = close(cond_fun, (init_val,), types)
+    _check_condition(condition)
+    results = apply(
+        while_primitive,
+        *condition.captured,
+        *body.captured,
+        *carried.leaves,
+        cond_program=condition.program,
+        body_program=body.program,
+        cond_consts=len(condition.captured),
+        body_consts=len(body.captured),
+    )
+    return tree.unflatten(body.out_tree, results_of(results))
+
+
+def _check_condition(condition: Closed) -> None:
+    name = described(condition.function)
+    types = condition.out_types
+    if condition.out_tree.num_leaves != 1 or condition.out_tree.num_nodes != 1:
+        raise ArgumentError(
+            f"while_loop: {name}, the condition, gives a bool, but gave a structure "
+            f"{condition.out_tree}",
+            user_location(),
+        )
+    if types[0].shape:
+        raise ShapeError(
+            f"while_loop: {name}, the condition, gives a scalar, but gave {types[0]}"
+            f"{condition.made_at(0)}; reduce it with .any() or .all()",
+            user_location(),
+        )
+    if types[0].dtype != dtypes.bool_:
+        raise DTypeError(
+            f"while_loop: {name}, the condition, gives a bool, but gave {types[0]}"
+            f"{condition.made_at(0)}; compare it with something",
+            user_location(),
+        )
+
+
+def fori_loop(
+    lower: ArrayLike,
+    upper: ArrayLike,
+    body_fun: Function,
+    init_val: Any,
+    *,
+    unroll: int | bool = 1,
+) -> Any:
+    """``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
+
+    A ``scan`` where both bounds are known, which is the better for derivatives in
+    reverse mode; else a ``while_loop``.
+
+    >>> import numpy as np
+    >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
+    array(10)
+    """
+    check_function("fori_loop", "body_fun", body_fun)
+    for what, bound in (("lower", lower), ("upper", upper)):
+        type = ops.type_of_operand(f"fori_loop: {what}", bound)
+        if type.shape or type.dtype not in dtypes.INTEGERS:
+            raise DTypeError(
+                f"fori_loop: {what} is an integer scalar, not {type}", user_location()
+            )
+    if isinstance(lower, Tracer) or isinstance(upper, Tracer):
+        return _loop_of_unknown_length(lower, upper, body_fun, init_val)
+    first, length = int(lower), max(0, int(upper) - int(lower))
+    dtype, weak = dtypes.promote(
+        (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
+    )
+    start: Any = first if weak else np.asarray(first, dtype)
+
+    def step(carry: Any, _: Any) -> Any:
+        number, value = carry
+        return (number + 1, body_fun(number, value)), None
+
+    (_, result), _ = _scan(
+        "fori_loop",
+        renamed(body_fun, step),
+        (start, init_val),
+        None,
+        length,
+        unroll=unroll,
+        paths=["", *tree.paths(init_val)],
+    )
+    return result
+
+
+def _loop_of_unknown_length(
+    lower: ArrayLike, upper: ArrayLike, body_fun: Function, init_val: Any
+) -> Any:
+    dtype, _ = dtypes.promote(
+        (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
+    )
+    first, last = (ops.as_array(ops.convert(x, dtype)) for x in (lower, upper))
+
+    def step(carry: Any) -> Any:
+        number, value = carry
+        return number + 1, body_fun(number, value)
+
+    _, result = while_loop(
+        lambda carry: carry[0] < last, renamed(body_fun, step), (first, init_val)
+    )
+    return result
+
+
+def scan(
+    f: Function,
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Any, Any]:
+    """``carry, y = f(carry, x)`` for each x of ``xs``: the last carry, and the ys.
+
+    ``xs`` is a pytree of arrays that are cut along axis 0; the ys are put together
+    along a new axis 0. Without xs, ``f`` is given None ``length`` times. With
+    ``reverse`` the last x comes first, and each y stands where its x does. ``carry``
+    keeps its structure, shapes and dtypes. ``unroll`` steps are written out in a row
+    (True: all); the result is the same.
+
+    Raises ShapeError, DTypeError or ArgumentError if ``f`` changes the carry, or the
+    lengths of ``xs`` differ.
+
+    >>> import numpy as np
+    >>> scan(lambda total, x: (total + x, total), 0.0, np.array([1.0, 2.0, 3.0]))
+    (array(6.), array([0., 1., 3.]))
+    """
+    check_function("scan", "f", f)
+    check_arrays("scan", "xs", xs)
+    return _scan("scan", f, init, xs, length, reverse, unroll)
+
+
+def _scan(
+    name: str,
+    f: Function,
+    init: Any,
+    xs: Any,
+    length: int | None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    paths: Sequence[str] | None = None,
+) -> tuple[Any, Any]:
+    count = _length(xs, length)
+    steps = count if unroll is True else int(unroll)
+    if steps < 1 and count:
+        raise ArgumentError(
+            f"{name}: unroll is a number of steps from 1, or True, not {unroll}",
+            user_location(),
+        )
+    slices = [ArrayType(plain_type(x).shape[1:], x.dtype) for x in tree.leaves(xs)]
+
+    def step(carry: Any, x: Any) -> Any:
+        pair = f(carry, x)
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ArgumentError(
+                f"scan: {described(f)} returns a pair (carry, y), but returned "
+                f"{type(pair).__name__}{f' of {len(pair)}' * _is_sized(pair)}; return "
+                "(carry, None) if there is no y",
+                user_location(),
+            )
+        return tuple(pair)
+
+    carried = keep_types(
+        name,
+        renamed(f, step),
+        init,
+        (xs,),
+        lambda closed: closed.out_tree.children()[0],
+        slices,
+        paths,
+    )
+    body = carried.closed
+    results = results_of(
+        apply(
+            scan_primitive,
+            *body.captured,
+            *carried.leaves,
+            *tree.leaves(xs),
+            program=body.program,
+            length=count,
+            reverse=bool(reverse),
+            consts=len(body.captured),
+            carry=len(carried.leaves),
+            unroll=max(1, steps),
+        )
+    )
+    return tree.unflatten(body.out_tree, results)
+
+
+def _is_sized(value: Any) -> bool:
+    return isinstance(value, (tuple, list))
+
+
+def _length(xs: Any, length: int | None) -> int:
+    """The number of steps that ``xs`` and ``length`` agree on."""
+    if length is not None:
+        try:
+            length = operator.index(length)
+        except TypeError:
+            raise ArgumentError(
+                f"scan: length is an int, not {type(length).__name__}; where it "
+                "depends on traced values, use while_loop or fori_loop",
+                user_location(),
+            ) from None
+        if length < 0:
+            raise ArgumentError(f"scan: length is {length}", user_location())
+    found: dict[int, str] = {}
+    for path, x in zip(tree.paths(xs), tree.leaves(xs), strict=True):
+        shape = plain_type(x).shape
+        if not shape:
+            raise ShapeError(
+                f"scan: xs{path} is {plain_type(x)}, which has no axis to be cut "
+                "along; let f close over it, or repeat it with "
+                "arrayfn.numpy.broadcast_to",
+                user_location(),
+            )
+        found.setdefault(shape[0], f"xs{path} is {plain_type(x)}")
+    if len(found) > 1:
+        raise ShapeError(
+            "scan: the arrays of xs are cut along axis 0, so that they have one "
+            f"length, but {', '.join(found.values())}",
+            user_location(),
+        )
+    if not found:
+        if length is None:
+            raise ArgumentError(
+                "scan: without xs the number of steps is not known; give length=",
+                user_location(),
+            )
+        return length
+    (from_xs,) = found
+    if length is not None and from_xs != length:
+        raise ShapeError(
+            f"scan: length is {length}, but {found[from_xs]}; leave length out",
+            user_location(),
+        )
+    return from_xs
+
+
+def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
+    """``f`` of each x of ``xs``, one after the other; results along a new axis 0.
+
+    With ``batch_size``, as many at a time, mapped with ``vmap``: faster, and with the
+    memory of that many.
+
+    >>> import numpy as np
+    >>> map(lambda x: x.sum(), np.ones((3, 2)))
+    array([2., 2., 2.])
+    """
+    check_function("map", "f", f)
+    if batch_size is None:
+        return scan(renamed(f, lambda _, x: ((), f(x))), (), xs)[1]
+    check_arrays("map", "xs", xs)
+    length = _length(xs, None)
+    size = operator.index(batch_size)
+    if size < 1:
+        raise ArgumentError(f"map: batch_size is {size}", user_location())
+    whole = length // size * size
+    parts: list[Any] = []
+    if whole:
+        blocks = tree.map(
+            lambda x: x[:whole].reshape((whole // size, size, *x.shape[1:])), xs
+        )
+        ys = scan(renamed(f, lambda _, x: ((), vmap(f)(x))), (), blocks)[1]
+        parts.append(tree.map(lambda y: y.reshape((whole, *y.shape[2:])), ys))
+    if whole < length or not length:
+        parts.append(vmap(f)(tree.map(lambda x: x[whole:], xs)))
+    if len(parts) == 1:
+        return parts[0]
+    return tree.map(lambda *ys: concatenate(ys), *parts)
+
+
+__all__ = ["fori_loop", "map", "scan", "while_loop"]

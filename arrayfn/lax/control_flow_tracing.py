@@ -1,0 +1,251 @@
+"""Functions of control flow as Programs: closures, carries that keep their types.
+
+The Programs of a loop or branch have no constants: what a function closes over is
+given to them as operands, before its arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.builder import ProgramBuilder
+from arrayfn.errors import (
+    ArgumentError,
+    ArrayfnError,
+    DTypeError,
+    ShapeError,
+    SourceLocation,
+    user_location,
+)
+from arrayfn.functions import ShapeDtypeStruct, leaf_type, name_of, trace_function
+from arrayfn.functions.arguments import check_leaf
+from arrayfn.ir import ArrayType, Program
+from arrayfn.primitives import conversion
+from arrayfn.tracing import apply
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A traced function: its Program takes ``captured`` values, then the arguments."""
+
+    function: Function
+    program: Program
+    captured: tuple[Any, ...]
+    out_tree: tree.TreeDef
+
+    @property
+    def out_types(self) -> list[ArrayType]:
+        """The types of the leaves of the result."""
+        return list(self.program.output_types)
+
+    def made_at(self, number: int) -> str:
+        """Where result leaf ``number`` was computed, as a clause; empty if unknown."""
+        wanted = self.program.outputs[number]
+        for equation in self.program.equations:
+            if any(v is wanted for v in equation.outputs) and equation.source:
+                return f", computed at {equation.source}"
+        return ""
+
+
+def close(
+    function: Function, args: Sequence[Any], types: Sequence[ArrayType] | None = None
+) -> Closed:
+    """``function`` traced on leaves like those of ``args``, or of other ``types``."""
+    leaves, structure = tree.flatten(tuple(args))
+    given = [plain_type(x) for x in leaves] if types is None else list(types)
+    stand_ins = [ShapeDtypeStruct(t.shape, t.dtype) for t in given]
+    traced = trace_function(
+        function,
+        tree.unflatten(structure, stand_ins),
+        {},
+        types=given,
+        abstract=True,
+        with_values=False,
+        constants=False,
+    )
+    program, captured = traced.program, traced.trace.captured
+    own = len(leaves)
+    inputs = (*program.inputs[own:], *program.inputs[:own])
+    return Closed(
+        function,
+        Program(program.name, inputs, program.equations, program.outputs),
+        captured,
+        traced.out_tree,
+    )
+
+
+def plain_type(leaf: Any) -> ArrayType:
+    """The type of a leaf, as a row-major array."""
+    type = leaf_type(leaf)
+    return ArrayType(type.shape, type.dtype, weak=type.weak)
+
+
+def check_function(name: str, what: str, function: Any) -> None:
+    """Raise ArgumentError unless ``function`` can be called."""
+    if not callable(function):
+        raise ArgumentError(
+            f"{name}: {what} is a function, but was given {type(function).__name__}",
+            user_location(),
+        )
+
+
+def check_arrays(name: str, what: str, value: Any) -> None:
+    """Raise ArgumentError unless every leaf of ``value`` is an array or a number."""
+    for path, leaf in zip(tree.paths(value), tree.leaves(value), strict=True):
+        check_leaf(leaf, f"{name}: {what}{path}")
+
+
+def described(function: Function) -> str:
+    """A function as messages call it: its name, and the line that it begins at."""
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    if code is None:
+        return name
+    return f"{name} ({SourceLocation(code.co_filename, code.co_firstlineno)})"
+
+
+def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
+    """``program`` with its first outputs converted to these types where they differ."""
+    pairs = list(zip(program.outputs, wanted, strict=False))
+    if all(a.type == t for a, t in pairs):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        results = builder.inline(program, builder.inputs_of(program))
+        for k, (_, type) in enumerate(pairs):
+            have = results[k].type
+            if type.weak and (have.dtype, have.weak) != (type.dtype, True):
+                results[k] = conversion.convert_element_type(
+                    results[k], dtype=type.dtype, weak=True
+                )
+            elif not type.weak:
+                results[k] = conversion.convert(results[k], type.dtype)
+        return builder.build(results)
+
+
+# Carries.
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A body traced on a carry whose types it keeps, and the carry's first leaves."""
+
+    closed: Closed
+    leaves: list[Any]
+
+
+def keep_types(
+    name: str,
+    body: Function,
+    init: Any,
+    others: Sequence[Any],
+    carry_of: Callable[[Closed], tree.TreeDef],
+    types_of_others: Sequence[ArrayType] = (),
+    paths: Sequence[str] | None = None,
+) -> Carried:
+    """Trace ``body(carry, *others)``, whose result begins with the carry, ``init``.
+
+    A first value that is a Python number takes the type that the body gives. Raises
+    ShapeError, DTypeError or ArgumentError if the body changes the carry otherwise.
+    ``carry_of`` says what part of the result's structure is the carry; ``paths`` call
+    its leaves.
+    """
+    check_arrays(name, "the first carry", init)
+    leaves, structure = tree.flatten(init)
+    types = [plain_type(x) for x in leaves]
+    while True:  # types only become wider, each at most twice
+        closed = close(body, (init, *others), [*types, *types_of_others])
+        given = carry_of(closed)
+        if given != structure:
+            raise ArgumentError(
+                f"{name}: {described(body)} gives a carry of structure {given}, but "
+                f"was given {structure}; return what it takes, with the same keys and "
+                "lengths",
+                user_location(),
+            )
+        results = closed.out_types[: len(types)]
+        wider = [_settled(t, r) for t, r in zip(types, results, strict=True)]
+        if wider == types:
+            break
+        types = wider
+    _check_kept(name, closed, types, tree.paths(init) if paths is None else paths)
+    program = with_types(closed.program, types)
+    converted = [as_type(x, t) for x, t in zip(leaves, types, strict=True)]
+    kept = Closed(body, program, closed.captured, closed.out_tree)
+    return Carried(kept, converted)
+
+
+def _settled(given: ArrayType, result: ArrayType) -> ArrayType:
+    """The type of a carry that begins as ``given`` and comes back as ``result``."""
+    if not given.weak or given.shape != result.shape:
+        return given
+    dtype, weak = dtypes.promote([(given.dtype, True), (result.dtype, result.weak)])
+    return ArrayType(given.shape, dtype, weak=weak)
+
+
+def _check_kept(
+    name: str, closed: Closed, types: Sequence[ArrayType], paths: Sequence[str]
+) -> None:
+    problems: list[str] = []
+    error: type[ArrayfnError] = DTypeError
+    for k, (wanted, have) in enumerate(
+        zip(types, closed.out_types[: len(types)], strict=True)
+    ):
+        if wanted.shape == have.shape and (wanted.dtype == have.dtype):
+            continue
+        if have.weak and wanted.shape == have.shape:
+            dtype, _ = dtypes.promote([(wanted.dtype, wanted.weak), (have.dtype, True)])
+            if dtype == wanted.dtype:
+                continue
+        remedy = (
+            f"convert it with .astype({wanted.dtype.name!r}), or begin with "
+            f"{dtypes.short_name(have.dtype)}"
+        )
+        if wanted.shape != have.shape:
+            error = ShapeError
+            remedy = "begin with an array of the shape that is returned"
+        where = f"carry{paths[k]}" if paths[k] else "the carry"
+        problems.append(
+            f"{where} comes in as {wanted} and goes out as {have}"
+            f"{closed.made_at(k)}: {remedy}"
+        )
+    if problems:
+        raise error(
+            f"{name}: {described(closed.function)} changes the type of what it "
+            f"carries, and the next step could not take it. {'; '.join(problems)}",
+            user_location(),
+        )
+
+
+def as_type(leaf: Any, wanted: ArrayType) -> Any:
+    """``leaf``, a Python number or weak value, as it was settled to be."""
+    have = plain_type(leaf)
+    if (have.dtype, have.weak) == (wanted.dtype, wanted.weak):
+        return leaf
+    if dtypes.is_python_scalar(leaf):
+        array = np.asarray(leaf).astype(wanted.dtype)
+        return array.item() if wanted.weak else array
+    to = {"dtype": wanted.dtype, **({"weak": True} if wanted.weak else {})}
+    return apply(conversion.convert_element_type, leaf, **to)
+
+
+def results_of(value: Any) -> list[Any]:
+    """What ``apply`` gave, as a list."""
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def renamed(function: Function, inner: Function) -> Function:
+    """``inner`` with the name and signature of ``function``."""
+    named = functools.wraps(function)(inner)
+    named.__name__ = name_of(function)
+    return named
