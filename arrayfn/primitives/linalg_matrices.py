@@ -5,7 +5,7 @@ The last two axes of an array are its matrices; those before them are a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,12 @@ from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
 from arrayfn.primitives import complex_numbers, conversion, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Array, Dim
+from arrayfn.primitives.base import Array, Dim, Primitive
 from arrayfn.primitives.contraction import dot_general
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.indexing import gather, scatter
+from arrayfn.primitives.reductions import reduce_sum
+from arrayfn.primitives.windows import Windows
 
 DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 
@@ -88,6 +91,11 @@ def constant(value: float, like: Atom) -> Atom:
     return conversion.literal(value, like.type.dtype)
 
 
+def integer(value: int) -> Atom:
+    """A position."""
+    return conversion.literal(value, dtypes.int32)
+
+
 def scale(x: Atom, factor: float) -> Atom:
     """``x`` times a number."""
     return e.mul(x, constant(factor, x))
@@ -105,14 +113,14 @@ def positions(shape: Shape) -> tuple[Atom, Atom]:
 def lower_part(x: Atom, diagonal: int = 0) -> Atom:
     """The elements up to a diagonal, and zeros above it."""
     row, column = positions(x.type.shape)
-    shifted = e.add(row, conversion.literal(diagonal, dtypes.int32))
+    shifted = e.add(row, integer(diagonal))
     return e.select(e.le(column, shifted), x, constant(0, x))
 
 
 def upper_part(x: Atom, diagonal: int = 0) -> Atom:
     """The elements from a diagonal on, and zeros below it."""
     row, column = positions(x.type.shape)
-    shifted = e.add(row, conversion.literal(diagonal, dtypes.int32))
+    shifted = e.add(row, integer(diagonal))
     return e.select(e.ge(column, shifted), x, constant(0, x))
 
 
@@ -162,12 +170,71 @@ def _slice(x: Atom, axis: int, start: int, stop: int) -> Atom:
     )
 
 
+def padded(x: Atom, rows: int, columns: int) -> Atom:
+    """``x`` with zeros below and to the right, up to these extents."""
+    have = x.type.shape[-2:]
+    if have == (rows, columns):
+        return x
+    ends = (rows - have[0], columns - have[1])
+    config = (*((0, 0, 0),) * (x.type.ndim - 2), *((0, end, 0) for end in ends))
+    return views.pad(x, constant(0, x), config=config)
+
+
+def take_rows(x: Atom, places: Atom) -> Atom:
+    """Rows ``places[..., i]`` of the matrices ``x[..., :, :]``; all must be there."""
+    batch = tuple(range(x.type.ndim - 2))
+    count = len(batch)
+    geometry = Windows((count + 1,), (count,), (count,), (batch, batch))
+    indices = views.reshape(places, shape=(*places.type.shape, 1))
+    return gather(
+        x,
+        indices,
+        sizes=(1,) * (count + 1) + x.type.shape[-1:],
+        mode="promise_in_bounds",
+        fill_value=None,
+        **geometry.params(),
+    )
+
+
+def inverse_permutation(places: Atom) -> Atom:
+    """The permutations that undo permutations ``[..., n]``."""
+    shape = places.type.shape
+    axes = tuple(range(len(shape)))
+    count = views.iota(shape=shape, axis=len(shape) - 1, dtype=dtypes.int32)
+    return scatter(
+        views.broadcast_literal(0, places.type),
+        views.reshape(places, shape=(*shape, 1)),
+        count,
+        mode="clip",
+        unique_indices=True,
+        **Windows((), axes[-1:], axes[-1:], (axes[:-1], axes[:-1])).params(),
+    )
+
+
+def diagonal(x: Atom) -> Atom:
+    """The diagonals of square matrices, as vectors."""
+    return reduce_sum(diagonal_part(x), axes=(x.type.ndim - 1,))
+
+
 # Batches.
 
 
 def map_leading(size: int, inputs: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
     """Operands with the mapped axis first; those that have none are repeated."""
     return [views.batched(size, x, dim) for x, dim in zip(inputs, dims, strict=True)]
+
+
+def batch_of(row: Callable[[], Primitive]) -> Callable[..., Any]:
+    """The batching rule of a primitive of matrices: one more axis of their batch."""
+
+    def rule(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        made = row()(*map_leading(size, inputs, dims), **params)
+        outputs = list(made) if isinstance(made, tuple) else [made]
+        return outputs, [0] * len(outputs)
+
+    return rule
 
 
 # References and samples.

@@ -6,8 +6,9 @@ Giles, An extended collection of matrix derivative results (2008), section 2.3.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,6 @@ def _cholesky_jvp(
     return [m.multiply(factor, halved)]
 
 
-def _cholesky_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim]
-) -> tuple[list[Atom], list[Dim]]:
-    return [cholesky(*m.map_leading(size, inputs, dims))], [0]
-
-
 def _positive_samples() -> Iterable[Sample]:
     # Positive definite, also with the elements moved on by one and by two places.
     small = np.array([[1.0, 1.25], [1.0, 4.0]])
@@ -92,7 +87,7 @@ cholesky = Primitive(
     kernel=Library("cholesky", in_place=True),
     jvp=_cholesky_jvp,
     transpose=NOT_LINEAR,
-    batch=_cholesky_batch,
+    batch=m.batch_of(lambda: cholesky),
     samples=_positive_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
     doc="The lower triangular factor of Hermitian matrices, of which the lower "
@@ -239,18 +234,27 @@ def _solve_transpose(
 def _solve_batch(
     size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
 ) -> tuple[list[Atom], list[Dim]]:
-    b, a = inputs
-    if dims[1] is not None or b.type.ndim > 2:
+    if dims[1] is not None or inputs[0].type.ndim > 3:
         return [triangular_solve(*m.map_leading(size, inputs, dims), **params)], [0]
-    # One matrix, and more right-hand sides of it.
     assert dims[0] is not None
     free = 1 if params["left"] else 0
-    moved = views.move_axis(b, dims[0], free)
+    with_more = functools.partial(triangular_solve, **params)
+    b, a = inputs
+    return [map_sides(with_more, b, a, dims[0], free)], [0]
+
+
+def map_sides(
+    solve: Callable[[Atom, Atom], Atom], b: Atom, a: Atom, dim: int, free: int
+) -> Atom:
+    """``solve(b, a)`` with mapped right-hand sides of one matrix: more of them.
+
+    ``dim`` is the mapped axis of ``b``; ``free`` the axis of sides when it is not.
+    """
+    moved = views.move_axis(b, dim, free)
     shape = moved.type.shape
-    flat = [shape[0], shape[1] * shape[2]] if free else [shape[0] * shape[1], shape[2]]
-    wide = views.reshape(moved, shape=tuple(flat))
-    value = triangular_solve(wide, a, **params)
-    return [views.move_axis(views.reshape(value, shape=shape), free, 0)], [0]
+    flat = (*shape[:free], shape[free] * shape[free + 1], *shape[free + 2 :])
+    value = solve(views.reshape(moved, shape=flat), a)
+    return views.move_axis(views.reshape(value, shape=shape), free, 0)
 
 
 def _solve_samples() -> Iterable[Sample]:

@@ -17,6 +17,14 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Reads
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
     "cholesky": factorizations.cholesky,
     "triangular_solve": triangular.triangular_solve,
+    "lu": factorizations.lu,
+    "qr": factorizations.qr,
+    "eigh": factorizations.eigh,
+    "eigvalsh": factorizations.eigvalsh,
+    "eig": factorizations.eig,
+    "eigvals": factorizations.eigvals,
+    "svd": factorizations.svd,
+    "svdvals": factorizations.svdvals,
 }
 
 

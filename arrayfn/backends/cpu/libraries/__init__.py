@@ -9,18 +9,33 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import cholesky, gemm, matrices, triangular
+from arrayfn.backends.cpu.libraries import (
+    cholesky,
+    eig,
+    eigh,
+    gemm,
+    lu,
+    matrices,
+    qr,
+    svd,
+    triangular,
+)
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.errors import BackendError
 
 PROVIDERS: Final[dict[str, Provider]] = {
     **gemm.PROVIDERS,
-    **cholesky.PROVIDERS,
     **triangular.PROVIDERS,
+    **cholesky.PROVIDERS,
+    **lu.PROVIDERS,
+    **qr.PROVIDERS,
+    **eigh.PROVIDERS,
+    **eig.PROVIDERS,
+    **svd.PROVIDERS,
 }
 
 # What the native compiler reads: the modules, and the routines that plans call.
-MODULES: Final = (gemm, matrices, cholesky, triangular)
+MODULES: Final = (gemm, matrices, triangular, cholesky, lu, qr, eigh, eig, svd)
 ROUTINES: Final = tuple(
     dict.fromkeys(provider.routine.__name__ for provider in PROVIDERS.values())
 )

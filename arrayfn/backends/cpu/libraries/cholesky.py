@@ -14,6 +14,7 @@ import numpy as np
 from arrayfn.backends.cpu.libraries.matrices import (
     FUNCTIONS,
     ITEM_BYTES,
+    LETTER_U,
     NAN,
     fill_words,
     lapack_words,
@@ -33,8 +34,6 @@ from arrayfn.backends.cpu.native import (
 POTRF: Final = FUNCTIONS
 MATRIX: Final = FUNCTIONS + 8
 SIZE: Final = FUNCTIONS + 16
-
-LETTER_U: Final = ord("U")
 
 
 @native

@@ -10,7 +10,14 @@ from typing import Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
-from arrayfn.backends.cpu.native import CFunction, native, store_i32
+from arrayfn.backends.cpu.native import (
+    CFunction,
+    load,
+    load_i32,
+    native,
+    store,
+    store_i32,
+)
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
 
 memcpy = CFunction("memcpy", 3)
@@ -19,12 +26,23 @@ memset = CFunction("memset", 3)
 # The words before the arguments of a routine that calls LAPACK.
 ITEM_BYTES: Final = 0
 NAN: Final = 8  # the bits of NaN in two 32-bit halves, as reals repeat them
-FUNCTIONS: Final = 16  # the first of the functions' addresses
+COMPLEX: Final = 16
+FUNCTIONS: Final = 24  # the first of the functions' addresses
+
+LETTER_A: Final = ord("A")
+LETTER_L: Final = ord("L")
+LETTER_N: Final = ord("N")
+LETTER_S: Final = ord("S")
+LETTER_U: Final = ord("U")
+LETTER_V: Final = ord("V")
+SIGN_F64: Final = -(1 << 63)
+SIGN_F32: Final = 1 << 31
 
 
 def lapack_words(dtype: str, *functions: str) -> tuple[int, ...]:
-    """The bytes of an element, NaN, and addresses of ``functions`` (``"?potrf"``).
+    """Bytes of an element, NaN, if it is complex, addresses of ``functions``.
 
+    A function is named as ``"?potrf"``.
     Where a name ends in ``"|..."``, that is the name of the complex function.
     """
     kind = BY_SHORT_NAME[dtype]
@@ -34,7 +52,7 @@ def lapack_words(dtype: str, *functions: str) -> tuple[int, ...]:
     names = (name.partition("|") for name in functions)
     chosen = (other if other and kind.kind == "c" else name for name, _, other in names)
     addresses = (lapack_address(name.replace("?", letter)) for name in chosen)
-    return kind.itemsize, bits, *addresses
+    return kind.itemsize, bits, int(kind.kind == "c"), *addresses
 
 
 @native
@@ -46,3 +64,59 @@ def fill_words(address: int, count: int, bits: int) -> int:
         else:
             store_i32(address + 4 * k, bits)
     return 0
+
+
+@native
+def least_one(value: int) -> int:
+    """``value``, but at least 1: as LAPACK wants leading extents."""
+    if value < 1:
+        return 1
+    return value
+
+
+@native
+def real_bytes(arguments: int) -> int:
+    """The bytes of a real number of the routine's dtype."""
+    return load(arguments + ITEM_BYTES) >> load(arguments + COMPLEX)
+
+
+@native
+def copy_real(target: int, source: int, size: int) -> int:
+    """Copy a real number of 4 or 8 bytes."""
+    if size == 8:
+        store(target, load(source))
+    else:
+        store_i32(target, load_i32(source))
+    return 0
+
+
+@native
+def copy_negated(target: int, source: int, size: int) -> int:
+    """Copy a real number with the other sign."""
+    if size == 8:
+        store(target, load(source) ^ SIGN_F64)
+    else:
+        store_i32(target, load_i32(source) ^ SIGN_F32)
+    return 0
+
+
+@native
+def is_zero(address: int, size: int) -> int:
+    """Whether a real number is 0 or -0."""
+    if size == 8:
+        return (load(address) << 1) == 0
+    return (load_i32(address) << 33) == 0
+
+
+@native
+def all_finite(address: int, count: int, size: int) -> int:
+    """Whether none of ``count`` real numbers is infinite or NaN."""
+    if size == 8:
+        for k in range(count):
+            if ((load(address + 8 * k) >> 52) & 0x7FF) == 0x7FF:
+                return 0
+    else:
+        for k in range(count):
+            if ((load_i32(address + 4 * k) >> 23) & 0xFF) == 0xFF:
+                return 0
+    return 1

@@ -1,0 +1,101 @@
+"""LU factors: LAPACK's getrf over matrices that lie by columns, in place.
+
+Also of a singular matrix there are factors: LAPACK's word for that is not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cpu.libraries.matrices import (
+    FUNCTIONS,
+    ITEM_BYTES,
+    lapack_words,
+    least_one,
+)
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.native import (
+    call,
+    load,
+    load_i32,
+    native,
+    stack,
+    store_i32,
+)
+
+GETRF: Final = FUNCTIONS
+MATRIX: Final = FUNCTIONS + 8
+PIVOTS: Final = FUNCTIONS + 16
+PERMUTATION: Final = FUNCTIONS + 24
+ROWS: Final = FUNCTIONS + 32
+COLUMNS: Final = FUNCTIONS + 40
+
+
+@native
+def lu_run(arguments: int, begin: int, end: int) -> int:
+    """Factor matrices ``begin`` to ``end``."""
+    rows = load(arguments + ROWS)
+    columns = load(arguments + COLUMNS)
+    step = rows * columns * load(arguments + ITEM_BYTES)
+    k = rows
+    if columns < k:
+        k = columns
+    ints = stack(2)
+    store_i32(ints, rows)
+    store_i32(ints + 4, columns)
+    store_i32(ints + 8, least_one(rows))
+    for item in range(begin, end):
+        pivots = load(arguments + PIVOTS) + 4 * k * item
+        permutation = load(arguments + PERMUTATION) + 4 * rows * item
+        if k > 0:
+            call(
+                load(arguments + GETRF),
+                ints,
+                ints + 4,
+                load(arguments + MATRIX) + item * step,
+                ints + 8,
+                pivots,
+                ints + 12,
+            )
+        for row in range(rows):
+            store_i32(permutation + 4 * row, row)
+        for row in range(k):
+            other = load_i32(pivots + 4 * row) - 1
+            store_i32(pivots + 4 * row, other)
+            moved = load_i32(permutation + 4 * row)
+            store_i32(permutation + 4 * row, load_i32(permutation + 4 * other))
+            store_i32(permutation + 4 * other, moved)
+    return 0
+
+
+def words(dtype: str) -> tuple[int, ...]:
+    """The words before the arguments."""
+    return lapack_words(dtype, "?getrf")
+
+
+def unjitted(given: Mapping[str, Any], items: int) -> None:
+    """All matrices, by elimination."""
+    rows, columns = int(given["rows"]), int(given["columns"])
+    k = min(rows, columns)
+    matrices = given["a"].array((items, columns, rows)).swapaxes(-1, -2)
+    pivots = given["pivots"].array((items, k))
+    permutation = given["permutation"].array((items, rows))
+    permutation[...] = np.arange(rows)
+    for matrix, pivot_rows, order in zip(matrices, pivots, permutation, strict=True):
+        for column in range(k):
+            below = matrix[column:, column]
+            sizes = np.abs(below.real) + np.abs(below.imag)
+            pivot = column + int(np.argmax(sizes))
+            pivot_rows[column] = pivot
+            for array in (matrix, order):
+                array[[column, pivot]] = array[[pivot, column]]
+            if matrix[column, column] != 0:
+                matrix[column + 1 :, column] /= matrix[column, column]
+            factor = matrix[column + 1 :, column, None]
+            matrix[column + 1 :, column + 1 :] -= factor * matrix[column, column + 1 :]
+
+
+PROVIDERS: Final = {"getrf": Provider(lu_run, words, unjitted, uses_blas=True)}

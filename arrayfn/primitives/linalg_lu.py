@@ -1,0 +1,252 @@
+"""LU factors with partial pivoting, and systems that are solved by them.
+
+Derivatives: de Hoog, Anderssen and Lukas, Differentiation of matrix functionals using
+triangular factorization (2011), section 3; of a solution, Giles, An extended collection
+of matrix derivative results (2008), section 2.2.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import linalg_matrices as m
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    Composition,
+    Dim,
+    Library,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+from arrayfn.primitives.linalg_triangular import map_sides, solve_triangular
+
+# lu
+
+
+def _lu_types(x: ArrayType) -> tuple[ArrayType, ...]:
+    columns, rows = m.check_matrix("lu", x)
+    batch = x.shape[:-2]
+    return (
+        x.with_shape(x.shape),
+        ArrayType((*batch, min(rows, columns)), dtypes.int32),
+        ArrayType((*batch, rows), dtypes.int32),
+    )
+
+
+def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
+    columns, rows = x.shape[-2:]
+    k = min(rows, columns)
+    count = math.prod(x.shape[:-2])
+    lu = np.empty((count, rows, columns), x.dtype)
+    pivots = np.zeros((count, k), np.int32)
+    permutation = np.empty((count, rows), np.int32)
+    permutation[...] = np.arange(rows)
+    # SciPy takes a quarter of a second to import: it is, when it is needed.
+    lapack = importlib.import_module("scipy.linalg.lapack")
+    (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
+    for number, matrix in enumerate(m.each(x) if k else ()):
+        lu[number], pivots[number], _ = getrf(matrix.T)
+        order = permutation[number]
+        for row, pivot in enumerate(pivots[number]):
+            order[[row, pivot]] = order[[pivot, row]]
+    batch = x.shape[:-2]
+    return (
+        np.ascontiguousarray(lu.swapaxes(-1, -2)).reshape(x.shape),
+        pivots.reshape((*batch, k)),
+        permutation.reshape((*batch, rows)),
+    )
+
+
+def _lu_jvp(
+    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
+) -> list[Atom | None]:
+    """dL = L tril(X, -1) and dU = triu(X) U, where X = L^-1 P dA U^-1."""
+    by_columns, _, permutation = outputs
+    (t,) = tangents
+    if t is None:
+        return [None, None, None]
+    lu = m.turn(by_columns)
+    rows, columns = lu.type.shape[-2:]
+    k = min(rows, columns)
+    # Square factors: identity where the smaller extent leaves nothing.
+    left = m.padded(m.lower_part(m.columns(lu, 0, k), -1), rows, rows)
+    left = e.add(left, m.identity(left.type))
+    right = m.padded(m.upper_part(m.rows(lu, 0, k)), columns, columns)
+    if columns > k:
+        row, column = m.positions(right.type.shape)
+        last = e.ge(row, m.integer(k))
+        right = e.add(
+            right, m.as_dtype(e.bitwise_and(e.eq(row, column), last), right.type.dtype)
+        )
+    change = m.take_rows(m.turn(t), permutation)
+    change = solve_triangular(left, change, unit=True)
+    change = solve_triangular(right, change, left=False, lower=False)
+    lower = m.multiply(left, m.lower_part(change, -1))
+    upper = m.multiply(m.upper_part(change), right)
+    return [m.turn(e.add(lower, upper)), None, None]
+
+
+def _square_samples() -> Iterable[Sample]:
+    for position, dtype in enumerate(m.DTYPES):
+        yield Sample((m.random_matrices(dtype, (3, 3), 241 + position),), {})
+    yield Sample((m.random_matrices(dtypes.float64, (2, 2, 4), 246),), {})
+    yield Sample((m.random_matrices(dtypes.float64, (4, 2), 247),), {})
+    yield Sample((m.random_matrices(dtypes.float32, (2, 9, 9), 248),), {}, ())
+    yield Sample((np.zeros((2, 3)),), {}, ())
+
+
+lu = Primitive(
+    name="lu",
+    family="linear algebra",
+    types=_lu_types,
+    reference=_lu_reference,
+    kernel=Library("lu", in_place=True),
+    jvp=_lu_jvp,
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: lu),
+    samples=_square_samples,
+    tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    doc="The factors L (without its diagonal of ones) and U of matrices with permuted "
+    "rows, in one; the row that each was swapped with; and the permutation. Operand "
+    "and factors lie by columns: they are the transposed matrices.",
+)
+
+
+# solve
+
+
+def factors(a: Atom) -> tuple[Atom, Atom]:
+    """The LU factors of matrices, and the permutation of rows."""
+    by_columns, _, permutation = lu(m.turn(a))
+    return m.turn(by_columns), permutation
+
+
+def solve_by_factors(
+    factored: Atom,
+    permutation: Atom,
+    b: Atom,
+    *,
+    transpose: bool = False,
+    conjugate: bool = False,
+) -> Atom:
+    """``x`` with ``op(a) x = b``, from the factors of ``a``."""
+    if not transpose:
+        lower = m.take_rows(b, permutation)
+        lower = solve_triangular(factored, lower, unit=True, conjugate=conjugate)
+        return solve_triangular(factored, lower, lower=False, conjugate=conjugate)
+    options = {"transpose": True, "conjugate": conjugate}
+    upper = solve_triangular(factored, b, lower=False, **options)
+    upper = solve_triangular(factored, upper, unit=True, **options)
+    return m.take_rows(upper, m.inverse_permutation(permutation))
+
+
+def _solve_types(
+    b: ArrayType, a: ArrayType, *, transpose: bool, conjugate: bool
+) -> ArrayType:
+    n = m.check_square("solve", a)
+    m.check_matrix("solve", b)
+    if b.shape[:-2] != a.shape[:-2] or b.shape[-2] != n or a.dtype != b.dtype:
+        raise ShapeError(
+            f"solve with {a} needs a right-hand side of its dtype, its batch and {n} "
+            f"rows; got {b}"
+        )
+    return b.with_shape(b.shape)
+
+
+def _solve_reference(b: Array, a: Array, *, transpose: bool, conjugate: bool) -> Array:
+    a = a.swapaxes(-1, -2) if transpose else a
+    a = a.conj() if conjugate else a
+    result = np.empty(b.shape, b.dtype)
+    for x, matrix, sides in zip(m.each(result), m.each(a), m.each(b), strict=True):
+        try:
+            x[...] = np.linalg.solve(matrix, sides)
+        except np.linalg.LinAlgError:
+            x[...] = np.nan
+    return result
+
+
+def _solve_expand(b: Atom, a: Atom, *, transpose: bool, conjugate: bool) -> Atom:
+    factored, permutation = factors(a)
+    return solve_by_factors(
+        factored, permutation, b, transpose=transpose, conjugate=conjugate
+    )
+
+
+def _solve_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    """dX = op(A)^-1 (dB - op(dA) X): by the same factors, which are computed once."""
+    (_, a), (x,), (db, da) = primals, outputs, tangents
+    if da is not None:
+        da = m.turn(da) if params["transpose"] else da
+        da = m.conjugate(da) if params["conjugate"] else da
+        product = m.multiply(da, x)
+        db = e.neg(product) if db is None else e.sub(db, product)
+    return [None if db is None else solve(db, a, **params)]
+
+
+def _solve_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    transpose: bool,
+    conjugate: bool,
+) -> list[Atom | None]:
+    (ct,), (b, a) = cotangents, inputs
+    if ct is None or not isinstance(b, Linear):
+        return [None, None]
+    assert not isinstance(a, Linear)
+    return [solve(ct, a, transpose=not transpose, conjugate=conjugate), None]
+
+
+def _solve_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    if dims[1] is not None or inputs[0].type.ndim > 3:
+        return [solve(*m.map_leading(size, inputs, dims), **params)], [0]
+    assert dims[0] is not None
+    b, a = inputs
+    return [map_sides(functools.partial(solve, **params), b, a, dims[0], 1)], [0]
+
+
+def _solve_samples() -> Iterable[Sample]:
+    for position, dtype in enumerate((*m.DTYPES, dtypes.complex128)):
+        batch = (2,) if position == 1 else ()
+        a = m.random_matrices(dtype, (*batch, 3, 3), 250 + position)
+        b = m.random_matrices(dtype, (*batch, 3, 2), 255 + position)
+        params = {"transpose": position % 2 == 0, "conjugate": position in (2, 3)}
+        yield Sample((b, a), params)
+
+
+solve = Primitive(
+    name="solve",
+    family="linear algebra",
+    types=_solve_types,
+    reference=_solve_reference,
+    kernel=Composition(_solve_expand),
+    jvp=_solve_jvp,
+    transpose=_solve_transpose,
+    batch=_solve_batch,
+    samples=_solve_samples,
+    tolerance=Tolerance(float32=1e-4, float64=1e-12),
+    doc="x with op(a) x = b, where op transposes and conjugates or not, by LU factors.",
+)
+
+ROWS = (lu, solve)

@@ -1,0 +1,123 @@
+"""QR factors by Householder reflections.
+
+Derivatives: Walter and Lehmann, Algorithmic differentiation of linear algebra functions
+(2010), section 3; of wide matrices, Roberts and Roberts, QR and LQ decomposition matrix
+backpropagation algorithms for square, wide, and deep matrices (2020), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import DifferentiationError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import complex_numbers, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import linalg_matrices as m
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    Library,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+from arrayfn.primitives.linalg_triangular import solve_triangular
+
+
+def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
+    rows, columns = m.check_matrix("qr", x)
+    inner = rows if full else min(rows, columns)
+    batch = x.shape[:-2]
+    return (
+        x.with_shape((*batch, rows, inner)),
+        x.with_shape((*batch, inner, columns)),
+    )
+
+
+def _reference(x: Array, *, full: bool) -> tuple[Array, Array]:
+    if 0 in x.shape:
+        rows, columns = x.shape[-2:]
+        inner = rows if full else min(rows, columns)
+        q = np.zeros((*x.shape[:-2], rows, inner), x.dtype)
+        q[..., np.arange(inner), np.arange(inner)] = 1
+        return q, np.zeros((*x.shape[:-2], inner, columns), x.dtype)
+    q, r = np.linalg.qr(x, mode="complete" if full else "reduced")
+    return np.ascontiguousarray(q), np.ascontiguousarray(r)
+
+
+def _jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    full: bool,
+) -> list[Atom | None]:
+    (x,), (q, r), (t,) = primals, outputs, tangents
+    if t is None:
+        return [None, None]
+    rows, columns = x.type.shape[-2:]
+    if full and rows > columns:
+        raise DifferentiationError(
+            f"the complete QR factors of {x.type} have no derivative, as the last "
+            f"{rows - columns} columns of Q are arbitrary; use mode='reduced'"
+        )
+    k = min(rows, columns)
+    dq, dr = _square_jvp(q, m.columns(r, 0, k), m.columns(t, 0, k))
+    if columns > k:
+        # The other columns of R are Q^H A.
+        rest, change = m.columns(x, k, columns), m.columns(t, k, columns)
+        more = e.add(m.multiply(m.adjoint(dq), rest), m.multiply(m.adjoint(q), change))
+        dr = views.concatenate(dr, more, axis=dr.type.ndim - 1)
+    return [dq, dr]
+
+
+def _square_jvp(q: Atom, r: Atom, t: Atom) -> tuple[Atom, Atom]:
+    """The tangents of Q and of a square R."""
+    change = solve_triangular(r, t, left=False, lower=False)
+    inner = m.multiply(m.adjoint(q), change)
+    lower = m.lower_part(inner, -1)
+    turned = e.sub(lower, m.adjoint(lower))
+    if inner.type.dtype in dtypes.COMPLEX:
+        # The diagonal of R stays real.
+        diagonal = m.diagonal_part(inner)
+        imaginary = complex_numbers.make_complex(
+            m.constant(0, m.real_part(diagonal)), complex_numbers.imag(diagonal)
+        )
+        turned = e.add(turned, imaginary)
+    dq = e.add(m.multiply(q, e.sub(turned, inner)), change)
+    return dq, m.multiply(e.sub(inner, turned), r)
+
+
+def _samples() -> Iterable[Sample]:
+    for position, dtype in enumerate(m.DTYPES):
+        tall = m.random_matrices(dtype, (4, 3), 261 + position)
+        yield Sample((tall,), {"full": False})
+    wide = m.random_matrices(dtypes.float64, (2, 4), 266)
+    yield Sample((wide,), {"full": False})
+    yield Sample((wide[:, :2],), {"full": True})
+    yield Sample(
+        (m.random_matrices(dtypes.float32, (2, 5, 2), 267),), {"full": True}, ()
+    )
+    yield Sample((wide.astype(dtypes.complex128),), {"full": True}, ())
+
+
+qr = Primitive(
+    name="qr",
+    family="linear algebra",
+    types=_types,
+    reference=_reference,
+    kernel=Library("qr"),
+    jvp=_jvp,
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: qr),
+    samples=_samples,
+    tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    doc="Matrices Q with orthonormal columns and upper triangular R whose product is "
+    "the operand; Q is square if full.",
+)
+
+ROWS = (qr,)

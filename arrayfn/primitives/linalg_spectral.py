@@ -1,0 +1,283 @@
+"""Eigenvalues and eigenvectors, of Hermitian matrices and of any.
+
+Derivatives: Giles, An extended collection of matrix derivative results (2008), section
+3.1; of normalised eigenvectors, Boeddeker et al., On the computation of complex-valued
+gradients with application to statistically optimum beamforming (2017), section 4.2.
+Where eigenvalues are equal, the derivative of their eigenvectors is not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import complex_numbers
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import linalg_matrices as m
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    JvpWithOutputs,
+    Library,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+from arrayfn.primitives.linalg_lu import solve
+from arrayfn.primitives.reductions import argmax, reduce_sum
+
+
+def _values(x: ArrayType, dtype: Any) -> ArrayType:
+    return ArrayType(x.shape[:-1], dtype)
+
+
+def _filled(shape: tuple[int, ...], dtype: Any) -> Array:
+    return np.full(shape, np.nan, dtype)
+
+
+def differences(w: Atom) -> Atom:
+    """``1 / (w_j - w_i)`` at [i, j], and zeros on the diagonal."""
+    n = w.type.shape[-1]
+    gaps = e.sub(m.as_row(w, n), m.as_column(w, n))
+    unit = m.identity(gaps.type)
+    return e.sub(e.reciprocal(e.add(gaps, unit)), unit)
+
+
+# eigh
+
+
+def _eigh_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    m.check_square("eigh", x)
+    return x.with_shape(x.shape), _values(x, dtypes.real_of(x.dtype))
+
+
+def _eigh_reference(x: Array) -> tuple[Array, Array]:
+    vectors = _filled(x.shape, x.dtype)
+    values = _filled(x.shape[:-1], dtypes.real_of(x.dtype))
+    flat = values.reshape(-1, x.shape[-1])
+    for vh, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
+        try:
+            w[...], v = np.linalg.eigh(matrix)
+            vh[...] = v.conj().T
+        except np.linalg.LinAlgError:
+            continue
+    return vectors, values
+
+
+def _hermitian_tangent(t: Atom) -> Atom:
+    """The change of the Hermitian matrix whose lower triangle changes by ``t``."""
+    lower = m.lower_part(t, -1)
+    diagonal = m.diagonal_part(t)
+    if t.type.dtype in dtypes.COMPLEX:
+        diagonal = m.scale(e.add(diagonal, m.conjugate(diagonal)), 0.5)
+    return e.add(e.add(lower, m.adjoint(lower)), diagonal)
+
+
+def _rotated(t: Atom, vh: Atom) -> Atom:
+    """V^H dA V."""
+    return m.multiply(m.multiply(vh, _hermitian_tangent(t)), m.adjoint(vh))
+
+
+def _eigh_jvp(
+    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
+) -> list[Atom | None]:
+    """dw = diag(V^H dA V) and dV = V (F * (V^H dA V)), F_ij = 1 / (w_j - w_i)."""
+    (vh, w), (t,) = outputs, tangents
+    if t is None:
+        return [None, None]
+    inner = _rotated(t, vh)
+    factor = m.as_dtype(differences(w), inner.type.dtype)
+    turned = m.adjoint(e.mul(factor, inner))
+    return [m.multiply(turned, vh), m.real_part(m.diagonal(inner))]
+
+
+def _symmetric_samples() -> Iterable[Sample]:
+    for position, dtype in enumerate(m.DTYPES[:2]):
+        x = m.random_matrices(dtype, (3, 3), 271 + position)
+        yield Sample((x,), {})
+    yield Sample((m.random_matrices(dtypes.float32, (2, 4, 4), 273),), {}, ())
+
+
+def _values_samples() -> Iterable[Sample]:
+    yield from _symmetric_samples()
+    for position, dtype in enumerate(m.DTYPES[2:]):
+        yield Sample((m.random_matrices(dtype, (3, 3), 275 + position),), {})
+
+
+eigh = Primitive(
+    name="eigh",
+    family="linear algebra",
+    types=_eigh_types,
+    reference=_eigh_reference,
+    kernel=Library("eigh", in_place=True),
+    jvp=_eigh_jvp,
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: eigh),
+    samples=_symmetric_samples,
+    tolerance=Tolerance(float32=5e-5, float64=1e-13),
+    doc="The eigenvectors of Hermitian matrices, of which the lower triangle is read, "
+    "as the rows of V^H; and the eigenvalues in ascending order.",
+)
+
+
+def _eigvalsh_types(x: ArrayType) -> ArrayType:
+    m.check_square("eigvalsh", x)
+    return _values(x, dtypes.real_of(x.dtype))
+
+
+def _eigvalsh_reference(x: Array) -> Array:
+    return _eigh_reference(x)[1]
+
+
+def _eigvalsh_jvp(
+    primals: Sequence[Atom], tangents: Sequence[Atom | None]
+) -> tuple[list[Atom], list[Atom | None]]:
+    vh, w = eigh(*primals)
+    (t,) = tangents
+    assert t is not None
+    return [w], [m.real_part(m.diagonal(_rotated(t, vh)))]
+
+
+eigvalsh = Primitive(
+    name="eigvalsh",
+    family="linear algebra",
+    types=_eigvalsh_types,
+    reference=_eigvalsh_reference,
+    kernel=Library("eigvalsh"),
+    jvp=JvpWithOutputs(_eigvalsh_jvp),
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: eigvalsh),
+    samples=_values_samples,
+    tolerance=Tolerance(float32=5e-5, float64=1e-13),
+    doc="The eigenvalues of Hermitian matrices, of which the lower triangle is read, "
+    "in ascending order.",
+)
+
+
+# eig
+
+
+def _eig_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    m.check_square("eig", x)
+    dtype = dtypes.complex_of(x.dtype)
+    return ArrayType(x.shape, dtype), _values(x, dtype)
+
+
+def _eig_reference(x: Array) -> tuple[Array, Array]:
+    dtype = dtypes.complex_of(x.dtype)
+    vectors, values = _filled(x.shape, dtype), _filled(x.shape[:-1], dtype)
+    flat = values.reshape(-1, x.shape[-1])
+    for vt, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
+        try:
+            w[...], v = np.linalg.eig(matrix.T)
+            vt[...] = v.T
+        except np.linalg.LinAlgError:
+            continue
+    return vectors, values
+
+
+def _eig_jvp(
+    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
+) -> list[Atom | None]:
+    """As for ``eigh``, with V^-1 for V^H, and then along the normalisation.
+
+    Each vector keeps its norm, and its element that is largest stays real.
+    """
+    (vt, w), (t,) = outputs, tangents
+    if t is None:
+        return [None, None]
+    inner = _inner(t, vt)
+    free = m.multiply(m.turn(e.mul(differences(w), inner)), vt)
+    n = w.type.shape[-1]
+    axes = (vt.type.ndim - 1,)
+    along = reduce_sum(m.real_part(e.mul(m.conjugate(vt), free)), axes=axes)
+    size = reduce_sum(m.real_part(e.mul(m.conjugate(vt), vt)), axes=axes)
+    along = e.div(along, size)
+    place = argmax(complex_numbers.complex_abs(vt), axis=axes[0], dtype=dtypes.int32)
+    _, column = m.positions(vt.type.shape)
+    largest = e.eq(column, m.as_column(place, n))
+    zero = m.constant(0, vt)
+    real_one = m.real_part(reduce_sum(e.select(largest, vt, zero), axes=axes))
+    turning = complex_numbers.imag(reduce_sum(e.select(largest, free, zero), axes=axes))
+    rate = complex_numbers.make_complex(along, e.div(turning, real_one))
+    return [e.sub(free, e.mul(m.as_column(rate, n), vt)), m.diagonal(inner)]
+
+
+def _inner(t: Atom, vt: Atom) -> Atom:
+    """V^-1 dA V, from the transposes of dA and of V."""
+    v = m.turn(vt)
+    change = m.multiply(m.turn(m.as_dtype(t, vt.type.dtype)), v)
+    return solve(change, v, transpose=False, conjugate=False)
+
+
+def _eigvals_samples() -> Iterable[Sample]:
+    # Real and positive: of real eigenvalues. NumPy computes all in double precision,
+    # which can turn the vectors of others, and order them otherwise.
+    for dtype in m.DTYPES[:2]:
+        yield Sample((m.random_matrices(dtype, (2, 2), 281, low=0.5),), {})
+    for position, dtype in enumerate(m.DTYPES[2:]):
+        yield Sample((m.random_matrices(dtype, (3, 3), 282 + position),), {})
+    yield Sample((m.random_matrices(dtypes.float64, (2, 4, 4), 286),), {})
+
+
+def _eig_samples() -> Iterable[Sample]:
+    # The vectors of conjugate eigenvalues come with either sign.
+    for sample in _eigvals_samples():
+        pairs = sample.inputs[0].shape[-1] == 4
+        yield Sample(sample.inputs, {}, () if pairs else None)
+
+
+eig = Primitive(
+    name="eig",
+    family="linear algebra",
+    types=_eig_types,
+    reference=_eig_reference,
+    kernel=Library("eig"),
+    jvp=_eig_jvp,
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: eig),
+    samples=_eig_samples,
+    tolerance=Tolerance(float32=2e-4, float64=1e-12),
+    doc="The eigenvectors of square matrices as rows, and the eigenvalues, all "
+    "complex. The operand lies by columns: it is the transposed matrices.",
+)
+
+
+def _eigvals_types(x: ArrayType) -> ArrayType:
+    m.check_square("eigvals", x)
+    return _values(x, dtypes.complex_of(x.dtype))
+
+
+def _eigvals_reference(x: Array) -> Array:
+    return _eig_reference(x)[1]
+
+
+def _eigvals_jvp(
+    primals: Sequence[Atom], tangents: Sequence[Atom | None]
+) -> tuple[list[Atom], list[Atom | None]]:
+    vt, w = eig(*primals)
+    (t,) = tangents
+    assert t is not None
+    return [w], [m.diagonal(_inner(t, vt))]
+
+
+eigvals = Primitive(
+    name="eigvals",
+    family="linear algebra",
+    types=_eigvals_types,
+    reference=_eigvals_reference,
+    kernel=Library("eigvals"),
+    jvp=JvpWithOutputs(_eigvals_jvp),
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: eigvals),
+    samples=_eigvals_samples,
+    tolerance=Tolerance(float32=2e-4, float64=1e-12),
+    doc="The eigenvalues of square matrices, complex. The operand lies by columns: it "
+    "is the transposed matrices.",
+)
+
+ROWS = (eigh, eigvalsh, eig, eigvals)

@@ -1,0 +1,184 @@
+"""Singular values and vectors.
+
+Derivatives: Townsend, Differentiating the singular value decomposition (2016); of
+complex matrices, Wan and Zhang, Automatic differentiation for complex valued SVD
+(2019). Where singular values are equal, the derivative of their vectors is not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import DifferentiationError, ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import linalg_matrices as m
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    JvpWithOutputs,
+    Library,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+
+
+def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
+    columns, rows = m.check_matrix("svd", x)
+    k = min(rows, columns)
+    batch = x.shape[:-2]
+    if full and k == 0:
+        raise ShapeError(f"svd of empty matrices has no square factors; got {x}")
+    return (
+        x.with_shape((*batch, rows if full else k, rows)),
+        ArrayType((*batch, k), dtypes.real_of(x.dtype)),
+        x.with_shape((*batch, columns, columns if full else k)),
+    )
+
+
+def _reference(x: Array, *, full: bool) -> tuple[Array, Array, Array]:
+    columns, rows = x.shape[-2:]
+    k = min(rows, columns)
+    batch = x.shape[:-2]
+    count = int(np.prod(batch))
+    u = np.full((count, rows, rows if full else k), np.nan, x.dtype)
+    s = np.full((count, k), np.nan, dtypes.real_of(x.dtype))
+    vh = np.full((count, columns if full else k, columns), np.nan, x.dtype)
+    for number, matrix in enumerate(m.each(x)):
+        try:
+            made = np.linalg.svd(matrix.T, full_matrices=full)
+        except np.linalg.LinAlgError:
+            continue
+        u[number], s[number], vh[number] = made
+    parts = (u.swapaxes(-1, -2), s, vh.swapaxes(-1, -2))
+    u, s, vh = (np.array(part, order="C") for part in parts)
+    return (
+        u.reshape((*batch, *u.shape[1:])),
+        s.reshape((*batch, k)),
+        vh.reshape((*batch, *vh.shape[1:])),
+    )
+
+
+def _jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    full: bool,
+) -> list[Atom | None]:
+    (u_by_columns, s, vh_by_columns), (t,) = outputs, tangents
+    if t is None:
+        return [None, None, None]
+    u, vh, t = m.turn(u_by_columns), m.turn(vh_by_columns), m.turn(t)
+    columns, rows = primals[0].type.shape[-2:]
+    if full and rows != columns:
+        raise DifferentiationError(
+            f"the square singular vectors of {primals[0].type} have no derivative, as "
+            "those beyond the rank are arbitrary; use full_matrices=False"
+        )
+    k = min(rows, columns)
+    dtype = u.type.dtype
+    uh, v = m.adjoint(u), m.adjoint(vh)
+    inner = m.multiply(m.multiply(uh, t), v)
+    across, down = m.as_row(s, k), m.as_column(s, k)
+    unit = m.identity(across.type)
+    gaps = e.mul(e.add(across, down), e.sub(across, down))
+    factor = m.as_dtype(e.sub(e.reciprocal(e.add(gaps, unit)), unit), dtype)
+    across, down = m.as_dtype(across, dtype), m.as_dtype(down, dtype)
+    by_columns, by_rows = e.mul(inner, across), e.mul(down, inner)
+    du = e.mul(factor, e.add(by_columns, m.adjoint(by_columns)))
+    if dtype in dtypes.COMPLEX:
+        # V keeps its phase; what the diagonal has of one is U's.
+        phase = m.diagonal_part(m.scale(e.sub(inner, m.adjoint(inner)), 0.5))
+        du = e.add(du, e.div(phase, e.nonzero(across)))
+    dv = e.mul(factor, e.add(by_rows, m.adjoint(by_rows)))
+    du, dv = m.multiply(u, du), m.multiply(v, dv)
+    if rows > k:
+        du = e.add(du, _outside(u, uh, m.multiply(t, v), s))
+    if columns > k:
+        dv = e.add(dv, _outside(v, vh, m.multiply(m.adjoint(t), u), s))
+    return [m.turn(du), m.real_part(m.diagonal(inner)), m.conjugate(dv)]
+
+
+def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
+    """What of ``change`` is not in the span of ``u``, over the singular values."""
+    rest = e.sub(change, m.multiply(u, m.multiply(uh, change)))
+    return e.div(rest, m.as_dtype(m.as_row(s, u.type.shape[-2]), u.type.dtype))
+
+
+def _samples() -> Iterable[Sample]:
+    kinds = (dtypes.float32, (3, 3)), (dtypes.float64, (4, 2)), (dtypes.float64, (2, 3))
+    for position, (dtype, shape) in enumerate(kinds):
+        x = m.random_matrices(dtype, shape, 291 + position)
+        yield Sample((x,), {"full": False})
+    yield Sample((m.random_matrices(dtypes.float64, (2, 2), 296),), {"full": True})
+    # Square factors are determined up to the sign of the columns beyond the rank.
+    yield Sample(
+        (m.random_matrices(dtypes.float32, (2, 4, 3), 297),), {"full": True}, ()
+    )
+    yield Sample((m.random_matrices(dtypes.float64, (3, 4), 298),), {"full": True}, ())
+
+
+svd = Primitive(
+    name="svd",
+    family="linear algebra",
+    types=_types,
+    reference=_reference,
+    kernel=Library("svd"),
+    jvp=_jvp,
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: svd),
+    samples=_samples,
+    tolerance=Tolerance(float32=5e-5, float64=1e-13),
+    doc="The singular vectors U and V^H, square if full, and between them the singular "
+    "values in descending order. Operand and vectors lie by columns: they are the "
+    "transposed matrices.",
+)
+
+
+def _values_types(x: ArrayType) -> ArrayType:
+    rows, columns = m.check_matrix("svdvals", x)
+    return ArrayType((*x.shape[:-2], min(rows, columns)), dtypes.real_of(x.dtype))
+
+
+def _values_reference(x: Array) -> Array:
+    return _reference(x.swapaxes(-1, -2), full=False)[1]
+
+
+def _values_jvp(
+    primals: Sequence[Atom], tangents: Sequence[Atom | None]
+) -> tuple[list[Atom], list[Atom | None]]:
+    (x,), (t,) = primals, tangents
+    u_by_columns, s, vh_by_columns = svd(m.turn(x), full=False)
+    assert t is not None
+    inner = m.multiply(m.conjugate(u_by_columns), t)
+    inner = m.multiply(inner, m.conjugate(vh_by_columns))
+    return [s], [m.real_part(m.diagonal(inner))]
+
+
+def _values_samples() -> Iterable[Sample]:
+    for position, dtype in enumerate(m.DTYPES):
+        shape = (3, 2) if position % 2 else (2, 3)
+        yield Sample((m.random_matrices(dtype, shape, 301 + position),), {})
+    yield Sample((m.random_matrices(dtypes.float32, (2, 3, 3), 306),), {})
+
+
+svdvals = Primitive(
+    name="svdvals",
+    family="linear algebra",
+    types=_values_types,
+    reference=_values_reference,
+    kernel=Library("svdvals"),
+    jvp=JvpWithOutputs(_values_jvp),
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: svdvals),
+    samples=_values_samples,
+    tolerance=Tolerance(float32=5e-5, float64=1e-13),
+    doc="The singular values in descending order.",
+)
+
+ROWS = (svd, svdvals)
