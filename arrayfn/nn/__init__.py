@@ -1,4 +1,4 @@
-"""Activation functions, softmax and its kin, and normalisation.
+"""Activations, softmax and its kin, normalisation, pooling, attention, initializers.
 
 Plain functions of arrays; floating-point arrays keep their dtype, integers become
 floating-point as in ``arrayfn.numpy``. Those with a stable derivative that differs from
@@ -7,15 +7,21 @@ what differentiating their formula gives have a rule of their own.
 
 from __future__ import annotations
 
+from arrayfn.nn import initializers
 from arrayfn.nn.activations import (
     celu,
     elu,
     gelu,
+    glu,
     hard_sigmoid,
+    hard_silu,
     hard_swish,
     hard_tanh,
+    identity,
     leaky_relu,
+    log1mexp,
     log_sigmoid,
+    mish,
     relu,
     relu6,
     selu,
@@ -23,45 +29,81 @@ from arrayfn.nn.activations import (
     silu,
     soft_sign,
     softplus,
+    sparse_plus,
+    sparse_sigmoid,
+    squareplus,
     swish,
     tanh,
 )
-from arrayfn.nn.normalization import (
-    layer_norm,
-    log_softmax,
-    logsumexp,
+from arrayfn.nn.attention import (
+    dot_product_attention,
+)
+from arrayfn.nn.encodings import (
     one_hot,
+    rope,
+)
+from arrayfn.nn.normalization import (
+    batch_norm,
+    group_norm,
+    layer_norm,
     rms_norm,
-    softmax,
     standardize,
+)
+from arrayfn.nn.pooling import (
+    avg_pool,
+    max_pool,
+    min_pool,
+)
+from arrayfn.nn.softmax import (
+    log_softmax,
+    logmeanexp,
+    logsumexp,
+    softmax,
 )
 from arrayfn.nn.pooling import avg_pool, max_pool, min_pool
 
 __all__ = [
     "avg_pool",
+    "avg_pool",
+    "batch_norm",
     "celu",
+    "dot_product_attention",
     "elu",
     "gelu",
+    "glu",
+    "group_norm",
     "hard_sigmoid",
+    "hard_silu",
     "hard_swish",
     "hard_tanh",
+    "identity",
+    "initializers",
     "layer_norm",
     "leaky_relu",
+    "log1mexp",
     "log_sigmoid",
     "log_softmax",
+    "logmeanexp",
     "logsumexp",
+    "max_pool",
+    "min_pool",
+    "mish",
     "max_pool",
     "min_pool",
     "one_hot",
     "relu",
     "relu6",
     "rms_norm",
+    "rope",
     "selu",
     "sigmoid",
     "silu",
     "soft_sign",
     "softmax",
     "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
     "standardize",
     "swish",
     "tanh",

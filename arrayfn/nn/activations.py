@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import arrayfn.numpy as anp
+from arrayfn.custom import custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.transcendental import tanh
@@ -81,6 +83,74 @@ def silu(x: ArrayLike, /) -> Array:
 swish = silu
 
 
+def mish(x: ArrayLike, /) -> Array:
+    """x times tanh(softplus(x)) (Misra, 2019)."""
+    return anp.multiply(x, tanh(softplus(x)))
+
+
+def glu(x: ArrayLike, /, axis: int = -1) -> Array:
+    """The first half of x along ``axis`` times sigmoid of the second half.
+
+    Dauphin et al., Language modeling with gated convolutional networks, 2017. The
+    extent of ``axis`` is even.
+
+    >>> import numpy as np
+    >>> glu(np.array([2.0, 3.0, 0.0, 0.0]))
+    array([1. , 1.5])
+    """
+    first, second = anp.split(x, 2, axis)
+    return anp.multiply(first, sigmoid(second))
+
+
+def identity(x: ArrayLike, /) -> Array:
+    """x."""
+    return anp.asarray(x)
+
+
+def squareplus(x: ArrayLike, /, b: ArrayLike = 4) -> Array:
+    """(x + sqrt(x**2 + b)) / 2, a softplus of roots (Barron, 2021)."""
+    x = _floating("squareplus", x)
+    root = anp.sqrt(anp.add(anp.square(x), b))
+    return anp.multiply(0.5, anp.add(x, root))
+
+
+def sparse_plus(x: ArrayLike, /) -> Array:
+    """0 below -1, x above 1, and (x + 1)**2 / 4 between."""
+    square = anp.multiply(0.25, anp.square(anp.add(x, 1.0)))
+    within = anp.where(anp.less_equal(x, -1), 0, square)
+    return anp.where(anp.greater_equal(x, 1), x, within)
+
+
+def sparse_sigmoid(x: ArrayLike, /) -> Array:
+    """0 below -1, 1 above 1, and (x + 1) / 2 between: the slope of ``sparse_plus``."""
+    return anp.multiply(0.5, anp.clip(anp.add(x, 1.0), 0, 2))
+
+
+def log1mexp(x: ArrayLike, /) -> Array:
+    """log(1 - exp(-x)) of positive x, accurate near 0 and far from it.
+
+    Maechler, Accurately computing log(1 - exp(-|a|)), 2012.
+    """
+    return _log1mexp(_floating("log1mexp", x))
+
+
+@custom_jvp
+def _log1mexp(x: Array) -> Array:
+    negative = anp.negative(x)
+    small = anp.log(anp.negative(anp.expm1(negative)))
+    return anp.where(
+        anp.less(x, math.log(2.0)), small, anp.log1p(anp.negative(anp.exp(negative)))
+    )
+
+
+@_log1mexp.defjvp
+def _log1mexp_jvp(
+    primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _log1mexp.function(x), anp.divide(dx, anp.expm1(x))
+
+
 def softplus(x: ArrayLike, /) -> Array:
     """log(1 + exp(x)), without overflow."""
     return anp.logaddexp(x, 0.0)
@@ -106,6 +176,9 @@ def hard_swish(x: ArrayLike, /) -> Array:
     return anp.multiply(x, hard_sigmoid(x))
 
 
+hard_silu = hard_swish
+
+
 def _floating(name: str, x: ArrayLike) -> ArrayLike:
     dtype = ops.type_of_operand(name, x).dtype
     return ops.convert(x, ops.floating_dtype(dtype))
@@ -115,11 +188,16 @@ __all__ = [
     "celu",
     "elu",
     "gelu",
+    "glu",
     "hard_sigmoid",
+    "hard_silu",
     "hard_swish",
     "hard_tanh",
+    "identity",
     "leaky_relu",
+    "log1mexp",
     "log_sigmoid",
+    "mish",
     "relu",
     "relu6",
     "selu",
@@ -127,6 +205,9 @@ __all__ = [
     "silu",
     "soft_sign",
     "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
     "swish",
     "tanh",
 ]

@@ -1,116 +1,15 @@
-"""Softmax and its kin, one-hot vectors, and normalisation over axes."""
+"""Normalisation: to mean 0 and variance 1, over axes, groups or the batch."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.custom import custom_jvp
+from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
-from arrayfn.primitives import special, views
-from arrayfn.tracing import apply
-
-
-def softmax(x: ArrayLike, /, axis: Axis = -1) -> Array:
-    """exp(x) / sum(exp(x)) over ``axis``, without overflow.
-
-    A row whose maximum is infinite is NaN.
-    """
-    return _softmax(_floating("softmax", x), axis)
-
-
-@partial(custom_jvp, nondiff_argnums=(1,))
-def _softmax(x: Array, axis: Axis) -> Array:
-    exponentials = anp.exp(anp.subtract(x, anp.max(x, axis, keepdims=True)))
-    return anp.divide(exponentials, anp.sum(exponentials, axis, keepdims=True))
-
-
-@_softmax.defjvp
-def _softmax_jvp(
-    axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[Array, Array]:
-    (x,), (dx,) = primals, tangents
-    y = _softmax.function(x, axis)
-    along = anp.sum(anp.multiply(y, dx), axis, keepdims=True)
-    return y, anp.multiply(y, anp.subtract(dx, along))
-
-
-def log_softmax(x: ArrayLike, /, axis: Axis = -1) -> Array:
-    """The logarithm of ``softmax``, accurate where that underflows."""
-    return _log_softmax(_floating("log_softmax", x), axis)
-
-
-@partial(custom_jvp, nondiff_argnums=(1,))
-def _log_softmax(x: Array, axis: Axis) -> Array:
-    shifted = anp.subtract(x, anp.max(x, axis, keepdims=True))
-    total = anp.sum(anp.exp(shifted), axis, keepdims=True)
-    return anp.subtract(shifted, anp.log(total))
-
-
-@_log_softmax.defjvp
-def _log_softmax_jvp(
-    axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[Array, Array]:
-    (x,), (dx,) = primals, tangents
-    y = _log_softmax.function(x, axis)
-    along = anp.sum(anp.multiply(anp.exp(y), dx), axis, keepdims=True)
-    return y, anp.subtract(dx, along)
-
-
-def logsumexp(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """log(sum(exp(x))) over ``axis``, without overflow."""
-    return _logsumexp(_floating("logsumexp", x), axis, keepdims)
-
-
-@partial(custom_jvp, nondiff_argnums=(1, 2))
-def _logsumexp(x: Array, axis: Axis, keepdims: bool) -> Array:
-    highest = anp.max(x, axis, keepdims=True)
-    # Subtracting an infinite maximum would give NaN.
-    shift = anp.where(anp.isfinite(highest), highest, 0)
-    total = anp.sum(anp.exp(anp.subtract(x, shift)), axis, keepdims=True)
-    value = anp.add(anp.log(total), shift)
-    return value if keepdims else _without(value, x.ndim, axis)
-
-
-def _without(value: Array, ndim: int, axis: Axis) -> Array:
-    return anp.squeeze(value, ops.normalize_axes("logsumexp", axis, ndim))
-
-
-@_logsumexp.defjvp
-def _logsumexp_jvp(
-    axis: Axis, keepdims: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[Array, Array]:
-    (x,), (dx,) = primals, tangents
-    y = _logsumexp.function(x, axis, True)
-    finite = anp.where(anp.isfinite(y), y, 0)
-    weights = anp.exp(anp.subtract(x, finite))
-    tangent = anp.sum(anp.multiply(weights, dx), axis, keepdims=True)
-    if keepdims:
-        return y, tangent
-    return _without(y, x.ndim, axis), _without(tangent, x.ndim, axis)
-
-
-def one_hot(
-    x: ArrayLike,
-    num_classes: int,
-    /,
-    *,
-    dtype: DTypeLike = dtypes.float64,
-    axis: int = -1,
-) -> Array:
-    """For each integer of x, 1 at its place along a new ``axis`` and 0 elsewhere.
-
-    Integers outside 0 to ``num_classes`` - 1 give zeros alone.
-    """
-    type = ops.type_of_operand("one_hot", x)
-    place = ops.normalize_axis("one_hot", axis, type.ndim + 1)
-    index = type.dtype if type.dtype in dtypes.INTEGERS else dtypes.int64
-    shape = (*type.shape[:place], num_classes, *type.shape[place:])
-    classes = apply(views.iota, shape=shape, axis=place, dtype=index)
-    return anp.astype(anp.equal(anp.expand_dims(x, place), classes), dtype)
+from arrayfn.numpy._operands import Array, ArrayLike, Axis
+from arrayfn.primitives import special
 
 
 def standardize(
@@ -120,21 +19,35 @@ def standardize(
     mean: ArrayLike | None = None,
     variance: ArrayLike | None = None,
     epsilon: float = 1e-5,
+    where: ArrayLike | None = None,
 ) -> Array:
     """x less its mean, divided by its standard deviation, over ``axis``.
 
-    ``mean`` and ``variance`` take the place of x's own; ``epsilon`` is added to the
-    variance. Halves are computed in float32.
+    ``mean`` and ``variance`` take the place of x's own, which are of the elements where
+    ``where`` is true; ``epsilon`` is added to the variance. Halves are computed in
+    float32.
     """
     x = _floating("standardize", x)
     dtype = ops.type_of_operand("standardize", x).dtype
     wide = ops.convert(x, dtypes.compute_dtype(dtype))
-    centre = anp.mean(wide, axis, keepdims=True) if mean is None else mean
+    centre = _mean(wide, axis, where) if mean is None else mean
     centred = anp.subtract(wide, centre)
     if variance is None:
-        variance = anp.mean(anp.square(centred), axis, keepdims=True)
-    scale = ops.floating(special.rsqrt, "standardize", anp.add(variance, epsilon))
-    return ops.convert(anp.multiply(centred, scale), dtype)
+        variance = _mean(anp.square(centred), axis, where)
+    return ops.convert(anp.multiply(centred, _inverse_root(variance, epsilon)), dtype)
+
+
+def _mean(x: Array, axis: Axis, where: ArrayLike | None) -> Array:
+    """The mean over ``axis``, which stays with an extent of 1."""
+    if where is None:
+        return anp.mean(x, axis, keepdims=True)
+    total = anp.sum(anp.where(where, x, 0), axis, keepdims=True)
+    full = anp.logical_and(where, anp.ones(x.shape, dtype=bool))
+    return anp.divide(total, anp.astype(anp.sum(full, axis, keepdims=True), x.dtype))
+
+
+def _inverse_root(variance: ArrayLike, epsilon: float) -> Array:
+    return ops.floating(special.rsqrt, "standardize", anp.add(variance, epsilon))
 
 
 def layer_norm(
@@ -149,9 +62,7 @@ def layer_norm(
 
     Ba et al., Layer Normalization, 2016. ``scale`` and ``bias`` broadcast with x.
     """
-    value = standardize(x, axis, epsilon=epsilon)
-    value = value if scale is None else anp.multiply(value, scale)
-    return value if bias is None else anp.add(value, bias)
+    return _affine(standardize(x, axis, epsilon=epsilon), scale, bias)
 
 
 def rms_norm(
@@ -169,11 +80,93 @@ def rms_norm(
     dtype = ops.type_of_operand("rms_norm", x).dtype
     wide = ops.convert(x, dtypes.compute_dtype(dtype))
     size = anp.mean(anp.square(wide), axis, keepdims=True)
-    factor = ops.floating(special.rsqrt, "rms_norm", anp.add(size, epsilon))
-    value = ops.convert(anp.multiply(wide, factor), dtype)
-    return value if scale is None else anp.multiply(value, scale)
+    value = ops.convert(anp.multiply(wide, _inverse_root(size, epsilon)), dtype)
+    return _affine(value, scale, None)
+
+
+def group_norm(
+    x: ArrayLike,
+    groups: int,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    /,
+    epsilon: float = 1e-5,
+) -> Array:
+    """x [N, ..., C] standardised over all axes but the first, in groups of channels.
+
+    Wu and He, Group normalization, 2018. ``scale`` and ``bias`` are [C].
+
+    Raises ShapeError if ``groups`` does not divide C.
+
+    >>> import numpy as np
+    >>> group_norm(np.array([[1.0, 3.0, 10.0, 30.0]]), 2).round(3)
+    array([[-1.,  1., -1.,  1.]])
+    """
+    type = ops.type_of_operand("group_norm", x)
+    if type.ndim < 2 or type.shape[-1] % groups:
+        raise ShapeError(
+            f"group_norm takes [N, ..., C] with C divisible by {groups} groups, not "
+            f"{type}",
+            user_location(),
+        )
+    grouped = anp.reshape(x, (*type.shape[:-1], groups, type.shape[-1] // groups))
+    axes = (*range(1, type.ndim - 1), type.ndim)
+    value = anp.reshape(standardize(grouped, axes, epsilon=epsilon), type.shape)
+    return _affine(value, scale, bias)
+
+
+def batch_norm(
+    x: ArrayLike,
+    mean: ArrayLike,
+    variance: ArrayLike,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    /,
+    *,
+    training: bool,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+) -> tuple[Array, tuple[Array, Array]]:
+    """x [..., C] standardised for each channel, and the running mean and variance.
+
+    Ioffe and Szegedy, Batch normalization, 2015. With ``training`` by the statistics of
+    x itself over all axes but the last; the running ones, [C], move towards these:
+    ``momentum * running + (1 - momentum) * own``. Without it by the running ones, which
+    stay.
+
+    >>> import numpy as np
+    >>> x = np.array([[0.0], [2.0]])
+    >>> y, (mean, variance) = batch_norm(x, np.zeros(1), np.ones(1), training=True)
+    >>> y.round(3).tolist(), mean.round(3)
+    ([[-1.0], [1.0]], array([0.1]))
+    """
+    x = _floating("batch_norm", x)
+    type = ops.type_of_operand("batch_norm", x)
+    if not training:
+        value = standardize(x, mean=mean, variance=variance, epsilon=epsilon)
+        return _affine(value, scale, bias), (anp.asarray(mean), anp.asarray(variance))
+    axes = tuple(range(type.ndim - 1))
+    wide = ops.convert(x, dtypes.compute_dtype(type.dtype))
+    own_mean = anp.mean(wide, axes)
+    own_variance = anp.mean(anp.square(anp.subtract(wide, own_mean)), axes)
+    value = standardize(x, mean=own_mean, variance=own_variance, epsilon=epsilon)
+
+    def moved(running: ArrayLike, own: Array) -> Any:
+        kept = anp.multiply(running, momentum)
+        return anp.add(kept, ops.convert(anp.multiply(own, 1 - momentum), kept.dtype))
+
+    running = moved(mean, own_mean), moved(variance, own_variance)
+    return _affine(value, scale, bias), running
+
+
+def _affine(x: Array, scale: ArrayLike | None, bias: ArrayLike | None) -> Array:
+    x = x if scale is None else anp.multiply(x, scale)
+    return x if bias is None else anp.add(x, bias)
 
 
 def _floating(name: str, x: ArrayLike) -> ArrayLike:
     dtype = ops.type_of_operand(name, x).dtype
     return ops.convert(x, ops.floating_dtype(dtype))
+
+
+__all__ = ["batch_norm", "group_norm", "layer_norm", "rms_norm", "standardize"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.special
 
 from arrayfn import nn
+from arrayfn.errors import ShapeError
 from arrayfn.functions import grad, trace_function
 
 X = np.random.default_rng(0).standard_normal((4, 5)) * 3
@@ -127,3 +129,94 @@ def test_halves_are_normalised_in_float32():
     assert result.dtype == np.float16
     expected = nn.standardize(x.astype(np.float64))
     np.testing.assert_allclose(result.astype(float), expected, rtol=2e-3, atol=1e-3)
+
+
+def test_glu_and_its_kin():
+    first, second = X[:, :2], X[:, 2:4]
+    expected = first * scipy.special.expit(second)
+    np.testing.assert_allclose(nn.glu(X[:, :4]), expected, rtol=1e-14)
+    np.testing.assert_allclose(nn.mish(X), X * np.tanh(np.logaddexp(X, 0)), rtol=1e-13)
+    np.testing.assert_allclose(
+        nn.squareplus(X, 2.0), (X + np.sqrt(X**2 + 2)) / 2, rtol=1e-13
+    )
+    within = np.clip(X + 1, 0, None) ** 2 / 4
+    np.testing.assert_allclose(nn.sparse_plus(X), np.where(X >= 1, X, within))
+    np.testing.assert_allclose(nn.sparse_sigmoid(X), np.clip(X + 1, 0, 2) / 2)
+    slopes = grad(lambda x: nn.sparse_plus(x).sum())(X)
+    np.testing.assert_allclose(slopes, nn.sparse_sigmoid(X), atol=1e-15)
+    assert nn.hard_silu is nn.hard_swish
+    np.testing.assert_array_equal(nn.identity(X), X)
+
+
+def test_log1mexp_is_accurate_at_both_ends():
+    x = np.array([1e-12, 0.5, 0.7, 40.0])
+    with mpmath.workdps(40):
+        expected = [float(mpmath.log(1 - mpmath.exp(-mpmath.mpf(v)))) for v in x]
+    np.testing.assert_allclose(nn.log1mexp(x), expected, rtol=1e-14)
+    slopes = grad(lambda v: nn.log1mexp(v).sum())(x)
+    np.testing.assert_allclose(slopes, 1 / np.expm1(x), rtol=1e-14)
+
+
+def test_softmax_of_a_part():
+    where = np.array([True, False, True, True, False])
+    part = scipy.special.softmax(X[:, where], -1)
+    for function, expected, outside in (
+        (nn.softmax, part, 0.0),
+        (nn.log_softmax, np.log(part), -np.inf),
+    ):
+        result = function(X, where=where)
+        np.testing.assert_allclose(result[:, where], expected, rtol=1e-13)
+        np.testing.assert_array_equal(result[:, ~where], outside)
+    nothing = np.zeros(5, bool)
+    np.testing.assert_array_equal(nn.softmax(X, where=nothing), 0.0)
+    gradient = grad(lambda x: (nn.softmax(x, where=nothing) * W).sum())(X)
+    np.testing.assert_array_equal(gradient, 0.0)
+    gradient = grad(lambda x: (nn.softmax(x, where=where) * W).sum())(X)
+    np.testing.assert_array_equal(gradient[:, ~where], 0.0)
+
+
+def test_logsumexp_with_weights_signs_and_parts():
+    b = W[0]
+    value, sign = nn.logsumexp(X, -1, b, return_sign=True)
+    expected, signs = scipy.special.logsumexp(X, -1, b=b, return_sign=True)
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
+    np.testing.assert_array_equal(sign, signs)
+    where = np.array([True, False, True, True, False])
+    part = scipy.special.logsumexp(X[:, where], -1)
+    np.testing.assert_allclose(nn.logsumexp(X, -1, where=where), part, rtol=1e-13)
+    mean = nn.logmeanexp(X, -1, where=where)
+    np.testing.assert_allclose(mean, part - np.log(3), rtol=1e-13)
+    gradient = grad(lambda x: nn.logsumexp(x, b=np.abs(b)).sum())(X)
+    weighted = np.abs(b) * np.exp(X)
+    np.testing.assert_allclose(gradient, weighted / weighted.sum(), rtol=1e-12)
+
+
+def test_group_norm_and_batch_norm():
+    x = np.random.default_rng(3).standard_normal((2, 3, 6))
+    scale, bias = np.arange(6.0), np.ones(6)
+    groups = x.reshape(2, 3, 2, 3)
+    mean = groups.mean((1, 3), keepdims=True)
+    spread = np.sqrt(groups.var((1, 3), keepdims=True) + 1e-5)
+    expected = ((groups - mean) / spread).reshape(x.shape) * scale + bias
+    np.testing.assert_allclose(nn.group_norm(x, 2, scale, bias), expected, rtol=1e-11)
+    with pytest.raises(ShapeError, match="divisible"):
+        nn.group_norm(x, 4)
+    y, (mean, variance) = nn.batch_norm(
+        x, np.zeros(6), np.ones(6), scale, bias, training=True
+    )
+    own_mean, own_variance = x.mean((0, 1)), x.var((0, 1))
+    expected = (x - own_mean) / np.sqrt(own_variance + 1e-5) * scale + bias
+    np.testing.assert_allclose(y, expected, rtol=1e-11)
+    np.testing.assert_allclose(mean, 0.1 * own_mean, rtol=1e-12)
+    np.testing.assert_allclose(variance, 0.9 + 0.1 * own_variance, rtol=1e-12)
+    y, kept = nn.batch_norm(x, own_mean, own_variance, scale, bias, training=False)
+    np.testing.assert_allclose(y, expected, rtol=1e-11)
+    np.testing.assert_array_equal(kept[0], own_mean)
+
+
+def test_standardize_of_a_part():
+    where = np.array([True, False, True, True, False])
+    part = X[:, where]
+    mean, variance = part.mean(-1, keepdims=True), part.var(-1, keepdims=True)
+    expected = (X - mean) / np.sqrt(variance + 1e-5)
+    np.testing.assert_allclose(nn.standardize(X, where=where), expected, rtol=1e-12)

@@ -1,0 +1,91 @@
+"""Encodings of integers and of positions: one-hot vectors, rotary embeddings."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.primitives import views
+from arrayfn.tracing import apply
+
+
+def one_hot(
+    x: ArrayLike,
+    num_classes: int,
+    /,
+    *,
+    dtype: DTypeLike = dtypes.float64,
+    axis: int = -1,
+) -> Array:
+    """For each integer of x, 1 at its place along a new ``axis`` and 0 elsewhere.
+
+    Integers outside 0 to ``num_classes`` - 1 give zeros alone.
+    """
+    type = ops.type_of_operand("one_hot", x)
+    place = ops.normalize_axis("one_hot", axis, type.ndim + 1)
+    index = type.dtype if type.dtype in dtypes.INTEGERS else dtypes.int64
+    shape = (*type.shape[:place], num_classes, *type.shape[place:])
+    classes = apply(views.iota, shape=shape, axis=place, dtype=index)
+    return anp.astype(anp.equal(anp.expand_dims(x, place), classes), dtype)
+
+
+def rope(
+    x: ArrayLike,
+    positions: ArrayLike | None = None,
+    /,
+    *,
+    base: float = 10000.0,
+    interleaved: bool = False,
+) -> Array:
+    """x with pairs of features rotated by angles in proportion to the position.
+
+    Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021. Dot
+    products of two rotated vectors depend on the difference of their positions alone.
+
+    Args:
+        x: [..., T, N, H], as queries and keys of attention are; H is even.
+        positions: integers [T] or [..., T]; 0 to T - 1 by default.
+        base: pair k of H / 2 turns by ``position * base**(-2 k / H)`` radians.
+        interleaved: pairs are (0, 1), (2, 3), ...; else (k, k + H / 2).
+
+    >>> import numpy as np
+    >>> x = np.ones((2, 1, 2))
+    >>> rope(x)[:, 0].round(4)
+    array([[ 1.    ,  1.    ],
+           [-0.3012,  1.3818]])
+    """
+    type = ops.type_of_operand("rope", x)
+    if type.ndim < 3 or type.shape[-1] % 2:
+        raise ShapeError(
+            f"rope takes [..., positions, heads, an even number of features], not "
+            f"{type}",
+            user_location(),
+        )
+    wide = dtypes.compute_dtype(ops.floating_dtype(type.dtype))
+    half = type.shape[-1] // 2
+    if positions is None:
+        positions = apply(
+            views.iota, shape=type.shape[-3:-2], axis=0, dtype=dtypes.int32
+        )
+    number = anp.astype(anp.arange(half), wide)
+    rates = anp.power(ops.as_array(ops.scalar(base, wide)), number * (-1.0 / half))
+    places = anp.expand_dims(anp.astype(positions, wide), (-2, -1))
+    angles = anp.multiply(places, rates)
+    cosine, sine = anp.cos(angles), anp.sin(angles)
+    value = ops.convert(x, wide)
+    if interleaved:
+        pairs = anp.reshape(value, (*type.shape[:-1], half, 2))
+        first, second = pairs[..., 0], pairs[..., 1]
+    else:
+        first, second = value[..., :half], value[..., half:]
+    turned = first * cosine - second * sine, first * sine + second * cosine
+    if interleaved:
+        result = anp.reshape(anp.stack(turned, axis=-1), type.shape)
+    else:
+        result = anp.concatenate(turned, axis=-1)
+    return ops.convert(result, ops.floating_dtype(type.dtype))
+
+
+__all__ = ["one_hot", "rope"]

@@ -1,0 +1,259 @@
+"""Initializers: functions ``init(key, shape, dtype=float64)`` that give parameters.
+
+Names, and the numbers for the same key, are JAX's (``jax.nn.initializers``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, random
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, DTypeLike
+
+Axes = int | Sequence[int]
+
+
+class Initializer(Protocol):
+    """A function that makes parameters from a key, their shape and dtype."""
+
+    def __call__(self, key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """The parameters."""
+        ...
+
+
+def _dtype(given: DTypeLike, default: DTypeLike) -> DType:
+    chosen = default if given is None else given
+    return dtypes.float64 if chosen is None else dtypes.canonical(chosen)
+
+
+def zeros(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+    """Zeros; ``key`` is not used."""
+    return anp.zeros(ops.as_shape("zeros", shape), dtype=_dtype(dtype, None))
+
+
+def ones(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+    """Ones; ``key`` is not used."""
+    return anp.ones(ops.as_shape("ones", shape), dtype=_dtype(dtype, None))
+
+
+def constant(value: Any, dtype: DTypeLike = None) -> Initializer:
+    """``value``, broadcast to the shape."""
+    default = dtype
+
+    def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        filled = anp.astype(anp.asarray(value), _dtype(dtype, default))
+        return anp.broadcast_to(filled, ops.as_shape("constant", shape))
+
+    return init
+
+
+def uniform(scale: float = 0.01, dtype: DTypeLike = None) -> Initializer:
+    """Uniform in [0, scale)."""
+    default = dtype
+
+    def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        return random.uniform(key, shape, _dtype(dtype, default)) * scale
+
+    return init
+
+
+def normal(stddev: float = 0.01, dtype: DTypeLike = None) -> Initializer:
+    """Normal of mean 0 and this standard deviation."""
+    default = dtype
+
+    def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        return random.normal(key, shape, _dtype(dtype, default)) * stddev
+
+    return init
+
+
+def truncated_normal(
+    stddev: float = 0.01,
+    dtype: DTypeLike = None,
+    lower: float = -2.0,
+    upper: float = 2.0,
+) -> Initializer:
+    """``stddev`` times a normal number that lies between the bounds."""
+    default = dtype
+
+    def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        kind = _dtype(dtype, default)
+        return random.truncated_normal(key, lower, upper, shape, kind) * stddev
+
+    return init
+
+
+def _fans(
+    shape: Shape, in_axis: Axes, out_axis: Axes, batch_axis: Axes
+) -> tuple[float, float]:
+    """The number of inputs to each output, and of outputs of each input."""
+    if len(shape) < 2:
+        raise ShapeError(
+            f"this initializer needs axes of inputs and of outputs, but the shape is "
+            f"{shape}; give one of two axes or more, or use initializers.normal",
+            user_location(),
+        )
+
+    def extent(axes: Axes) -> int:
+        several = [axes] if isinstance(axes, int) else list(axes)
+        return math.prod(shape[axis] for axis in several)
+
+    size_in, size_out = extent(in_axis), extent(out_axis)
+    field = math.prod(shape) / max(size_in * size_out * extent(batch_axis), 1)
+    return size_in * field, size_out * field
+
+
+def variance_scaling(
+    scale: float,
+    mode: str,
+    distribution: str,
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike = None,
+) -> Initializer:
+    """Numbers of variance ``scale`` / n.
+
+    n is by ``mode`` the number of inputs ("fan_in"), of outputs ("fan_out"), or their
+    mean ("fan_avg", "fan_geo_avg"); ``distribution`` is "truncated_normal", "normal" or
+    "uniform".
+
+    >>> from arrayfn import random
+    >>> init = variance_scaling(1.0, "fan_in", "normal")
+    >>> float(init(random.key(0), (400, 100)).std().round(2))
+    0.05
+    """
+    default = dtype
+    modes = {
+        "fan_in": lambda n, m: n,
+        "fan_out": lambda n, m: m,
+        "fan_avg": lambda n, m: (n + m) / 2,
+        "fan_geo_avg": lambda n, m: math.sqrt(n * m),
+    }
+    if mode not in modes:
+        raise ArgumentError(
+            f"variance_scaling: mode is one of {', '.join(modes)}, not {mode!r}",
+            user_location(),
+        )
+    if distribution not in ("truncated_normal", "normal", "uniform"):
+        raise ArgumentError(
+            "variance_scaling: distribution is truncated_normal, normal or uniform, "
+            f"not {distribution!r}",
+            user_location(),
+        )
+
+    def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        kind = _dtype(dtype, default)
+        wanted = ops.as_shape("variance_scaling", shape)
+        count = modes[mode](*_fans(wanted, in_axis, out_axis, batch_axis))
+        deviation = math.sqrt(scale / max(count, 1.0))
+        if distribution == "uniform":
+            drawn = random.uniform(key, wanted, kind, -1.0, 1.0)
+            return drawn * (deviation * math.sqrt(3.0))
+        if distribution == "normal":
+            return random.normal(key, wanted, kind) * deviation
+        # The standard deviation of a normal number between -2 and 2.
+        drawn = random.truncated_normal(key, -2.0, 2.0, wanted, kind)
+        return drawn * (deviation / 0.87962566103423978)
+
+    return init
+
+
+def glorot_uniform(
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike = None,
+) -> Initializer:
+    """Uniform, of variance 2 / (inputs + outputs) (Glorot and Bengio, 2010)."""
+    axes = in_axis, out_axis, batch_axis
+    return variance_scaling(1.0, "fan_avg", "uniform", *axes, dtype)
+
+
+def glorot_normal(
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike = None,
+) -> Initializer:
+    """Truncated normal, of variance 2 / (inputs + outputs)."""
+    axes = in_axis, out_axis, batch_axis
+    return variance_scaling(1.0, "fan_avg", "truncated_normal", *axes, dtype)
+
+
+def lecun_uniform(
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike = None,
+) -> Initializer:
+    """Uniform, of variance 1 / inputs (LeCun et al., Efficient backprop, 1998)."""
+    axes = in_axis, out_axis, batch_axis
+    return variance_scaling(1.0, "fan_in", "uniform", *axes, dtype)
+
+
+def lecun_normal(
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike = None,
+) -> Initializer:
+    """Truncated normal, of variance 1 / inputs."""
+    axes = in_axis, out_axis, batch_axis
+    return variance_scaling(1.0, "fan_in", "truncated_normal", *axes, dtype)
+
+
+def he_uniform(
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike = None,
+) -> Initializer:
+    """Uniform, of variance 2 / inputs (He et al., Delving deep, 2015)."""
+    axes = in_axis, out_axis, batch_axis
+    return variance_scaling(2.0, "fan_in", "uniform", *axes, dtype)
+
+
+def he_normal(
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike = None,
+) -> Initializer:
+    """Truncated normal, of variance 2 / inputs."""
+    axes = in_axis, out_axis, batch_axis
+    return variance_scaling(2.0, "fan_in", "truncated_normal", *axes, dtype)
+
+
+xavier_uniform = glorot_uniform
+xavier_normal = glorot_normal
+kaiming_uniform = he_uniform
+kaiming_normal = he_normal
+
+__all__ = [
+    "Initializer",
+    "constant",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "normal",
+    "ones",
+    "truncated_normal",
+    "uniform",
+    "variance_scaling",
+    "xavier_normal",
+    "xavier_uniform",
+    "zeros",
+]

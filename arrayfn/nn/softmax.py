@@ -1,0 +1,178 @@
+"""Softmax and its kin."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn.custom import custom_jvp, stop_gradient
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, Axis
+
+
+def softmax(x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
+    """exp(x) / sum(exp(x)) over ``axis``, without overflow.
+
+    A row whose maximum is infinite is NaN. Elements where ``where`` is false are left
+    out, and 0 in the result, also where that leaves none.
+
+    >>> import numpy as np
+    >>> softmax(np.zeros(4), where=np.array([True, True, False, False]))
+    array([0.5, 0.5, 0. , 0. ])
+    """
+    x = _floating("softmax", x)
+    if where is None:
+        return _softmax(x, axis)
+    return anp.where(where, _softmax(_least_where_not(x, where), axis), 0)
+
+
+def _least_where_not(x: ArrayLike, where: ArrayLike) -> Array:
+    """x, but the least number where not ``where``: finite, for rows of nothing else."""
+    dtype = ops.type_of_operand("softmax", x).dtype
+    return anp.where(where, x, float(anp.finfo(dtype).min))
+
+
+@partial(custom_jvp, nondiff_argnums=(1,))
+def _softmax(x: Array, axis: Axis) -> Array:
+    exponentials = anp.exp(anp.subtract(x, anp.max(x, axis, keepdims=True)))
+    return anp.divide(exponentials, anp.sum(exponentials, axis, keepdims=True))
+
+
+@_softmax.defjvp
+def _softmax_jvp(
+    axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    y = _softmax.function(x, axis)
+    along = anp.sum(anp.multiply(y, dx), axis, keepdims=True)
+    return y, anp.multiply(y, anp.subtract(dx, along))
+
+
+def log_softmax(
+    x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None
+) -> Array:
+    """The logarithm of ``softmax``, accurate where that underflows."""
+    x = _floating("log_softmax", x)
+    if where is None:
+        return _log_softmax(x, axis)
+    value = _log_softmax(_least_where_not(x, where), axis)
+    return anp.where(where, value, -math.inf)
+
+
+@partial(custom_jvp, nondiff_argnums=(1,))
+def _log_softmax(x: Array, axis: Axis) -> Array:
+    shifted = anp.subtract(x, anp.max(x, axis, keepdims=True))
+    total = anp.sum(anp.exp(shifted), axis, keepdims=True)
+    return anp.subtract(shifted, anp.log(total))
+
+
+@_log_softmax.defjvp
+def _log_softmax_jvp(
+    axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    y = _log_softmax.function(x, axis)
+    along = anp.sum(anp.multiply(anp.exp(y), dx), axis, keepdims=True)
+    return y, anp.subtract(dx, along)
+
+
+def logsumexp(
+    a: ArrayLike,
+    /,
+    axis: Axis = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
+) -> Any:
+    """log(sum(b * exp(a))) over ``axis``, without overflow; ``b`` is 1 by default.
+
+    With ``return_sign`` the pair of log(abs(sum)) and the sum's sign; without it a
+    negative sum gives NaN. Elements where ``where`` is false are left out.
+
+    >>> import numpy as np
+    >>> logsumexp(np.array([1000.0, 1000.0]))
+    array(1000.69314718)
+    """
+    a = _floating("logsumexp", a)
+    if where is not None:
+        a = anp.where(where, a, -math.inf)
+    if b is not None:
+        return _weighted(a, b, axis, keepdims, return_sign)
+    value = _logsumexp(a, axis, keepdims)
+    return (value, anp.ones_like(value)) if return_sign else value
+
+
+def _weighted(
+    a: Array, b: ArrayLike, axis: Axis, keepdims: bool, return_sign: bool
+) -> Any:
+    a, b = anp.broadcast_arrays(
+        a, ops.convert(b, ops.common_dtype("logsumexp", [a, b]))
+    )
+    # Where the weight is 0, not even an infinite exponent counts.
+    a = anp.where(anp.equal(b, 0), -math.inf, a)
+    highest = stop_gradient(anp.max(a, axis, keepdims=True))
+    shift = anp.where(anp.isfinite(highest), highest, 0)
+    total = anp.sum(
+        anp.multiply(b, anp.exp(anp.subtract(a, shift))), axis, keepdims=True
+    )
+    sign = anp.sign(total)
+    size = anp.log(anp.abs(total) if return_sign else total)
+    value = anp.add(size, shift)
+    if not keepdims:
+        value, sign = (_without(x, a.ndim, axis) for x in (value, sign))
+    return (value, sign) if return_sign else value
+
+
+def logmeanexp(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    where: ArrayLike | None = None,
+    keepdims: bool = False,
+) -> Array:
+    """log(mean(exp(x))) over ``axis``, of the elements where ``where`` is true."""
+    type = ops.type_of_operand("logmeanexp", x)
+    ones = anp.ones(type.shape, dtype=bool)
+    counted = ones if where is None else anp.logical_and(where, ones)
+    total = logsumexp(x, axis, keepdims=keepdims, where=where)
+    count = anp.sum(counted, axis, keepdims=keepdims)
+    return anp.subtract(total, anp.astype(anp.log(count), total.dtype))
+
+
+@partial(custom_jvp, nondiff_argnums=(1, 2))
+def _logsumexp(x: Array, axis: Axis, keepdims: bool) -> Array:
+    highest = anp.max(x, axis, keepdims=True)
+    # Subtracting an infinite maximum would give NaN.
+    shift = anp.where(anp.isfinite(highest), highest, 0)
+    total = anp.sum(anp.exp(anp.subtract(x, shift)), axis, keepdims=True)
+    value = anp.add(anp.log(total), shift)
+    return value if keepdims else _without(value, x.ndim, axis)
+
+
+def _without(value: Array, ndim: int, axis: Axis) -> Array:
+    return anp.squeeze(value, ops.normalize_axes("logsumexp", axis, ndim))
+
+
+@_logsumexp.defjvp
+def _logsumexp_jvp(
+    axis: Axis, keepdims: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    y = _logsumexp.function(x, axis, True)
+    finite = anp.where(anp.isfinite(y), y, 0)
+    weights = anp.exp(anp.subtract(x, finite))
+    tangent = anp.sum(anp.multiply(weights, dx), axis, keepdims=True)
+    if keepdims:
+        return y, tangent
+    return _without(y, x.ndim, axis), _without(tangent, x.ndim, axis)
+
+
+def _floating(name: str, x: ArrayLike) -> ArrayLike:
+    dtype = ops.type_of_operand(name, x).dtype
+    return ops.convert(x, ops.floating_dtype(dtype))
+
+
+__all__ = ["log_softmax", "logmeanexp", "logsumexp", "softmax"]
