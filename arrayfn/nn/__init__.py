@@ -54,16 +54,14 @@ from arrayfn.nn.pooling import (
     max_pool,
     min_pool,
 )
-from arrayfn.nn.softmax import (
+from arrayfn.nn.softmax_family import (
     log_softmax,
     logmeanexp,
     logsumexp,
     softmax,
 )
-from arrayfn.nn.pooling import avg_pool, max_pool, min_pool
 
 __all__ = [
-    "avg_pool",
     "avg_pool",
     "batch_norm",
     "celu",
@@ -88,8 +86,6 @@ __all__ = [
     "max_pool",
     "min_pool",
     "mish",
-    "max_pool",
-    "min_pool",
     "one_hot",
     "relu",
     "relu6",

@@ -9,7 +9,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
-from arrayfn.nn.softmax import softmax
+from arrayfn.nn.softmax_family import softmax
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import views
