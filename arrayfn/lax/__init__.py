@@ -56,6 +56,7 @@ from arrayfn.lax.convolution import (
     conv_transpose,
     conv_with_general_padding,
 )
+from arrayfn.lax.sorting import sort, sort_key_val, top_k
 from arrayfn.lax.structure import (
     argmax,
     argmin,
@@ -260,6 +261,8 @@ __all__ = [
     "sinh",
     "slice",
     "slice_in_dim",
+    "sort",
+    "sort_key_val",
     "sqrt",
     "square",
     "squeeze",
@@ -268,6 +271,7 @@ __all__ = [
     "switch",
     "tan",
     "tanh",
+    "top_k",
     "transpose",
     "while_loop",
 ]

@@ -190,3 +190,19 @@ def native_addresses(
     with LOCK:
         code = object_cache().get_or_compile(key, compile_native)
         return ENGINE.load(key, code, symbols)
+
+
+def optimized_addresses(module: ModuleType, names: Sequence[str]) -> list[int]:
+    """The addresses of native routines that loop over data, compiled as kernels are."""
+    used = [module, native, native_compiler]
+    sources = [Path(str(part.__file__)).read_text("utf-8") for part in used]
+    key = content_key("optimized", *sources, _toolchain())
+
+    def compile_optimized() -> bytes:
+        text = native_compiler.compile_modules([module], target.host().triple)
+        return target.compile_vectorized(text, interleave=False)
+
+    with LOCK:
+        code = object_cache().get_or_compile(key, compile_optimized)
+        symbols = tuple(native_compiler.PREFIX + name for name in names)
+        return ENGINE.load(key, code, symbols)

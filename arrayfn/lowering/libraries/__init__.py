@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from arrayfn.ir import Equation
-from arrayfn.lowering.libraries import factorizations, triangular
+from arrayfn.lowering.libraries import factorizations, sorting, triangular
 from arrayfn.lowering.libraries.calls import LibraryCall, Reads
 
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
     "cholesky": factorizations.cholesky,
     "triangular_solve": triangular.triangular_solve,
+    "sort": sorting.sort,
+    "argsort": sorting.argsort,
     "lu": factorizations.lu,
     "qr": factorizations.qr,
     "eigh": factorizations.eigh,

@@ -17,6 +17,7 @@ from arrayfn.backends.cpu.libraries import (
     lu,
     matrices,
     qr,
+    sorting,
     svd,
     triangular,
 )
@@ -26,6 +27,7 @@ from arrayfn.errors import BackendError
 PROVIDERS: Final[dict[str, Provider]] = {
     **gemm.PROVIDERS,
     **triangular.PROVIDERS,
+    **sorting.PROVIDERS,
     **cholesky.PROVIDERS,
     **lu.PROVIDERS,
     **qr.PROVIDERS,
@@ -35,7 +37,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
 }
 
 # What the native compiler reads: the modules, and the routines that plans call.
-MODULES: Final = (gemm, matrices, triangular, cholesky, lu, qr, eigh, eig, svd)
+MODULES: Final = (gemm, matrices, triangular, cholesky, lu, qr, eigh, eig, svd, sorting)
 ROUTINES: Final = tuple(
     dict.fromkeys(provider.routine.__name__ for provider in PROVIDERS.values())
 )

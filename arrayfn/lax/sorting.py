@@ -1,0 +1,119 @@
+"""Sorting under JAX's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.lax._operands import typed
+from arrayfn.lax.structure import rev, slice_in_dim
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import moveaxis
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives import indexing
+from arrayfn.primitives import sorting as s
+from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import apply
+
+
+def sort(
+    operand: ArrayLike | Sequence[ArrayLike],
+    dimension: int = -1,
+    is_stable: bool = True,
+    num_keys: int = 1,
+) -> Any:
+    """``operand`` sorted along ``dimension``, ascending, NaN last.
+
+    Of a sequence of arrays of one shape, all are put in the order of the first; where
+    its elements are equal, of the second, and so on up to ``num_keys``. A tuple is
+    returned then. The order is stable whether that is asked for or not.
+
+    >>> import numpy as np
+    >>> sort((np.array([2, 1, 1]), np.array([0.0, 5.0, 4.0])), num_keys=2)
+    (array([1, 1, 2]), array([4., 5., 0.]))
+    """
+    if not isinstance(operand, (tuple, list)):
+        (x,) = typed("sort", operand)
+        return _along(s.sort, x, dimension)
+    operands = [typed("sort", x)[0] for x in operand]
+    shapes = [ops.type_of_operand("sort", x).shape for x in operands]
+    if not 1 <= num_keys <= len(operands):
+        raise ArgumentError(
+            f"sort of {len(operands)} arrays has 1 to {len(operands)} keys, not "
+            f"{num_keys}",
+            user_location(),
+        )
+    if len(set(shapes)) != 1:
+        raise ShapeError(
+            f"sort takes arrays of one shape, but was given {shapes}", user_location()
+        )
+    place = ops.normalize_axis("sort", dimension, len(shapes[0]))
+    moved = [moveaxis(x, place, -1) for x in operands]
+    order = None
+    # By the least key first: what is stable keeps its order among equals of the next.
+    for key in reversed(moved[:num_keys]):
+        if order is None:
+            order = apply(s.argsort, key)
+        else:
+            order = _take(order, apply(s.argsort, _take(key, order)))
+    return tuple(moveaxis(_take(x, order), -1, place) for x in moved)
+
+
+def sort_key_val(
+    keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
+) -> tuple[Array, Array]:
+    """``keys`` sorted along ``dimension``, and ``values`` in the same order."""
+    first, second = sort((keys, values), dimension, is_stable)
+    return first, second
+
+
+def top_k(operand: ArrayLike, k: int) -> tuple[Array, Array]:
+    """The ``k`` largest along the last axis, descending, and their positions (int32).
+
+    Of equal elements the first comes first; NaN is the largest.
+
+    >>> import numpy as np
+    >>> top_k(np.array([1.0, 3.0, 2.0, 3.0]), 3)
+    (array([3., 3., 2.]), array([1, 3, 2], dtype=int32))
+    """
+    (x,) = typed("top_k", operand)
+    type = ops.type_of_operand("top_k", x)
+    if not type.ndim or not 0 <= k <= type.shape[-1]:
+        most = type.shape[-1] if type.ndim else 0
+        raise ArgumentError(
+            f"top_k takes 0 to {most} elements of {type}, not {k}",
+            user_location(),
+        )
+    last = (type.ndim - 1,)
+    # Descending is the reverse of ascending; reversed before, so that of equal
+    # elements the first is the last in that.
+    order = rev(apply(s.argsort, rev(x, last)), last)
+    first = slice_in_dim(order, 0, k, axis=-1)
+    places = ops.convert(type.shape[-1] - 1 - first, dtypes.int32)
+    return _take(x, places), places
+
+
+def _along(primitive: Any, x: Array, dimension: int) -> Array:
+    place = ops.normalize_axis("sort", dimension, len(x.shape))
+    return moveaxis(apply(primitive, moveaxis(x, place, -1)), -1, place)
+
+
+def _take(x: Array, indices: Array) -> Array:
+    """The elements of ``x`` at ``indices``, which lie inside, along the last axis."""
+    lead = tuple(range(len(x.shape) - 1))
+    last = (len(lead),)
+    where = Windows((), last, last, (lead, lead))
+    return apply(
+        indexing.gather,
+        x,
+        indices[..., None],
+        sizes=(1,) * len(x.shape),
+        mode="promise_in_bounds",
+        fill_value=None,
+        **where.params(),
+    )
+
+
+__all__ = ["sort", "sort_key_val", "top_k"]

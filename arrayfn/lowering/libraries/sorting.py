@@ -1,0 +1,105 @@
+"""Sorting by NumPy's own functions. A work item is a row, or a chunk of a long one.
+
+Sorted chunks of a row are merged in passes. Chunks follow from the shape and the
+machine's cores alone, so the result does not depend on the threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.cpu.schedule import CPU
+from arrayfn.lowering.libraries.calls import (
+    LibraryCall,
+    Place,
+    Reads,
+    grain_of,
+    place_of,
+)
+
+LONG: Final = 1 << 16  # elements from which a row is cut
+PART: Final = 1 << 15  # elements that one item merges
+INFINITY: Final = {dtypes.float16: 0x7C00, dtypes.bfloat16: 0x7F80}
+MERGED: Final = (
+    dtypes.float32,
+    dtypes.float64,
+    dtypes.int32,
+    dtypes.int64,
+    dtypes.uint32,
+    dtypes.uint64,
+)
+
+
+def sort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """Each row sorted; a long one in chunks, which are merged."""
+    return _sorted(equation, reads, "sort", dtypes.int64)
+
+
+def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """Each row's order.
+
+    Elements of up to 32 bits are sorted as 64-bit integers that have their positions
+    in the low half: that is stable, and as fast as sorting values.
+    """
+    return _sorted(equation, reads, "argsort", dtypes.int64)
+
+
+def _sorted(
+    equation: Equation, reads: Reads, name: str, index: DType
+) -> Iterable[LibraryCall]:
+    (x,), (output,) = equation.inputs, equation.outputs
+    dtype, n = x.type.dtype, x.type.shape[-1]
+    rows = math.prod(x.type.shape[:-1])
+    packed = name == "argsort" and dtype.itemsize <= 4
+    what = index if packed else dtype
+    chunks = _chunks(n, rows) if packed or (name == "sort" and dtype in MERGED) else 1
+    chunk = max(1, -(-n // chunks))
+    passes = chunks.bit_length() - 1
+    spare = Var(ArrayType(output.type.shape, output.type.dtype))
+    buffers = [output, spare] if passes % 2 == 0 else [spare, output]
+    keys = n * 8 if name == "argsort" and not packed else 0
+    yield LibraryCall(
+        provider=f"{name}_{dtypes.short_name(dtype)}",
+        reads={"x": place_of(x, reads)},
+        writes={"sorted": Place(buffers[0])},
+        scratch={"keys": keys},
+        integers={
+            "n": n,
+            "chunk": chunk,
+            "chunks": chunks,
+            "infinity": INFINITY.get(dtype, 0),
+        },
+        items=rows * chunks if n else 0,
+        grain=grain_of(chunk * math.log2(chunk + 1)),
+        library="NumPy",
+    )
+    for number in range(passes):
+        run = chunk << number
+        parts = -(-2 * run // PART)
+        yield LibraryCall(
+            provider=f"merge_{dtypes.short_name(what)}",
+            reads={"runs": Place(buffers[number % 2])},
+            writes={"merged": Place(buffers[1 - number % 2])},
+            integers={
+                "n": n,
+                "run": run,
+                "pairs": chunks >> (number + 1),
+                "part": PART,
+                "parts": parts,
+                "unpack": int(packed and number == passes - 1),
+            },
+            items=rows * (chunks >> (number + 1)) * parts,
+            grain=1,
+        )
+
+
+def _chunks(n: int, rows: int) -> int:
+    """A power of two: as many as there are cores, if the rows alone are fewer."""
+    if n < LONG or rows >= CPU.cores:
+        return 1
+    return 1 << (CPU.cores - 1).bit_length()
