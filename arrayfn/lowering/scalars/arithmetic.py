@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 Value = Any
 """A NumPy scalar or array, or an LLVM value: whatever the arithmetic computes with."""
 
@@ -244,6 +246,12 @@ def polynomial(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
     for coefficient in reversed(lower):
         result = m.fma(result, x, coefficient)
     return result
+
+
+def split_constant(dtype: str, value: float) -> tuple[float, float]:
+    """``value`` as the sum of a float of ``dtype`` and what it lacks."""
+    high = float(np.float32(value)) if dtype == "f32" else value
+    return high, value - high
 
 
 def estrin(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:

@@ -7,6 +7,7 @@ from math import inf
 
 from arrayfn.lowering.scalars.arithmetic import (
     Arithmetic,
+    Pair,
     Value,
     bits,
     estrin,
@@ -16,6 +17,7 @@ from arrayfn.lowering.scalars.arithmetic import (
     polynomial,
     power_of_two,
     reals,
+    split_constant,
     two_product,
     two_sum,
     with_sign_of,
@@ -312,15 +314,26 @@ def erfc(m: Arithmetic, x: Value) -> Value:
 
 def erfinv(m: Arithmetic, x: Value) -> Value:
     """The inverse of erf; infinite at -1 and 1, NaN outside."""
-    w = -log(m, (1.0 - x) * (1.0 + x))
+    w = -log(m, m.fma(-x, x, m.constant(m.dtype(x), 1.0)))
     root = m.sqrt(w)
     if m.dtype(x) == "f32":
-        center = polynomial(m, w - 2.5, ERFINV_SHORT_CENTER)
-        tail = polynomial(m, root - 3.15, ERFINV_SHORT_TAIL)
-        factor = m.select(w < 5.0, center, tail)
+        high, rest = _in_two_parts(m, w - 2.5, ERFINV_SHORT_CENTER)
+        branches = [(w < 5.0, _in_two_parts(m, root - 3.15, ERFINV_SHORT_TAIL))]
     else:
-        center = polynomial(m, w - 3.125, ERFINV_CENTER)
-        between = polynomial(m, root - 3.25, ERFINV_MIDDLE)
-        tail = polynomial(m, root - 5.1, ERFINV_TAIL)
-        factor = m.select(w < 6.25, center, m.select(w < 16.0, between, tail))
-    return m.select(m.abs(x) == 1.0, x * inf, x * factor)
+        high, rest = _in_two_parts(m, w - 3.125, ERFINV_CENTER)
+        branches = [
+            (w < 6.25, _in_two_parts(m, root - 3.25, ERFINV_MIDDLE)),
+            (w < 16.0, _in_two_parts(m, root - 5.1, ERFINV_TAIL)),
+        ]
+    for below, (other_high, other_rest) in branches:
+        high = m.select(below, high, other_high)
+        rest = m.select(below, rest, other_rest)
+    return m.select(m.abs(x) == 1.0, x * inf, m.fma(x, high, x * rest))
+
+
+def _in_two_parts(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Pair:
+    """The constant of a polynomial as far as the dtype has it, and the rest of all."""
+    constant, *others = coefficients
+    high, low = split_constant(m.dtype(x), constant)
+    rest = m.fma(x, polynomial(m, x, others), low)
+    return m.constant(m.dtype(x), high), rest

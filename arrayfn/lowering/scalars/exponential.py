@@ -281,6 +281,15 @@ def log_mantissa(m: Arithmetic, mantissa: Value) -> Pair:
     return fast_two_sum(s + s, low)
 
 
+def log_pair(m: Arithmetic, x: Value, x_low: Value) -> Pair:
+    """``log(x + x_low)``, not for limits, with some 7 more bits."""
+    c = CONSTANTS[m.dtype(x)]
+    e, mantissa = decompose(m, x)
+    high, low = log_mantissa(m, mantissa)
+    total, rest = two_sum(e * c.ln2_high, high)
+    return total, rest + (low + m.fma(e, c.ln2_low, x_low / x))
+
+
 def log2(m: Arithmetic, x: Value) -> Value:
     """The logarithm to base 2, exact at powers of 2."""
     e, mantissa = decompose(m, x)

@@ -12,13 +12,17 @@ from arrayfn.lowering.scalars.arithmetic import (
     FORMATS,
     Arithmetic,
     Formula,
+    Pair,
     Value,
     bits,
     pair_product,
+    pair_quotient,
     polynomial,
+    two_product,
+    two_sum,
     with_sign_of,
 )
-from arrayfn.lowering.scalars.exponential import log
+from arrayfn.lowering.scalars.exponential import log, log_pair
 from arrayfn.lowering.scalars.trigonometric import finish
 
 # lgamma(2 + t) = t P(t) for |t| <= 1/2: 2**-67.
@@ -120,15 +124,17 @@ def of_pi(m: Arithmetic, function: str, a: Value, quarters: int) -> Value:
     return finish(m, function, quadrant, pair_product(m, (r, zero), pi_pair))
 
 
-def shift_product(m: Arithmetic, a: Value) -> tuple[Value, Value, Value]:
+def shift_product(m: Arithmetic, a: Value) -> tuple[Value, Value, Pair]:
     """``(t, top, bottom)`` with ``gamma(a) = gamma(2 + t) top / bottom``, ``a < 8``."""
-    one = m.constant("f64", 1.0)
+    one, zero = m.constant("f64", 1.0), m.constant("f64", 0.0)
     nearest = m.rint(a)
-    bottom = m.select(nearest == 0.0, a * (a + 1.0), m.select(nearest == 1.0, a, one))
+    bottom, bottom_low = pair_product(m, (a, zero), two_sum(one, a))
+    bottom = m.select(nearest == 0.0, bottom, m.select(nearest == 1.0, a, one))
+    bottom_low = m.select(nearest == 0.0, bottom_low, 0.0)
     top = one
     for k in range(1, 7):
         top = m.select(nearest > k + 1.5, top * (a - float(k)), top)
-    return a - nearest, top, bottom
+    return a - nearest, top, (bottom, bottom_low)
 
 
 @in_float64
@@ -140,15 +146,25 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
     a = m.abs(x)
     small = a < 8.0
     bounded = m.select(small, a, 1.0)
-    t, top, bottom = shift_product(m, bounded)
-    product = m.select(top == 1.0, bottom, top)
-    log_a = log(m, m.select(small, product, a))
-    signed_log = m.select(top == 1.0, -log_a, log_a)
-    series = m.fma(t, polynomial(m, t, LGAMMA), signed_log)
+    t, top, (bottom, bottom_low) = shift_product(m, bounded)
+    below = top == 1.0
+    product = m.select(below, bottom, top)
+    sign = m.select(below, m.constant("f64", -1.0), 1.0)
+    log_a, log_low = log_pair(
+        m, m.select(small, product, a), m.select(small & below, bottom_low, 0.0)
+    )
+    # Both parts vanish with t where a is near 1: their leading terms are exact.
+    leading, *others = LGAMMA
+    first, first_low = two_product(m, t, m.constant("f64", leading))
+    total, total_low = two_sum(first, sign * log_a)
+    rest = m.fma(t * t, polynomial(m, t, others), first_low)
+    series = total + (rest + m.fma(sign, log_low, total_low))
     inverse = 1.0 / a
     correction = inverse * polynomial(m, inverse * inverse, STIRLING)
     # log(2 pi) / 2 - 1/2
-    stirling = m.fma(a - 0.5, log_a - 1.0, correction + 0.4189385332046727)
+    factor = a - 0.5
+    constant = m.fma(factor, log_low, correction + 0.4189385332046727)
+    stirling = m.fma(factor, log_a - 1.0, constant)
     result = m.select(small, series, stirling)
     sine = m.abs(of_pi(m, "sin", m.select(a < 2.0**53, a, 0.0), 0))
     reflected = log(m, PI[0] / (a * sine)) - result
@@ -169,21 +185,34 @@ def digamma(m: Arithmetic, x: Value) -> Value:
     # digamma(a) = digamma(y) + the sum of 1 / (a - k), or - 1 / a, with 1 <= y < 2.
     n = m.floor(bounded) - 1.0
     below = n < 0.0
-    top, bottom = m.select(below, -one, zero), m.select(below, bounded, one)
+    total, total_low = pair_quotient(m, (-one, zero), (bounded, zero))
+    total, total_low = m.select(below, total, zero), m.select(below, total_low, zero)
     for k in range(1, 7):
-        factor = bounded - float(k)
-        used = n > k - 0.5
-        top = m.select(used, m.fma(top, factor, bottom), top)
-        bottom = m.select(used, bottom * factor, bottom)
-    y = m.select(below, bounded + 1.0, bounded - n)
-    distance = (y - DIGAMMA_ROOT[0]) - DIGAMMA_ROOT[1]
-    series = m.fma(distance, polynomial(m, y - 1.5, DIGAMMA), top / bottom)
+        divisor = m.select(n > k - 0.5, bounded - float(k), m.constant("f64", inf))
+        term = 1.0 / divisor
+        total, low = two_sum(total, term)
+        error = m.fma(-term, divisor, one) * term
+        total_low = total_low + low + m.select(n > k - 0.5, error, zero)
+    above, above_low = two_sum(one, bounded)
+    y = m.select(below, above, bounded - n)
+    y_low = m.select(below, above_low, zero)
+    # (y - root) P(y - 3/2): the root and the constant of P are pairs.
+    root, root_low = DIGAMMA_ROOT
+    distance, low = two_sum(y - root, y_low - root_low)
+    leading, *others = DIGAMMA
+    first, first_low = two_product(m, distance, m.constant("f64", leading))
+    shifted = y - 1.5
+    rest = m.fma(distance * shifted, polynomial(m, shifted, others), first_low)
+    rest = m.fma(low, leading, rest)
+    total, low = two_sum(total, first)
+    series = total + (low + total_low + rest)
     inverse = 1.0 / a
     w = inverse * inverse
     asymptotic = log(m, a) - m.fma(
         w, polynomial(m, w, DIGAMMA_ASYMPTOTIC), 0.5 * inverse
     )
     result = m.select(small, series, asymptotic)
+    result = m.select(a < 2.0**-60, -inverse, result)
     # digamma(-a) = digamma(a) + 1 / a + pi cot(pi a), and cot t = -tan(t + pi/2)
     tangent = of_pi(m, "tan", m.select(a < 2.0**53, a, 0.0), 1)
     reflected = (result + inverse) - PI[0] * tangent
