@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from arrayfn import errors, lax, nn, numpy, optim, random, scipy, tree
+from arrayfn import (
+    ad_checkpoint,
+    checkpoint_policies,
+    errors,
+    lax,
+    nn,
+    numpy,
+    optim,
+    random,
+    scipy,
+    tree,
+)
+from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -50,8 +62,12 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 __all__ = [
     "DeviceArray",
     "ShapeDtypeStruct",
+    "ad_checkpoint",
     "available_backends",
     "backend_info",
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "custom_jvp",
     "custom_vjp",
     "device_put",
@@ -76,6 +92,7 @@ __all__ = [
     "operator",
     "optim",
     "random",
+    "remat",
     "scipy",
     "set_num_threads",
     "stop_gradient",

@@ -176,7 +176,7 @@ class Lowering:
         row = equation.primitive
         assert isinstance(row, Primitive)
         if isinstance(row.kernel, View):
-            (operand,) = equation.inputs
+            operand = equation.inputs[0]
             assert isinstance(operand, Var)
             output, base = equation.outputs[0], self.reads[operand].base
             if output in outputs:

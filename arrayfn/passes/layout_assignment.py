@@ -2,7 +2,7 @@
 
 After it there is a ``relayout`` wherever a copy is made, and none is needed elsewhere:
 
-* the operand of a reshape that is no affine view lies row-major;
+* the operand of a reshape that is no affine view, or of a barrier, lies row-major;
 * each operand of a dot_general is a matrix to BLAS as it lies;
 * the operands of a library's primitive lie row-major;
 * the operands of loops and branches lie row-major;
@@ -24,7 +24,7 @@ from arrayfn.layout import RowMajor, from_strides
 from arrayfn.passes.aliasing import carried_in_place, overwritten
 from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read, record_reads
-from arrayfn.primitives import contraction, views
+from arrayfn.primitives import contraction, rematerialization, views
 from arrayfn.primitives.base import (
     Contraction,
     Control,
@@ -33,6 +33,9 @@ from arrayfn.primitives.base import (
     Template,
     View,
 )
+
+# Their result has the memory of the operand, where it is no affine view of that.
+_SAME_MEMORY = (views.reshape, rematerialization.optimization_barrier)
 
 
 def assign_layouts(
@@ -90,7 +93,7 @@ class _Assignment:
         operands = [rename(a, self.environment) for a in equation.inputs]
         params = equation.params
         owns = not isinstance(row.kernel, View) or row is views.relayout
-        if row is views.reshape and not _is_affine(equation):
+        if row in _SAME_MEMORY and not _is_affine(equation):
             owns = self.own_row_major(operands, equation)
         elif isinstance(row.kernel, Contraction):
             operands, params = self.matrices(operands, equation)

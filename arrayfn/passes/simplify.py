@@ -333,6 +333,17 @@ def _sum_of_one(row: Primitive, x: Atom) -> Atom:
     return x
 
 
+def _barrier(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    # What needs no memory is not kept, so there is nothing to compute again.
+    x = xs[0]
+    if isinstance(x, Literal):
+        return _same(x, eq)
+    made = known.get(x)
+    return x if made is not None and isinstance(made.inputs[0], Literal) else None
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), _reduce),
     "add": _add,
@@ -346,4 +357,5 @@ RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "select": _select,
+    "optimization_barrier": _barrier,
 }

@@ -59,9 +59,10 @@ def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
     return np.asarray(atom.value).astype(atom.type.dtype)
 
 
-def _body_types(
+def body_types(
     *operands: ArrayType, body: Program, **params: Any
 ) -> ArrayType | tuple[ArrayType, ...]:
+    """The types of the body's outputs; ShapeError if it does not take ``operands``."""
     wanted = body.input_types
     given = [(t.shape, t.dtype) for t in operands]
     if given != [(t.shape, t.dtype) for t in wanted]:
@@ -72,7 +73,8 @@ def _body_types(
     return tuple(ArrayType(t.shape, t.dtype, weak=t.weak) for t in body.output_types)
 
 
-def _body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any, ...]:
+def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any, ...]:
+    """What the body computes."""
     return tuple(evaluate(body, operands))
 
 
@@ -94,8 +96,8 @@ def _samples() -> Iterable[Sample]:
 operator_call = Primitive(
     name="operator_call",
     family="call",
-    types=_body_types,
-    reference=_body_reference,
+    types=body_types,
+    reference=body_reference,
     kernel=Body(),
     jvp=THROUGH_BODY,
     transpose=THROUGH_BODY,
@@ -145,8 +147,8 @@ def _custom_jvp_samples() -> Iterable[Sample]:
 custom_jvp = Primitive(
     name="custom_jvp",
     family="call",
-    types=_body_types,
-    reference=_body_reference,
+    types=body_types,
+    reference=body_reference,
     kernel=Body(),
     jvp=JvpWithOutputs(_custom_jvp_rule),
     transpose=NOT_LINEAR,
@@ -206,8 +208,8 @@ def _sample_backward() -> Program:
 custom_vjp = Primitive(
     name="custom_vjp",
     family="call",
-    types=_body_types,
-    reference=_body_reference,
+    types=body_types,
+    reference=body_reference,
     kernel=Body(),
     jvp=JvpWithOutputs(_custom_vjp_rule),
     transpose=NOT_LINEAR,

@@ -26,6 +26,7 @@ from arrayfn.primitives import (
     linalg_triangular,
     random_bits,
     reductions,
+    rematerialization,
     sorting,
     special,
     views,
@@ -61,6 +62,7 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *control_flow_while_linear.ROWS,
     *calls.ROWS,
     *collectives.ROWS,
+    *rematerialization.ROWS,
 )
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
 

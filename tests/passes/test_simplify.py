@@ -26,6 +26,23 @@ def rule(
 MATRIX = "x: f32[2,3]"
 
 ARITHMETIC = {
+    "a_barrier_before_what_needs_no_memory_goes": rule(
+        "x: f32[9]",
+        "f32[9]",
+        [
+            "a: f32[9] = broadcast_in_dim(2.0:f32) {shape=(9,), axes=()}",
+            "b: f32[9] = optimization_barrier(a, x)",
+            "c: f32[9] = atan2(x, b)",
+            "return c",
+        ],
+        ["a: f32[9] = atan2(x, 2.0:f32)", "return a"],
+    ),
+    "a_barrier_before_a_value_stays": rule(
+        "x: f32[9], y: f32[2]",
+        "f32[9]",
+        ["a: f32[9] = optimization_barrier(x, y)", "return a"],
+        ["a: f32[9] = optimization_barrier(x, y)", "return a"],
+    ),
     "adding_a_negation_subtracts": rule(
         "x: f32[9], y: f32[9]",
         "f32[9]",

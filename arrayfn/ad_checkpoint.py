@@ -1,0 +1,129 @@
+"""``checkpoint``: trade time for memory in derivatives, by computing values again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.checkpoint_policies import Policy
+from arrayfn.custom import closed_over, with_inputs
+from arrayfn.functions import Function, name_of, trace_function
+from arrayfn.functions.shapes import without_static
+from arrayfn.ir import Equation, Program, Var
+from arrayfn.primitives import calls, rematerialization
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing import apply, is_staged
+
+
+def checkpoint(
+    function: Function | None = None,
+    *,
+    prevent_cse: bool = True,
+    policy: Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Any:
+    """``function``, whose values are computed again for derivatives, and not kept.
+
+    A gradient otherwise keeps the values of the forward pass until the backward pass
+    reads them. Of a checkpointed function it keeps the arguments alone, and what
+    ``policy`` (of ``checkpoint_policies``) says; the rest is computed a second time
+    when the backward pass comes to it. Values and derivatives stay the same. Arguments
+    in ``static_argnums`` are any Python values. With ``prevent_cse=False`` the compiler
+    may find that both computations are one, and keep its values after all.
+
+    >>> import numpy as np
+    >>> from arrayfn.functions import grad
+    >>> block = checkpoint(lambda x: np.sin(np.sin(x)))
+    >>> round(float(grad(lambda x: block(block(x)))(1.0)), 6)
+    0.205935
+    """
+    if function is None:
+        return functools.partial(
+            checkpoint,
+            prevent_cse=prevent_cse,
+            policy=policy,
+            static_argnums=static_argnums,
+        )
+    static = (
+        (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    )
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        leaves = tree.leaves((without_static(function, args, static)[1], kwargs))
+        if not is_staged(leaves):
+            return function(*args, **kwargs)
+        bound, dynamic = without_static(function, args, static)
+        traced = trace_function(bound, dynamic, kwargs)
+        own = len(leaves)
+        extra, (inner,) = closed_over([(traced, own)])
+        body = with_inputs(traced, (*traced.program.inputs[:own], *inner))
+        if policy is not None:
+            body = _marked(body, policy)
+        results = apply(
+            rematerialization.checkpoint,
+            *leaves,
+            *extra,
+            name=name_of(function),
+            body=body,
+            prevent_cse=prevent_cse,
+        )
+        flat = results if isinstance(results, tuple) else (results,)
+        return tree.unflatten(traced.out_tree, flat)
+
+    return wrapper
+
+
+remat = checkpoint
+
+
+def checkpoint_name(x: Any, name: str) -> Any:
+    """x, of a pytree each leaf, under a name that policies of ``checkpoint`` know.
+
+    >>> checkpoint_name(3.0, "activation")
+    3.0
+    """
+
+    def named(leaf: Any) -> Any:
+        if not is_staged([leaf]):
+            return leaf
+        return apply(rematerialization.checkpoint_name, leaf, name=name)
+
+    return tree.map(named, x)
+
+
+def _marked(program: Program, policy: Policy) -> Program:
+    """``program`` with a ``saveable`` after each result that ``policy`` keeps."""
+    equations: list[Equation] = []
+    renamed: dict[Any, Var] = {}
+    for equation in program.equations:
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        inputs = tuple(renamed.get(a, a) for a in equation.inputs)
+        params = dict(equation.params)
+        if row is calls.operator_call:
+            params["body"] = _marked(params["body"], policy)
+        equations.append(
+            Equation(
+                row, inputs, MappingProxyType(params), equation.outputs, equation.source
+            )
+        )
+        types = [a.type for a in inputs]
+        if row is calls.operator_call or not policy(row, *types, **params):
+            continue
+        for var in equation.outputs:
+            renamed[var] = Var(var.type)
+            equations.append(
+                Equation(
+                    rematerialization.saveable,
+                    (var,),
+                    MappingProxyType({}),
+                    (renamed[var],),
+                    equation.source,
+                )
+            )
+    outputs = tuple(renamed.get(a, a) for a in program.outputs)
+    return Program(program.name, program.inputs, tuple(equations), outputs)

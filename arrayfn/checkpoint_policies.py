@@ -1,0 +1,88 @@
+"""Policies of ``checkpoint``: which values are kept for the derivative.
+
+A policy is called as ``policy(primitive, *types, **params)`` for each equation of the
+function, with the types of its operands; True keeps its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from arrayfn.ir import ArrayType
+from arrayfn.primitives import contraction, convolution, rematerialization
+from arrayfn.primitives.base import Primitive
+
+Policy = Callable[..., bool]
+
+_PRODUCTS = (contraction.dot_general, convolution.conv_general)
+
+
+def everything_saveable(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+    """Keep every value, as if there were no ``checkpoint``."""
+    return True
+
+
+def nothing_saveable(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+    """Keep no value: all are computed again. The default."""
+    return False
+
+
+def dots_saveable(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+    """Keep the results of matrix products and convolutions."""
+    return primitive in _PRODUCTS
+
+
+checkpoint_dots = dots_saveable
+
+
+def dots_with_no_batch_dims_saveable(
+    primitive: Primitive, *types: ArrayType, **params: Any
+) -> bool:
+    """Keep the results of matrix products without batch axes: of weights, as a rule."""
+    return primitive is contraction.dot_general and not params["batch"][0]
+
+
+checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
+
+
+def save_only_these_names(*names: str) -> Policy:
+    """A policy that keeps what ``checkpoint_name`` gives one of these names."""
+    chosen = frozenset(names)
+
+    def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        is_named = primitive is rematerialization.checkpoint_name
+        return is_named and params["name"] in chosen
+
+    return policy
+
+
+def save_any_names_but_these(*names: str) -> Policy:
+    """A policy that keeps what ``checkpoint_name`` gives any name but these."""
+    excluded = frozenset(names)
+
+    def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        is_named = primitive is rematerialization.checkpoint_name
+        return is_named and params["name"] not in excluded
+
+    return policy
+
+
+def save_anything_except_these_names(*names: str) -> Policy:
+    """A policy that keeps all but what ``checkpoint_name`` gives one of these names."""
+    excluded = frozenset(names)
+
+    def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        is_named = primitive is rematerialization.checkpoint_name
+        return not (is_named and params["name"] in excluded)
+
+    return policy
+
+
+def save_from_both_policies(first: Policy, second: Policy) -> Policy:
+    """A policy that keeps what either of two policies keeps."""
+
+    def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        return first(primitive, *types, **params) or second(primitive, *types, **params)
+
+    return policy

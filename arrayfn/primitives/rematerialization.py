@@ -1,0 +1,322 @@
+"""``checkpoint``: a call of a Program whose values are computed again, not kept.
+
+Its linear part reads what the call reads, and computes from that what it needs: between
+the forward and the backward pass only the operands are kept, and the values that
+``saveable`` marks. When transposed it reads its operands through
+``optimization_barrier``, which the compiler does not see through: else it would find
+the values computed again equal to those that were computed at first, and keep these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, current_builder
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import families, special, views
+from arrayfn.primitives.base import (
+    AxisMap,
+    Body,
+    Dim,
+    Linear,
+    Operand,
+    OverPrograms,
+    Primitive,
+    Sample,
+    View,
+)
+from arrayfn.primitives.calls import body_reference, body_types
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    Split,
+    Transpose,
+    all_of,
+    equation,
+    unless,
+    where,
+)
+
+# checkpoint
+
+
+def _jvp(
+    jvp: Jvp,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    body: Program,
+    name: str,
+    prevent_cse: bool,
+) -> tuple[list[Atom], list[Atom | None]]:
+    count = len(body.outputs)
+    wrt = [t is not None for t in tangents]
+    program, varies = jvp(body, wrt, [False] * count)
+    given = [t for t in tangents if t is not None]
+    results = all_of(
+        checkpoint(*primals, *given, body=program, name=name, prevent_cse=prevent_cse)
+    )
+    moving = iter(results[count:])
+    return results[:count], [next(moving) if v else None for v in varies]
+
+
+def _batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    body: Program,
+    name: str,
+    prevent_cse: bool,
+) -> tuple[list[Atom], list[Dim]]:
+    operands = [
+        x if dim is None else views.move_axis(x, dim, 0)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+    mapped = [dim is not None for dim in dims]
+    program, varies = batch(body, size, mapped, [False] * len(body.outputs))
+    results = checkpoint(*operands, body=program, name=name, prevent_cse=prevent_cse)
+    return all_of(results), [0 if v else None for v in varies]
+
+
+def _split(
+    split: Split, whole: Equation, unknown: Sequence[bool]
+) -> tuple[list[Equation], list[Equation]]:
+    body: Program = whole.params["body"]
+    parts = split(body, unknown, [False] * len(body.outputs))
+    varies = parts.unknown
+    marked = _marked(parts.known)
+    again, saved, read = _computed_again(body, where(body.outputs, varies), marked)
+    known_inputs = unless(body.inputs, unknown)
+    results = [*unless(body.outputs, varies), *saved]
+    kept = [Var(v.type) for v in saved]
+    known: list[Equation] = []
+    if results:
+        inside = Program(
+            body.name, tuple(known_inputs), parts.known.equations, tuple(results)
+        )
+        known.append(
+            equation(
+                checkpoint,
+                unless(whole.inputs, unknown),
+                {**whole.params, "body": inside},
+                [*unless(whole.outputs, varies), *kept],
+                whole,
+            )
+        )
+    pairs = zip(known_inputs, unless(whole.inputs, unknown), strict=True)
+    needed = [(v, x) for v, x in pairs if v in read]
+    inside = Program(
+        body.name,
+        (*(v for v, _ in needed), *saved, *where(body.inputs, unknown)),
+        again,
+        tuple(where(body.outputs, varies)),
+    )
+    linear = equation(
+        checkpoint,
+        [*(x for _, x in needed), *kept, *where(whole.inputs, unknown)],
+        {**whole.params, "body": inside},
+        where(whole.outputs, varies),
+        whole,
+    )
+    return known, [linear]
+
+
+def _marked(known: Program) -> set[Var]:
+    """The values that ``saveable`` marks, where they are computed."""
+    source: dict[Atom, Atom] = {}
+    marked: set[Var] = set()
+    for made in known.equations:
+        if made.primitive in (saveable, checkpoint_name):
+            (given,) = made.inputs
+            root = source[made.outputs[0]] = source.get(given, given)
+            if made.primitive is saveable and isinstance(root, Var):
+                marked.add(root)
+    return marked.difference(known.inputs)
+
+
+def _computed_again(
+    body: Program, outputs: Sequence[Atom], marked: set[Var]
+) -> tuple[tuple[Equation, ...], list[Var], set[Atom]]:
+    """The equations that ``outputs`` need, were the ``marked`` values there.
+
+    Also which of these are needed, and all that is read.
+    """
+    live: set[Atom] = set(outputs)
+    again: list[Equation] = []
+    saved: list[Var] = []
+    for made in reversed(body.equations):
+        wanted = [v for v in made.outputs if v in live]
+        if not wanted:
+            continue
+        if marked.issuperset(wanted):
+            saved += wanted
+        else:
+            again.append(made)
+            live.update(made.inputs)
+    return tuple(reversed(again)), saved[::-1], live
+
+
+def _transpose(
+    transpose: Transpose,
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    body: Program,
+    name: str,
+    prevent_cse: bool,
+) -> list[Atom | None]:
+    linear = [isinstance(x, Linear) for x in inputs]
+    given = [ct is not None for ct in cotangents]
+    program, wanted = transpose(body, linear, given, [False] * sum(linear))
+    known = [x for x in inputs if not isinstance(x, Linear)]
+    present = [ct for ct in cotangents if ct is not None]
+    if prevent_cse:
+        program = _behind_barriers(program, len(known))
+    results = iter(
+        all_of(
+            checkpoint(
+                *known, *present, body=program, name=name, prevent_cse=prevent_cse
+            )
+        )
+        if any(wanted)
+        else []
+    )
+    flags = iter(wanted)
+    return [next(results) if at and next(flags) else None for at in linear]
+
+
+def _behind_barriers(program: Program, count: int) -> Program:
+    """``program`` reading its first ``count`` inputs once the next one is there."""
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = builder.inputs_of(program)
+        token = inputs[count]
+        behind = [optimization_barrier(x, token) for x in inputs[:count]]
+        return builder.build(
+            current_builder().inline(program, [*behind, *inputs[count:]])
+        )
+
+
+def _samples() -> Iterable[Sample]:
+    vector = ArrayType((3, 4), dtypes.float32)
+    for seed, marks in ((91, False), (92, True)):
+        builder = ProgramBuilder("block")
+        with builder:
+            x, y = builder.input(vector), builder.input(vector)
+            product = e.mul(special.sin(x), y)
+            if marks:
+                product = saveable(checkpoint_name(product, name="product"))
+            body = builder.build([e.mul(special.sin(product), x), e.square(y)])
+        given = [
+            families.random_array(dtypes.float32, (3, 4), seed + k, -2.0, 2.0)
+            for k in (0, 10)
+        ]
+        params = {"name": "block", "body": body, "prevent_cse": not marks}
+        yield Sample(tuple(given), params)
+
+
+checkpoint = Primitive(
+    name="checkpoint",
+    family="call",
+    types=body_types,
+    reference=body_reference,
+    kernel=Body(),
+    jvp=OverPrograms(_jvp),
+    transpose=OverPrograms(_transpose),
+    batch=OverPrograms(_batch),
+    split=OverPrograms(_split),
+    samples=_samples,
+    doc="A call whose values are computed again for its derivative, rather than kept.",
+)
+
+# Marks, and the barrier: the operand, but for what transformations make of them.
+
+
+def _plain(x: ArrayType, **params: Any) -> ArrayType:
+    return ArrayType(x.shape, x.dtype, weak=x.weak)
+
+
+def _mark_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    return [tangents[0]]
+
+
+def _mark_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
+) -> list[Atom | None]:
+    return [*cotangents, *([None] * (len(inputs) - 1))]
+
+
+def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
+    def batch(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        return [row(views.move_axis(inputs[0], dims[0] or 0, 0), **params)], [0]
+
+    row = Primitive(
+        name=name,
+        family="view",
+        types=_plain,
+        reference=lambda x, **_: np.array(x),
+        kernel=View(lambda x, **_: tuple(AxisMap(axis) for axis in range(x.ndim))),
+        jvp=_mark_jvp,
+        transpose=_mark_transpose,
+        batch=batch,
+        samples=lambda: [
+            Sample((families.random_array(d, (3, 4), 95, -3.0, 3.0),), params)
+            for d in (dtypes.float32, dtypes.int32)
+        ],
+        doc=doc,
+    )
+    return row
+
+
+checkpoint_name = _mark(
+    "checkpoint_name",
+    {"name": "activation"},
+    "The operand, by a name that policies of checkpoint know.",
+)
+saveable = _mark("saveable", {}, "The operand, which checkpoint may keep.")
+
+
+def _barrier_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim]
+) -> tuple[list[Atom], list[Dim]]:
+    x, token = inputs
+    if dims[0] is None:
+        return [optimization_barrier(x, token)], [None]
+    return [optimization_barrier(views.move_axis(x, dims[0], 0), token)], [0]
+
+
+def _barrier_samples() -> Iterable[Sample]:
+    for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
+        x = families.random_array(dtype, (3, 4), 97 + seed, -3.0, 3.0)
+        yield Sample((x, np.ones(2, np.float32)), {})
+
+
+optimization_barrier = Primitive(
+    name="optimization_barrier",
+    family="view",
+    types=lambda x, token: _plain(x),
+    reference=lambda x, token: np.array(x),
+    # Never affine: what reads it cannot read the operand in its place.
+    kernel=View(lambda x: None),
+    jvp=_mark_jvp,
+    transpose=_mark_transpose,
+    batch=_barrier_batch,
+    samples=_barrier_samples,
+    doc="The operand, as if it were computed once the second operand is.",
+)
+
+ROWS = (checkpoint, checkpoint_name, saveable, optimization_barrier)
