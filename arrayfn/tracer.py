@@ -256,7 +256,9 @@ class Tracer:
             self.concrete(
                 "a truth value (of if, while, and, or, not)",
                 "Write arrayfn.numpy.where(condition, x, y) to choose between values, "
-                "or make the argument static (jit(f, static_argnums=...))",
+                "arrayfn.lax.cond(condition, f, g, x) between computations, "
+                "arrayfn.lax.while_loop for a while, or make the argument static "
+                "(jit(f, static_argnums=...))",
             )
         )
 
@@ -267,7 +269,7 @@ class Tracer:
         return int(self.concrete("int()", _SCALAR_REMEDY))
 
     def __index__(self) -> int:
-        return self.concrete("an index or a shape", _SCALAR_REMEDY).__index__()
+        return self.concrete("an index or a shape", _INDEX_REMEDY).__index__()
 
     def __complex__(self) -> complex:
         return complex(self.concrete("complex()", _SCALAR_REMEDY))
@@ -486,4 +488,8 @@ def _called(name: str, function: Callable[..., Any], args: Any, options: Any) ->
 
 _SCALAR_REMEDY = (
     "Keep it an array, or make the argument static (jit(f, static_argnums=...))"
+)
+_INDEX_REMEDY = (
+    "Write arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n), keep it "
+    "an array, or make the argument static (jit(f, static_argnums=...))"
 )

@@ -210,8 +210,7 @@ def _scan(
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ArgumentError(
                 f"scan: {described(f)} returns a pair (carry, y), but returned "
-                f"{type(pair).__name__}{f' of {len(pair)}' * _is_sized(pair)}; return "
-                "(carry, None) if there is no y",
+                f"{_sized(pair)}; return (carry, None) if there is no y",
                 user_location(),
             )
         return tuple(pair)
@@ -243,8 +242,9 @@ def _scan(
     return tree.unflatten(body.out_tree, results)
 
 
-def _is_sized(value: Any) -> bool:
-    return isinstance(value, (tuple, list))
+def _sized(value: Any) -> str:
+    name = type(value).__name__
+    return f"{name} of {len(value)}" if isinstance(value, (tuple, list)) else name
 
 
 def _length(xs: Any, length: int | None) -> int:

@@ -242,7 +242,7 @@ def cond_reference(
 ) -> tuple[Array, ...]:
     """The results of the branch that ``index`` says, the nearest if there is none."""
     chosen = min(max(int(index), 0), len(branches) - 1)
-    return tuple(_arrays(evaluate(branches[chosen], operands)))
+    return tuple(_arrays(evaluate(branches[chosen], _arrays(operands))))
 
 
 # while_loop
@@ -278,8 +278,9 @@ def while_reference(
 ) -> tuple[Array, ...]:
     """The carry, run through the body for as long as the condition holds."""
     second = cond_consts + body_consts
-    for_cond, for_body = operands[:cond_consts], operands[cond_consts:second]
-    carry = _arrays(operands[second:])
+    values = _arrays(operands)
+    for_cond, for_body = values[:cond_consts], values[cond_consts:second]
+    carry = values[second:]
     while evaluate(cond_program, [*for_cond, *carry])[0]:
         carry = _arrays(evaluate(body_program, [*for_body, *carry]))
     return tuple(carry)
@@ -325,8 +326,7 @@ def scan_reference(
     unroll: int,
 ) -> tuple[Array, ...]:
     """The carry after all steps, and the results of each step, one after the other."""
-    fixed, xs = operands[:consts], operands[consts + carry :]
-    state = _arrays(operands[consts : consts + carry])
+    fixed, state, xs = parts_of(_arrays(operands), consts, carry)
     ys = [np.zeros((length, *t.shape), t.dtype) for t in program.output_types[carry:]]
     for step in reversed(range(length)) if reverse else range(length):
         results = evaluate(program, [*fixed, *state, *[x[step] for x in xs]])
