@@ -75,7 +75,7 @@ BOUNDS = {
     "exp": 1.1,
     "logistic": 1.6,
     "tanh": 1.9,
-    "erfinv": 2.0,
+    "erfinv": 1.9,
     # For positive arguments; at negative ones relative to 1 near their zeros.
     "digamma": 1.4,
     "lgamma": 1.9,

@@ -317,23 +317,29 @@ def erfinv(m: Arithmetic, x: Value) -> Value:
     w = -log(m, m.fma(-x, x, m.constant(m.dtype(x), 1.0)))
     root = m.sqrt(w)
     if m.dtype(x) == "f32":
-        high, rest = _in_two_parts(m, w - 2.5, ERFINV_SHORT_CENTER)
-        branches = [(w < 5.0, _in_two_parts(m, root - 3.15, ERFINV_SHORT_TAIL))]
+        high, rest = _in_two_parts(m, w, -2.5, ERFINV_SHORT_CENTER)
+        branches = [(w < 5.0, _in_two_parts(m, root, -3.15, ERFINV_SHORT_TAIL))]
     else:
-        high, rest = _in_two_parts(m, w - 3.125, ERFINV_CENTER)
+        high, rest = _in_two_parts(m, w, -3.125, ERFINV_CENTER)
         branches = [
-            (w < 6.25, _in_two_parts(m, root - 3.25, ERFINV_MIDDLE)),
-            (w < 16.0, _in_two_parts(m, root - 5.1, ERFINV_TAIL)),
+            (w < 6.25, _in_two_parts(m, root, -3.25, ERFINV_MIDDLE)),
+            (w < 16.0, _in_two_parts(m, root, -5.1, ERFINV_TAIL)),
         ]
     for below, (other_high, other_rest) in branches:
         high = m.select(below, high, other_high)
         rest = m.select(below, rest, other_rest)
-    return m.select(m.abs(x) == 1.0, x * inf, m.fma(x, high, x * rest))
+    factor, factor_low = fast_two_sum(high, rest)
+    result = m.fma(x, factor, x * factor_low)
+    return m.select(m.abs(x) == 1.0, x * inf, result)
 
 
-def _in_two_parts(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Pair:
-    """The constant of a polynomial as far as the dtype has it, and the rest of all."""
-    constant, *others = coefficients
+def _in_two_parts(
+    m: Arithmetic, x: Value, shift: float, coefficients: Sequence[float]
+) -> Pair:
+    """A polynomial of ``x + shift``: its constant as the dtype has it, and the rest."""
+    constant, slope, *others = coefficients
     high, low = split_constant(m.dtype(x), constant)
-    rest = m.fma(x, polynomial(m, x, others), low)
+    t, t_low = two_sum(x, m.constant(m.dtype(x), shift))
+    inner = m.fma(t, polynomial(m, t, others), slope)
+    rest = m.fma(t, inner, m.fma(t_low, slope, low))
     return m.constant(m.dtype(x), high), rest
