@@ -240,7 +240,7 @@ class Program:
         return tuple(a.type for a in self.outputs)
 
     def __str__(self) -> str:
-        return format_program(self)
+        return format_program(self).rstrip("\n")
 
 
 def _logical(type: ArrayType) -> tuple[Shape, DType, bool]:

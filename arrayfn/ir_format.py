@@ -45,7 +45,8 @@ _RESERVED = frozenset(
 
 def format_program(program: Program, comments: bool = True) -> str:
     """The text of ``program``; ``comments`` adds each equation's source line."""
-    return "\n".join(_program_lines(program, "program ", comments)) + "\n"
+    column = _COMMENT_COLUMN if comments else None
+    return "\n".join(_program_lines(program, "program ", column)) + "\n"
 
 
 def name_vars(program: Program) -> dict[Var, str]:
@@ -67,7 +68,8 @@ def name_vars(program: Program) -> dict[Var, str]:
     return names
 
 
-def _program_lines(program: Program, keyword: str, comments: bool) -> list[str]:
+def _program_lines(program: Program, keyword: str, column: int | None) -> list[str]:
+    """The lines; equations' comments, if any, begin in ``column``."""
     names = name_vars(program)
     inputs = ", ".join(f"{names[v]}: {v.type}" for v in program.inputs)
     constants = ", ".join(f"{names[v]}: {v.type}" for v in program.constants)
@@ -77,14 +79,14 @@ def _program_lines(program: Program, keyword: str, comments: bool) -> list[str]:
         head += f" constants ({constants})"
     lines = [f"{head} -> ({results}) {{"]
     for equation in program.equations:
-        lines += _equation_lines(equation, names, comments)
+        lines += _equation_lines(equation, names, column)
     outputs = ", ".join(_atom(a, names) for a in program.outputs)
     lines += [f"  return {outputs}".rstrip(), "}"]
     return lines
 
 
 def _equation_lines(
-    equation: Equation, names: dict[Var, str], comments: bool
+    equation: Equation, names: dict[Var, str], column: int | None
 ) -> list[str]:
     outputs = ", ".join(f"{names[v]}: {v.type}" for v in equation.outputs)
     inputs = ", ".join(_atom(a, names) for a in equation.inputs)
@@ -97,21 +99,27 @@ def _equation_lines(
             plain.append(f"{key}={format_param(value)}")
     if plain:
         text += " {" + ", ".join(plain) + "}"
-    if comments and equation.source is not None:
-        text = f"{text:<{_COMMENT_COLUMN}}  # {equation.source}"
+    if column is not None and equation.source is not None:
+        text = f"{text:<{column}}  # {equation.source}"
     lines = [text]
     for key, value in nested:
         if isinstance(value, tuple):
             lines.append(f"    {key} = (")
             for program in value:
-                inner = _program_lines(program, "program ", comments)
-                lines += ["      " + line for line in inner]
+                lines += _indented(program, "program ", 6, column)
                 lines[-1] += ","
             lines.append("    )")
         else:
-            inner = _program_lines(value, f"{key} = program ", comments)
-            lines += ["    " + line for line in inner]
+            lines += _indented(value, f"{key} = program ", 4, column)
     return lines
+
+
+def _indented(
+    program: Program, keyword: str, indent: int, column: int | None
+) -> list[str]:
+    """A nested Program's lines; its comments stand below those around it."""
+    inner = None if column is None else column - indent
+    return [" " * indent + line for line in _program_lines(program, keyword, inner)]
 
 
 def _are_programs(value: Any) -> bool:
