@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
@@ -13,7 +11,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import absolute
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Primitive
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import apply
 
 
 def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Array:
@@ -198,23 +196,8 @@ def bitwise_count(x: ArrayLike, /) -> Array:
 # Selection.
 
 
-def where(
-    condition: ArrayLike, x: ArrayLike | None = None, y: ArrayLike | None = None, /
-) -> Array | tuple[Array, ...]:
-    """x where ``condition`` is true (not 0), else y; all three broadcast.
-
-    With the condition alone, the indices where it is true, which need its value.
-    """
-    if x is None and y is None:
-        known = condition
-        if isinstance(condition, Tracer):
-            known = condition.concrete(
-                "where(condition), whose result's shape depends on it,",
-                "Write where(condition, x, y) to keep the shape",
-            )
-        return tuple(np.nonzero(known))
-    if x is None or y is None:
-        raise ArgumentError("where takes both x and y, or neither", user_location())
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x where ``condition`` is true (not 0), else y; all three broadcast."""
     (x, y), types, _ = ops.promoted("where", (x, y))
     which = _truth(condition, "where")
     types = [ops.type_of_operand("where", which), *types]

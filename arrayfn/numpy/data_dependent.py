@@ -14,8 +14,9 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.comparison import not_equal, where
+from arrayfn.numpy.comparison import not_equal
 from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.indexing import getitem, take
 from arrayfn.numpy.manipulation import (
@@ -50,7 +51,7 @@ def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
     """Where the vector ``mask`` is true: ``size`` places, then ``fill_value``."""
     extent = ops.type_of_operand("nonzero", mask).size
     places = apply(views.iota, shape=(extent,), axis=0, dtype=dtypes.int64)
-    targets = where(mask, cumsum(mask) - 1, size)
+    targets = comparison.where(mask, cumsum(mask) - 1, size)
     filler = ops.full(fill_value, (size,), dtypes.int64)
     return scatter_windows(
         indexing.scatter,
@@ -92,21 +93,56 @@ def nonzero(
 
     With ``size`` so many of them, then ``fill_value`` (0, or one for each axis).
     """
-    type = ops.type_of_operand("nonzero", x)
+    return _nonzero("nonzero", x, size, fill_value)
+
+
+def where(
+    condition: ArrayLike,
+    x: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """x where ``condition`` is true (not 0), else y; all three broadcast.
+
+    With the condition alone, the indices where it is true, as ``nonzero``.
+
+    >>> import numpy as np
+    >>> where(np.array([True, False]), np.array([1.0, 2.0]), 0.0)
+    array([1., 0.])
+    """
+    if x is None and y is None:
+        return _nonzero("where", condition, size, fill_value)
+    if x is None or y is None:
+        raise ArgumentError("where takes both x and y, or neither", user_location())
+    if size is not None or fill_value is not None:
+        raise ArgumentError(
+            "where takes size and fill_value with the condition alone", user_location()
+        )
+    return comparison.where(condition, x, y)
+
+
+def _nonzero(
+    name: str, x: ArrayLike, size: int | None, fill_value: Any
+) -> tuple[Array, ...]:
+    type = ops.type_of_operand(name, x)
     if not type.shape:
         raise ArgumentError(
-            "nonzero takes arrays with axes, not a single number; use atleast_1d",
+            f"{name} takes arrays with axes, not a single number; use atleast_1d",
             user_location(),
         )
     if size is None:
-        return tuple(np.nonzero(known("nonzero", x, _size_remedy("nonzero"))))
-    places = flatnonzero(x, size=size, fill_value=type.size)
+        return tuple(np.nonzero(known(name, x, _size_remedy(name))))
+    places: Any = flatnonzero(x, size=size, fill_value=type.size)
     fillers = fill_value if isinstance(fill_value, tuple) else (fill_value,) * type.ndim
     beyond = places >= type.size
     columns: list[Array] = []
     for extent, filler in zip(type.shape[::-1], fillers[::-1], strict=True):
         column = places % max(extent, 1)
-        columns.append(where(beyond, 0 if filler is None else filler, column))
+        instead = 0 if filler is None else filler
+        columns.append(comparison.where(beyond, instead, column))
         places = places // max(extent, 1)
     return tuple(columns[::-1])
 

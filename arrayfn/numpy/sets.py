@@ -1,15 +1,48 @@
-"""Distinct elements of arrays, and arrays as sets of their elements."""
+"""Distinct elements of arrays, and arrays as sets of their elements.
+
+How many there are decides a shape, and so these need the value. With ``size`` they have
+results of a shape that is known beforehand, and so work under ``jit`` too: what does
+not fit is left out, and ``fill_value`` stands where there is too little.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.data_dependent import known
-
-_REMEDY = "Give it the size of the result"
+from arrayfn.numpy.comparison import (
+    equal,
+    isnan,
+    less,
+    logical_and,
+    logical_not,
+    logical_xor,
+    not_equal,
+    where,
+)
+from arrayfn.numpy.cumulative import cumsum
+from arrayfn.numpy.data_dependent import known, true_positions
+from arrayfn.numpy.indexing import take
+from arrayfn.numpy.manipulation import (
+    concatenate,
+    moveaxis,
+    ravel,
+    reshape,
+    slice_along,
+    unstack,
+)
+from arrayfn.numpy.reductions import any as any_
+from arrayfn.numpy.searching import searchsorted
+from arrayfn.numpy.sorting import argsort, lexsort, sort
+from arrayfn.numpy.updates import scatter_windows
+from arrayfn.primitives import indexing
+from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.windows import Windows
 
 
 class UniqueAll(NamedTuple):
@@ -35,21 +68,279 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Array
 
 
-def unique_all(x: ArrayLike, /) -> UniqueAll:
-    """x's distinct values in order, and what ``UniqueAll`` says of them."""
-    return UniqueAll(*np.unique_all(known("unique_all", x, _REMEDY)))
+def _known(name: str, *x: ArrayLike) -> list[Any]:
+    remedy = f"Give it the size of the result, {name}(..., size=n)"
+    return [np.asarray(known(name, a, remedy)) for a in x]
 
 
-def unique_counts(x: ArrayLike, /) -> UniqueCounts:
-    """x's distinct values in order, and how many there are of each: int64."""
-    return UniqueCounts(*np.unique_counts(known("unique_counts", x, _REMEDY)))
+def unique(
+    x: ArrayLike,
+    /,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Any:
+    """x's distinct elements in order (or distinct slices along ``axis``).
+
+    Then, if asked for: where each is first, which of them each element is, and how
+    often there is each. With ``size`` so many, then ``fill_value`` (the least element),
+    which there are 0 of.
+
+    >>> import numpy as np
+    >>> unique(np.array([3, 1, 3]), size=3, fill_value=0, return_counts=True)
+    (array([1, 3, 0]), array([1, 2, 0]))
+    """
+    wanted = (return_index, return_inverse, return_counts)
+    if size is None:
+        (value,) = _known("unique", x)
+        of_numpy: Any = np.unique
+        result = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
+        parts: tuple[Any, ...] = result if any(wanted) else (result,)
+        owned = tuple(np.array(part, order="C") for part in parts)
+        return owned if len(owned) > 1 else owned[0]
+    found = _unique(x, axis, equal_nan, ops.whole(size), fill_value)
+    chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
+    return (found.values, *chosen) if chosen else found.values
 
 
-def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
-    """x's distinct values in order, and which of them each element is: int64."""
-    return UniqueInverse(*np.unique_inverse(known("unique_inverse", x, _REMEDY)))
+def _unique(
+    x: ArrayLike, axis: int | None, equal_nan: bool, size: int, fill_value: Any
+) -> UniqueAll:
+    shape = ops.type_of_operand("unique", x).shape
+    if axis is None:
+        rows: Array = ravel(x)
+        order = argsort(rows)
+    else:
+        rows = moveaxis(x, axis, 0)
+        columns = unstack(reshape(rows, (rows.shape[0], -1)), axis=1)
+        order = lexsort(columns[::-1])
+    count = rows.shape[0]
+    if not count:
+        raise ArgumentError(
+            "unique with size takes at least one element", user_location()
+        )
+    ordered = take(rows, order, 0)
+    first = _is_first(ordered, equal_nan)
+    rank = cumsum(first) - 1
+    places = true_positions(first, size, count)
+    inside = less(places, count)
+    indices = take(order, places, 0, mode="clip")
+    indices = where(inside, indices, order[0])
+    filler = (
+        rows[order[0]] if fill_value is None else ops.convert(fill_value, rows.dtype)
+    )
+    picked = take(ordered, places, 0, mode="clip")
+    along = reshape(inside, (size,) + (1,) * (rows.ndim - 1))
+    values = where(along, picked, filler)
+    inverse = _scattered(indexing.scatter, count, order, rank)
+    ones = ops.full(1, (count,), dtypes.int64)
+    counts = _scattered(indexing.scatter_add, size, rank, ones)
+    if axis is None:
+        return UniqueAll(values, indices, reshape(inverse, shape), counts)
+    return UniqueAll(moveaxis(values, 0, axis), indices, inverse, counts)
 
 
-def unique_values(x: ArrayLike, /) -> Array:
-    """x's distinct values in order."""
-    return np.unique_values(known("unique_values", x, _REMEDY))
+def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> Array:
+    return scatter_windows(
+        scatter,
+        ops.full(0, (size,), dtypes.int64),
+        reshape(places, (places.shape[0], 1)),
+        updates,
+        Windows((), (0,), (0,)),
+        unique_indices=False,
+    )
+
+
+def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
+    """Whether each row is not equal to the one before it."""
+    count = ordered.shape[0]
+    later = slice_along(ordered, 1, count, 0)
+    earlier = slice_along(ordered, 0, count - 1, 0)
+    differ: Any = not_equal(later, earlier)
+    if equal_nan and ordered.dtype in dtypes.INEXACT:
+        differ = logical_and(differ, ~logical_and(isnan(later), isnan(earlier)))
+    if ordered.ndim > 1:
+        differ = any_(reshape(differ, (count - 1, -1)), 1)
+    return concatenate([ops.full(True, (1,), dtypes.bool_), differ])
+
+
+def unique_all(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueAll:
+    """x's distinct values in order, and what ``UniqueAll`` says of them.
+
+    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    """
+    if size is None:
+        return UniqueAll(*np.unique_all(*_known("unique_all", x)))
+    return _unique(x, None, False, ops.whole(size), fill_value)
+
+
+def unique_counts(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueCounts:
+    """x's distinct values in order, and how many there are of each: int64.
+
+    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    """
+    if size is None:
+        return UniqueCounts(*np.unique_counts(*_known("unique_counts", x)))
+    found = _unique(x, None, False, ops.whole(size), fill_value)
+    return UniqueCounts(found.values, found.counts)
+
+
+def unique_inverse(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueInverse:
+    """x's distinct values in order, and which of them each element is: int64.
+
+    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    """
+    if size is None:
+        return UniqueInverse(*np.unique_inverse(*_known("unique_inverse", x)))
+    found = _unique(x, None, False, ops.whole(size), fill_value)
+    return UniqueInverse(found.values, found.inverse_indices)
+
+
+def unique_values(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> Array:
+    """x's distinct values in order.
+
+    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    """
+    if size is None:
+        return np.sort(np.unique_values(*_known("unique_values", x)))
+    return _unique(x, None, False, ops.whole(size), fill_value).values
+
+
+# Sets.
+
+
+def isin(
+    x: ArrayLike,
+    elements: ArrayLike,
+    /,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Array:
+    """Whether each x is among ``elements`` (is not, if ``invert``): bool.
+
+    By bisection in the sorted elements.
+    """
+    if isinstance(elements, (list, tuple)):
+        elements = np.asarray(elements)
+    (x, elements), types, _ = ops.promoted("isin", (x, elements))
+    if not types[1].size:
+        return ops.full(invert, types[0].shape, dtypes.bool_)
+    ordered = sort(ravel(ops.as_array(elements)))
+    places = searchsorted(ordered, x)
+    found = equal(take(ordered, places, mode="clip"), x)
+    return logical_not(found) if invert else found
+
+
+def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
+    """The elements of ``ordered`` where ``mask`` is true, ``size`` of them."""
+    count = ordered.shape[0]
+    places = true_positions(mask, size, count)
+    filler = (
+        ordered[0] if fill_value is None else ops.convert(fill_value, ordered.dtype)
+    )
+    return where(less(places, count), take(ordered, places, mode="clip"), filler)
+
+
+def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
+    return [ravel(v) for v in map(ops.as_array, ops.promoted(name, (x, y))[0])]
+
+
+def union1d(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array:
+    """The distinct elements of x and y, in order; ``size`` as for ``unique``."""
+    if size is None:
+        return np.union1d(*_known("union1d", x, y))
+    both = concatenate(_vectors("union1d", x, y))
+    return unique(both, size=size, fill_value=fill_value)
+
+
+def intersect1d(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    assume_unique: bool = False,
+    return_indices: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Any:
+    """The distinct elements that are in x and in y, in order.
+
+    With ``return_indices`` also where each is first in x and in y. ``size`` as for
+    ``unique``; indices are then filled with the number of elements.
+    """
+    if size is None:
+        of_numpy: Any = np.intersect1d
+        known_pair = _known("intersect1d", x, y)
+        return of_numpy(*known_pair, assume_unique, return_indices)
+    left, right = _vectors("intersect1d", x, y)
+    order = argsort(left)
+    ordered = take(left, order)
+    mask = logical_and(_is_first(ordered), isin(ordered, right))
+    values = _members(mask, ordered, size, fill_value)
+    if not return_indices:
+        return values
+    places = true_positions(mask, size, left.shape[0])
+    beyond = equal(places, left.shape[0])
+    in_left = where(beyond, left.shape[0], take(order, places, mode="clip"))
+    other = argsort(right)
+    at = searchsorted(take(right, other), values)
+    in_right = where(beyond, right.shape[0], take(other, at, mode="clip"))
+    return values, in_left, in_right
+
+
+def setdiff1d(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array:
+    """The distinct elements that are in x and not in y; ``size`` as for ``unique``."""
+    if size is None:
+        left, right = _known("setdiff1d", x, y)
+        return np.setdiff1d(left, right, assume_unique)
+    left, right = _vectors("setdiff1d", x, y)
+    ordered = sort(left)
+    mask = logical_and(_is_first(ordered), isin(ordered, right, invert=True))
+    return _members(mask, ordered, size, fill_value)
+
+
+def setxor1d(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array:
+    """The distinct elements of just one of x and y; ``size`` as for ``unique``."""
+    if size is None:
+        left, right = _known("setxor1d", x, y)
+        return np.setxor1d(left, right, assume_unique)
+    left, right = _vectors("setxor1d", x, y)
+    ordered = sort(concatenate([left, right]))
+    one = logical_xor(isin(ordered, left), isin(ordered, right))
+    return _members(logical_and(_is_first(ordered), one), ordered, size, fill_value)

@@ -297,6 +297,7 @@ def test_integers_to_a_negative_power_are_refused():
 def test_functions_of_values(name):
     ours, theirs = getattr(anp, name)(N), getattr(np, name)(N)
     many = isinstance(theirs, tuple)
+    theirs = np.sort(theirs) if name == "unique_values" else theirs  # NumPy hashes
     for result, expected in zip(
         ours if many else [ours], theirs if many else [theirs], strict=True
     ):

@@ -1,0 +1,260 @@
+"""Quantiles, percentiles and medians, of all elements or of those that are not NaN.
+
+Methods: Hyndman and Fan, Sample Quantiles in Statistical Packages (1996), and NumPy's
+discontinuous variants of "linear".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, Axis
+from arrayfn.numpy.arithmetic import (
+    add,
+    ceil,
+    clip,
+    divide,
+    floor,
+    multiply,
+    rint,
+    subtract,
+)
+from arrayfn.numpy.comparison import equal, isnan, less, logical_not, where
+from arrayfn.numpy.indexing import getitem, take_along_axis
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    expand_dims,
+    moveaxis,
+    reshape,
+    transpose,
+)
+from arrayfn.numpy.reductions import sum as sum_
+from arrayfn.numpy.sorting import sort
+
+# The continuous methods: the plotting positions (alpha, beta) of each.
+_CONTINUOUS = {
+    "linear": (1.0, 1.0),
+    "hazen": (0.5, 0.5),
+    "weibull": (0.0, 0.0),
+    "median_unbiased": (1 / 3, 1 / 3),
+    "normal_unbiased": (3 / 8, 3 / 8),
+    "interpolated_inverted_cdf": (0.0, 1.0),
+}
+
+
+def _fraction_at_boundary(place: Array, instead: Callable[[Array], Array]) -> Array:
+    """``instead`` where a place is whole, and 1 where it is between two."""
+    low = floor(place)
+    return where(equal(place, low), instead(low), 1.0)
+
+
+def _place(method: str, count: Any, q: Array) -> tuple[Array, Array]:
+    """Between which elements of ``count`` the quantile is: the lower, and how far."""
+    last = subtract(count, 1)
+    if method in _CONTINUOUS:
+        alpha, beta = _CONTINUOUS[method]
+        position = multiply(count, q) + (alpha + q * (1.0 - alpha - beta)) - 1.0
+        position = clip(position, 0.0, last)
+        low = floor(position)
+        return low, position - low
+    position = multiply(last, q)
+    if method in ("lower", "higher", "nearest"):
+        rounding = {"lower": floor, "higher": ceil, "nearest": rint}[method]
+        return rounding(position), multiply(0.0, position)
+    if method == "midpoint":
+        low = floor(position)
+        return low, where(equal(position, low), 0.0, 0.5)
+    if method in ("inverted_cdf", "averaged_inverted_cdf"):
+        position = multiply(count, q) - 1.0
+        at = 0.0 if method == "inverted_cdf" else 0.5
+        step = _fraction_at_boundary(position, lambda low: multiply(0.0, low) + at)
+    elif method == "closest_observation":
+        position = multiply(count, q) - 1.5
+        # Halfway, the even one of the two, counted from 1.
+        step = _fraction_at_boundary(position, lambda low: 1.0 - low % 2.0)
+    else:
+        raise ArgumentError(
+            f"there is no method {method!r} of quantiles; there are "
+            + ", ".join(map(repr, METHODS)),
+            user_location(),
+        )
+    low = floor(position)
+    below = less(low, 0.0)
+    return where(below, 0.0, low), where(below, 0.0, step)
+
+
+METHODS = (
+    *_CONTINUOUS,
+    "lower",
+    "higher",
+    "nearest",
+    "midpoint",
+    "inverted_cdf",
+    "averaged_inverted_cdf",
+    "closest_observation",
+)
+
+
+def _flat_along(name: str, x: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]:
+    """x with the axes it is reduced over as one, the last; and those axes."""
+    type = ops.type_of_operand(name, x)
+    axes = ops.normalize_axes(name, axis, type.ndim)
+    kept = [k for k in range(type.ndim) if k not in axes]
+    moved = transpose(x, [*kept, *axes])
+    return reshape(moved, (*(type.shape[k] for k in kept), -1)), axes
+
+
+def _quantile(
+    name: str,
+    x: ArrayLike,
+    q: ArrayLike,
+    axis: Axis,
+    method: str,
+    keepdims: bool,
+    skip_nan: bool,
+) -> Array:
+    if isinstance(q, (list, tuple)):
+        q = np.asarray(q)
+    _check_fractions(name, q)
+    type, fractions = (ops.type_of_operand(name, a) for a in (x, q))
+    common, _ = dtypes.promote(
+        [(type.dtype, type.weak), (fractions.dtype, fractions.weak)]
+    )
+    result = ops.floating_dtype(common)
+    if result in dtypes.COMPLEX:
+        raise ArgumentError(f"{name} takes real numbers", user_location())
+    if 0 in [type.shape[k] for k in ops.normalize_axes(name, axis, type.ndim)]:
+        raise ArgumentError(f"{name} of nothing: {type}", user_location())
+    flat, axes = _flat_along(name, x, axis)
+    ordered = sort(ops.convert(flat, result))
+    lead = ordered.shape[:-1]
+    extent = ordered.shape[-1]
+    inexact = type.dtype in dtypes.INEXACT
+    wide = ops.as_array(ops.convert(q, dtypes.float64))
+    wide = reshape(wide, (-1,))
+    wanted = (*lead, wide.shape[0])
+    count: Any = float(extent)
+    if skip_nan and inexact:
+        numbers = sum_(logical_not(isnan(ordered)), -1, keepdims=True)
+        count = ops.convert(numbers, dtypes.float64)
+    low, step = (broadcast_to(v, wanted) for v in _place(method, count, wide))
+    first = ops.convert(clip(low, 0, extent - 1), dtypes.int64)
+    second = ops.convert(clip(low + 1.0, 0.0, subtract(count, 1.0)), dtypes.int64)
+    a = take_along_axis(ordered, first, -1)
+    b = take_along_axis(ordered, clip(second, 0, extent - 1), -1)
+    value = _between(a, b, ops.convert(step, result))
+    if inexact and not skip_nan:
+        # NaN is sorted to the end.
+        last = getitem(ordered, (..., slice(-1, None)))
+        value = where(isnan(last), last, value)
+    value = reshape(moveaxis(value, -1, 0), (*fractions.shape, *lead))
+    if keepdims:
+        value = (
+            expand_dims(value, tuple(fractions.ndim + k for k in axes))
+            if axes
+            else value
+        )
+    return value
+
+
+def _between(a: Array, b: Array, step: Array) -> Array:
+    """a + (b - a) step: b just where step is 1, and infinities kept."""
+    difference = subtract(b, a)
+    near_a = add(a, multiply(difference, step))
+    near_b = subtract(b, multiply(difference, subtract(1.0, step)))
+    value = where(less(step, 0.5), near_a, near_b)
+    # Between equal infinities the difference is NaN.
+    return where(equal(a, b), a, where(equal(step, 0.0), a, value))
+
+
+def _check_fractions(name: str, q: ArrayLike) -> None:
+    value = q.value if hasattr(q, "value") else q
+    if value is not None and not np.all(
+        (np.asarray(value) >= 0) & (np.asarray(value) <= 1)
+    ):
+        raise ArgumentError(
+            f"{name} takes fractions from 0 to 1 (percentages from 0 to 100)",
+            user_location(),
+        )
+
+
+def quantile(
+    x: ArrayLike,
+    q: ArrayLike,
+    /,
+    axis: Axis = None,
+    *,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
+    """What a fraction q of the elements over ``axis`` are below; NaN if one is.
+
+    An array of fractions gives its axes first. ``method`` says what is between two
+    elements: by default a line, others as NumPy names them.
+
+    >>> import numpy as np
+    >>> quantile(np.array([1.0, 2.0, 3.0, 4.0]), 0.5)
+    array(2.5)
+    """
+    return _quantile("quantile", x, q, axis, method, keepdims, skip_nan=False)
+
+
+def nanquantile(
+    x: ArrayLike,
+    q: ArrayLike,
+    /,
+    axis: Axis = None,
+    *,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
+    """``quantile`` of what is not NaN; NaN where all is."""
+    return _quantile("nanquantile", x, q, axis, method, keepdims, skip_nan=True)
+
+
+def _hundredths(q: ArrayLike) -> ArrayLike:
+    if isinstance(q, (list, tuple)):
+        q = np.asarray(q)
+    return q / 100 if ops.is_number(q) else divide(q, 100.0)
+
+
+def percentile(
+    x: ArrayLike,
+    q: ArrayLike,
+    /,
+    axis: Axis = None,
+    *,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
+    """``quantile`` with q in hundredths."""
+    return quantile(x, _hundredths(q), axis, method=method, keepdims=keepdims)
+
+
+def nanpercentile(
+    x: ArrayLike,
+    q: ArrayLike,
+    /,
+    axis: Axis = None,
+    *,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
+    """``nanquantile`` with q in hundredths."""
+    return nanquantile(x, _hundredths(q), axis, method=method, keepdims=keepdims)
+
+
+def median(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The middle element over ``axis``, or the mean of the two; NaN if one is."""
+    return quantile(x, 0.5, axis, keepdims=keepdims)
+
+
+def nanmedian(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+    """``median`` of what is not NaN; NaN where all is."""
+    return nanquantile(x, 0.5, axis, keepdims=keepdims)

@@ -1,0 +1,130 @@
+"""Elements in ascending or descending order, and the order itself.
+
+NaN is greater than all else, so it comes last in ascending order and first in
+descending; complex numbers go by their real, then by their imaginary parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import subtract
+from arrayfn.numpy.indexing import take_along_axis
+from arrayfn.numpy.manipulation import moveaxis, ravel
+from arrayfn.numpy.rearrangement import flip
+from arrayfn.primitives import sorting as primitives
+from arrayfn.tracing import Tracer, apply
+
+
+def _along(name: str, x: ArrayLike, axis: int | None) -> tuple[Array, int]:
+    """x with ``axis`` (None: x as a vector) moved to the end, and where it was."""
+    if axis is None:
+        x, axis = ravel(x), 0
+    type = ops.type_of_operand(name, x)
+    place = ops.normalize_axis(name, axis, type.ndim)
+    return moveaxis(x, place, -1), place
+
+
+def sort(
+    x: ArrayLike,
+    /,
+    axis: int | None = -1,
+    kind: str | None = None,
+    *,
+    descending: bool = False,
+    stable: bool = True,
+) -> Array:
+    """x's elements in order along ``axis`` (None: of x as a vector).
+
+    Every sort is stable here, whatever ``kind`` and ``stable`` say.
+
+    >>> import numpy as np
+    >>> sort(np.array([3.0, 1.0, 2.0]), descending=True)
+    array([3., 2., 1.])
+    """
+    along, place = _along("sort", x, axis)
+    value = apply(primitives.sort, along)
+    return moveaxis(flip(value, -1) if descending else value, -1, place)
+
+
+def argsort(
+    x: ArrayLike,
+    /,
+    axis: int | None = -1,
+    kind: str | None = None,
+    *,
+    descending: bool = False,
+    stable: bool = True,
+) -> Array:
+    """The indices that put x in order along ``axis`` (None: of x as a vector): int64.
+
+    Equal elements stay in their order, whatever ``kind`` and ``stable`` say.
+    """
+    along, place = _along("argsort", x, axis)
+    if descending:
+        # The last of equal elements, seen from the end, is the first.
+        backwards = apply(primitives.argsort, flip(along, -1))
+        order = subtract(max(along.shape[-1] - 1, 0), flip(backwards, -1))
+    else:
+        order = apply(primitives.argsort, along)
+    return moveaxis(order, -1, place)
+
+
+def lexsort(keys: Any, /, axis: int = -1) -> Array:
+    """The order by the last of ``keys``, where that is equal by the one before, ...
+
+    ``keys`` are arrays of one shape (or the rows of one array); the result is int64.
+    """
+    columns = list(keys) if not isinstance(keys, (np.ndarray, Tracer)) else [*keys]
+    if not columns:
+        raise ArgumentError("lexsort takes at least one key", user_location())
+    order = argsort(columns[0], axis)
+    for key in columns[1:]:
+        order = take_along_axis(
+            order, argsort(take_along_axis(key, order, axis), axis), axis
+        )
+    return order
+
+
+def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
+    for k in kth if isinstance(kth, (list, tuple)) else (kth,):
+        if not -extent <= ops.whole(k) < extent:
+            raise ShapeError(
+                f"{name}: kth={k} is out of bounds for an axis of extent {extent}",
+                user_location(),
+            )
+
+
+def partition(
+    x: ArrayLike, kth: int | Sequence[int], /, axis: int | None = -1
+) -> Array:
+    """x with its kth element in place, none before it greater and none after it less.
+
+    It is sorted.
+    """
+    along, _ = _along("partition", x, axis)
+    _check_kth("partition", kth, along.shape[-1])
+    return sort(x, axis)
+
+
+def argpartition(
+    x: ArrayLike, kth: int | Sequence[int], /, axis: int | None = -1
+) -> Array:
+    """The indices that ``partition`` x, which are those that sort it: int64."""
+    along, _ = _along("argpartition", x, axis)
+    _check_kth("argpartition", kth, along.shape[-1])
+    return argsort(x, axis)
+
+
+def sort_complex(x: ArrayLike, /) -> Array:
+    """x as complex numbers, sorted along its last axis."""
+    dtype = ops.type_of_operand("sort_complex", x).dtype
+    inexact = ops.floating_dtype(dtype)
+    return sort(ops.convert(x, dtypes.complex_of(dtypes.compute_dtype(inexact))))
