@@ -1,6 +1,7 @@
 """CUDA kernels without a GPU: emulated against NumPy, and compiled to PTX."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,7 +78,13 @@ cases = pytest.mark.parametrize("case", CASES)
 
 # A GPU so small that short rows are long ones.
 SMALL = GpuConfig(
-    multiprocessors=8, max_threads=128, row_words=8, waves=2, chunk=64, tiles=2
+    multiprocessors=8,
+    max_threads=128,
+    row_words=8,
+    waves=2,
+    chunk=64,
+    tiles=2,
+    most_cluster=1,
 )
 COUNT = np.arange(700, dtype=np.float32)
 # name: kernels of the plan, function, arguments
@@ -266,3 +273,48 @@ def test_templates_equal_the_reference(case):
     (result,) = run_plan(lower(program, check=True), arguments)
     (expected,) = evaluate(program, arguments)
     np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+LONG_CASES = {
+    "columns": (lambda x: anp.sum(x, axis=0), (random(300, 40),)),
+    "columns of odd width": (lambda x: anp.sum(x * x, axis=0), (random(130, 9),)),
+    "rows read again": (softmax, (random(8, 700),)),
+    "rows": (lambda x: anp.sum(x, axis=1), (random(8, 3000),)),
+}
+
+
+@pytest.mark.parametrize("case", LONG_CASES)
+def test_threads_go_on_along_what_is_long(case):
+    function, arguments = LONG_CASES[case]
+    program = trace_function(function, arguments, {}).program
+    gpu = replace(SMALL, multiprocessors=1)
+    (result,) = run_plan(lower(program, check=True, gpu=gpu), arguments)
+    np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-5)
+
+
+CLUSTERED_CASES = {
+    "softmax": (softmax, (random(3, 1024),)),
+    "layernorm": (layernorm, (random(5, 900), random(900, seed=1))),
+    "one row": (softmax, (random(1, 2000),)),
+    "float64": (
+        lambda x: x - anp.mean(x, axis=1, keepdims=True),
+        (random(3, 777, dtype=float),),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CLUSTERED_CASES)
+def test_blocks_of_a_cluster_share_long_rows(case):
+    function, arguments = CLUSTERED_CASES[case]
+    program = trace_function(function, arguments, {}).program
+    gpu = GpuConfig(
+        multiprocessors=4,
+        max_threads=256,
+        cluster_words=256,
+        most_cluster=8,
+        chunk=64,
+    )
+    compiled = lower(program, check=True, gpu=gpu)
+    assert any(k.cluster > 1 for k in compiled.kernels if isinstance(k, Kernel))
+    (result,) = run_plan(compiled, arguments)
+    np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-6)

@@ -40,7 +40,7 @@ _STEMS = {
 }
 
 
-_PASSES: Final = pipeline(PRODUCTS)
+_PASSES: Final = pipeline(PRODUCTS, sums=False)
 
 
 def lower(

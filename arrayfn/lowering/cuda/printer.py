@@ -26,6 +26,7 @@ _RESERVED: Final = frozenset(
         *("thread", "lane", "warp", "part", "item", "items", "live", "first"),
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank"),
+        *("slot", "turn", "begin", "signals", "size"),
     )
 )
 """Names of a kernel's own variables."""

@@ -69,9 +69,9 @@ class StagedPrinter(CudaPrinter[T]):
             for s in reduces:
                 name, dtype = self.parts_of(s), short_name(s.result.dtype)
                 self.registers(name, dtype, self.accumulators)
-            self.open(f"for lane in range({self.accumulators}):")
+            self.open(f"for slot in range({self.accumulators}):")
             for s in reduces:
-                self.line(f"{self.parts_of(s)}[lane] = {self.constant(s.identity)}")
+                self.line(f"{self.parts_of(s)}[slot] = {self.constant(s.identity)}")
             self.close()
             return
         for s in reduces:
@@ -86,7 +86,7 @@ class StagedPrinter(CudaPrinter[T]):
         schedule = self.schedule
         count = schedule.lanes * schedule.tiles
         words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
-        if schedule.whole or words * count > ACCUMULATOR_WORDS:
+        if not reduces or schedule.whole or words * count > ACCUMULATOR_WORDS:
             return 1
         return count
 
@@ -108,11 +108,11 @@ class StagedPrinter(CudaPrinter[T]):
             return
         reduces, half = self.reduces(stage), self.accumulators // 2
         while half:
-            self.open(f"for lane in range({half}):")
+            self.open(f"for slot in range({half}):")
             for s in reduces:
                 parts, function = self.parts_of(s), self.use(s.function)
-                terms = f"{parts}[lane], {parts}[lane + {half}]"
-                self.line(f"{parts}[lane] = {function}({terms})")
+                terms = f"{parts}[slot], {parts}[slot + {half}]"
+                self.line(f"{parts}[slot] = {function}({terms})")
             self.close()
             half //= 2
         for s in reduces:
