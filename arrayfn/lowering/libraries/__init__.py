@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from arrayfn.ir import Equation
-from arrayfn.lowering.libraries import factorizations, sorting, triangular
+from arrayfn.lowering.libraries import factorizations, fourier, sorting, triangular
 from arrayfn.lowering.libraries.calls import LibraryCall, Reads
 
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
@@ -19,6 +19,7 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
     "triangular_solve": triangular.triangular_solve,
     "sort": sorting.sort,
     "argsort": sorting.argsort,
+    "fft": fourier.fft,
     "lu": factorizations.lu,
     "qr": factorizations.qr,
     "eigh": factorizations.eigh,

@@ -13,6 +13,7 @@ from arrayfn.backends.cpu.libraries import (
     cholesky,
     eig,
     eigh,
+    fourier,
     gemm,
     lu,
     matrices,
@@ -28,6 +29,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
     **gemm.PROVIDERS,
     **triangular.PROVIDERS,
     **sorting.PROVIDERS,
+    **fourier.PROVIDERS,
     **cholesky.PROVIDERS,
     **lu.PROVIDERS,
     **qr.PROVIDERS,
@@ -37,7 +39,19 @@ PROVIDERS: Final[dict[str, Provider]] = {
 }
 
 # What the native compiler reads: the modules, and the routines that plans call.
-MODULES: Final = (gemm, matrices, triangular, cholesky, lu, qr, eigh, eig, svd, sorting)
+MODULES: Final = (
+    gemm,
+    matrices,
+    triangular,
+    cholesky,
+    lu,
+    qr,
+    eigh,
+    eig,
+    svd,
+    sorting,
+    fourier,
+)
 ROUTINES: Final = tuple(
     dict.fromkeys(provider.routine.__name__ for provider in PROVIDERS.values())
 )

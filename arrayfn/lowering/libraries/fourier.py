@@ -1,0 +1,49 @@
+"""Fourier transforms by NumPy's pocketfft. A work item is a few rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import Equation
+from arrayfn.lowering.libraries.calls import (
+    LibraryCall,
+    Place,
+    Reads,
+    grain_of,
+    place_of,
+)
+from arrayfn.primitives.fourier import factor
+
+ITEM: Final = 4096  # elements that are worth a call
+
+
+def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """Each row transformed. The factor is given as its bits."""
+    (x,), (output,) = equation.inputs, equation.outputs
+    kind, length = equation.params["kind"], equation.params["length"]
+    rows = math.prod(x.type.shape[:-1])
+    each = max(1, ITEM // length)
+    real = dtypes.real_of(x.type.dtype)
+    bits = np.zeros(8 // real.itemsize, real)
+    bits[0] = factor(kind, length, equation.params["norm"])
+    yield LibraryCall(
+        provider=f"{kind}_{dtypes.short_name(x.type.dtype)}",
+        reads={"x": place_of(x, reads)},
+        writes={"transformed": Place(output)},
+        integers={
+            "rows": rows,
+            "each": each,
+            "taken": x.type.shape[-1],
+            "given": output.type.shape[-1],
+            "odd": length % 2,
+            "factor": int(bits.view(np.int64)[0]),
+        },
+        items=-(-rows // each),
+        grain=grain_of(each * 4 * length * math.log2(length + 1)),
+        library="NumPy",
+    )

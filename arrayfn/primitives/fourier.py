@@ -1,0 +1,155 @@
+"""The discrete Fourier transform along the last axis, of complex and of real arrays.
+
+``kind`` names NumPy's function: ``"fft"`` and ``"ifft"`` of n complex elements,
+``"rfft"`` of n real ones to n // 2 + 1 complex, ``"irfft"`` back to ``length`` real
+ones. ``norm`` says which direction is divided by n: ``"backward"`` (ifft, irfft),
+``"forward"`` (the others), or ``"ortho"`` (each by the root of n).
+
+Cooley and Tukey, An algorithm for the machine calculation of complex Fourier series
+(1965); the cotangents are transforms too, as their matrices are symmetric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import complex_numbers, conversion, families, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import (
+    LINEAR,
+    Array,
+    Dim,
+    Library,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+
+KINDS: Final = ("fft", "ifft", "rfft", "irfft")
+NORMS: Final = ("backward", "ortho", "forward")
+_FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
+    "fft": np.fft.fft,
+    "ifft": np.fft.ifft,
+    "rfft": np.fft.rfft,
+    "irfft": np.fft.irfft,
+}
+
+
+def factor(kind: str, length: int, norm: str) -> float:
+    """What a transform of ``length`` elements is multiplied by."""
+    if norm == "ortho":
+        return length**-0.5
+    inverse = kind in ("ifft", "irfft")
+    return 1.0 / length if inverse == (norm == "backward") else 1.0
+
+
+def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
+    if kind not in KINDS or norm not in NORMS:
+        raise ArgumentError(
+            f"fft has the kinds {', '.join(KINDS)} and the norms {', '.join(NORMS)}, "
+            f"not {kind!r} and {norm!r}"
+        )
+    reals = (dtypes.float32, dtypes.float64)
+    wanted = reals if kind == "rfft" else dtypes.COMPLEX
+    if x.dtype not in wanted:
+        names = " and ".join(sorted(dtypes.short_name(d) for d in wanted))
+        raise DTypeError(f"{kind} is defined for {names}, not for {x}")
+    taken = length // 2 + 1 if kind == "irfft" else length
+    if not x.ndim or length < 1 or x.shape[-1] != taken:
+        raise ShapeError(
+            f"{kind} of length {length} takes at least 1 element, and {taken} along "
+            f"the last axis, but was given {x}"
+        )
+    if kind == "rfft":
+        wide = dtypes.complex64 if x.dtype == dtypes.float32 else dtypes.complex128
+        return ArrayType((*x.shape[:-1], length // 2 + 1), wide)
+    if kind == "irfft":
+        return ArrayType((*x.shape[:-1], length), dtypes.real_of(x.dtype))
+    return x.with_shape(x.shape)
+
+
+def _reference(x: Array, *, kind: str, length: int, norm: str) -> Array:
+    given = {"norm": norm}
+    return np.asarray(_FUNCTIONS[kind](x, length, -1, **given))
+
+
+def _transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    kind: str,
+    length: int,
+    norm: str,
+) -> list[Atom | None]:
+    (ct,), (x,) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None]
+    if kind in ("fft", "ifft"):
+        return [fft(ct, kind=kind, length=length, norm=norm)]
+    if kind == "rfft":
+        # The complex transform of the cotangent, 0 where there was no output.
+        missing = length - ct.type.shape[-1]
+        config = ((0, 0, 0),) * (ct.type.ndim - 1) + ((0, missing, 0),)
+        wide = views.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
+        whole = fft(wide, kind="fft", length=length, norm=norm)
+        return [complex_numbers.real(whole)]
+    # Each element but the first, and the last of an even length, stands for two.
+    opposite = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+    back = fft(ct, kind="rfft", length=length, norm=opposite[norm])
+    return [e.mul(complex_numbers.conj(back), _multiplicity(back.type, length))]
+
+
+def _multiplicity(type: ArrayType, length: int) -> Atom:
+    position = views.iota(shape=(type.shape[-1],), axis=0, dtype=dtypes.int32)
+    single = e.eq(position, 0)
+    if length % 2 == 0:
+        single = e.bitwise_or(single, e.eq(position, length // 2))
+    one, two = (conversion.literal(n, type.dtype) for n in (1, 2))
+    counts = e.select(single, one, two)
+    return views.broadcast_in_dim(counts, shape=type.shape, axes=(type.ndim - 1,))
+
+
+def _batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    return [fft(views.move_axis(inputs[0], dims[0] or 0, 0), **params)], [0]
+
+
+def _samples() -> Iterable[Sample]:
+    seed = 111
+    for real, wide in (
+        (dtypes.float32, dtypes.complex64),
+        (dtypes.float64, dtypes.complex128),
+    ):
+        for kind in KINDS:
+            for length, norm in ((6, "backward"), (5, "ortho"), (8, "forward")):
+                n = length // 2 + 1 if kind == "irfft" else length
+                dtype = real if kind == "rfft" else wide
+                seed += 1
+                x = families.random_array(dtype, (2, n), seed, -1.5, 1.5)
+                yield Sample((x,), {"kind": kind, "length": length, "norm": norm})
+
+
+fft = Primitive(
+    name="fft",
+    family="fourier",
+    types=_types,
+    reference=_reference,
+    kernel=Library("fft"),
+    jvp=LINEAR,
+    transpose=_transpose,
+    batch=_batch,
+    samples=_samples,
+    tolerance=Tolerance(float32=4e-6, float64=1e-14),
+    doc="The discrete Fourier transform along the last axis, or its inverse.",
+)
+
+ROWS = (fft,)
