@@ -1,0 +1,284 @@
+"""Discrete Fourier transforms, with NumPy's names and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.lax import pad, slice_in_dim
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import conj, moveaxis
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives.fourier import NORMS
+from arrayfn.primitives.fourier import fft as _fft
+from arrayfn.tracing import apply
+
+_OPPOSITE: Final = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+
+
+def _norm(name: str, norm: str | None) -> str:
+    if norm is None:
+        return "backward"
+    if norm not in NORMS:
+        raise ArgumentError(
+            f"{name}: norm is 'backward', 'ortho' or 'forward', not {norm!r}",
+            user_location(),
+        )
+    return norm
+
+
+def _dtype(name: str, given: DType, complex: bool) -> DType:
+    """The dtype in which ``given`` is transformed."""
+    if given in dtypes.COMPLEX and not complex:
+        raise DTypeError(
+            f"{name} takes real arrays, not {dtypes.short_name(given)}: take the real "
+            "part, or the complex transform",
+            user_location(),
+        )
+    single = given in (dtypes.float32, dtypes.complex64, *dtypes.HALVES)
+    if complex:
+        return dtypes.complex64 if single else dtypes.complex128
+    return dtypes.float32 if single else dtypes.float64
+
+
+def _along(
+    kind: str, name: str, x: ArrayLike, n: int | None, axis: int, norm: str | None
+) -> Array:
+    """The transform of ``kind`` along one axis, cut or padded with zeros before."""
+    type = ops.type_of_operand(name, x)
+    place = ops.normalize_axis(name, axis, type.ndim)
+    extent = type.shape[place]
+    back = kind == "irfft"
+    if n is None:
+        n = 2 * (extent - 1) if back else extent
+    length = ops.whole(n)
+    if length < 1:
+        raise ShapeError(
+            f"{name} has at least 1 element along its axis, not {length} (of {type})",
+            user_location(),
+        )
+    x = ops.convert(x, _dtype(name, type.dtype, kind != "rfft"))
+    x = _fitted(x, place, length // 2 + 1 if back else length)
+    last = moveaxis(x, place, -1)
+    result = apply(_fft, last, kind=kind, length=length, norm=_norm(name, norm))
+    return moveaxis(result, -1, place)
+
+
+def _fitted(x: Array, axis: int, wanted: int) -> Array:
+    """The first ``wanted`` elements along ``axis``, followed by zeros if too few."""
+    extent = x.shape[axis]
+    if wanted < extent:
+        return slice_in_dim(x, 0, wanted, axis=axis)
+    if wanted == extent:
+        return x
+    config = [(0, wanted - extent if k == axis else 0, 0) for k in range(len(x.shape))]
+    return pad(x, 0, config)
+
+
+def fft(
+    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+) -> Array:
+    """The discrete Fourier transform along ``axis``: complex.
+
+    Of the first ``n`` elements, or of all and as many zeros as are missing. ``norm``
+    is "backward" (the inverse divides by n), "forward" (this one does) or "ortho" (each
+    by the root of n). float32 and complex64 stay single precision. As all functions
+    here, it is computed by NumPy's pocketfft.
+
+    >>> import numpy as np
+    >>> fft(np.array([1.0, 0.0, 0.0, 0.0]))
+    array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
+    """
+    return _along("fft", "fft", a, n, axis, norm)
+
+
+def ifft(
+    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+) -> Array:
+    """The inverse of ``fft``."""
+    return _along("ifft", "ifft", a, n, axis, norm)
+
+
+def rfft(
+    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+) -> Array:
+    """The transform of real elements: its first n // 2 + 1, which determine the rest.
+
+    >>> import numpy as np
+    >>> rfft(np.array([1.0, 2.0, 3.0])).shape
+    (2,)
+    """
+    return _along("rfft", "rfft", a, n, axis, norm)
+
+
+def irfft(
+    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+) -> Array:
+    """The inverse of ``rfft``, of ``n`` elements (of an even number by default).
+
+    >>> import numpy as np
+    >>> irfft(rfft(np.array([1.0, 2.0, 3.0])), n=3)
+    array([1., 2., 3.])
+    """
+    return _along("irfft", "irfft", a, n, axis, norm)
+
+
+def hfft(
+    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+) -> Array:
+    """The (real) transform of what is Hermitian, given by its first n // 2 + 1."""
+    opposite = _OPPOSITE[_norm("hfft", norm)]
+    return _along("irfft", "hfft", conj(a), n, axis, opposite)
+
+
+def ihfft(
+    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+) -> Array:
+    """The inverse of ``hfft``."""
+    opposite = _OPPOSITE[_norm("ihfft", norm)]
+    return conj(_along("rfft", "ihfft", a, n, axis, opposite))
+
+
+# Several axes.
+
+
+def _axes(
+    name: str,
+    x: ArrayLike,
+    s: Sequence[int | None] | None,
+    axes: Sequence[int] | None,
+) -> tuple[list[int | None], list[int]]:
+    """Extents (None: the operand's) and axes."""
+    ndim = ops.type_of_operand(name, x).ndim
+    if axes is None:
+        count = ndim if s is None else len(s)
+        if count > ndim:
+            raise ShapeError(
+                f"{name}: {count} extents for an array with {ndim} axes",
+                user_location(),
+            )
+        axes = range(ndim - count, ndim)
+    places = [ops.normalize_axis(name, axis, ndim) for axis in axes]
+    extents = [None] * len(places) if s is None else list(s)
+    if len(extents) != len(places):
+        raise ShapeError(
+            f"{name}: {len(extents)} extents for {len(places)} axes", user_location()
+        )
+    # As NumPy has it, -1 is all of an axis.
+    return [None if n == -1 else n for n in extents], places
+
+
+def _over(
+    kind: str,
+    name: str,
+    x: ArrayLike,
+    s: Sequence[int | None] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+) -> Array:
+    """The complex transform along one axis after another, the last first."""
+    extents, places = _axes(name, x, s, axes)
+    type = ops.type_of_operand(name, x)
+    x = ops.convert(x, _dtype(name, type.dtype, True))
+    for n, axis in reversed(list(zip(extents, places, strict=True))):
+        x = _along(kind, name, x, n, axis, norm)
+    return ops.as_array(x)
+
+
+def fftn(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = "backward",
+) -> Array:
+    """``fft`` along several axes (None: all, or the last of as many as ``s`` has).
+
+    ``s`` are the extents that the axes are cut or padded to.
+    """
+    return _over("fft", "fftn", a, s, axes, norm)
+
+
+def ifftn(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = "backward",
+) -> Array:
+    """The inverse of ``fftn``."""
+    return _over("ifft", "ifftn", a, s, axes, norm)
+
+
+def rfftn(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = "backward",
+) -> Array:
+    """``rfft`` along the last of ``axes``, then ``fft`` along the others.
+
+    >>> import numpy as np
+    >>> rfftn(np.ones((4, 4))).shape
+    (4, 3)
+    """
+    extents, places = _axes("rfftn", a, s, axes)
+    if not places:
+        raise ShapeError("rfftn transforms at least one axis", user_location())
+    first = _along("rfft", "rfftn", a, extents[-1], places[-1], norm)
+    return _over("fft", "rfftn", first, extents[:-1], places[:-1], norm)
+
+
+def irfftn(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = "backward",
+) -> Array:
+    """The inverse of ``rfftn``; the last of ``s`` is even unless it is given."""
+    extents, places = _axes("irfftn", a, s, axes)
+    if not places:
+        raise ShapeError("irfftn transforms at least one axis", user_location())
+    first = _over("ifft", "irfftn", a, extents[:-1], places[:-1], norm)
+    return _along("irfft", "irfftn", first, extents[-1], places[-1], norm)
+
+
+def fft2(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward",
+) -> Array:
+    """``fftn`` along two axes."""
+    return fftn(a, s, axes, norm)
+
+
+def ifft2(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward",
+) -> Array:
+    """``ifftn`` along two axes."""
+    return ifftn(a, s, axes, norm)
+
+
+def rfft2(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward",
+) -> Array:
+    """``rfftn`` along two axes."""
+    return rfftn(a, s, axes, norm)
+
+
+def irfft2(
+    a: ArrayLike,
+    s: Sequence[int | None] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward",
+) -> Array:
+    """``irfftn`` along two axes."""
+    return irfftn(a, s, axes, norm)
