@@ -100,9 +100,9 @@ def unique(
         (value,) = _known("unique", x)
         of_numpy: Any = np.unique
         result = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
-        parts: tuple[Any, ...] = result if any(wanted) else (result,)
-        owned = tuple(np.array(part, order="C") for part in parts)
-        return owned if len(owned) > 1 else owned[0]
+        parts: list[Any] = list(result) if any(wanted) else [result]
+        owned = [np.array(part, order="C") for part in parts]
+        return tuple(owned) if any(wanted) else owned[0]
     found = _unique(x, axis, equal_nan, ops.whole(size), fill_value)
     chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
     return (found.values, *chosen) if chosen else found.values
