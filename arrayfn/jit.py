@@ -28,83 +28,11 @@ from arrayfn.functions import (
     trace_function,
 )
 from arrayfn.ir import ArrayType, Program
-from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.primitives.calls import operator_call
+from arrayfn.stages import Lowered
 from arrayfn.tracing import apply
 
 Device = str | Sequence[str]
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A function compiled for one signature, that of its arguments."""
-
-    compiled: CompiledProgram
-    run: Callable[..., Any]
-    in_tree: tree.TreeDef
-    out_tree: tree.TreeDef
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on dynamic arguments (static ones are left out)."""
-        leaves, structure = tree.flatten((args, kwargs))
-        if structure != self.in_tree:
-            raise ArgumentError(
-                f"this was compiled for arguments of structure {self.in_tree}, "
-                f"not {structure}",
-                user_location(),
-            )
-        types = self.compiled.input_types
-        for number, (leaf, wanted) in enumerate(zip(leaves, types, strict=True)):
-            given = leaf_type(leaf)
-            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
-                raise ArgumentError(
-                    f"argument {number} is to be {wanted}, not {given}: this was "
-                    "compiled for one signature; the jitted function takes any",
-                    user_location(),
-                )
-        return tree.unflatten(self.out_tree, list(self.run(tuple(leaves))))
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """A function lowered for one signature, before it is compiled.
-
-    ``program`` is as traced; ``kernels`` have a name, a source and why they are fused
-    so; ``plan`` runs them; ``text()`` is all of it, to read.
-    """
-
-    program: Program
-    compiled_program: CompiledProgram
-    in_tree: tree.TreeDef
-    out_tree: tree.TreeDef
-    backend: Backend
-
-    @property
-    def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:
-        """The kernels, generated and of libraries."""
-        return self.compiled_program.kernels
-
-    @property
-    def plan(self) -> ExecutionPlan:
-        """Buffers and steps."""
-        return self.compiled_program.plan
-
-    def text(self) -> str:
-        """The Program, the Program after the passes, the kernels' sources, the plan."""
-        parts = [
-            str(self.program),
-            "# after the passes",
-            self.compiled_program.text,
-            *[k.source for k in self.kernels if isinstance(k, Kernel)],
-            str(self.plan),
-        ]
-        return "\n".join(parts)
-
-    def compile(self) -> Compiled:
-        """The callable."""
-        run = self.backend.load(self.compiled_program)
-        return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
 
 
 class Jitted:

@@ -47,6 +47,7 @@ from numba.cpython import (  # they register
     builtins,  # noqa: F401  # pyright: ignore[reportUnusedImport]
     numbers,  # noqa: F401  # pyright: ignore[reportUnusedImport]
     rangeobj,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    tupleobj,  # noqa: F401  # pyright: ignore[reportUnusedImport]
 )
 
 from arrayfn.backends import (  # it registers the vocabulary
@@ -325,7 +326,7 @@ def kernel_ir(
             module, description = _the_front_end().lower(
                 function, numba_types(parameters)
             )
-        except errors.NumbaError as error:
+        except (errors.NumbaError, NotImplementedError) as error:
             raise BackendError(
                 f"Numba cannot compile kernel {name}: {error}"
             ) from error

@@ -1,0 +1,72 @@
+"""Kernels of a lowered function, replaced."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn.errors import ArgumentError
+
+X = np.linspace(-2, 2, 50)
+
+
+def sum_of_squares(x):
+    return anp.sum(x * x)
+
+
+@pytest.fixture(scope="module")
+def lowered():
+    return af.jit(lambda x: anp.tanh(x) * 2.0).lower(X)
+
+
+def test_an_edited_kernel_is_what_runs(lowered):
+    (kernel,) = lowered.kernels
+    edited = kernel.source.replace("* f64(2", "+ f64(2")
+    changed = lowered.with_kernel(kernel.name, edited)
+    np.testing.assert_allclose(changed.compile()(X), np.tanh(X) + 2)
+    np.testing.assert_allclose(lowered.compile()(X), np.tanh(X) * 2)
+    assert changed.kernels[0].source == edited
+    assert changed.kernels[0].reason.startswith("replaced; was ")
+
+
+def test_numba_compiles_what_generated_kernels_do_not_use(lowered):
+    (kernel,) = lowered.kernels
+    names = ", ".join(p.name for p in kernel.parameters)
+    pointers = [p.name for p in kernel.parameters if p.kind == "f64*"]
+    source = f"""
+def {kernel.name}({names}, begin, end):
+    for i in range(begin, end):
+        low, high = -0.5, 0.5
+        value = {pointers[0]}[i]
+        {pointers[1]}[i] = low if value < low else (high if value > high else value)
+"""
+    result = lowered.with_kernel(kernel.name, source).compile()(X)
+    np.testing.assert_array_equal(result, np.clip(X, -0.5, 0.5))
+
+
+def test_one_of_several_kernels_is_replaced_and_the_others_stay():
+    lowered = af.jit(sum_of_squares).lower(np.ones((40, 30)))
+    first, second = lowered.kernels
+    source = re.sub(r"(\w+) = (\w+) \* \2\b", r"\1 = \2 + \2", first.source)
+    assert source != first.source
+    changed = lowered.with_kernel(first.name, source)
+    assert changed.kernels[1] is second
+    assert float(changed.compile()(np.ones((40, 30)))) == 2400
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("rows_7", "", "there is no kernel 'rows_7' whose source could be replaced"),
+        ("elementwise_0", "def f(:", "is not Python"),
+        ("elementwise_0", "def other(): pass", "defines no function elementwise_0"),
+        ("elementwise_0", "def elementwise_0(a): pass", "is to have the parameters"),
+    ],
+)
+def test_what_is_no_kernel_is_refused(lowered, name, source, message):
+    with pytest.raises(ArgumentError, match=message):
+        lowered.with_kernel(name, source)
