@@ -42,7 +42,8 @@ class Kernel:
     the source with neutral names and no comments: kernels with equal keys compute the
     same and are compiled once. ``parameters`` are those before ``begin, end``.
     ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
-    there an item is a block, and blocks may come in clusters of ``cluster``.
+    there an item is a block, and blocks may come in clusters of ``cluster``, and ask
+    for ``shared`` bytes of shared memory.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Kernel:
     reason: str = ""
     threads: int = 0
     cluster: int = 1
+    shared: int = 0
 
     def __str__(self) -> str:
         return self.source
