@@ -155,6 +155,10 @@ def _place_loop(
         if in_place:
             _join(c.result, c.initial, storage, outputs)
             storage.put(c.next, into=c.result)
+        elif step.serial:
+            if c.current in free:
+                _join(c.result, c.initial, storage, outputs)
+            c.second = Var(c.result.type)
         else:
             _take_turns(c, step.count, c.current in free, storage, outputs)
     return copies

@@ -42,7 +42,7 @@ WIDTH = 88
 PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
 INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _ALIGNMENT = 64
-_OWN_NAMES: Final = re.compile(
+OWN_NAMES: Final = re.compile(
     r"[inc]\d+|(row|part)\d*|item|start|stop|first|last|rest|block|blocks|chunk|chunks"
     r"|tile|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
 )
@@ -172,7 +172,7 @@ class KernelPrinter(ABC):
         """The scalar's name: the Program's, unless the kernel itself has it."""
         if not self.readable:
             return self.values.setdefault(value.name, f"v{len(self.values)}")
-        return f"{value.name}_" if _OWN_NAMES.fullmatch(value.name) else value.name
+        return f"{value.name}_" if OWN_NAMES.fullmatch(value.name) else value.name
 
     def pointer(self, operand: int) -> str:
         array = self.nest.operands[operand]

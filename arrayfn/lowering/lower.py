@@ -15,6 +15,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.control_flow import control_step
 from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
+from arrayfn.lowering.cpu.serial import print_loop
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
@@ -31,6 +32,7 @@ from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.reads import Read, resolve_reads
+from arrayfn.passes.small import has_products, is_small
 from arrayfn.primitives.base import (
     Contraction,
     Control,
@@ -64,6 +66,7 @@ class Lowering:
         self.steps: list[PlanStep] = []
         self.storage = Storage()
         self.counts: dict[str, int] = {}
+        self.serial = False
 
     def run(self) -> CompiledProgram:
         steps = self.block(self.program)
@@ -104,6 +107,9 @@ class Lowering:
             if isinstance(step, NestStep):
                 done.append(self.print(step))
                 continue
+            if isinstance(step, LoopStep) and step.serial:
+                done.append(self.print_loop(step))
+                continue
             if isinstance(step, LoopStep):
                 step.body = self.printed(step.body)
             elif isinstance(step, BranchStep):
@@ -114,7 +120,7 @@ class Lowering:
     # Nests.
 
     def nest(self, nest: Nest) -> None:
-        if is_split(nest):
+        if is_split(nest) and not self.serial:
             first, second, partials = split(nest)
             self.partial(first, partials)
             self.steps.append(NestStep(second, []))
@@ -135,6 +141,11 @@ class Lowering:
         is_partial = step.partials and not step.nest.has_totals
         stem = "partial" if is_partial else shape_of(step.nest)
         return self.scheduled(print_kernel(step.nest, self.fresh(stem), step.partials))
+
+    def print_loop(self, loop: LoopStep) -> CallStep:
+        kernel, call = print_loop(loop, self.fresh("loop"), self.storage, self.names)
+        call.kernel = self.add_kernel(kernel)
+        return call
 
     def fresh(self, stem: str) -> str:
         number = self.counts.get(stem, 0)
@@ -218,9 +229,20 @@ class Lowering:
             self.library(call)
 
     def control(self, equation: Equation) -> None:
-        """A loop or branch. Targets whose runtime has none refuse it here."""
+        """A loop or branch."""
+        outside = self.serial
+        self.serial = outside or self.is_serial(equation)
         step = control_step(equation, self.reads, self.storage, self.block)
+        if isinstance(step, LoopStep):
+            step.serial = self.serial
+        self.serial = outside
         self.steps.append(step)
+
+    def is_serial(self, equation: Equation) -> bool:
+        """Whether a loop is to be one kernel. Targets that print none say no."""
+        programs = equation.subprograms()
+        is_loop = equation.primitive.name != "cond"
+        return is_loop and all(is_small(p) and not has_products(p) for p in programs)
 
     def library(self, call: LibraryCall) -> None:
         kernel = call.kernel()

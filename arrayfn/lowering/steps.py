@@ -82,7 +82,8 @@ class LoopStep:
     """``body``, ``count`` times or while ``predicate`` is true.
 
     ``operands`` are the arrays outside that it reads: constants of the loop, initial
-    values, and what is sliced. ``results`` it writes.
+    values, and what is sliced. ``results`` it writes. A ``serial`` loop becomes one
+    kernel, in which a carried array has its next value in ``second``.
     """
 
     body: list[PlanStep]
@@ -93,6 +94,7 @@ class LoopStep:
     operands: list[Var]
     results: list[Var]
     outputs: list[Var] = field(default_factory=list[Var])
+    serial: bool = False
 
     def arrays(self) -> list[Var]:
         """What it touches."""

@@ -82,7 +82,7 @@ def _product(
     if scalar:
         product = e.mul(x, y)
     elif computed in dtypes.INTEGERS:
-        product = _sum_of_products(x, y, params["contract"], params["batch"])
+        product = sum_of_products(x, y, params["contract"], params["batch"])
     else:
         product = contraction.dot_general(x, y, **params)
     return _converted(product, wanted)
@@ -92,7 +92,7 @@ def _converted(x: Atom, dtype: DType) -> Atom:
     return x if x.type.dtype == dtype else conversion.convert(x, dtype)
 
 
-def _sum_of_products(
+def sum_of_products(
     x: Atom, y: Atom, contract: contraction.AxesPair, batch: contraction.AxesPair
 ) -> Atom:
     """A dot_general as a broadcast product and a sum over the contracted axes."""

@@ -15,17 +15,21 @@ from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.passes.layout_assignment import assign_layouts
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
+from arrayfn.passes.small import small_loops
 
 Pass = Callable[[Program], Program]
 
 
 def pipeline(
-    products: Products = BLAS, keep: Callable[[Equation], bool] = keep_none
+    products: Products = BLAS,
+    keep: Callable[[Equation], bool] = keep_none,
+    *,
+    sums: bool = True,
 ) -> tuple[Pass, ...]:
     """The passes for a target.
 
     Its library multiplies what ``products`` says, and it has kernels of its own for the
-    calls that ``keep`` accepts.
+    calls that ``keep`` accepts. With ``sums`` small loops multiply without the library.
     """
 
     def control_flow(program: Program) -> Program:
@@ -37,6 +41,10 @@ def pipeline(
             program = apply(program)
         return program
 
+    def with_own_sums(program: Program) -> Program:
+        """Products of small loops as sums."""
+        return small_loops(program, simplified) if sums else program
+
     passes: tuple[Pass, ...] = (
         partial(inline_calls, keep=keep),
         partial(expand, products=products),
@@ -46,6 +54,7 @@ def pipeline(
         simplify,
         dce,
         control_flow,
+        with_own_sums,
         dce,
     )
     return (*passes, assign_layouts)

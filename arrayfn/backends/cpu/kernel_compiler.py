@@ -14,6 +14,7 @@ front end, which costs half a second before its first kernel.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,7 +25,13 @@ from llvmlite import ir
 from arrayfn import dtypes
 from arrayfn.backends.cpu import target
 from arrayfn.backends.cpu.kernel_memory import memory_function
-from arrayfn.backends.cpu.kernel_module import add_entry, interleave_of, interleaved
+from arrayfn.backends.cpu.kernel_module import (
+    accumulates,
+    add_entry,
+    interleave_of,
+    interleaved,
+    unrolled,
+)
 from arrayfn.backends.cpu.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
@@ -35,6 +42,7 @@ from arrayfn.lowering.scalars.table import ScalarFunction
 
 Scalar = Any  # an LLVMValue, or a pair of them if complex
 
+SHORT: Final = 32  # turns of a loop that is best unrolled, or vectorised as it is
 VOCABULARY: Final = "arrayfn.lowering.scalars"
 _STORED: Final = {"bool": "u8", **dict.fromkeys(HALVES, "u16")}
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -230,7 +238,10 @@ class _Kernel:
         self.fall_into(latch)
         count.add_incoming(b.add(count, I64(step), flags=("nsw",)), latch)
         back = b.branch(head)
-        if times := interleave_of(body):
+        short = _turns(bounds) <= SHORT
+        if short and accumulates(body):
+            back.set_metadata("llvm.loop", unrolled(b.module))
+        elif not short and (times := interleave_of(body)):
             back.set_metadata("llvm.loop", interleaved(b.module, times))
         b.position_at_end(after)
 
@@ -479,6 +490,14 @@ class _Kernel:
                 return self.m.constant(dtype, -number)
             case _:
                 return self.m.convert(value, dtype)
+
+
+def _turns(bounds: tuple[ir.Value, ir.Value, int]) -> float:
+    """How often a loop goes round, if that is known; else for ever."""
+    start, stop, step = bounds
+    if not isinstance(start, ir.Constant) or not isinstance(stop, ir.Constant):
+        return math.inf
+    return (stop.constant - start.constant) / step
 
 
 def _step(node: ast.expr) -> int:

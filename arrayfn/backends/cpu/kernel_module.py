@@ -62,11 +62,32 @@ def interleave_of(body: list[ast.stmt]) -> int:
     return CHAINS if any(name.rpartition("_")[0] in LONG for name in names) else 0
 
 
+def accumulates(body: list[ast.stmt]) -> bool:
+    """Whether an innermost loop is a reduction.
+
+    Where it is short it is unrolled, so that the loop around it can be vectorised.
+    """
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    if any(isinstance(node, ast.For | ast.While) for node in nodes):
+        return False
+    return any(
+        isinstance(node, ast.Name) and "accumulate_" in node.id for node in nodes
+    )
+
+
+def unrolled(module: ir.Module) -> Any:
+    """Metadata of a loop to be unrolled as a whole."""
+    return _loop_metadata(module, [ir.MetaDataString(module, "llvm.loop.unroll.full")])
+
+
 def interleaved(module: ir.Module, times: int) -> Any:
     """Metadata of a loop to be interleaved ``times`` times when vectorised."""
     name = ir.MetaDataString(module, "llvm.loop.interleave.count")
-    number = ir.Constant(ir.IntType(32), times)
-    count = module.add_metadata([name, number])
+    return _loop_metadata(module, [name, ir.Constant(ir.IntType(32), times)])
+
+
+def _loop_metadata(module: ir.Module, words: Sequence[Any]) -> Any:
+    count = module.add_metadata(words)
     loop = ir.MDValue(module, [count], name=str(len(module.metadata)))
     loop.operands = (loop, count)
     return loop
