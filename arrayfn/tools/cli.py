@@ -36,12 +36,21 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where to write the loss curve (loss.png)",
     )
+    commands.add_parser(
+        "coverage",
+        help="what there is: primitives and their rules, public names, counted",
+        description="Each primitive with its rules and kernels, and the public names "
+        "beside the array API standard's and JAX's; for what is not there, the reason.",
+    )
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     chosen = parser().parse_args(arguments)
+    if chosen.command == "coverage":
+        # It takes in all of arrayfn, which the other commands need not wait for.
+        return importlib.import_module("arrayfn.tools.coverage").run()
     try:
         # Its libraries are an extra, without which other commands still work.
         demo = importlib.import_module("arrayfn.tools.demo")

@@ -1,0 +1,59 @@
+"""Names that arrayfn does without on purpose: by namespace, the reason and the names.
+
+Names may be patterns: "*_p" are all that end so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PRIMITIVES = "they are JAX's primitives themselves; ours are in primitives.table"
+_DEVICES = "values are pure: placement over devices and XLA's tokens are not of them"
+_DTYPES = "arrayfn has the array API's data types, float16 and bfloat16"
+_XLA = "they speak of XLA's compiler and its choices"
+
+LEFT_OUT: Final[dict[str, dict[str, str]]] = {
+    "jax.numpy": {
+        _DTYPES: "float4_* float6_* float8_* int1 int2 int4 uint1 uint2 uint4 "
+        "character flexible object_",
+        "they call Python for each element; vectorize maps a function": (
+            "frompyfunc ufunc"
+        ),
+        "NumPy has given these names up": "complex_ float_ ComplexWarning",
+    },
+    "jax.lax": {
+        _PRIMITIVES: "*_p",
+        _DEVICES: "after_all create_token shape_as_value dce_sink pbroadcast pcast "
+        "precv psend with_sharding_constraint stage ragged_all_to_all",
+        _XLA: "AccuracyMode Tolerance DotAlgorithm DotAlgorithmPreset composite "
+        "platform_dependent approx_max_k approx_min_k RandomAlgorithm "
+        "rng_bit_generator",
+        "keys make random numbers: arrayfn.random.uniform": "rng_uniform",
+        "they are type aliases for annotations": "DotDimensionNumbers "
+        "ConvGeneralDilatedDimensionNumbers RaggedDotDimensionNumbers PrecisionLike",
+        "products of ragged and scaled blocks have no kernels here": "ragged_dot "
+        "ragged_dot_general scaled_dot",
+        "a solver with a derivative of its own is a custom_vjp": "custom_root "
+        "custom_linear_solve",
+        "they are steps of the gradient of random.gamma": "random_gamma_grad "
+        "igamma_grad_a",
+        "they compute shapes for JAX's own rules; eval_shape tells any": (
+            "conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
+            "conv_transpose_shape_tuple reduce_window_shape_tuple padtype_to_pads"
+        ),
+        "a kernel for each place is no convolution; use "
+        "conv_general_dilated_patches and einsum": "conv_general_dilated_local",
+    },
+    "jax.lax.linalg": {
+        _PRIMITIVES: "*_p",
+        _XLA: "EigImplementation EighImplementation SvdAlgorithm",
+    },
+    "jax.random": {
+        _PRIMITIVES: "*_p",
+    },
+    "jax.nn": {
+        "products of scaled blocks of 8 bits have no kernels here": (
+            "get_scaled_dot_general_config scaled_dot_general scaled_matmul"
+        ),
+    },
+}
