@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
+    debug,
     errors,
     fft,
     lax,
@@ -36,6 +37,7 @@ from arrayfn.backends.registry import (
     backend_info,
     is_backend_available,
 )
+from arrayfn.callbacks import pure_callback
 from arrayfn.custom import custom_jvp, custom_vjp, stop_gradient
 from arrayfn.functions import (
     ShapeDtypeStruct,
@@ -71,6 +73,7 @@ __all__ = [
     "checkpoint_policies",
     "custom_jvp",
     "custom_vjp",
+    "debug",
     "device_put",
     "errors",
     "eval_shape",
@@ -93,6 +96,7 @@ __all__ = [
     "numpy",
     "operator",
     "optim",
+    "pure_callback",
     "random",
     "remat",
     "scipy",

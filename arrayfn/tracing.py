@@ -216,7 +216,8 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     Traces into the current frame, or computes at once with the NumPy reference.
     """
     frame = _local.frame
-    if frame is None or not is_staged(operands):
+    # What has an effect has it in its place among the others.
+    if frame is None or not (primitive.effect or is_staged(operands)):
         return _compute(primitive, operands, params)
     tracers = _stage(frame, primitive, operands, params, user_location())
     return tracers[0] if len(tracers) == 1 else tracers
@@ -278,7 +279,7 @@ def _stage(
     outputs = tuple([Var(type) for type in types])
     kept = MappingProxyType(dict(params)) if params else NO_PARAMS
     frame.builder.equations.append(Equation(primitive, atoms, kept, outputs, location))
-    known = None if frame.abstract else _values(operands)
+    known = None if frame.abstract or primitive.effect else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])
     result = primitive.reference(*known, **params)

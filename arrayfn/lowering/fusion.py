@@ -23,6 +23,7 @@ from arrayfn.primitives.base import (
     Scalar,
     Template,
     View,
+    has_effect,
 )
 
 AxisIds = tuple[int | None, ...]
@@ -118,6 +119,7 @@ class _Fuser:
             if isinstance(atom := eq.inputs[number], Var)
         }
         self.count = 0
+        self.last_effect: _Group | None = None
 
     def run(self) -> tuple[Unit, ...]:
         for equation in self.program.equations:
@@ -129,6 +131,10 @@ class _Fuser:
                 group.equations.append(equation)
                 self.note(group, equation)
                 self.note_overwritten(group, equation)
+                if has_effect(equation):
+                    if self.last_effect is not None:
+                        self.order(self.last_effect, group)
+                    self.last_effect = group
                 continue
             if not any(isinstance(a, Var) for a in equation.inputs):
                 # Iota and constants are made where they are used.

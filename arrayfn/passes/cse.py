@@ -9,6 +9,7 @@ from typing import Any
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Literal, Program, Var
+from arrayfn.primitives.base import has_effect
 
 
 def cse(program: Program) -> Program:
@@ -23,7 +24,7 @@ def cse(program: Program) -> Program:
             equation.primitive.name,
             tuple(_key(a) for a in atoms),
             repr(sorted(equation.params.items()))  # tells -0.0 from 0.0
-            if not equation.subprograms()
+            if not equation.subprograms() and not has_effect(equation)
             else id(equation),
         )
         outputs = seen.get(key)

@@ -1,11 +1,13 @@
 """Dead code: equations whose outputs nothing uses.
 
-After it: every equation has an output that is used; so has every constant.
+After it: every equation has an output that is used, or an effect; every constant is
+used.
 """
 
 from __future__ import annotations
 
 from arrayfn.ir import Equation, Program, Var
+from arrayfn.primitives.base import has_effect
 
 
 def dce(program: Program) -> Program:
@@ -13,7 +15,7 @@ def dce(program: Program) -> Program:
     live: set[Var] = {a for a in program.outputs if isinstance(a, Var)}
     kept: list[Equation] = []
     for equation in reversed(program.equations):
-        if any(v in live for v in equation.outputs):
+        if any(v in live for v in equation.outputs) or has_effect(equation):
             kept.append(equation)
             live.update(a for a in equation.inputs if isinstance(a, Var))
     constants = [

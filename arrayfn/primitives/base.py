@@ -30,7 +30,7 @@ import numpy as np
 from arrayfn.builder import current_builder
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ArrayfnError, DifferentiationError, user_location
-from arrayfn.ir import ArrayType, Atom, Literal, Params, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Literal, Params, Var
 
 Array = np.ndarray[Any, Any]
 
@@ -237,6 +237,18 @@ class Tolerance:
     float64: float = 4e-15
 
 
+def has_effect(equation: Equation) -> bool:
+    """Whether ``equation``, or one in a Program that it holds, has an effect."""
+    row = equation.primitive
+    if isinstance(row, Primitive) and row.effect:
+        return True
+    return any(
+        has_effect(inner)
+        for program in equation.subprograms()
+        for inner in program.equations
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
     """One row of the table. See the module for what each rule takes and gives."""
@@ -253,6 +265,7 @@ class Primitive:
     tolerance: Tolerance = Tolerance()
     doc: str = ""
     split: OverPrograms | Marker = WHOLE
+    effect: bool = False  # it does something: it is run once, and in its place
 
     def result_types(
         self, inputs: Sequence[Atom], params: Params

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.primitives import (
+    callbacks,
     calls,
     collectives,
     complex_numbers,
@@ -63,6 +64,7 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *control_flow_while.ROWS,
     *control_flow_while_linear.ROWS,
     *calls.ROWS,
+    *callbacks.ROWS,
     *collectives.ROWS,
     *rematerialization.ROWS,
 )

@@ -67,7 +67,7 @@ def program_of_samples(row: Primitive) -> tuple[Program, list[Any], list[str]]:
 @pytest.mark.parametrize("row", LOWERED, ids=lambda row: row.name)
 def test_kernels_agree_with_the_reference(row: Primitive) -> None:
     program, inputs, labels = program_of_samples(row)
-    assert labels, "a row has samples"
+    assert inputs or labels, "a row has samples"
     check_kernels(program, inputs, row.tolerance, labels)
 
 

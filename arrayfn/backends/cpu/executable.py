@@ -14,6 +14,7 @@ from arrayfn.backends.cpu.code import kernel_addresses
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas
+from arrayfn.backends.cpu.libraries.callbacks import is_callback, raising
 from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
@@ -81,6 +82,7 @@ def bind(
     this runtime cannot run.
     """
     process = runtime()
+    kernels = list(kernels)
     entries = _entries(kernels, process)
     missing = {call.kernel for call in kernel_calls(plan.steps)} - entries.keys()
     if missing:
@@ -95,6 +97,8 @@ def bind(
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     capsule = new_capsule(address, None, process.symbols["image_free"])
     entry = {name: new_builtin(m, capsule) for name, m in process.methods.items()}
+    if any(is_callback(kernel) for kernel in kernels):
+        entry = {name: raising(function) for name, function in entry.items()}
     types = {kind: _types(plan, kind) for kind in ("input", "output")}
     return Executable(
         plan=plan,

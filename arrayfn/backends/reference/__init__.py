@@ -10,6 +10,7 @@ from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import ExecutionPlan
+from arrayfn.primitives.callbacks import keep_callbacks
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
 from arrayfn.tracing import own
@@ -30,6 +31,7 @@ class ReferenceBackend:
 
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
         """No kernels and no plan: the Program's text is what is run."""
+        keep_callbacks(program.equations)
         return CompiledProgram(
             name=program.name,
             target=self.name,

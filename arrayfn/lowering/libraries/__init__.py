@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from arrayfn.ir import Equation
-from arrayfn.lowering.libraries import factorizations, fourier, sorting, triangular
+from arrayfn.lowering.libraries import (
+    callbacks,
+    factorizations,
+    fourier,
+    sorting,
+    triangular,
+)
 from arrayfn.lowering.libraries.calls import LibraryCall, Reads
 
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
+    "callback": callbacks.callback,
     "cholesky": factorizations.cholesky,
     "triangular_solve": triangular.triangular_solve,
     "sort": sorting.sort,

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final
 
 from arrayfn.backends.cpu.libraries import (
+    callbacks,
     cholesky,
     eig,
     eigh,
@@ -26,6 +27,7 @@ from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.errors import BackendError
 
 PROVIDERS: Final[dict[str, Provider]] = {
+    **callbacks.PROVIDERS,
     **gemm.PROVIDERS,
     **triangular.PROVIDERS,
     **sorting.PROVIDERS,
@@ -40,6 +42,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
 
 # What the native compiler reads: the modules, and the routines that plans call.
 MODULES: Final = (
+    callbacks,
     gemm,
     matrices,
     triangular,

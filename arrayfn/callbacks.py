@@ -1,0 +1,109 @@
+"""Python functions called from compiled code: ``pure_callback``; ``debug`` has more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.functions import check_leaf, leaf_type, name_of
+from arrayfn.primitives import callbacks
+from arrayfn.tracing import Tracer, apply, current_frame, is_staged
+
+_METHODS = (None, "sequential", "expand_dims", "broadcast_all")
+
+
+def pure_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    vmap_method: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """``callback(*args, **kwargs)``, a Python function, when the values are there.
+
+    It is called with NumPy arrays, and returns arrays in the structure, shapes and
+    dtypes of ``result_shape_dtypes`` (arrays, or ``ShapeDtypeStruct``). It has no
+    effects: it may be called more often or less than is written. ``vmap_method`` says
+    what ``vmap`` makes of it: "sequential" calls it for each member in turn,
+    "expand_dims" and "broadcast_all" once with a leading axis, which is of extent 1, or
+    repeated, in arguments that are not mapped. It has no derivative (``custom_jvp``
+    gives it one).
+
+    Raises what the function raises, and ShapeError if its result is not as declared.
+
+    >>> from arrayfn.jit import jit
+    >>> double = jit(lambda x: pure_callback(lambda x: 2 * x, x, x) + 1.0)
+    >>> double(np.arange(3.0))
+    array([1., 3., 5.])
+    """
+    if vmap_method not in _METHODS:
+        raise ArgumentError(
+            f"pure_callback: vmap_method is one of {_METHODS}, not {vmap_method!r}",
+            user_location(),
+        )
+    forms, result_tree = tree.flatten(result_shape_dtypes)
+    for form in forms:
+        check_leaf(form, "pure_callback: what describes a result")
+    results = tuple((t.shape, t.dtype) for t in map(leaf_type, forms))
+
+    def checked(*operands: Any, **options: Any) -> list[Any]:
+        leaves, structure = tree.flatten(callback(*operands, **options))
+        if structure != result_tree:
+            raise ArgumentError(
+                f"{name_of(callback)} gave a result of structure {structure}, which is "
+                f"declared as {result_tree}"
+            )
+        return [
+            np.asarray(x, dtype) if dtypes.is_python_scalar(x) else np.asarray(x)
+            for x, (_, dtype) in zip(leaves, results, strict=True)
+        ]
+
+    given = staged_call(
+        callbacks.pure_callback,
+        checked,
+        name_of(callback),
+        args,
+        kwargs,
+        results=results,
+        method=vmap_method or "",
+    )
+    if given is None:
+        arrays = checked(*args, **kwargs)
+        given = callbacks.check_results(name_of(callback), arrays, results)
+    return tree.unflatten(result_tree, given)
+
+
+def staged_call(
+    row: callbacks.Primitive,
+    function: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    **params: Any,
+) -> Sequence[Any] | None:
+    """The equation that calls ``function``, with its results; None outside a trace.
+
+    Its operands are the traced leaves; others are given to it as they are.
+    """
+    leaves, structure = tree.flatten((args, kwargs))
+    if not (is_staged(leaves) or (row.effect and current_frame() is not None)):
+        return None
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
+    static = {k: x for k, x in enumerate(leaves) if not isinstance(x, Tracer)}
+    count = len(leaves)
+
+    def flat(*arrays: Any) -> Any:
+        values = {**static, **dict(zip(places, arrays, strict=True))}
+        inner_args, inner_kwargs = tree.unflatten(
+            structure, [values[k] for k in range(count)]
+        )
+        return function(*inner_args, **inner_kwargs)
+
+    made = callbacks.CALLBACKS.name(flat, name)
+    operands = [leaves[k] for k in places]
+    given = apply(row, *operands, callback=made, loops=(), **params)
+    return given if isinstance(given, tuple) else (given,)

@@ -1,0 +1,75 @@
+"""Looking into compiled code: ``print`` and ``callback``, when values are there."""
+
+from __future__ import annotations
+
+import string
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from arrayfn.callbacks import staged_call
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.functions import name_of
+from arrayfn.primitives import callbacks
+
+
+def callback(
+    callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any
+) -> None:
+    """Call ``callback(*args, **kwargs)`` with NumPy arrays, for its effects.
+
+    In compiled code it is called when the values are there, in the order in which the
+    calls are written (so that ``ordered`` changes nothing); under ``vmap`` once for
+    each member. Derivatives pass it by. What it returns is not used; what it raises is
+    raised by the call of the compiled function.
+
+    >>> import numpy as np
+    >>> from arrayfn.jit import jit
+    >>> seen = []
+    >>> def f(x):
+    ...     callback(lambda y: seen.append(float(y)), x * 2)
+    ...     return x
+    >>> jit(f)(np.array(3.0)), seen
+    (array(3.), [6.0])
+    """
+
+    def run(*operands: Any, **options: Any) -> tuple[Any, ...]:
+        callback(*operands, **options)
+        return ()
+
+    row = callbacks.debug_callback
+    if staged_call(row, run, name_of(callback), args, kwargs) is None:
+        callback(*args, **kwargs)
+
+
+def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+    """Print ``fmt.format(*args, **kwargs)`` when the values are there.
+
+    Where a function is traced, Python's own ``print`` shows types and no values. See
+    ``callback`` for the order, ``vmap`` and derivatives.
+
+    Raises ArgumentError if the format and the values do not fit.
+
+    >>> import numpy as np
+    >>> from arrayfn.jit import jit
+    >>> @jit
+    ... def f(x):
+    ...     print("x = {}, half of it {half:.2f}", x, half=x / 2)
+    ...     return x
+    >>> f(np.array(3.0))
+    x = 3.0, half of it 1.50
+    array(3.)
+    """
+    try:
+        string.Formatter().vformat(fmt, args, kwargs)
+    except (IndexError, KeyError) as error:
+        raise ArgumentError(
+            f"debug.print: the format {fmt!r} takes a value that is not given: "
+            f"{error}; it is filled in as by str.format",
+            user_location(),
+        ) from None
+
+    def show(*operands: Any, **options: Any) -> None:
+        sys.stdout.write(fmt.format(*operands, **options) + "\n")
+
+    callback(show, *args, ordered=ordered, **kwargs)

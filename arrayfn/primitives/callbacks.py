@@ -1,0 +1,349 @@
+"""Calls of Python functions: ``pure_callback``, and ``debug_callback`` for effects.
+
+A Program names the function: ``callback`` is a ``Callback``, a str that holds it, so
+that a Program is text and keeps its functions alive; ``CALLBACKS`` finds one by name.
+The function takes arrays and gives a sequence of arrays. ``loops`` are axes that the
+call is mapped along, the outermost first: for each, its extent, and which operands have
+it in front; the function is called for each member in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import (
+    ArgumentError,
+    ProgramError,
+    ShapeError,
+    SourceLocation,
+)
+from arrayfn.ir import ArrayType, Atom, Equation
+from arrayfn.layout import Shape
+from arrayfn.primitives import families, views
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    ZERO_TANGENT,
+    Array,
+    Dim,
+    Library,
+    Primitive,
+    Sample,
+    not_differentiable,
+)
+
+Function = Callable[..., Sequence[Any]]
+Form = tuple[Shape, DType]
+Results = tuple[Form, ...]
+Loops = tuple[tuple[int, tuple[bool, ...]], ...]
+
+
+class Callback(str):
+    """The name of a Python function in Programs, and the function."""
+
+    __slots__ = ("__weakref__", "function")
+
+    def __new__(cls, name: str, function: Function) -> Self:
+        """``name``, which stands for ``function``."""
+        made = super().__new__(cls, name)
+        made.function = function
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call in a compiled Program: of which function, on arrays of which forms."""
+
+    callback: Callback
+    operands: tuple[Form, ...]
+    results: Results
+    loops: Loops
+    location: SourceLocation | None
+
+    def run(self, operands: Sequence[Array]) -> list[Array]:
+        """The results of the call; an error is told where it was made."""
+        try:
+            return call(
+                operands,
+                callback=self.callback,
+                results=self.results,
+                loops=self.loops,
+            )
+        except Exception as error:
+            where = "" if self.location is None else f", called at {self.location}"
+            error.add_note(f"in the Python function {self.callback}{where}")
+            raise
+
+
+class CallbackTable:
+    """The functions that Programs call, by name, as long as there is such a Program.
+
+    What is compiled calls them without a Program, so theirs are kept.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._known: weakref.WeakValueDictionary[str, Callback] = (
+            weakref.WeakValueDictionary()
+        )
+        self._kept: dict[str, Callback] = {}
+        self._sites: list[CallSite] = []
+
+    def name(self, function: Function, label: str) -> Callback:
+        """A name for ``function``, which begins with ``label``."""
+        made = Callback(f"{label}#{next(self._numbers)}", function)
+        self._known[str(made)] = made
+        return made
+
+    def keep(self, name: str) -> None:
+        """Keep the function called ``name`` as long as the process lives."""
+        self._kept[str(name)] = self.find(name)
+
+    def add_site(self, site: CallSite) -> int:
+        """The number under which compiled code finds ``site``."""
+        self._sites.append(site)
+        return len(self._sites) - 1
+
+    def site(self, number: int) -> CallSite:
+        """The site of this number."""
+        if not 0 <= number < len(self._sites):
+            raise ProgramError(
+                f"the plan calls Python function number {number}, which belongs to "
+                "another process; compile the function here"
+            )
+        return self._sites[number]
+
+    def find(self, name: str) -> Callback:
+        """The function called ``name``."""
+        if isinstance(name, Callback):
+            return name
+        found = self._known.get(name)
+        if found is None:
+            raise ProgramError(
+                f"the Python function {name!r} that this Program calls is not there: "
+                "it belongs to another process, or to a Program that is gone"
+            )
+        return found
+
+
+CALLBACKS = CallbackTable()
+
+
+def keep_callbacks(equations: Iterable[Equation]) -> None:
+    """Keep the functions that ``equations``, or Programs in them, call."""
+    for equation in equations:
+        if "callback" in equation.params:
+            CALLBACKS.keep(equation.params["callback"])
+        for inner in equation.subprograms():
+            keep_callbacks(inner.equations)
+
+
+def call(
+    operands: Sequence[Array], *, callback: str, results: Results, loops: Loops
+) -> list[Array]:
+    """Call the function on arrays; its results, checked to be as ``results`` says."""
+    if not loops:
+        given = CALLBACKS.find(callback).function(*operands)
+        return check_results(callback, [np.asarray(x) for x in given], results)
+    (size, mapped), *inner = loops
+    alone = tuple((shape[1:], dtype) for shape, dtype in results)
+    rounds = [
+        call(
+            [x[k] if m else x for x, m in zip(operands, mapped, strict=True)],
+            callback=callback,
+            results=alone,
+            loops=tuple(inner),
+        )
+        for k in range(size)
+    ]
+    return [
+        np.stack([given[position] for given in rounds])
+        if size
+        else np.empty(shape, dtype)
+        for position, (shape, dtype) in enumerate(results)
+    ]
+
+
+def check_results(name: str, given: Sequence[Array], results: Results) -> list[Array]:
+    """``given`` as a list, if it is as ``results`` says; ShapeError if not."""
+    if len(given) != len(results):
+        raise ArgumentError(
+            f"the Python function {name} gave {len(given)} arrays, not {len(results)}"
+        )
+    for position, (x, (shape, dtype)) in enumerate(zip(given, results, strict=True)):
+        if (x.shape, x.dtype) != (shape, dtype):
+            raise ShapeError(
+                f"the Python function {name} gave {_form(x.shape, x.dtype)} as result "
+                f"{position}, which is declared as {_form(shape, dtype)}"
+            )
+    return list(given)
+
+
+def _form(shape: Shape, dtype: DType) -> str:
+    name = dtypes.SHORT_NAMES.get(dtype, str(dtype))
+    return f"{name}[{','.join(map(str, shape))}]"
+
+
+def _in_loop(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], loops: Loops
+) -> tuple[list[Atom], Loops]:
+    """The operands with the mapped axis in front, and ``loops`` with it."""
+    operands = [
+        x if dim is None else views.move_axis(x, dim, 0)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+    return operands, ((int(size), tuple(dim is not None for dim in dims)), *loops)
+
+
+def _mapped(size: int, results: Results) -> Results:
+    return tuple(((int(size), *shape), dtype) for shape, dtype in results)
+
+
+# pure_callback
+
+
+def _pure_types(
+    *operands: ArrayType, callback: str, results: Results, loops: Loops, method: str
+) -> tuple[ArrayType, ...]:
+    return tuple(ArrayType(shape, dtype) for shape, dtype in results)
+
+
+def _pure_reference(
+    *operands: Array, callback: str, results: Results, loops: Loops, method: str
+) -> tuple[Array, ...]:
+    return tuple(call(operands, callback=callback, results=results, loops=loops))
+
+
+def _pure_batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    callback: str,
+    results: Results,
+    loops: Loops,
+    method: str,
+) -> tuple[list[Atom], list[Dim]]:
+    if method == "sequential" or (loops and method):
+        operands, loops = _in_loop(size, inputs, dims, loops)
+    elif method == "broadcast_all":
+        operands = [
+            views.batched(size, x, d) for x, d in zip(inputs, dims, strict=True)
+        ]
+    elif method == "expand_dims":
+        operands = [
+            views.batched(1, x, d) if d is None else views.move_axis(x, d, 0)
+            for x, d in zip(inputs, dims, strict=True)
+        ]
+    else:
+        raise ArgumentError(
+            f"vmap of the Python function {callback}: say how it is to be called, with "
+            "pure_callback(..., vmap_method='sequential') for each member in turn, or "
+            "'expand_dims' or 'broadcast_all' for one call with a leading axis"
+        )
+    made = pure_callback(
+        *operands,
+        callback=callback,
+        results=_mapped(size, results),
+        loops=loops,
+        method=method,
+    )
+    outputs = list(made) if isinstance(made, tuple) else [made]
+    return outputs, [0] * len(outputs)
+
+
+def _turned(x: Any, y: Any) -> tuple[Any, ...]:
+    return np.asarray(x)[::-1] + y, np.asarray(x).sum(dtype=np.float32)
+
+
+_SAMPLE_FUNCTION = CALLBACKS.name(_turned, "turned")
+
+
+def _pure_samples() -> Iterable[Sample]:
+    x = families.random_array(dtypes.float32, (3, 4), 71, -3.0, 3.0)
+    params = {
+        "callback": _SAMPLE_FUNCTION,
+        "results": (((3, 4), dtypes.float32), ((), dtypes.float32)),
+        "loops": (),
+        "method": "sequential",
+    }
+    yield Sample((x, np.asarray(2.0, np.float32)), params)
+
+
+pure_callback = Primitive(
+    name="pure_callback",
+    family="callback",
+    types=_pure_types,
+    reference=_pure_reference,
+    kernel=Library("callback"),
+    jvp=not_differentiable(
+        "a Python function has no derivative that could be found; give the function "
+        "that calls it a rule of its own with custom_jvp or custom_vjp"
+    ),
+    transpose=NOT_LINEAR,
+    batch=_pure_batch,
+    samples=_pure_samples,
+    doc="What a Python function gives for the operands; it has no effects.",
+)
+
+# debug_callback
+
+
+def _debug_types(
+    *operands: ArrayType, callback: str, loops: Loops
+) -> tuple[ArrayType, ...]:
+    return ()
+
+
+def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any, ...]:
+    call(operands, callback=callback, results=(), loops=loops)
+    return ()
+
+
+def _debug_batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    callback: str,
+    loops: Loops,
+) -> tuple[list[Atom], list[Dim]]:
+    operands, loops = _in_loop(size, inputs, dims, loops)
+    debug_callback(*operands, callback=callback, loops=loops)
+    return [], []
+
+
+def _nothing(*operands: Any) -> tuple[Any, ...]:
+    return ()
+
+
+_SAMPLE_EFFECT = CALLBACKS.name(_nothing, "nothing")
+
+
+def _debug_samples() -> Iterable[Sample]:
+    x = families.random_array(dtypes.float32, (3, 4), 72, -3.0, 3.0)
+    yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, ())
+
+
+debug_callback = Primitive(
+    name="debug_callback",
+    family="callback",
+    types=_debug_types,
+    reference=_debug_reference,
+    kernel=Library("callback"),
+    jvp=ZERO_TANGENT,
+    transpose=NOT_LINEAR,
+    batch=_debug_batch,
+    samples=_debug_samples,
+    doc="A call of a Python function for its effects.",
+    effect=True,
+)
+
+ROWS = (pure_callback, debug_callback)
