@@ -1,25 +1,25 @@
-"""Fourier transforms under NumPy's names: the array API's extension, and fft2 beside.
-
-Differentiable, mapped and compiled as everything else; rows run on all threads.
-"""
+"""Fourier transforms: the functions of ``arrayfn.numpy.fft``."""
 
 from __future__ import annotations
 
-from arrayfn.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
-from arrayfn.fft.transforms import (
+from arrayfn.numpy.fft import (
     fft,
     fft2,
+    fftfreq,
     fftn,
+    fftshift,
     hfft,
     ifft,
     ifft2,
     ifftn,
+    ifftshift,
     ihfft,
     irfft,
     irfft2,
     irfftn,
     rfft,
     rfft2,
+    rfftfreq,
     rfftn,
 )
 

@@ -9,8 +9,8 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy import roll
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
+from arrayfn.numpy.rearrangement import roll
 
 
 def fftfreq(

@@ -8,10 +8,11 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.lax import pad, slice_in_dim
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy import conj, moveaxis
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import conj
+from arrayfn.numpy.manipulation import moveaxis, slice_along
+from arrayfn.primitives import views
 from arrayfn.primitives.fourier import NORMS
 from arrayfn.primitives.fourier import fft as _fft
 from arrayfn.tracing import apply
@@ -71,11 +72,13 @@ def _fitted(x: Array, axis: int, wanted: int) -> Array:
     """The first ``wanted`` elements along ``axis``, followed by zeros if too few."""
     extent = x.shape[axis]
     if wanted < extent:
-        return slice_in_dim(x, 0, wanted, axis=axis)
+        return slice_along(x, 0, wanted, axis)
     if wanted == extent:
         return x
-    config = [(0, wanted - extent if k == axis else 0, 0) for k in range(len(x.shape))]
-    return pad(x, 0, config)
+    config = tuple(
+        (0, wanted - extent if k == axis else 0, 0) for k in range(len(x.shape))
+    )
+    return apply(views.pad, x, ops.scalar(0, x.dtype), config=config)
 
 
 def fft(
