@@ -1,13 +1,25 @@
-"""Cumulative primitives: a running value along one axis, stored as it goes."""
+"""Cumulative primitives: a running value along one axis, stored as it goes.
+
+A single long row is cut into chunks of a fixed length: the chunks are reduced, what
+they come to is scanned, and each is scanned beginning with what is before it. That is
+more arithmetic, but on all threads; sums also become more accurate. Products stay in
+order: those of few factors near 1 lose their last bits always to the same side.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
 
-from arrayfn.ir import Equation, Var
-from arrayfn.lowering.kernel_ir import Nest
+from arrayfn import dtypes
+from arrayfn.dtypes import compute_dtype
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.layout import C
+from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Store, Value
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
+    Place,
     output_place,
     place_of,
 )
@@ -16,6 +28,9 @@ from arrayfn.primitives.base import Primitive, Reduction
 
 Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
+
+CHUNK: Final = 16384  # elements
+CHUNKS: Final = 8  # of fewer, the passes are not worth it
 
 
 def scan(
@@ -31,16 +46,127 @@ def scan(
         if not x.type.size:
             return
         axis: int = equation.params["axis"]
+        extent = x.type.shape[axis]
         source, target = place_of(x, reads), output_place(equation)
         if equation.params["reverse"]:
             starts = [n - 1 if k == axis else 0 for k, n in enumerate(x.type.shape)]
             steps = [-1 if k == axis else 1 for k in range(x.type.ndim)]
             source = source.begin_at(starts, steps)
             target = target.begin_at(starts, steps)
-        b = NestBuilder(equation, names)
-        value = b.load(names[x], b.operand(source))
-        total = b.reduce(names[equation.outputs[0]], function, value, form)
-        b.store(b.operand(target, written=True), total)
-        yield b.nest(x.type.shape, "a running value along one axis", (axis,))
+        scanned = _Scan(equation, names, function, form, axis)
+        is_single = x.type.size == extent and extent >= CHUNKS * CHUNK
+        if is_single and function != "mul":
+            yield from scanned.in_chunks(source, target)
+        else:
+            yield scanned.whole(source, target, x.type.shape)
 
     return nests
+
+
+class _Scan:
+    """Nests of one scan, along axis number ``axis``."""
+
+    def __init__(
+        self,
+        equation: Equation,
+        names: Names,
+        function: str,
+        form: Reduction,
+        axis: int,
+    ) -> None:
+        self.equation = equation
+        self.names = names
+        self.function = function
+        self.form = form
+        self.axis = axis
+        (x,) = equation.inputs
+        assert isinstance(x, Var)
+        self.x = x
+        self.result = names[equation.outputs[0]]
+
+    def whole(self, source: Place, target: Place, shape: tuple[int, ...]) -> Nest:
+        """Rows from their beginning to their end."""
+        b = NestBuilder(self.equation, self.names)
+        value = b.load(self.names[self.x], b.operand(source))
+        total = b.reduce(self.result, self.function, value, self.form)
+        b.store(b.operand(target, written=True), total)
+        return b.nest(shape, "a running value along one axis", (self.axis,))
+
+    def in_chunks(self, source: Place, target: Place) -> Iterable[Nest]:
+        """Rows in chunks, and what is left of them."""
+        shape, axis = self.x.type.shape, self.axis
+        count, left = divmod(shape[axis], CHUNK)
+        # The extents of chunks' totals, and of the elements: in chunks, and in each.
+        counts = self.at_axis(shape, count)
+        inside = (*counts, CHUNK)
+        totals, before = (
+            Var(ArrayType(counts, compute_dtype(self.x.type.dtype))) for _ in range(2)
+        )
+        own, sums = (
+            Place(v, v.type.dtype, C.strides(counts)) for v in (totals, before)
+        )
+        yield self.totals(self.cut(source), own, inside)
+        yield self.whole(own, sums, counts)
+        yield self.whole(source, target, self.at_axis(shape, CHUNK))
+        ahead = Place(before, sums.dtype, (*sums.strides, 0))
+        yield self.continued(
+            self.cut(self.later(source, CHUNK)),
+            ahead,
+            self.cut(self.later(target, CHUNK)),
+            (*self.at_axis(shape, count - 1), CHUNK),
+        )
+        if left:
+            yield self.continued(
+                self.cut(self.later(source, count * CHUNK)),
+                self.later(ahead, count - 1),
+                self.cut(self.later(target, count * CHUNK)),
+                (*self.at_axis(shape, 1), left),
+            )
+
+    def at_axis(self, shape: tuple[int, ...], extent: int) -> tuple[int, ...]:
+        return (*shape[: self.axis], extent, *shape[self.axis + 1 :])
+
+    def cut(self, place: Place) -> Place:
+        """The axis as chunks, and one more for the elements of a chunk."""
+        step = place.strides[self.axis]
+        strides = self.at_axis(place.strides, step * CHUNK)
+        return replace(place, strides=(*strides, step))
+
+    def later(self, place: Place, distance: int) -> Place:
+        return replace(place, offset=place.offset + distance * place.strides[self.axis])
+
+    def totals(self, source: Place, target: Place, extents: tuple[int, ...]) -> Nest:
+        """What each chunk comes to."""
+        b = NestBuilder(self.equation, self.names)
+        value = b.load(self.names[self.x], b.operand(source))
+        total = b.reduce(self.result, self.form.function, value, self.form)
+        operand = b.operand(replace(target, strides=(*target.strides, 0)), written=True)
+        b.statements.append(Store(operand, total, "outer", 1, self.equation.source))
+        last = len(extents) - 1
+        return b.nest(extents, "what each chunk of a row comes to", (last,))
+
+    def continued(
+        self, source: Place, before: Place, target: Place, extents: tuple[int, ...]
+    ) -> Nest:
+        """Chunks, each from what is before it."""
+        b = NestBuilder(self.equation, self.names)
+        last = len(extents) - 1
+        position = b.value("position", dtypes.int64)
+        b.statements.append(Count(position, last, "element", 0, self.equation.source))
+        zero = Constant(0, dtypes.int64)
+        i64, truth = dtypes.int64, dtypes.bool_
+        is_first = b.compute("is_first", "eq", position, zero, dtype=truth, of=i64)
+        value = b.load(self.names[self.x], b.operand(source))
+        ahead = b.load(f"{self.result}_before", b.operand(before))
+        dtype = value.dtype
+        start = b.compute(
+            f"{self.result}_begin", self.function, ahead, value, dtype=dtype, of=dtype
+        )
+        arguments: tuple[Value | Argument, ...] = (is_first, start, value)
+        term = b.compute(
+            f"{self.result}_term", "select", *arguments, dtype=dtype, of=dtype
+        )
+        total = b.reduce(self.result, self.function, term, self.form)
+        b.store(b.operand(target, written=True), total)
+        reason = "a running value, from what is before each chunk"
+        return b.nest(extents, reason, (last,))
