@@ -1,0 +1,22 @@
+"""Fusion: which equations are computed together, in one pass over one domain.
+
+A group iterates over a *domain* of axes. A member's value varies either over the whole
+domain, or (after a reduction) over the axes that are kept. Producers join their
+consumers, reductions over the same axes share a group, and so do siblings that read the
+same arrays; views are read through. Library calls and templates are units of their own.
+"""
+
+from __future__ import annotations
+
+from arrayfn.lowering.fusion.fuser import fuse
+from arrayfn.lowering.fusion.groups import AxisIds, reads_in_place
+from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
+
+__all__ = [
+    "AxisIds",
+    "FusedGroup",
+    "SingleUnit",
+    "Unit",
+    "fuse",
+    "reads_in_place",
+]

@@ -1,0 +1,139 @@
+"""Which axes of a group's domain a value varies along, and whether it fits there."""
+
+from __future__ import annotations
+
+from arrayfn.ir import Atom, Equation, Var
+from arrayfn.lowering.fusion.groups import AxisIds, Group
+from arrayfn.lowering.fusion.recomputation import Recomputation
+from arrayfn.passes.reads import Read
+from arrayfn.primitives.base import Primitive, Reduction
+
+
+class AxisMatching(Recomputation):
+    """Equations' axes, as axes of the groups that they may join."""
+
+    def output_ids(self, equation: Equation, group: Group) -> AxisIds | None:
+        """The domain axes of an elementwise equation's output, if it can join."""
+        shape = equation.outputs[0].type.shape
+        known: list[int | None] = [None] * len(shape)
+        bound = False
+        for atom in equation.inputs:
+            if not isinstance(atom, Var):
+                continue
+            read = self.reads[atom]
+            ids = group.maps.get(read.base)
+            if ids is None:
+                continue
+            if not self.match(read, ids, atom, shape, known):
+                return None
+            bound = True
+        if not bound and group.equations:
+            # A sibling: its domain is the group's own, axis by axis.
+            return tuple(range(len(shape))) if shape == group.extents else None
+        return self.fill(shape, known, group)
+
+    def operand_ids(
+        self, operand: Atom, shape: tuple[int, ...], group: Group
+    ) -> AxisIds | None:
+        """The domain axes that a reduction's operand varies over."""
+        known: list[int | None] = [None] * len(shape)
+        if isinstance(operand, Var):
+            read = self.reads[operand]
+            ids = group.maps.get(read.base)
+            if ids is not None:
+                if not self.match(read, ids, operand, shape, known):
+                    return None
+                return self.fill(shape, known, group)
+            if group.equations:
+                known_ids = group.arrays.get(operand)
+                if known_ids is not None and self.is_full(known_ids, group):
+                    return known_ids
+                shares = self.clone_arrays(read.base) or ()
+                if shape == group.extents and any(v in group.arrays for v in shares):
+                    return tuple(range(len(shape)))
+                return None
+        elif group.equations:
+            return None
+        return tuple(range(len(shape)))
+
+    def match(
+        self,
+        read: Read,
+        ids: AxisIds,
+        atom: Var,
+        shape: tuple[int, ...],
+        known: list[int | None],
+    ) -> bool:
+        """Bind output axes so that ``atom`` reads its base where it is computed."""
+        if not atom.type.shape and shape:
+            return all(i is None for i in ids) or not ids
+        for axis_map, domain_axis, extent in zip(
+            read.axes, ids, read.base.type.shape, strict=True
+        ):
+            if extent == 1:
+                continue
+            axis = axis_map.axis
+            if axis is None or axis_map.scale != 1 or axis_map.offset != 0:
+                return False
+            if shape[axis] != extent or known[axis] not in (None, domain_axis):
+                return False
+            known[axis] = domain_axis
+        return True
+
+    def fill(
+        self, shape: tuple[int, ...], known: list[int | None], group: Group
+    ) -> AxisIds | None:
+        """Give the axes not bound yet the domain axes that are left, in order."""
+        used = {i for i in known if i is not None}
+        if len(used) != sum(i is not None for i in known):
+            return None
+        free = [i for i in range(len(group.extents)) if i not in used]
+        for axis, extent in enumerate(shape):
+            if known[axis] is not None or extent == 1:
+                continue
+            choice = next((i for i in free if group.extents[i] == extent), None)
+            if choice is None:
+                return None
+            free.remove(choice)
+            known[axis] = choice
+        return tuple(known)
+
+    def agrees(self, atom: Var, theirs: AxisIds, own: AxisIds, group: Group) -> bool:
+        """Whether ``atom`` reads its base where the group's axes are its own."""
+        known: list[int | None] = list(own)
+        read = self.reads[atom]
+        shape = tuple(1 if i is None else group.extents[i] for i in own)
+        return self.match(read, theirs, atom, shape, known) and tuple(known) == own
+
+    def stage(self, equation: Equation, group: Group) -> int:
+        """Which pass over the reduced axes ``equation`` belongs to, counting from 0.
+
+        A reduction's result is there from the stage after its operand's.
+        """
+        before = [
+            group.stages.get(self.reads[a].base, 0)
+            for a in equation.inputs
+            if isinstance(a, Var)
+        ]
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        return max(before, default=0) + isinstance(row.kernel, Reduction)
+
+    def level_fits(self, equation: Equation, ids: AxisIds, group: Group) -> bool:
+        """Whether values over axes ``ids`` belong to ``group``: all of it, or the kept.
+
+        What needs the result of a reduction to one value is a kernel of its own, so
+        that both can run over all threads.
+        """
+        if self.is_full(ids, group):
+            flat = group.reduced and self.is_flat(group)
+            return not (flat and self.stage(equation, group) > 0)
+        if not group.reduced:
+            return False
+        have = {i for i in ids if i is not None}
+        kept = {i for i in group.kept if group.extents[i] != 1}
+        return have == kept
+
+    def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
+        """Members so far vary over the whole domain, or would over what is kept."""
+        return all(self.is_full(ids, group) for ids in group.maps.values())

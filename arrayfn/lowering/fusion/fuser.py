@@ -1,0 +1,259 @@
+"""The fuser: places each equation of a Program in a group, and finishes the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from arrayfn.ir import Equation, Program, Var
+from arrayfn.lowering.fusion.groups import (
+    AxisIds,
+    Group,
+    domain_of,
+    is_fusible,
+    is_reduction,
+    moved_ids,
+    reads_in_place,
+)
+from arrayfn.lowering.fusion.merging import MAX_ARRAYS, MAX_STATEMENTS, Merging
+from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
+from arrayfn.passes.reads import affine_view
+from arrayfn.primitives.base import Primitive, Reduction
+
+SIBLING_WINDOW = 24
+
+
+def fuse(program: Program) -> tuple[Unit, ...]:
+    """The units of ``program``, in an order in which they can run."""
+    return _Fuser(program).run()
+
+
+class _Fuser(Merging):
+    """Producers join consumers, reductions share groups, and so do siblings."""
+
+    def run(self) -> tuple[Unit, ...]:
+        for equation in self.program.equations:
+            if affine_view(equation) is not None:
+                continue
+            if not is_fusible(equation):
+                self.place_sources(equation)
+                group = self.new_group(equation, is_open=False)
+                group.equations.append(equation)
+                self.note(group, equation)
+                self.note_overwritten(group, equation)
+                if has_effect(equation):
+                    if self.last_effect is not None:
+                        self.order(self.last_effect, group)
+                    self.last_effect = group
+                continue
+            if not any(isinstance(a, Var) for a in equation.inputs):
+                # Iota and constants are made where they are used.
+                self.sources[equation.outputs[0]] = equation
+                continue
+            self.place_sources(equation, only_odd=True)
+            self.place(equation)
+        for atom in self.program.outputs:
+            if isinstance(atom, Var):
+                self.place_source(self.reads[atom].base)
+        return self.finish()
+
+    def place_sources(self, equation: Equation, only_odd: bool = False) -> None:
+        """Make arrays of the sources among the operands (those not read plainly)."""
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                read = self.reads[atom]
+                if not (only_odd and self.is_plain(read)):
+                    self.place_source(read.base)
+
+    def place_source(self, var: Var) -> None:
+        if var in self.sources and var not in self.made_in:
+            self.place(self.sources[var])
+
+    def place(self, equation: Equation) -> None:
+        domain = domain_of(equation)
+        producers = self.producers(equation)
+        for number in producers:
+            group = self.groups[number]
+            if self.join(equation, group):
+                self.merge_others(equation, group, producers)
+                return
+        for number in self.siblings(equation):
+            if self.join(equation, self.groups[number]):
+                return
+        group = self.new_group(equation, is_open=True)
+        group.extents = domain
+        if not self.join(equation, group):
+            # What is needed at two places is computed once, and read at both.
+            for base in self.bases(equation):
+                self.place_source(base)
+                self.clonable[base] = None
+            assert self.join(equation, group)
+
+    def producers(self, equation: Equation) -> list[int]:
+        """The open groups that make an operand, the most binding first.
+
+        First those whose value could not be had otherwise, then reductions, then those
+        begun last.
+        """
+        binding: dict[int, bool] = {}
+        for base in self.bases(equation):
+            number = self.made_in.get(base)
+            if number is not None and self.groups[number].open:
+                needed = self.clone_arrays(base) is None
+                binding[number] = needed or binding.get(number, False)
+        return sorted(
+            binding,
+            key=lambda n: (binding[n], bool(self.groups[n].reduced), n),
+            reverse=True,
+        )
+
+    def siblings(self, equation: Equation) -> Iterable[int]:
+        """Recent open groups of the same domain that read what ``equation`` reads."""
+        found: set[int] = set()
+        bases = self.bases(equation)
+        for base in list(bases):
+            bases += self.clone_arrays(base) or ()
+        for base in bases:
+            for number in self.read_in.get(base, ())[-4:]:
+                group = self.groups.get(number)
+                if (
+                    group is not None
+                    and group.open
+                    and number > self.count - SIBLING_WINDOW
+                    and group.extents == domain_of(equation)
+                ):
+                    found.add(number)
+        return sorted(found, reverse=True)
+
+    def join(self, equation: Equation, group: Group) -> bool:
+        if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:
+            return False
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if isinstance(row.kernel, Reduction):
+            return self.join_reduction(equation, group)
+        ids = self.output_ids(equation, group)
+        if ids is None or not self.level_fits(equation, ids, group):
+            return False
+        if not self.may_read(equation, group, ids):
+            return False
+        self.add(equation, group, ids, ids)
+        return True
+
+    def add(
+        self, equation: Equation, group: Group, operand_ids: AxisIds, ids: AxisIds
+    ) -> None:
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                self.take(atom, group, operand_ids)
+        stage = self.stage(equation, group)
+        group.equations.append(equation)
+        for var in equation.outputs:
+            group.maps[var] = ids
+            group.stages[var] = stage
+        self.note(group, equation)
+
+    def take(self, atom: Var, group: Group, ids: AxisIds) -> None:
+        """Have ``atom``, made elsewhere, in ``group``: read, or computed again."""
+        read = self.reads[atom]
+        base = read.base
+        if base in group.maps:
+            if not reads_in_place(read, group.maps[base], ids):
+                self.read_array(atom, group, ids)
+            return
+        if not self.is_computed_again(read):
+            self.read_array(atom, group, ids)
+            return
+        equation = self.makers[base]
+        base_ids = moved_ids(read, ids)
+        for operand in equation.inputs:
+            if isinstance(operand, Var):
+                self.take(operand, group, base_ids)
+        group.equations.append(equation)
+        group.maps[base] = base_ids
+        group.stages[base] = 0
+
+    def read_array(self, atom: Var, group: Group, ids: AxisIds) -> None:
+        """Note that ``group`` reads ``atom``, over the axes ``ids``, from memory."""
+        ids = ids if atom.type.shape else ()
+        if group.arrays.setdefault(atom, ids) != ids:
+            group.crossing.add(atom)
+
+    def join_reduction(self, equation: Equation, group: Group) -> bool:
+        (operand,) = equation.inputs
+        axes: tuple[int, ...] = equation.params["axes"]
+        empty = not isinstance(operand, Var) or operand.type.size == 0
+        if empty and group.equations:
+            return False
+        ids = self.operand_ids(operand, operand.type.shape, group)
+        if ids is None or not self.is_full(ids, group):
+            return False
+        reduced = frozenset(i for axis in axes if (i := ids[axis]) is not None)
+        if group.reduced and group.reduced != reduced:
+            return False
+        if not group.reduced and not self.can_reduce(group, reduced):
+            return False
+        if not self.may_read(equation, group, ids):
+            return False
+        if not reduced:
+            # Only axes of extent 1: the value itself, without those axes.
+            reduced = group.reduced
+        group.reduced = reduced
+        kept = tuple(i for axis, i in enumerate(ids) if axis not in axes)
+        self.add(equation, group, ids, kept)
+        return True
+
+    def finish(self) -> tuple[Unit, ...]:
+        needed: set[Var] = set(self.outputs)
+        units: list[Unit] = []
+        for group in reversed(self.sorted_groups()):
+            if not group.open:
+                (equation,) = group.equations
+                needed.update(self.bases(equation))
+                units.append(SingleUnit(equation))
+                continue
+            outputs = tuple(
+                v
+                for v in group.maps
+                if v in needed and self.made_in.get(v) == group.number
+            )
+            if not outputs:
+                continue
+            self.prune(group, outputs)
+            needed.update(self.reads[atom].base for atom in group.arrays)
+            units.append(
+                FusedGroup(
+                    tuple(group.equations),
+                    group.extents,
+                    group.reduced,
+                    group.maps,
+                    outputs,
+                    _reason(group),
+                )
+            )
+        return tuple(reversed(units))
+
+    def prune(self, group: Group, outputs: Sequence[Var]) -> None:
+        """Leave in ``group`` only what ``outputs`` need."""
+        live: set[Var] = set(outputs)
+        kept: list[Equation] = []
+        for equation in reversed(group.equations):
+            if any(v in live for v in equation.outputs):
+                kept.append(equation)
+                live.update(self.bases(equation))
+        group.equations = kept[::-1]
+        group.arrays = {
+            atom: ids
+            for atom, ids in group.arrays.items()
+            if self.reads[atom].base in live
+        }
+        has_reduction = any(is_reduction(eq) for eq in group.equations)
+        if not has_reduction:
+            group.reduced = frozenset()
+
+
+def _reason(group: Group) -> str:
+    names = ", ".join(eq.primitive.name for eq in group.equations)
+    if not group.reduced:
+        return f"one pass over {list(group.extents)}: {names}"
+    axes = ", ".join(str(group.extents[i]) for i in sorted(group.reduced))
+    return f"reductions over the same axes (extents {axes}): {names}"

@@ -1,0 +1,211 @@
+"""Groups of equations under construction, and the order that they must run in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from arrayfn.ir import Equation, Program, Var
+from arrayfn.passes.aliasing import overwritten
+from arrayfn.passes.reads import Read, resolve_reads
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    Convert,
+    Primitive,
+    Reduction,
+    Scalar,
+    Template,
+    View,
+)
+
+AxisIds = tuple[int | None, ...]
+"""For each axis of a value, the axis of the domain that it varies along."""
+
+
+@dataclass
+class Group:
+    """A unit under construction. ``open`` groups can take equations."""
+
+    number: int
+    open: bool
+    extents: tuple[int, ...] = ()
+    reduced: frozenset[int] = frozenset()
+    equations: list[Equation] = field(default_factory=list)
+    maps: dict[Var, AxisIds] = field(default_factory=dict)
+    stages: dict[Var, int] = field(default_factory=dict)
+    arrays: dict[Var, AxisIds] = field(default_factory=dict)
+    crossing: set[Var] = field(default_factory=set)  # arrays read along several axes
+    before: int = 0  # bit set of the groups it needs
+    after: int = 0  # bit set of the groups that need it
+
+    @property
+    def kept(self) -> frozenset[int]:
+        return frozenset(range(len(self.extents))) - self.reduced
+
+
+class Groups:
+    """The groups of a Program so far, what each makes and reads, and their order.
+
+    ``made_in`` and ``read_in`` say which groups make and read an array; ``sources`` are
+    made where they are used; ``changed`` are arrays that some equation writes over.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.reads = resolve_reads(program)
+        self.position = {eq: k for k, eq in enumerate(program.equations)}
+        self.groups: dict[int, Group] = {}
+        self.made_in: dict[Var, int] = {}
+        self.read_in: dict[Var, list[int]] = {}
+        self.sources: dict[Var, Equation] = {}
+        self.makers = {v: eq for eq in program.equations for v in eq.outputs}
+        self.outputs = {a for a in program.outputs if isinstance(a, Var)}
+        self.clonable: dict[Var, list[Var] | None] = {}
+        self.changed = {
+            self.reads[atom].base
+            for eq in program.equations
+            for number in overwritten(eq)
+            if isinstance(atom := eq.inputs[number], Var)
+        }
+        self.count = 0
+        self.last_effect: Group | None = None
+
+    def new_group(self, equation: Equation, *, is_open: bool) -> Group:
+        group = Group(self.count, is_open)
+        self.groups[group.number] = group
+        self.count += 1
+        return group
+
+    def note(self, group: Group, equation: Equation) -> None:
+        """Record that ``equation`` is now in ``group``: what it makes and needs."""
+        for var in equation.outputs:
+            self.made_in[var] = group.number
+        bases = self.bases(equation)
+        bases += [self.reads[atom].base for atom in group.arrays]
+        for base in bases:
+            number = self.made_in.get(base)
+            if number != group.number:
+                self.read_in.setdefault(base, []).append(group.number)
+                if number is not None:
+                    self.order(self.groups[number], group)
+
+    def note_overwritten(self, group: Group, equation: Equation) -> None:
+        """Have whatever reads an array run before ``equation`` writes over it."""
+        for number in overwritten(equation):
+            atom = equation.inputs[number]
+            assert isinstance(atom, Var)
+            for reader in self.read_in.get(self.reads[atom].base, ()):
+                if reader != group.number:
+                    self.order(self.groups[reader], group)
+
+    def order(self, first: Group, second: Group) -> None:
+        if second.before >> first.number & 1:
+            return
+        earlier = first.before | 1 << first.number
+        later = second.after | 1 << second.number
+        for number in bits_of(earlier):
+            self.groups[number].after |= later
+        for number in bits_of(later):
+            self.groups[number].before |= earlier
+
+    def absorb(self, other: Group, group: Group) -> None:
+        bit, own = 1 << other.number, 1 << group.number
+        before = (group.before | other.before) & ~(bit | own)
+        after = (group.after | other.after) & ~(bit | own)
+        group.before, group.after = before, after
+        for number in bits_of(before):
+            g = self.groups[number]
+            g.after = (g.after & ~bit) | after | own
+        for number in bits_of(after):
+            g = self.groups[number]
+            g.before = (g.before & ~bit) | before | own
+        del self.groups[other.number]
+
+    def bases(self, equation: Equation) -> list[Var]:
+        return [self.reads[a].base for a in equation.inputs if isinstance(a, Var)]
+
+    def in_program_order(self, equations: list[Equation]) -> list[Equation]:
+        return sorted(equations, key=self.position.__getitem__)
+
+    def sorted_groups(self) -> list[Group]:
+        """The groups in an order of dependency, otherwise as they were begun."""
+        groups = sorted(self.groups.values(), key=lambda g: g.number)
+        return sorted(groups, key=lambda g: g.before.bit_count())
+
+    def is_full(self, ids: Sequence[int | None], group: Group) -> bool:
+        have = {i for i in ids if i is not None}
+        return all(i in have or n == 1 for i, n in enumerate(group.extents))
+
+    def is_flat(self, group: Group) -> bool:
+        """Whether the group's reductions give one value each."""
+        return math.prod(group.extents[i] for i in group.kept) == 1
+
+
+def is_fusible(equation: Equation) -> bool:
+    """Whether ``equation`` is elementwise, a copy, a count, or a reduction."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    form = row.kernel
+    if isinstance(form, Template):
+        return form.name == "iota"
+    if isinstance(form, View):
+        # A broadcast literal, or a copy.
+        return row is views.relayout or not isinstance(equation.inputs[0], Var)
+    return isinstance(form, (Scalar, Convert, Reduction))
+
+
+def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
+    """Whether a value over the axes ``ids`` reads its base where the base is computed.
+
+    The base, computed in the same group, varies over ``base_ids``.
+    """
+    axes = zip(read.axes, base_ids, read.base.type.shape, strict=True)
+    return all(
+        extent == 1
+        or (
+            m.axis is not None
+            and (m.scale, m.offset) == (1, 0)
+            and ids[m.axis] == base_axis
+        )
+        for m, base_axis, extent in axes
+    )
+
+
+def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
+    """The axes along which the base varies if what reads it does along ``ids``."""
+    return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
+
+
+def domain_of(equation: Equation) -> tuple[int, ...]:
+    """The extents over which ``equation`` is computed: before a reduction, if it is."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if isinstance(row.kernel, Reduction):
+        return equation.inputs[0].type.shape
+    return equation.outputs[0].type.shape
+
+
+def is_reduction(equation: Equation) -> bool:
+    """Whether ``equation`` reduces axes."""
+    row = equation.primitive
+    return isinstance(row, Primitive) and isinstance(row.kernel, Reduction)
+
+
+def price_of(equation: Equation) -> int | None:
+    """What an elementwise equation costs to compute again; None if it must not be."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if isinstance(row.kernel, Convert):
+        return 1
+    if isinstance(row.kernel, Scalar) and row.kernel.cost <= 5:
+        return row.kernel.cost
+    return None
+
+
+def bits_of(mask: int) -> Iterable[int]:
+    """The numbers of the bits of ``mask`` that are set."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

@@ -1,0 +1,128 @@
+"""What is cheaply computed again rather than stored and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from arrayfn.ir import Equation, Var
+from arrayfn.lowering.fusion.groups import (
+    AxisIds,
+    Group,
+    Groups,
+    is_fusible,
+    moved_ids,
+    price_of,
+    reads_in_place,
+)
+from arrayfn.passes.reads import Read
+
+CLONE_COST = 8  # what may be computed again
+CLONE_ARRAYS = 2  # full-size arrays it may be computed from
+
+
+class Recomputation(Groups):
+    """Groups whose members may be computed again in others: *clones*."""
+
+    def is_plain(self, read: Read) -> bool:
+        """Whether ``read`` only permutes and repeats axes."""
+        return all(
+            m.scale == 1 and m.offset == 0 and (m.axis is not None or n == 1)
+            for m, n in zip(read.axes, read.base.type.shape, strict=True)
+        )
+
+    def is_computed_again(self, read: Read) -> bool:
+        """Whether a group that does not have the base of ``read`` computes it again."""
+        if read.base in self.sources and read.base not in self.made_in:
+            return True
+        return self.is_plain(read) and self.clone_arrays(read.base) is not None
+
+    def clone_arrays(self, base: Var) -> list[Var] | None:
+        """The arrays from which ``base`` is cheaply computed again; None if it is not.
+
+        They are arrays that exist in any case, or small ones (results of reductions).
+        """
+        if base not in self.clonable:
+            self.clonable[base] = self.find_clone(base)
+        return self.clonable[base]
+
+    def find_clone(self, base: Var) -> list[Var] | None:
+        if base in self.outputs or self.made_in.get(base) is None:
+            return None
+        cost, arrays, pending = 0, dict[Var, None](), [base]
+        seen: set[Var] = set()
+        while pending:
+            var = pending.pop()
+            if var in seen:
+                continue
+            seen.add(var)
+            if var in self.sources and var not in self.made_in:
+                continue
+            maker = self.makers.get(var)
+            price = price_of(maker) if maker is not None else None
+            small = var.type.size * 8 <= base.type.size
+            if var is not base and (small or price is None or var in self.outputs):
+                exists = (
+                    small
+                    or maker is None
+                    or var in self.outputs
+                    or not is_fusible(maker)
+                )
+                if not exists or var in self.changed:
+                    return None
+                arrays[var] = None
+                continue
+            if price is None or maker is None:
+                return None
+            cost += price
+            full = sum(v.type.size * 8 > base.type.size for v in arrays)
+            if cost > CLONE_COST or full > CLONE_ARRAYS:
+                return None
+            for atom in maker.inputs:
+                if isinstance(atom, Var):
+                    if not self.is_plain(self.reads[atom]):
+                        return None
+                    pending.append(self.reads[atom].base)
+        full = sum(v.type.size * 8 > base.type.size for v in arrays)
+        return list(arrays) if full <= CLONE_ARRAYS else None
+
+    def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
+        """Whether ``equation``, in ``group``, would find what it reads from memory.
+
+        Not so what the group makes itself, or a unit after it, or nobody yet. What is
+        read at the place where it is computed, or computed again, is not from memory.
+        """
+        taken: dict[Var, AxisIds] = {}
+        for atom in equation.inputs:
+            if not isinstance(atom, Var):
+                continue
+            for array in self.arrays_read(atom, group, ids, taken):
+                number = self.made_in.get(array)
+                if number is None and array in self.sources:
+                    return False
+                if number == group.number:
+                    return False
+                if (
+                    number is not None
+                    and self.groups[number].before >> group.number & 1
+                ):
+                    return False
+        return True
+
+    def arrays_read(
+        self, atom: Var, group: Group, ids: AxisIds, taken: dict[Var, AxisIds]
+    ) -> Iterable[Var]:
+        """What ``take`` would make ``group`` read; ``taken`` is computed again."""
+        read = self.reads[atom]
+        base = read.base
+        here = group.maps.get(base, taken.get(base))
+        if here is not None:
+            if not reads_in_place(read, here, ids):
+                yield base
+        elif not self.is_computed_again(read):
+            yield base
+        else:
+            base_ids = moved_ids(read, ids)
+            for operand in self.makers[base].inputs:
+                if isinstance(operand, Var):
+                    yield from self.arrays_read(operand, group, base_ids, taken)
+            taken[base] = base_ids

@@ -1,0 +1,35 @@
+"""What fusion gives: groups of equations, and equations that stand alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arrayfn.ir import Equation, Var
+from arrayfn.lowering.fusion.groups import AxisIds
+
+
+@dataclass(frozen=True)
+class FusedGroup:
+    """Equations computed together.
+
+    ``extents`` are the domain's axes, ``reduced`` those that its reductions run over;
+    ``maps`` gives each member value its domain axes. ``outputs`` are the member values
+    that something outside needs.
+    """
+
+    equations: tuple[Equation, ...]
+    extents: tuple[int, ...]
+    reduced: frozenset[int]
+    maps: dict[Var, AxisIds]
+    outputs: tuple[Var, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class SingleUnit:
+    """An equation that is lowered by itself: a template, a library call, an alias."""
+
+    equation: Equation
+
+
+Unit = FusedGroup | SingleUnit
