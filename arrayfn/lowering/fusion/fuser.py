@@ -17,7 +17,7 @@ from arrayfn.lowering.fusion.groups import (
 from arrayfn.lowering.fusion.merging import MAX_ARRAYS, MAX_STATEMENTS, Merging
 from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 from arrayfn.passes.reads import affine_view
-from arrayfn.primitives.base import Primitive, Reduction
+from arrayfn.primitives.base import Primitive, Reduction, has_effect
 
 SIBLING_WINDOW = 24
 
