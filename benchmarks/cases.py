@@ -358,8 +358,3 @@ def _cases() -> tuple[Case, ...]:
 CASES = _cases()
 OVERHEAD = Case("overhead", "4", overhead, normals(2), (4,), (5,))
 GROUPS = ("overhead", *dict.fromkeys(case.group for case in CASES))
-
-
-def find(name: str) -> Case:
-    """The case called ``name``."""
-    return {case.name: case for case in (*CASES, OVERHEAD)}[name]

@@ -19,10 +19,12 @@ from typing import Any
 
 STARTED = time.perf_counter()
 
-from benchmarks.cases import Case, find  # noqa: E402 (imports are part of the time)
+from benchmarks import cases, control_flow  # noqa: E402 (imports are part of the time)
+from benchmarks.cases import Case  # noqa: E402
 from benchmarks.engines import Engine, load  # noqa: E402
 
 Status = dict[str, int]
+CASES = {c.name: c for c in (*cases.CASES, cases.OVERHEAD, *control_flow.CASES)}
 
 
 def status() -> Status:
@@ -96,7 +98,7 @@ def measure(engine: Engine, case: Case, directory: str, mode: str) -> dict[str, 
 def main() -> None:
     """Run with the command line's engine, case, directory and mode."""
     engine_name, case_name, directory, mode = sys.argv[1:]
-    case, engine = find(case_name), load(engine_name)
+    case, engine = CASES[case_name], load(engine_name)
     imported = time.perf_counter() - STARTED
     with engine.precision(case.dtype):
         record = measure(engine, case, directory, mode)

@@ -18,6 +18,7 @@ class Engine(Protocol):
     name: str
     version: str
     numpy: Any
+    lax: Any
 
     def erf(self, x: Any) -> Any:
         """The error function, elementwise."""
@@ -27,6 +28,12 @@ class Engine(Protocol):
 
     def value_and_grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """A scalar function's value, and its gradient by the first argument."""
+
+    def hessian(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """The Hessian of a scalar function."""
+
+    def vmap(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a batch, along the first axes."""
 
     def jit(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """The compiled function."""

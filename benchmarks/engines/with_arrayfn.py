@@ -17,6 +17,7 @@ class ArrayfnEngine:
     name = "arrayfn"
     version = af.__version__
     numpy = anp
+    lax = lax
 
     def erf(self, x: Any) -> Any:
         return lax.erf(x)
@@ -26,6 +27,12 @@ class ArrayfnEngine:
 
     def value_and_grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return af.value_and_grad(f)
+
+    def hessian(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return af.hessian(f)
+
+    def vmap(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return af.vmap(f)
 
     def jit(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return af.jit(f)

@@ -18,6 +18,7 @@ class JaxEngine:
     name = "jax"
     version = jax.__version__
     numpy = jnp
+    lax = jax.lax
 
     def erf(self, x: Any) -> Any:
         return jax.lax.erf(x)
@@ -27,6 +28,12 @@ class JaxEngine:
 
     def value_and_grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return jax.value_and_grad(f)
+
+    def hessian(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.hessian(f)
+
+    def vmap(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.vmap(f)
 
     def jit(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(f)
