@@ -11,6 +11,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import check_leaf, leaf_type, name_of
 from arrayfn.primitives import callbacks
+from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.tracing import Tracer, apply, current_frame, is_staged
 
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
@@ -103,7 +104,7 @@ def staged_call(
         )
         return function(*inner_args, **inner_kwargs)
 
-    made = callbacks.CALLBACKS.name(flat, name)
+    made = FUNCTIONS.name(flat, name)
     operands = [leaves[k] for k in places]
     given = apply(row, *operands, callback=made, loops=(), **params)
     return given if isinstance(given, tuple) else (given,)

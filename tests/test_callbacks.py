@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn import debug
+from arrayfn import debug, lax
 from arrayfn.callbacks import pure_callback
 from arrayfn.custom import custom_jvp
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 from arrayfn.functions import ShapeDtypeStruct, grad, jvp, make_program, vmap
 from arrayfn.jit import jit
-from arrayfn.primitives.callbacks import CALLBACKS
+from arrayfn.primitives.named_functions import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0])
 FLOAT = ShapeDtypeStruct((), np.float64)
@@ -193,17 +193,33 @@ def test_derivatives_and_mappings_pass_effects_by():
     assert seen == [0.0, 4.0, 2.0, 6.0]
 
 
+def test_effects_in_loops_and_branches():
+    seen = []
+
+    def body(k, x):
+        debug.callback(lambda k, x: seen.append((int(k), float(x))), k, x)
+        return lax.cond(
+            x > 2.0,
+            lambda x: (debug.callback(lambda: seen.append("large")), x)[1],
+            lambda x: x + 1.5,
+            x,
+        )
+
+    assert jit(lambda x: lax.fori_loop(0, 3, body, x))(0.0) == 3.0
+    assert seen == [(0, 0.0), (1, 1.5), (2, 3.0), "large"]
+
+
 def test_functions_live_as_long_as_a_program_that_calls_them():
     def f(x):
         return pure_callback(lambda y: y * 2, x, x)
 
     program = make_program(f)(1.0)
     name = str(program.equations[0].params["callback"])
-    assert CALLBACKS.find(name).function(2.0)[0] == 4.0
+    assert FUNCTIONS.find(name).function(2.0)[0] == 4.0
     del program
     gc.collect()
     with pytest.raises(ValueError, match="belongs to another process, or to a Program"):
-        CALLBACKS.find(name)
+        FUNCTIONS.find(name)
 
 
 def test_a_function_may_call_compiled_functions():

@@ -24,7 +24,7 @@ from arrayfn.ir import (
     Var,
 )
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Control, Primitive
+from arrayfn.primitives.base import Control, Primitive, has_effect
 
 Simplify = Callable[[Program], Program]
 
@@ -118,7 +118,7 @@ class _Loop:
             }
             live |= {self.carry[k][2] for k in kept}
             for equation in reversed(self.body.equations):
-                if any(var in live for var in equation.outputs):
+                if any(var in live for var in equation.outputs) or has_effect(equation):
                     live.update(equation.inputs)
             more = {k for k, c in self.carry.items() if c[0] in live} - kept
             if not more:
@@ -162,7 +162,7 @@ def _live(program: Program, outputs: set[Atom]) -> list[Equation]:
     live = set(outputs)
     kept: list[Equation] = []
     for equation in reversed(program.equations):
-        if any(var in live for var in equation.outputs):
+        if any(var in live for var in equation.outputs) or has_effect(equation):
             kept.append(equation)
             live.update(equation.inputs)
     return kept[::-1]

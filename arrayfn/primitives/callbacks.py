@@ -1,19 +1,16 @@
 """Calls of Python functions: ``pure_callback``, and ``debug_callback`` for effects.
 
-A Program names the function: ``callback`` is a ``Callback``, a str that holds it, so
-that a Program is text and keeps its functions alive; ``CALLBACKS`` finds one by name.
-The function takes arrays and gives a sequence of arrays. ``loops`` are axes that the
+``callback`` is the function's name (see ``named_functions``); it takes arrays and gives
+a sequence of arrays. ``loops`` are axes that the
 call is mapped along, the outermost first: for each, its extent, and which operands have
 it in front; the function is called for each member in turn.
 """
 
 from __future__ import annotations
 
-import itertools
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final
 
 import numpy as np
 
@@ -38,30 +35,18 @@ from arrayfn.primitives.base import (
     Sample,
     not_differentiable,
 )
+from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
 
-Function = Callable[..., Sequence[Any]]
 Form = tuple[Shape, DType]
 Results = tuple[Form, ...]
 Loops = tuple[tuple[int, tuple[bool, ...]], ...]
-
-
-class Callback(str):
-    """The name of a Python function in Programs, and the function."""
-
-    __slots__ = ("__weakref__", "function")
-
-    def __new__(cls, name: str, function: Function) -> Self:
-        """``name``, which stands for ``function``."""
-        made = super().__new__(cls, name)
-        made.function = function
-        return made
 
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
     """A call in a compiled Program: of which function, on arrays of which forms."""
 
-    callback: Callback
+    callback: NamedFunction
     operands: tuple[Form, ...]
     results: Results
     loops: Loops
@@ -82,36 +67,18 @@ class CallSite:
             raise
 
 
-class CallbackTable:
-    """The functions that Programs call, by name, as long as there is such a Program.
-
-    What is compiled calls them without a Program, so theirs are kept.
-    """
+class SiteTable:
+    """The calls of compiled Programs, by number."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._known: weakref.WeakValueDictionary[str, Callback] = (
-            weakref.WeakValueDictionary()
-        )
-        self._kept: dict[str, Callback] = {}
         self._sites: list[CallSite] = []
 
-    def name(self, function: Function, label: str) -> Callback:
-        """A name for ``function``, which begins with ``label``."""
-        made = Callback(f"{label}#{next(self._numbers)}", function)
-        self._known[str(made)] = made
-        return made
-
-    def keep(self, name: str) -> None:
-        """Keep the function called ``name`` as long as the process lives."""
-        self._kept[str(name)] = self.find(name)
-
-    def add_site(self, site: CallSite) -> int:
+    def add(self, site: CallSite) -> int:
         """The number under which compiled code finds ``site``."""
         self._sites.append(site)
         return len(self._sites) - 1
 
-    def site(self, number: int) -> CallSite:
+    def find(self, number: int) -> CallSite:
         """The site of this number."""
         if not 0 <= number < len(self._sites):
             raise ProgramError(
@@ -120,27 +87,15 @@ class CallbackTable:
             )
         return self._sites[number]
 
-    def find(self, name: str) -> Callback:
-        """The function called ``name``."""
-        if isinstance(name, Callback):
-            return name
-        found = self._known.get(name)
-        if found is None:
-            raise ProgramError(
-                f"the Python function {name!r} that this Program calls is not there: "
-                "it belongs to another process, or to a Program that is gone"
-            )
-        return found
 
-
-CALLBACKS = CallbackTable()
+SITES: Final = SiteTable()
 
 
 def keep_callbacks(equations: Iterable[Equation]) -> None:
     """Keep the functions that ``equations``, or Programs in them, call."""
     for equation in equations:
         if "callback" in equation.params:
-            CALLBACKS.keep(equation.params["callback"])
+            FUNCTIONS.keep(equation.params["callback"])
         for inner in equation.subprograms():
             keep_callbacks(inner.equations)
 
@@ -150,7 +105,7 @@ def call(
 ) -> list[Array]:
     """Call the function on arrays; its results, checked to be as ``results`` says."""
     if not loops:
-        given = CALLBACKS.find(callback).function(*operands)
+        given = FUNCTIONS.find(callback).function(*operands)
         return check_results(callback, [np.asarray(x) for x in given], results)
     (size, mapped), *inner = loops
     alone = tuple((shape[1:], dtype) for shape, dtype in results)
@@ -263,7 +218,7 @@ def _turned(x: Any, y: Any) -> tuple[Any, ...]:
     return np.asarray(x)[::-1] + y, np.asarray(x).sum(dtype=np.float32)
 
 
-_SAMPLE_FUNCTION = CALLBACKS.name(_turned, "turned")
+_SAMPLE_FUNCTION = FUNCTIONS.name(_turned, "turned")
 
 
 def _pure_samples() -> Iterable[Sample]:
@@ -324,7 +279,7 @@ def _nothing(*operands: Any) -> tuple[Any, ...]:
     return ()
 
 
-_SAMPLE_EFFECT = CALLBACKS.name(_nothing, "nothing")
+_SAMPLE_EFFECT = FUNCTIONS.name(_nothing, "nothing")
 
 
 def _debug_samples() -> Iterable[Sample]:

@@ -167,6 +167,25 @@ def test_inside_jit():
     np.testing.assert_allclose(jit(mapped(f))(X), X.sum() * X, rtol=1e-15)
 
 
+def test_inside_jit_and_control_flow():
+    def f(x):
+        inner = jit(lambda y: lax.psum(y, "i") * x)
+        branch = lax.cond(x > 0, lambda y: lax.psum(y, "i"), lambda y: y, x)
+        return inner(x) + branch
+
+    expected = X.sum() * X + np.where(X > 0, X.sum(), X)
+    np.testing.assert_allclose(mapped(f)(X), expected, rtol=1e-15)
+
+    def walk(x):
+        return lax.fori_loop(0, 3, lambda _, c: c - 0.5 * lax.pmean(c, "i"), x)
+
+    y = X
+    for _ in range(3):
+        y = y - 0.5 * y.mean()
+    np.testing.assert_allclose(mapped(walk)(X), y, rtol=1e-14)
+    np.testing.assert_allclose(jit(mapped(walk))(X), y, rtol=1e-14)
+
+
 def test_axis_size_repeats_what_has_no_mapped_argument():
     f = vmap(lambda: lax.axis_index("i"), axis_size=3, axis_name="i")
     assert f().tolist() == [0, 1, 2]

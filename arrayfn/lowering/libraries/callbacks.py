@@ -10,20 +10,21 @@ from collections.abc import Iterable
 
 from arrayfn.ir import Atom, Equation
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, Reads, place_of
-from arrayfn.primitives.callbacks import CALLBACKS, CallSite, Form
+from arrayfn.primitives.callbacks import SITES, CallSite, Form
+from arrayfn.primitives.named_functions import FUNCTIONS
 
 
 def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """The call: the operands' arrays, then those of the results."""
     params = equation.params
     site = CallSite(
-        callback=CALLBACKS.find(params["callback"]),
+        callback=FUNCTIONS.find(params["callback"]),
         operands=tuple(_form(atom) for atom in equation.inputs),
         results=tuple(_form(var) for var in equation.outputs),
         loops=params["loops"],
         location=equation.source,
     )
-    number = CALLBACKS.add_site(site)
+    number = SITES.add(site)
     yield LibraryCall(
         provider=f"callback_{number}",
         reads={f"x{k}": place_of(a, reads) for k, a in enumerate(equation.inputs)},

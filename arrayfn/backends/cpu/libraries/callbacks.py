@@ -19,7 +19,7 @@ import numpy as np
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import call, load, native
 from arrayfn.lowering.plan import Kernel, LibraryKernel
-from arrayfn.primitives.callbacks import CALLBACKS, Form
+from arrayfn.primitives.callbacks import SITES, Form
 
 Array = np.ndarray[Any, Any]
 
@@ -52,7 +52,7 @@ def _dispatch(arguments: int) -> None:
         return
     try:
         number = ctypes.c_int64.from_address(arguments + SITE).value
-        site = CALLBACKS.site(number)
+        site = SITES.find(number)
         forms = (*site.operands, *site.results)
         words = (ctypes.c_int64 * len(forms)).from_address(arguments + POINTERS)
         arrays = [_array(at, form) for at, form in zip(words, forms, strict=True)]
@@ -86,7 +86,7 @@ def words(number: str) -> tuple[int, ...]:
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
     """The call, on pointers of un-jitted kernels."""
-    site = CALLBACKS.site(int(given["site"]))
+    site = SITES.find(int(given["site"]))
     operands = [
         np.array(given[f"x{k}"].array(shape))
         for k, (shape, _) in enumerate(site.operands)

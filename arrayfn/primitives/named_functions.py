@@ -1,0 +1,68 @@
+"""Python functions that Programs name: text cannot hold them, so it holds a name.
+
+A param of an equation is a ``NamedFunction``, a str that has the function with it, so
+that a Program can be printed and keeps its functions alive. ``FUNCTIONS`` finds one by
+its name, for Programs that are read from text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from arrayfn.errors import ProgramError
+
+
+class NamedFunction(str):
+    """The name of a Python function in Programs, and the function."""
+
+    __slots__ = ("__weakref__", "function")
+
+    function: Callable[..., Any]
+
+    def __new__(cls, name: str, function: Callable[..., Any]) -> Self:
+        """``name``, which stands for ``function``."""
+        made = super().__new__(cls, name)
+        made.function = function
+        return made
+
+
+class FunctionTable:
+    """The functions that Programs name, as long as there is such a Program.
+
+    What is compiled calls them without a Program, so theirs are kept.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._known: weakref.WeakValueDictionary[str, NamedFunction] = (
+            weakref.WeakValueDictionary()
+        )
+        self._kept: dict[str, NamedFunction] = {}
+
+    def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
+        """A name for ``function``, which begins with ``label``."""
+        made = NamedFunction(f"{label}#{next(self._numbers)}", function)
+        self._known[str(made)] = made
+        return made
+
+    def keep(self, name: str) -> None:
+        """Keep the function called ``name`` as long as the process lives."""
+        self._kept[str(name)] = self.find(name)
+
+    def find(self, name: str) -> NamedFunction:
+        """The function called ``name``."""
+        if isinstance(name, NamedFunction):
+            return name
+        found = self._known.get(name)
+        if found is None:
+            raise ProgramError(
+                f"the Python function {name!r} that this Program names is not there: "
+                "it belongs to another process, or to a Program that is gone"
+            )
+        return found
+
+
+FUNCTIONS: Final = FunctionTable()
