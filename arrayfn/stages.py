@@ -74,6 +74,13 @@ class Lowered:
         """Buffers and steps."""
         return self.compiled_program.plan
 
+    def __repr__(self) -> str:
+        program = self.compiled_program
+        kernels = ", ".join(kernel.name for kernel in self.kernels)
+        return (
+            f"<Lowered {program.name} for {program.target}: {kernels or 'no kernels'}>"
+        )
+
     def text(self) -> str:
         """The Program, the Program after the passes, the kernels' sources, the plan."""
         parts = [

@@ -23,6 +23,10 @@ def lowered():
     return af.jit(lambda x: anp.tanh(x) * 2.0).lower(X)
 
 
+def test_it_is_shown_by_its_kernels(lowered):
+    assert repr(lowered) == "<Lowered function for cpu: elementwise_0>"
+
+
 def test_an_edited_kernel_is_what_runs(lowered):
     (kernel,) = lowered.kernels
     edited = kernel.source.replace("* f64(2", "+ f64(2")
