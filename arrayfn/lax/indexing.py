@@ -1,0 +1,302 @@
+"""Windows of an array read and written at computed positions, under JAX's names.
+
+Positions beyond the ends read a fill value and write nothing, unless ``mode`` says
+otherwise. No mode touches foreign memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import negative
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives import indexing
+from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import apply
+
+
+class GatherScatterMode(Enum):
+    """What becomes of a window that begins out of bounds.
+
+    It is moved inwards (CLIP), reads a fill value and writes nothing (FILL_OR_DROP), or
+    there is none (PROMISE_IN_BOUNDS).
+    """
+
+    CLIP = "clip"
+    FILL_OR_DROP = "fill"
+    PROMISE_IN_BOUNDS = "promise_in_bounds"
+
+
+@dataclass(frozen=True, slots=True)
+class GatherDimensionNumbers:
+    """Which axes of operand, indices and result belong together in ``gather``."""
+
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    start_indices_batching_dims: tuple[int, ...] = ()
+
+    def windows(self) -> Windows:
+        """The same in terms of the primitive."""
+        return Windows(
+            tuple(self.offset_dims),
+            tuple(self.collapsed_slice_dims),
+            tuple(self.start_index_map),
+            (
+                tuple(self.operand_batching_dims),
+                tuple(self.start_indices_batching_dims),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterDimensionNumbers:
+    """Which axes of operand, indices and updates belong together in ``scatter``."""
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+
+    def windows(self) -> Windows:
+        """The same in terms of the primitive."""
+        return Windows(
+            tuple(self.update_window_dims),
+            tuple(self.inserted_window_dims),
+            tuple(self.scatter_dims_to_operand_dims),
+            (
+                tuple(self.operand_batching_dims),
+                tuple(self.scatter_indices_batching_dims),
+            ),
+        )
+
+
+Mode = GatherScatterMode | str | None
+
+_MODES = {
+    None: GatherScatterMode.FILL_OR_DROP,
+    "fill": GatherScatterMode.FILL_OR_DROP,
+    "drop": GatherScatterMode.FILL_OR_DROP,
+    "clip": GatherScatterMode.CLIP,
+    "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
+}
+
+
+def _mode(mode: Mode) -> GatherScatterMode:
+    if isinstance(mode, GatherScatterMode):
+        return mode
+    if mode not in _MODES:
+        raise ArgumentError(
+            f"there is no mode {mode!r}; there are 'fill', 'drop', 'clip' and "
+            "'promise_in_bounds'",
+            user_location(),
+        )
+    return _MODES[mode]
+
+
+def gather(
+    operand: ArrayLike,
+    start_indices: ArrayLike,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Sequence[int],
+    *,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: Mode = None,
+    fill_value: Any = None,
+) -> Array:
+    """Windows of ``slice_sizes``, each beginning where a row of indices says.
+
+    The last axis of ``start_indices`` holds a position along each of
+    ``start_index_map``. Out of bounds it is ``fill_value``, by default NaN or the least
+    integer.
+    """
+    chosen = _mode(mode)
+    x = ops.as_array(operand)
+    if chosen is GatherScatterMode.FILL_OR_DROP:
+        if fill_value is None:
+            dtype = ops.type_of_operand("gather", x).dtype
+            fill_value = indexing.default_fill(dtype)
+    else:
+        fill_value = None
+    return apply(
+        indexing.gather,
+        x,
+        start_indices,
+        sizes=tuple(slice_sizes),
+        mode=chosen.value,
+        fill_value=fill_value,
+        **dimension_numbers.windows().params(),
+    )
+
+
+def _scattered(
+    row: Primitive,
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    unique_indices: bool,
+    mode: Mode,
+) -> Array:
+    clip = _mode(mode) is GatherScatterMode.CLIP
+    dtype = ops.type_of_operand("scatter", operand).dtype
+    return apply(
+        row,
+        ops.as_array(operand),
+        scatter_indices,
+        ops.as_array(ops.convert(updates, dtype)),
+        mode="clip" if clip else "drop",
+        unique_indices=unique_indices,
+        **dimension_numbers.windows().params(),
+    )
+
+
+def scatter(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Mode = None,
+) -> Array:
+    """``operand`` with windows of ``updates`` where rows of indices say.
+
+    Where windows overlap, the last in the order of ``updates`` wins.
+    """
+    numbers = dimension_numbers
+    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    return _scattered(indexing.scatter, *given)
+
+
+def scatter_add(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Mode = None,
+) -> Array:
+    """``operand`` with ``updates`` added, all of them where windows overlap."""
+    numbers = dimension_numbers
+    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    return _scattered(indexing.scatter_add, *given)
+
+
+def scatter_sub(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Mode = None,
+) -> Array:
+    """``operand`` with ``updates`` subtracted, all of them where windows overlap."""
+    numbers, negated = dimension_numbers, negative(updates)
+    given = operand, scatter_indices, negated, numbers, unique_indices, mode
+    return _scattered(indexing.scatter_add, *given)
+
+
+def scatter_mul(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Mode = None,
+) -> Array:
+    """``operand`` times ``updates``, all of them where windows overlap."""
+    numbers = dimension_numbers
+    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    return _scattered(indexing.scatter_mul, *given)
+
+
+def scatter_min(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Mode = None,
+) -> Array:
+    """The least of ``operand`` and of all ``updates`` at each place."""
+    numbers = dimension_numbers
+    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    return _scattered(indexing.scatter_min, *given)
+
+
+def scatter_max(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Mode = None,
+) -> Array:
+    """The greatest of ``operand`` and of all ``updates`` at each place."""
+    numbers = dimension_numbers
+    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    return _scattered(indexing.scatter_max, *given)
+
+
+def scatter_apply(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    func: Callable[[Array], Array],
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    update_shape: Sequence[int] = (),
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Mode = None,
+) -> Array:
+    """``operand`` with ``func`` of its windows where rows of indices say.
+
+    ``update_shape`` is the shape of all windows. Where they overlap, ``func`` is
+    applied once.
+    """
+    windows = dimension_numbers.windows()
+    type = ops.type_of_operand("scatter_apply", operand)
+    clip = _mode(mode) is GatherScatterMode.CLIP
+    values = apply(
+        indexing.gather,
+        ops.as_array(operand),
+        scatter_indices,
+        sizes=windows.sizes(type.ndim, tuple(update_shape)),
+        mode="clip" if clip else "fill",
+        fill_value=None if clip else _zero(type.dtype),
+        **windows.params(),
+    )
+    return scatter(
+        operand,
+        scatter_indices,
+        func(values),
+        dimension_numbers,
+        unique_indices=unique_indices,
+        mode=mode,
+    )
+
+
+def _zero(dtype: dtypes.DType) -> Any:
+    return False if dtype == dtypes.bool_ else 0

@@ -1,0 +1,259 @@
+"""Reductions by any function, bits of products and roundings, under JAX's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.custom import custom_jvp
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.lax._operands import typed
+from arrayfn.lax.control_flow_associative import associative_scan
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import (
+    bitwise_xor,
+    concatenate,
+    logaddexp,
+    multiply,
+    where,
+)
+from arrayfn.numpy import (
+    fft as _fft,
+)
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.manipulation import moveaxis, slice_along
+from arrayfn.primitives import conversion
+from arrayfn.primitives import elementwise as e
+from arrayfn.tracing import apply
+
+
+def reduce(
+    operands: Any,
+    init_values: Any,
+    computation: Callable[[Any, Any], Any],
+    dimensions: Sequence[int],
+) -> Any:
+    """``operands`` (a pytree) reduced over ``dimensions`` by ``computation``.
+
+    It combines two such pytrees elementwise, is associative and commutative, and
+    ``init_values`` change nothing. Halves are combined, and halves of these, in
+    log2(n) steps.
+    """
+    leaves, structure = tree.flatten(operands)
+    inits = tree.leaves(init_values)
+    if not leaves or len(inits) != len(leaves):
+        raise ArgumentError(
+            f"reduce takes an initial value for each operand, but was given "
+            f"{len(leaves)} and {len(inits)}",
+            user_location(),
+        )
+    types = [ops.type_of_operand("reduce", x) for x in leaves]
+    axes = ops.normalize_axes("reduce", tuple(dimensions), types[0].ndim)
+    starts = [
+        ops.as_array(ops.convert(v, t.dtype)) for v, t in zip(inits, types, strict=True)
+    ]
+
+    def combined(first: list[Any], second: list[Any]) -> list[Any]:
+        made = computation(
+            tree.unflatten(structure, first), tree.unflatten(structure, second)
+        )
+        return tree.leaves(made)
+
+    values = [ops.as_array(x) for x in leaves]
+    for axis in reversed(axes):
+        values = _halved([moveaxis(v, axis, -1) for v in values], starts, combined)
+    return tree.unflatten(structure, values)
+
+
+def _halved(
+    values: list[Array],
+    inits: list[Array],
+    combined: Callable[[list[Any], list[Any]], list[Any]],
+) -> list[Array]:
+    """``values`` reduced along their last axes."""
+    shape = values[0].shape
+    last = len(shape) - 1
+
+    def filled(count: int) -> list[Array]:
+        return [ops.full(v, (*shape[:-1], count), v.dtype) for v in inits]
+
+    if shape[-1] == 0:
+        values = filled(1)
+    while (extent := values[0].shape[-1]) > 1:
+        if extent % 2:
+            values = [
+                concatenate([v, f], -1) for v, f in zip(values, filled(1), strict=True)
+            ]
+            extent += 1
+        half = extent // 2
+        first = [slice_along(v, 0, half, last) for v in values]
+        second = [slice_along(v, half, extent, last) for v in values]
+        values = combined(first, second)
+    final = combined([f[..., 0] for f in filled(1)], [v[..., 0] for v in values])
+    return [ops.as_array(v) for v in final]
+
+
+def reduce_xor(x: ArrayLike, axes: Sequence[int], /) -> Array:
+    """The bits set in an odd number of elements over ``axes``."""
+    dtype = ops.type_of_operand("reduce_xor", x).dtype
+    nothing = np.zeros((), dtype)
+    return reduce(x, nothing, bitwise_xor, axes)
+
+
+def cumlogsumexp(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+    """The logarithm of the sum of exponentials up to each (from the end: reverse)."""
+    return associative_scan(logaddexp, x, reverse=reverse, axis=axis)
+
+
+# Bits.
+
+
+def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The upper half of the bits of the product of integers x and y.
+
+    >>> import numpy as np
+    >>> mulhi(np.int32(2**30), np.int32(8))
+    array(2, dtype=int32)
+    """
+    x, y = (ops.as_array(v) for v in typed("mulhi", x, y))
+    dtype = ops.common_dtype("mulhi", (x, y))
+    if dtype not in dtypes.INTEGERS:
+        raise DTypeError("mulhi takes integers", user_location())
+    bits = 8 * dtype.itemsize
+    if bits < 64:
+        signed = dtype in dtypes.SIGNED
+        wide = dtypes.int64 if signed else dtypes.uint64
+        product = multiply(ops.convert(x, wide), ops.convert(y, wide))
+        shift = e.shift_right_arithmetic if signed else e.shift_right_logical
+        upper = apply(shift, product, np.asarray(bits, wide))
+        return ops.convert(upper, dtype)
+    return _upper_of_128(x, y, dtype)
+
+
+def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
+    """By halves of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1)."""
+    u64 = dtypes.uint64
+    a, b = (ops.convert(v, u64) for v in (x, y))
+    low = np.asarray(0xFFFFFFFF, u64)
+    half = np.asarray(32, u64)
+    a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
+    middle = a1 * b0 + ((a0 * b0) >> half)
+    rest = (middle & low) + a0 * b1
+    upper = a1 * b1 + (middle >> half) + (rest >> half)
+    if dtype == u64:
+        return upper
+    # Of two's complements: less the other operand where one is negative.
+    zero = np.asarray(0, u64)
+    upper = upper - where(x < 0, b, zero) - where(y < 0, a, zero)
+    return ops.convert(upper, dtype)
+
+
+def reduce_precision(x: ArrayLike, /, exponent_bits: int, mantissa_bits: int) -> Array:
+    """x rounded to a float of so many bits, halves to even, and kept in its dtype.
+
+    What is too large becomes infinite, what is below the least normal number 0. The
+    derivative is that of x.
+    """
+    if exponent_bits < 1 or mantissa_bits < 0:
+        raise ArgumentError(
+            "reduce_precision takes at least 1 bit of exponent and 0 of mantissa",
+            user_location(),
+        )
+
+    @custom_jvp
+    def rounded(v: Array) -> Array:
+        return _rounded(v, exponent_bits, mantissa_bits)
+
+    def tangent(primals: Any, tangents: Any) -> Any:
+        return rounded(primals[0]), tangents[0]
+
+    rounded.defjvp(tangent)
+    return rounded(x)
+
+
+_FORMATS = {
+    dtypes.float32: (dtypes.int32, 8, 23),
+    dtypes.float64: (dtypes.int64, 11, 52),
+}
+
+
+def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
+    dtype = ops.type_of_operand("reduce_precision", x).dtype
+    if dtype not in dtypes.FLOATS:
+        raise DTypeError("reduce_precision takes real numbers", user_location())
+    wide = ops.convert(x, dtypes.compute_dtype(dtype))
+    integer, own_exponent, own_mantissa = _FORMATS[wide.dtype]
+    bits = apply(conversion.bitcast, wide, dtype=integer)
+    sign = bits & np.asarray(np.iinfo(integer).min, integer)
+    size = bits ^ sign
+    lost = own_mantissa - mantissa_bits
+    if lost > 0:
+        # Half of the last place less one, and one more if that place is odd.
+        odd = (size >> lost) & 1
+        size = size + odd + ((1 << (lost - 1)) - 1)
+        size = size & ~((1 << lost) - 1)
+    if exponent_bits < own_exponent:
+        own_bias = (1 << (own_exponent - 1)) - 1
+        bias = (1 << (exponent_bits - 1)) - 1
+        exponent = size >> own_mantissa
+        infinite = ((1 << own_exponent) - 1) << own_mantissa
+        size = where(exponent > own_bias + bias, infinite, size)
+        size = where(exponent <= own_bias - bias, 0, size)
+    value = apply(
+        conversion.bitcast, ops.convert(size | sign, integer), dtype=wide.dtype
+    )
+    return ops.convert(where(wide == wide, value, wide), dtype)
+
+
+def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
+    """For each element the case that ``which`` (bool or integer) numbers there."""
+    if not cases:
+        raise ArgumentError("select_n takes at least one case", user_location())
+    values = typed("select_n", *cases)
+    type = ops.type_of_operand("select_n", which)
+    if type.dtype == dtypes.bool_ and len(values) > 2:
+        raise ArgumentError(
+            f"select_n: a bool chooses between two cases, not {len(values)}",
+            user_location(),
+        )
+    shape = ops.type_of_operand("select_n", values[0]).shape
+    if type.shape not in ((), shape):
+        raise ShapeError(
+            f"select_n: {type} does not choose among cases of shape {shape}",
+            user_location(),
+        )
+    result = ops.as_array(values[-1])
+    for number in range(len(values) - 2, -1, -1):
+        chosen = ~which if type.dtype == dtypes.bool_ else which <= number
+        result = where(chosen, values[number], result)
+    return result
+
+
+# Fourier transforms.
+
+
+class FftType(Enum):
+    """The transforms of ``fft``: forward and backward, of complex and of real."""
+
+    FFT = "fft"
+    IFFT = "ifft"
+    RFFT = "rfft"
+    IRFFT = "irfft"
+
+
+def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
+    """The transform over the last axes, as many as there are ``fft_lengths``."""
+    kind = FftType(fft_type.lower()) if isinstance(fft_type, str) else fft_type
+    lengths = tuple(fft_lengths)
+    axes = tuple(range(-len(lengths), 0))
+    functions: dict[FftType, Callable[..., Array]] = {
+        FftType.FFT: _fft.fftn,
+        FftType.IFFT: _fft.ifftn,
+        FftType.RFFT: _fft.rfftn,
+        FftType.IRFFT: _fft.irfftn,
+    }
+    return functions[kind](x, lengths, axes)

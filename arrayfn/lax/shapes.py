@@ -1,0 +1,147 @@
+"""Shapes by rank and axis, and parts along one axis, under JAX's names."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.lax.structure import dynamic_update_slice_in_dim
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import (
+    broadcast_shapes,
+    broadcast_to,
+    expand_dims,
+    matmul,
+    reshape,
+    stack,
+    tile,
+    unstack,
+)
+from arrayfn.numpy import take as _take
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.manipulation import slice_along
+
+
+def batch_matmul(x: ArrayLike, y: ArrayLike, /, precision: Any = None) -> Array:
+    """Matrix products over the leading axes, which are the same in x and y."""
+    return matmul(x, y)
+
+
+def broadcast_like(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """x broadcast to y's shape."""
+    return broadcast_to(x, ops.type_of_operand("broadcast_like", y).shape)
+
+
+def broadcast_to_rank(x: ArrayLike, rank: int, /) -> Array:
+    """x with leading axes of extent 1, ``rank`` axes in all."""
+    shape = ops.type_of_operand("broadcast_to_rank", x).shape
+    missing = rank - len(shape)
+    if missing < 0:
+        raise ShapeError(
+            f"broadcast_to_rank: shape {shape} has more than {rank} axes",
+            user_location(),
+        )
+    return expand_dims(x, tuple(range(missing))) if missing else ops.same(x)
+
+
+def collapse(
+    x: ArrayLike, start_dimension: int, stop_dimension: int | None = None
+) -> Array:
+    """x with its axes from start to stop (exclusive; None: the end) made one."""
+    shape = ops.type_of_operand("collapse", x).shape
+    low, high, _ = builtins.slice(start_dimension, stop_dimension).indices(len(shape))
+    middle = math.prod(shape[low:high])
+    return reshape(x, (*shape[:low], middle, *shape[max(high, low) :]))
+
+
+def dtype(x: ArrayLike, /) -> DType:
+    """The data type of x: of a Python number, what it has by itself."""
+    return ops.type_of_operand("dtype", x).dtype
+
+
+def empty(shape: Sequence[int], dtype: DTypeLike = None) -> Array:
+    """An array of zeros, float64 if no dtype is given."""
+    wanted = dtypes.float64 if dtype is None else dtypes.canonical(dtype)
+    return ops.full(0, ops.as_shape("empty", tuple(shape)), wanted)
+
+
+# Along one axis.
+
+
+def index_in_dim(
+    x: ArrayLike, index: int, /, axis: int = 0, keepdims: bool = True
+) -> Array:
+    """The slice at the number ``index`` along ``axis``."""
+    shape = ops.type_of_operand("index_in_dim", x).shape
+    place = ops.normalize_axis("index_in_dim", axis, len(shape))
+    position = ops.normalize_axis("index_in_dim", index, shape[place])
+    value = slice_along(x, position, position + 1, place)
+    return value if keepdims else reshape(value, shape[:place] + shape[place + 1 :])
+
+
+def index_take(
+    x: ArrayLike, indices: Sequence[ArrayLike], axes: Sequence[int]
+) -> Array:
+    """x at arrays of indices along ``axes``; their own axis comes first."""
+    type = ops.type_of_operand("index_take", x)
+    places = [ops.normalize_axis("index_take", axis, type.ndim) for axis in axes]
+    wanted = dict(zip(places, indices, strict=True))
+    if len(wanted) == 1:
+        ((place, one),) = wanted.items()
+        return np.moveaxis(_take(x, one, place), place, 0)
+    order = [*places, *(k for k in range(type.ndim) if k not in wanted)]
+    moved = np.transpose(ops.as_array(x), order)
+    return moved[tuple(wanted[place] for place in places)]
+
+
+def dynamic_update_index_in_dim(
+    x: ArrayLike, update: ArrayLike, index: ArrayLike, /, axis: int
+) -> Array:
+    """x with the slice at ``index`` along ``axis`` replaced."""
+    type = ops.type_of_operand("dynamic_update_index_in_dim", x)
+    place = ops.normalize_axis("dynamic_update_index_in_dim", axis, type.ndim)
+    new = ops.as_array(ops.convert(update, type.dtype))
+    if ops.type_of_operand("dynamic_update_index_in_dim", new).ndim != type.ndim:
+        new = expand_dims(new, place)
+    return dynamic_update_slice_in_dim(x, new, index, place)
+
+
+def split(x: ArrayLike, /, sizes: Sequence[int], axis: int = 0) -> list[Array]:
+    """x cut along ``axis`` into parts of ``sizes``, which add up to its extent."""
+    shape = ops.type_of_operand("split", x).shape
+    place = ops.normalize_axis("split", axis, len(shape))
+    if sum(sizes) != shape[place]:
+        raise ShapeError(
+            f"split: sizes {tuple(sizes)} do not add up to axis {place} of {shape}",
+            user_location(),
+        )
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    return [
+        slice_along(x, end - size, end, place)
+        for end, size in zip(ends, sizes, strict=True)
+    ]
+
+
+__all__ = [
+    "batch_matmul",
+    "broadcast_like",
+    "broadcast_shapes",
+    "broadcast_to_rank",
+    "collapse",
+    "dtype",
+    "dynamic_update_index_in_dim",
+    "empty",
+    "index_in_dim",
+    "index_take",
+    "split",
+    "stack",
+    "tile",
+    "unstack",
+]
