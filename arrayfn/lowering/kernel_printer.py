@@ -39,6 +39,7 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.plan import Kernel, Parameter
 
 WIDTH = 88
+COMMENT_COLUMN = 60
 PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
 INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _ALIGNMENT = 64
@@ -145,9 +146,14 @@ class KernelPrinter(ABC):
     # Names and text.
 
     def line(self, text: str, source: SourceLocation | None = None) -> None:
-        text = "    " * self.depth + text
+        indent = "    " * self.depth
+        text = indent + text
         if self.readable and source is not None:
-            text = f"{text:<60}  # {source}"
+            marked = f"{text:<{COMMENT_COLUMN}}  # {source}"
+            if len(marked) > WIDTH and len(text) > COMMENT_COLUMN:
+                self.lines.append(f"{indent}# {source}")
+            else:
+                text = marked
         self.lines.append(text)
 
     def open(self, text: str) -> None:
