@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arrayfn.lax import linalg
 from arrayfn.lax.binary import (
     RoundingMethod,
     add,
@@ -217,6 +218,7 @@ __all__ = [
     "is_finite",
     "le",
     "lgamma",
+    "linalg",
     "log",
     "log1p",
     "logistic",

@@ -10,7 +10,7 @@ import sys
 
 from numpy import __array_namespace_info__, e, inf, nan, newaxis, pi
 
-from arrayfn.numpy import dispatch
+from arrayfn.numpy import dispatch, linalg
 from arrayfn.numpy.application import (
     apply_along_axis,
     apply_over_axes,
@@ -612,6 +612,7 @@ __all__ = [
     "less",
     "less_equal",
     "lexsort",
+    "linalg",
     "linspace",
     "log",
     "log1p",
@@ -783,3 +784,4 @@ dispatch.install(
     {name: globals()[name] for name in __all__ if callable(globals()[name])},
     sys.modules[__name__],
 )
+dispatch.install_module(linalg, "linalg")

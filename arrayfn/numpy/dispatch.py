@@ -7,6 +7,7 @@ function stands for it in traced code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,12 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
         Namespace.ufuncs[ufunc, "accumulate"] = _along_first(accumulation)
     for ufunc, reduction in _REDUCTIONS.items():
         Namespace.ufuncs[ufunc, "reduce"] = _along_first(reduction)
+
+
+def install_module(ours: ModuleType, named: str) -> None:
+    """Have the functions of NumPy's module ``named`` call ours on Tracers."""
+    theirs = getattr(np, named)
+    for name in ours.__all__:
+        function = getattr(theirs, name, None)
+        if function is not None:
+            Namespace.array_functions.setdefault(function, getattr(ours, name))

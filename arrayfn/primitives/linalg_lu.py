@@ -22,6 +22,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
     NOT_LINEAR,
+    ZERO_TANGENT,
     Array,
     Composition,
     Dim,
@@ -60,9 +61,7 @@ def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
     (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
     for number, matrix in enumerate(m.each(x) if k else ()):
         lu[number], pivots[number], _ = getrf(matrix.T)
-        order = permutation[number]
-        for row, pivot in enumerate(pivots[number]):
-            order[[row, pivot]] = order[[pivot, row]]
+        swap_rows(permutation[number], pivots[number])
     batch = x.shape[:-2]
     return (
         np.ascontiguousarray(lu.swapaxes(-1, -2)).reshape(x.shape),
@@ -123,6 +122,51 @@ lu = Primitive(
     doc="The factors L (without its diagonal of ones) and U of matrices with permuted "
     "rows, in one; the row that each was swapped with; and the permutation. Operand "
     "and factors lie by columns: they are the transposed matrices.",
+)
+
+
+# pivots_to_permutation
+
+
+def _permutation_types(pivots: ArrayType, *, rows: int) -> ArrayType:
+    if pivots.dtype != dtypes.int32 or pivots.ndim < 1 or pivots.shape[-1] > rows:
+        raise ShapeError(
+            f"pivots_to_permutation is of at most {rows} pivots of int32; got {pivots}"
+        )
+    return pivots.with_shape((*pivots.shape[:-1], rows))
+
+
+def _permutation_reference(pivots: Array, *, rows: int) -> Array:
+    order = np.empty((*pivots.shape[:-1], rows), np.int32)
+    order[...] = np.arange(rows)
+    for place in np.ndindex(*pivots.shape[:-1]):
+        swap_rows(order[place], pivots[place])
+    return order
+
+
+def swap_rows(order: Array, pivots: Array) -> None:
+    """Swap element k of ``order`` with element ``pivots[k]``, for each k in turn."""
+    for row, pivot in enumerate(pivots):
+        order[[row, pivot]] = order[[pivot, row]]
+
+
+def _permutation_samples() -> Iterable[Sample]:
+    # In bounds also when the pivots are moved on.
+    yield Sample((np.array([[2, 1, 2], [0, 2, 2]], np.int32),), {"rows": 4})
+    yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
+
+
+pivots_to_permutation = Primitive(
+    name="pivots_to_permutation",
+    family="linear algebra",
+    types=_permutation_types,
+    reference=_permutation_reference,
+    kernel=Library("pivots_to_permutation"),
+    jvp=ZERO_TANGENT,
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: pivots_to_permutation),
+    samples=_permutation_samples,
+    doc="The permutation of rows that swaps each in turn with that of its pivot.",
 )
 
 
@@ -249,4 +293,4 @@ solve = Primitive(
     doc="x with op(a) x = b, where op transposes and conjugates or not, by LU factors.",
 )
 
-ROWS = (lu, solve)
+ROWS = (lu, pivots_to_permutation, solve)

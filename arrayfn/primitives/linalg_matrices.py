@@ -182,6 +182,9 @@ def padded(x: Atom, rows: int, columns: int) -> Atom:
 
 def take_rows(x: Atom, places: Atom) -> Atom:
     """Rows ``places[..., i]`` of the matrices ``x[..., :, :]``; all must be there."""
+    shape = (*places.type.shape, x.type.shape[-1])
+    if 0 in shape:
+        return views.broadcast_literal(0, x.type.with_shape(shape))
     batch = tuple(range(x.type.ndim - 2))
     count = len(batch)
     geometry = Windows((count + 1,), (count,), (count,), (batch, batch))

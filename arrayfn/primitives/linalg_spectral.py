@@ -58,7 +58,7 @@ def _eigh_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 def _eigh_reference(x: Array) -> tuple[Array, Array]:
     vectors = _filled(x.shape, x.dtype)
     values = _filled(x.shape[:-1], dtypes.real_of(x.dtype))
-    flat = values.reshape(-1, x.shape[-1])
+    flat = values.reshape(len(m.each(x)), x.shape[-1])
     for vh, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
         try:
             w[...], v = np.linalg.eigh(matrix)
@@ -170,7 +170,7 @@ def _eig_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 def _eig_reference(x: Array) -> tuple[Array, Array]:
     dtype = dtypes.complex_of(x.dtype)
     vectors, values = _filled(x.shape, dtype), _filled(x.shape[:-1], dtype)
-    flat = values.reshape(-1, x.shape[-1])
+    flat = values.reshape(len(m.each(x)), x.shape[-1])
     for vt, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
         try:
             w[...], v = np.linalg.eig(matrix.T)

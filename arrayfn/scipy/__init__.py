@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from arrayfn.scipy import special
+from arrayfn.scipy import linalg, special
 
-__all__ = ["special"]
+__all__ = ["linalg", "special"]

@@ -28,6 +28,7 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
     "argsort": sorting.argsort,
     "fft": fourier.fft,
     "lu": factorizations.lu,
+    "pivots_to_permutation": factorizations.pivots_to_permutation,
     "qr": factorizations.qr,
     "eigh": factorizations.eigh,
     "eigvalsh": factorizations.eigvalsh,

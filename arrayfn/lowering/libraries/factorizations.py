@@ -66,6 +66,19 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     )
 
 
+def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """As after getrf, from pivots alone."""
+    pivots, order = equation.inputs[0].type, equation.outputs[0]
+    yield LibraryCall(
+        provider=_provider("pivots_to_permutation", pivots),
+        reads={"pivots": place_of(equation.inputs[0], reads)},
+        writes={"permutation": Place(order)},
+        integers={"rows": order.type.shape[-1], "count": pivots.shape[-1]},
+        items=math.prod(pivots.shape[:-1]),
+        grain=grain_of(4 * order.type.shape[-1]),
+    )
+
+
 def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gelqf and orglq: by columns, the transposed matrix is L Q."""
     q, r = equation.outputs

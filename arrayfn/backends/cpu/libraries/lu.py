@@ -60,14 +60,39 @@ def lu_run(arguments: int, begin: int, end: int) -> int:
                 pivots,
                 ints + 12,
             )
-        for row in range(rows):
-            store_i32(permutation + 4 * row, row)
         for row in range(k):
-            other = load_i32(pivots + 4 * row) - 1
-            store_i32(pivots + 4 * row, other)
-            moved = load_i32(permutation + 4 * row)
-            store_i32(permutation + 4 * row, load_i32(permutation + 4 * other))
-            store_i32(permutation + 4 * other, moved)
+            store_i32(pivots + 4 * row, load_i32(pivots + 4 * row) - 1)
+        permute(permutation, rows, pivots, k)
+    return 0
+
+
+@native
+def pivots_to_permutation_run(arguments: int, begin: int, end: int) -> int:
+    """Permutations ``begin`` to ``end``. Arguments: pivots, permutation, extents."""
+    rows = load(arguments + 16)
+    count = load(arguments + 24)
+    for item in range(begin, end):
+        permute(
+            load(arguments + 8) + 4 * rows * item,
+            rows,
+            load(arguments) + 4 * count * item,
+            count,
+        )
+    return 0
+
+
+@native
+def permute(permutation: int, rows: int, pivots: int, count: int) -> int:
+    """Swap each of the first ``count`` rows with that of its pivot."""
+    for row in range(rows):
+        store_i32(permutation + 4 * row, row)
+    for row in range(count):
+        other = load_i32(pivots + 4 * row)
+        if other < 0 or other >= rows:
+            continue
+        moved = load_i32(permutation + 4 * row)
+        store_i32(permutation + 4 * row, load_i32(permutation + 4 * other))
+        store_i32(permutation + 4 * other, moved)
     return 0
 
 
@@ -98,4 +123,20 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
             matrix[column + 1 :, column + 1 :] -= factor * matrix[column, column + 1 :]
 
 
-PROVIDERS: Final = {"getrf": Provider(lu_run, words, unjitted, uses_blas=True)}
+def unjitted_permutation(given: Mapping[str, Any], items: int) -> None:
+    """All permutations, swap by swap."""
+    rows, count = int(given["rows"]), int(given["count"])
+    permutation = given["permutation"].array((items, rows))
+    permutation[...] = np.arange(rows)
+    pivots = given["pivots"].array((items, count))
+    for order, swaps in zip(permutation, pivots, strict=True):
+        for row, pivot in enumerate(swaps):
+            order[[row, pivot]] = order[[pivot, row]]
+
+
+PROVIDERS: Final = {
+    "getrf": Provider(lu_run, words, unjitted, uses_blas=True),
+    "pivots_to_permutation": Provider(
+        pivots_to_permutation_run, lambda dtype: (), unjitted_permutation
+    ),
+}

@@ -1,0 +1,92 @@
+"""Operands of linear algebra: inexact arrays whose last two axes are matrices."""
+
+from __future__ import annotations
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import DTypeError, ShapeError, user_location
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import conj
+from arrayfn.numpy.creation import eye
+from arrayfn.numpy.manipulation import broadcast_to, matrix_transpose
+
+
+def inexact(name: str, x: ArrayLike) -> Array:
+    """``x`` as an array that LAPACK computes with: integers become float64.
+
+    DTypeError for half precision, which LAPACK does not have.
+    """
+    (value,) = together(name, x)
+    return value
+
+
+def together(name: str, *operands: ArrayLike) -> list[Array]:
+    """``operands`` of one dtype that LAPACK computes with."""
+    dtype = ops.common_dtype(name, operands)
+    if dtype in dtypes.HALVES:
+        raise DTypeError(
+            f"{name} does not compute in {dtypes.short_name(dtype)}: convert the "
+            "operand to float32 first",
+            user_location(),
+        )
+    if dtype not in dtypes.INEXACT:
+        dtype = dtypes.float64
+    return [as_array(x, dtype) for x in operands]
+
+
+def as_array(x: ArrayLike, dtype: DType) -> Array:
+    """``x`` as an array of ``dtype``, which a Python number becomes too."""
+    type = ops.type_of_operand("asarray", x)
+    if ops.is_number(x):
+        return ops.full(ops.number_in(x), type.shape, dtype)
+    return ops.as_array(ops.convert(x, dtype))
+
+
+def matrix(name: str, x: ArrayLike) -> Array:
+    """``x`` as ``inexact`` matrices (..., m, n); ShapeError if it has none."""
+    x = inexact(name, x)
+    check_matrix(name, x.shape)
+    return x
+
+
+def check_matrix(name: str, shape: Shape) -> None:
+    """ShapeError unless there are at least two axes."""
+    if len(shape) < 2:
+        raise ShapeError(
+            f"{name} takes matrices, at least two axes, but was given shape {shape}",
+            user_location(),
+        )
+
+
+def square(name: str, x: ArrayLike) -> Array:
+    """``x`` as ``inexact`` square matrices (..., n, n)."""
+    x = matrix(name, x)
+    check_square(name, x.shape)
+    return x
+
+
+def check_square(name: str, shape: Shape) -> None:
+    """ShapeError unless the last two axes are equal."""
+    check_matrix(name, shape)
+    if shape[-1] != shape[-2]:
+        raise ShapeError(
+            f"{name} takes square matrices, but was given shape {shape}",
+            user_location(),
+        )
+
+
+def adjoint(x: Array) -> Array:
+    """The matrices, transposed and conjugated."""
+    return conj(matrix_transpose(x))
+
+
+def hermitian_part(x: Array) -> Array:
+    """(x + x^H) / 2."""
+    return (x + adjoint(x)) * 0.5
+
+
+def identities(like: Array) -> Array:
+    """Identity matrices of the shape (..., m, n) and dtype of ``like``."""
+    return broadcast_to(eye(*like.shape[-2:], dtype=like.dtype), like.shape)

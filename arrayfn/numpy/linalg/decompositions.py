@@ -1,0 +1,210 @@
+"""Factorizations of matrices (..., m, n), each for itself in a batch.
+
+Where a factorization fails (a matrix that is not positive definite, an iteration that
+does not converge, NaNs in the operand) its results are NaN, for compiled code cannot
+raise; NumPy raises ``LinAlgError``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, overload
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.creation import zeros
+from arrayfn.numpy.linalg import _matrices as m
+from arrayfn.numpy.manipulation import matrix_transpose
+from arrayfn.primitives import (
+    linalg_qr,
+    linalg_spectral,
+    linalg_svd,
+    linalg_triangular,
+)
+from arrayfn.tracing import apply
+
+
+class QRResult(NamedTuple):
+    """What ``qr`` returns."""
+
+    Q: Array
+    R: Array
+
+
+class EighResult(NamedTuple):
+    """What ``eigh`` returns."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class EigResult(NamedTuple):
+    """What ``eig`` returns."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class SVDResult(NamedTuple):
+    """What ``svd`` returns."""
+
+    U: Array
+    S: Array
+    Vh: Array
+
+
+def cholesky(
+    x: ArrayLike, /, *, upper: bool = False, symmetrize_input: bool = True
+) -> Array:
+    """The lower triangular L with x = L L^H, or U with x = U^H U if ``upper``.
+
+    x (..., n, n) is Hermitian and positive definite; of one that is not definite the
+    factor is NaN. ``symmetrize_input`` takes (x + x^H) / 2 for x, which makes the
+    gradient Hermitian; without it only the lower triangle is read.
+
+    >>> import numpy as np
+    >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
+    array([[2., 0.],
+           [1., 2.]])
+    """
+    x = m.square("cholesky", x)
+    if symmetrize_input:
+        x = m.hermitian_part(x)
+    factor = apply(linalg_triangular.cholesky, x)
+    return m.adjoint(factor) if upper else factor
+
+
+def qr(x: ArrayLike, /, *, mode: str = "reduced") -> Any:
+    """Q (..., m, k) with orthonormal columns and upper triangular R (..., k, n).
+
+    x = Q R. k is min(m, n), or m in mode ``"complete"``; mode ``"r"`` gives R alone.
+    Complete factors of a tall matrix have no derivative.
+
+    >>> import numpy as np
+    >>> q, r = qr(np.array([[3.0, 1.0], [4.0, 2.0]]))
+    >>> np.allclose(q @ r, [[3.0, 1.0], [4.0, 2.0]])
+    True
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ArgumentError(
+            f"qr has the modes 'reduced', 'complete' and 'r', not {mode!r}",
+            user_location(),
+        )
+    x = m.matrix("qr", x)
+    q, r = apply(linalg_qr.qr, x, full=mode == "complete")
+    return r if mode == "r" else QRResult(q, r)
+
+
+def eigh(
+    x: ArrayLike, /, UPLO: str | None = None, *, symmetrize_input: bool = True
+) -> EighResult:
+    """Eigenvalues w (..., n), ascending, and eigenvectors, columns of V (..., n, n).
+
+    x (..., n, n) is Hermitian: x = V diag(w) V^H. ``symmetrize_input`` takes
+    (x + x^H) / 2 for x; without it only the triangle that ``UPLO`` names ("L" or "U")
+    is read. The derivative of the eigenvectors is not finite where eigenvalues are
+    equal.
+
+    >>> import numpy as np
+    >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
+    array([1., 2.])
+    """
+    x = _hermitian("eigh", x, UPLO, symmetrize_input)
+    rows, values = apply(linalg_spectral.eigh, x)
+    return EighResult(values, m.adjoint(rows))
+
+
+def eigvalsh(
+    x: ArrayLike, /, UPLO: str | None = None, *, symmetrize_input: bool = True
+) -> Array:
+    """The eigenvalues (..., n), ascending, of Hermitian x (..., n, n); see ``eigh``."""
+    x = _hermitian("eigvalsh", x, UPLO, symmetrize_input)
+    return apply(linalg_spectral.eigvalsh, x)
+
+
+def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> Array:
+    """``x``, in whose lower triangle is what is asked for."""
+    if uplo not in (None, "L", "U"):
+        raise ArgumentError(f"{name} takes UPLO 'L' or 'U', not {uplo!r}")
+    x = m.square(name, x)
+    if symmetrize:
+        return m.hermitian_part(x)
+    return m.adjoint(x) if uplo == "U" else x
+
+
+def eig(x: ArrayLike, /) -> EigResult:
+    """Eigenvalues w (..., n) and eigenvectors, columns of V (..., n, n), both complex.
+
+    x (..., n, n) V = V diag(w). Each vector has norm 1 and a real largest element. The
+    derivative of the vectors is not finite where eigenvalues are equal.
+
+    >>> import numpy as np
+    >>> eig(np.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
+    array([0.+1.j, 0.-1.j])
+    """
+    x = m.square("eig", x)
+    if x.shape[-1] == 0:
+        dtype = dtypes.complex_of(x.dtype)
+        return EigResult(zeros(x.shape[:-1], dtype), zeros(x.shape, dtype))
+    rows, values = apply(linalg_spectral.eig, matrix_transpose(x))
+    return EigResult(values, matrix_transpose(rows))
+
+
+def eigvals(x: ArrayLike, /) -> Array:
+    """The eigenvalues (..., n), complex, of x (..., n, n)."""
+    x = m.square("eigvals", x)
+    if x.shape[-1] == 0:
+        return zeros(x.shape[:-1], dtypes.complex_of(x.dtype))
+    return apply(linalg_spectral.eigvals, matrix_transpose(x))
+
+
+@overload
+def svd(
+    x: ArrayLike,
+    /,
+    full_matrices: bool = ...,
+    compute_uv: Literal[True] = ...,
+    hermitian: bool = ...,
+) -> SVDResult: ...
+
+
+@overload
+def svd(
+    x: ArrayLike, /, full_matrices: bool, compute_uv: bool, hermitian: bool = ...
+) -> Any: ...
+
+
+def svd(
+    x: ArrayLike,
+    /,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
+) -> Any:
+    """U (..., m, m), singular values s (..., k), descending, and V^H (..., n, n).
+
+    x (..., m, n) = U diag(s) V^H, and k = min(m, n). With ``full_matrices=False`` U is
+    (..., m, k) and V^H (..., k, n). With ``compute_uv=False`` s alone. A
+    ``hermitian`` x is treated as any other. The derivative of the vectors is not
+    finite where singular values are equal, and square factors of a matrix that is not
+    square have none.
+
+    >>> import numpy as np
+    >>> svd(np.array([[0.0, 2.0], [1.0, 0.0]])).S
+    array([2., 1.])
+    """
+    x = m.matrix("svd", x)
+    if not compute_uv:
+        return svdvals(x)
+    if 0 in x.shape[-2:] and full_matrices:
+        rows, columns = x.shape[-2:]
+        batch = x.shape[:-2]
+        u, vh = (m.identities(zeros((*batch, n, n), x.dtype)) for n in (rows, columns))
+        return SVDResult(u, zeros((*batch, 0), dtypes.real_of(x.dtype)), vh)
+    u, s, vh = apply(linalg_svd.svd, matrix_transpose(x), full=full_matrices)
+    return SVDResult(matrix_transpose(u), s, matrix_transpose(vh))
+
+
+def svdvals(x: ArrayLike, /) -> Array:
+    """The singular values (..., min(m, n)), descending, of x (..., m, n)."""
+    return apply(linalg_svd.svdvals, m.matrix("svdvals", x))

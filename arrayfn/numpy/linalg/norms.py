@@ -1,0 +1,179 @@
+"""Norms of vectors and matrices, and condition numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, Axis
+from arrayfn.numpy.arithmetic import (
+    absolute,
+    conj,
+    divide,
+    multiply,
+    power,
+    real,
+    sqrt,
+)
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.linalg import _matrices as m
+from arrayfn.numpy.linalg.decompositions import svdvals
+from arrayfn.numpy.linalg.solutions import inv
+from arrayfn.numpy.manipulation import expand_dims, moveaxis
+from arrayfn.numpy.reductions import max, min, sum
+
+Order = float | str | None
+
+
+def _inexact(name: str, x: ArrayLike) -> Array:
+    """``x`` in floating point; halves too, as these are no factorizations."""
+    type = ops.type_of_operand(name, x)
+    return m.as_array(x, ops.floating_dtype(type.dtype))
+
+
+def _squares(x: Array) -> Array:
+    return real(x * conj(x)) if x.dtype in dtypes.COMPLEX else x * x
+
+
+def vector_norm(
+    x: ArrayLike,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    ord: float = 2,
+) -> Array:
+    """The ``ord`` norm over ``axis`` (all, if None): sum(abs(x)**ord)**(1/ord).
+
+    Infinity is the largest absolute value, minus infinity the least, and 0 counts what
+    is not 0.
+
+    >>> import numpy as np
+    >>> vector_norm(np.array([3.0, -4.0])), vector_norm(np.array([3.0, -4.0]), ord=1)
+    (array(5.), array(7.))
+    """
+    x = _inexact("vector_norm", x)
+    axes = ops.normalize_axes("vector_norm", axis, len(x.shape))
+    return _vector_norm(x, axes, keepdims, ord)
+
+
+def _vector_norm(
+    x: Array, axes: tuple[int, ...], keepdims: bool, order: float
+) -> Array:
+    if isinstance(order, str):
+        raise ArgumentError(
+            f"the order of a vector's norm is a number, not {order!r}", user_location()
+        )
+    where_to: dict[str, Any] = {"axis": axes, "keepdims": keepdims}
+    if order == 2:
+        return sqrt(sum(_squares(x), **where_to))
+    sizes = absolute(x)
+    if order == math.inf:
+        return max(sizes, **where_to)
+    if order == -math.inf:
+        return min(sizes, **where_to)
+    if order == 0:
+        return sum(sizes != 0, dtype=sizes.dtype, **where_to)
+    if order == 1:
+        return sum(sizes, **where_to)
+    return power(sum(sizes**order, **where_to), 1.0 / order)
+
+
+def matrix_norm(
+    x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro"
+) -> Array:
+    """The ``ord`` norm of the matrices x (..., m, n).
+
+    ``"fro"`` is the root of the sum of squares, ``"nuc"`` the sum of singular values, 2
+    and -2 the largest and the least of them, 1 and -1 the largest and least sum of
+    absolute values of a column, infinity and minus infinity of a row.
+
+    >>> import numpy as np
+    >>> matrix_norm(np.diag([3.0, -4.0])), matrix_norm(np.diag([3.0, -4.0]), ord=2)
+    (array(5.), array(4.))
+    """
+    x = _inexact("matrix_norm", x)
+    m.check_matrix("matrix_norm", x.shape)
+    return _matrix_norm(x, (-2, -1), keepdims, ord)
+
+
+def _matrix_norm(
+    x: Array, axes: tuple[int, int], keepdims: bool, order: Order
+) -> Array:
+    ndim = len(x.shape)
+    row, column = (ops.normalize_axis("matrix_norm", a, ndim) for a in axes)
+    if row == column:
+        raise ShapeError(f"a matrix's norm is over two axes, not {axes}")
+    if order in (None, "fro", "f"):
+        return sqrt(sum(_squares(x), axis=(row, column), keepdims=keepdims))
+    if order in ("nuc", 2, -2):
+        values = svdvals(moveaxis(x, (row, column), (-2, -1)))
+        reduction = sum if order == "nuc" else max if order == 2 else min
+        result = reduction(values, axis=-1)
+    elif order in (1, -1, math.inf, -math.inf):
+        first, second = (row, column) if order in (1, -1) else (column, row)
+        sums = sum(absolute(x), axis=first)
+        left = second - 1 if second > first else second
+        positive = not isinstance(order, str) and order > 0
+        result = (max if positive else min)(sums, axis=left)
+    else:
+        raise ArgumentError(
+            "the order of a matrix's norm is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, "
+            f"not {order!r}",
+            user_location(),
+        )
+    return expand_dims(result, tuple(sorted((row, column)))) if keepdims else result
+
+
+def norm(
+    x: ArrayLike,
+    /,
+    ord: Order = None,
+    axis: Axis = None,
+    keepdims: bool = False,
+) -> Array:
+    """The norm of vectors over one axis, or of matrices over two.
+
+    Without ``axis``, x itself is a vector or a matrix; without ``ord`` too, the root of
+    the sum of all squares. The orders are those of ``vector_norm`` and ``matrix_norm``.
+
+    >>> import numpy as np
+    >>> norm(np.array([[3.0, 0.0], [0.0, 4.0]]))
+    array(5.)
+    """
+    x = _inexact("norm", x)
+    ndim = len(x.shape)
+    if axis is None and ord is None:
+        return _vector_norm(x, tuple(range(ndim)), keepdims, 2)
+    if axis is None:
+        axis = tuple(range(ndim))
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    if len(axes) == 1:
+        places = ops.normalize_axes("norm", tuple(axes), ndim)
+        return _vector_norm(x, places, keepdims, 2 if ord is None else ord)  # type: ignore[arg-type]
+    if len(axes) != 2:
+        raise ShapeError(
+            f"norm is over one axis or two, not over {len(axes)} of shape {x.shape}",
+            user_location(),
+        )
+    return _matrix_norm(x, (axes[0], axes[1]), keepdims, ord)
+
+
+def cond(x: ArrayLike, /, p: Order = None) -> Array:
+    """The condition number (...) of x: its norm times that of its inverse.
+
+    With p None or 2, -2: the ratio of the largest and least singular values.
+    """
+    x = m.matrix("cond", x)
+    if p in (None, 2, -2):
+        s = svdvals(x)
+        large, small = s[..., 0], s[..., -1]
+        return divide(small, large) if p == -2 else divide(large, small)
+    m.check_square("cond", x.shape)
+    value = multiply(matrix_norm(x, ord=p), matrix_norm(inv(x), ord=p))
+    # Without an inverse the number is infinite; NaN only of a matrix with NaNs.
+    given = sum(absolute(x), axis=(-2, -1))
+    return where((value != value) & (given == given), math.inf, value)

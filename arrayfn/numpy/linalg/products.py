@@ -1,0 +1,183 @@
+"""Products of matrices and vectors, as the array API's ``linalg`` has them; powers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arrayfn.custom import stop_gradient
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import linear_algebra
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.arithmetic import ceil, multiply
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import eye, zeros_like
+from arrayfn.numpy.linalg import _matrices as m
+from arrayfn.numpy.linalg.norms import matrix_norm
+from arrayfn.numpy.linalg.solutions import inv, solve
+from arrayfn.numpy.linear_algebra import matmul
+from arrayfn.numpy.manipulation import expand_dims
+from arrayfn.numpy.transcendental import log2
+
+
+def cross(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
+    """The cross product of vectors of three elements along ``axis``."""
+    return linear_algebra.cross(x, y, axis=axis)
+
+
+def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Each element of the vector x (n,) times each of y (m,): (n, m)."""
+    for operand in (x, y):
+        type = ops.type_of_operand("outer", operand)
+        if type.ndim != 1:
+            raise ShapeError(
+                f"outer takes vectors, but was given {type}; ravel it, or use "
+                "numpy.outer",
+                user_location(),
+            )
+    return multiply(expand_dims(x, 1), y)
+
+
+def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
+    """Diagonal ``offset`` of the matrices x (..., m, n), as the last axis."""
+    return linear_algebra.diagonal(x, offset, -2, -1)
+
+
+def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array:
+    """The sum of diagonal ``offset`` of the matrices x (..., m, n)."""
+    return linear_algebra.trace(x, offset, -2, -1, dtype)
+
+
+def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
+    """The product of matrices, in the order of multiplication that costs least.
+
+    The first may be a row, and the last a column, as a vector.
+
+    >>> import numpy as np
+    >>> multi_dot([np.ones((2, 3)), np.ones((3, 5)), np.ones(5)])
+    array([15., 15.])
+    """
+    if len(arrays) < 2:
+        raise ArgumentError("multi_dot takes two arrays or more", user_location())
+    shapes = [ops.type_of_operand("multi_dot", x).shape for x in arrays]
+    inner = shapes[1:-1]
+    ends = (shapes[0], shapes[-1])
+    if any(len(s) != 2 for s in inner) or any(len(s) not in (1, 2) for s in ends):
+        raise ShapeError(
+            f"multi_dot takes matrices, and vectors at its ends; got shapes {shapes}",
+            user_location(),
+        )
+    # Extents of the chain: matrix k is extents[k] by extents[k + 1].
+    extents = [1 if len(shapes[0]) == 1 else shapes[0][0]]
+    extents += [s[0] for s in shapes[1:]]
+    extents.append(1 if len(shapes[-1]) == 1 else shapes[-1][1])
+    splits = _best_splits(extents)
+
+    def product(first: int, last: int) -> Array:
+        if first == last:
+            return arrays[first]
+        split = splits[first, last]
+        return matmul(product(first, split), product(split + 1, last))
+
+    return product(0, len(arrays) - 1)
+
+
+def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where to split each part of a chain of products (dynamic programming)."""
+    count = len(extents) - 1
+    costs = {(k, k): 0 for k in range(count)}
+    splits: dict[tuple[int, int], int] = {}
+    for length in range(1, count):
+        for first in range(count - length):
+            last = first + length
+            outside = extents[first] * extents[last + 1]
+            costs[first, last], splits[first, last] = min(
+                (
+                    costs[first, k] + costs[k + 1, last] + outside * extents[k + 1],
+                    k,
+                )
+                for k in range(first, last)
+            )
+    return splits
+
+
+def matrix_power(x: ArrayLike, n: int, /) -> Array:
+    """x (..., m, m) times itself, n times in all; its inverse for negative n."""
+    m.check_square("matrix_power", ops.type_of_operand("matrix_power", x).shape)
+    if n < 0:
+        return linear_algebra.matrix_power(inv(x), -n)
+    return linear_algebra.matrix_power(x, n)
+
+
+# Coefficients of the numerator of the diagonal Pade approximant of order 13, and the
+# norm up to which it is exact to rounding: Higham, The scaling and squaring method for
+# the matrix exponential revisited (2005), table 2.3 and equation 2.8.
+_PADE = (
+    64764752532480000.0,
+    32382376266240000.0,
+    7771770303897600.0,
+    1187353796428800.0,
+    129060195264000.0,
+    10559470521600.0,
+    670442572800.0,
+    33522128640.0,
+    1323241920.0,
+    40840800.0,
+    960960.0,
+    16380.0,
+    182.0,
+    1.0,
+)
+_PADE_NORM = {4: 3.925724783138660, 8: 5.371920351148152}
+_PADE_7 = (
+    17297280.0,
+    8648640.0,
+    1995840.0,
+    277200.0,
+    25200.0,
+    1512.0,
+    56.0,
+    1.0,
+)
+
+
+def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
+    """The exponential (..., n, n) of the matrices x, by scaling and squaring.
+
+    Of matrices whose norm is too great for ``max_squarings`` it is NaN.
+
+    >>> import numpy as np
+    >>> np.round(expm(np.array([[0.0, 1.0], [0.0, 0.0]])), 12)
+    array([[1., 1.],
+           [0., 1.]])
+    """
+    x = m.square("expm", x)
+    is_single = x.dtype.itemsize == (8 if x.dtype.kind == "c" else 4)
+    limit = _PADE_NORM[4 if is_single else 8]
+    size = stop_gradient(matrix_norm(x, ord=1))
+    squarings = ceil(log2(where(size > limit, size / limit, 1.0)))
+    too_great = squarings > max_squarings
+    scaled = x * (2.0**-squarings)[..., None, None].astype(x.dtype)
+    power = _approximant(scaled, _PADE_7 if is_single else _PADE)
+    for k in range(max_squarings):
+        doubled = (squarings > k)[..., None, None]
+        # Only what is squared is multiplied: anything else could overflow, and spoil
+        # the gradient.
+        half = where(doubled, power, zeros_like(power))
+        power = where(doubled, matmul(half, half), power)
+    return where(too_great[..., None, None], float("nan"), power)
+
+
+def _approximant(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """The diagonal Pade approximant with these coefficients of its numerator."""
+    unit = eye(x.shape[-1], dtype=x.dtype)
+    square = matmul(x, x)
+    odd = coefficients[1] * unit
+    even = coefficients[0] * unit
+    power = unit
+    for k in range(2, len(coefficients), 2):
+        power = square if k == 2 else matmul(power, square)
+        even = even + coefficients[k] * power
+        odd = odd + coefficients[k + 1] * power
+    odd = matmul(x, odd)
+    return solve(even - odd, even + odd)

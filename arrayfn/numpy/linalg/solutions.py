@@ -1,0 +1,346 @@
+"""Systems of equations, inverses and determinants of matrices (..., n, n).
+
+A singular matrix has an infinite or NaN solution, for compiled code cannot raise; NumPy
+raises ``LinAlgError``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.custom import custom_jvp
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import absolute, conj, multiply, real
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import arange, ones, zeros_like
+from arrayfn.numpy.cumulative import cumprod
+from arrayfn.numpy.indexing import take_along_axis
+from arrayfn.numpy.linalg import _matrices as m
+from arrayfn.numpy.linalg.decompositions import svd, svdvals
+from arrayfn.numpy.linear_algebra import diagonal, matmul, trace
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    matrix_transpose,
+    moveaxis,
+    reshape,
+)
+from arrayfn.numpy.reductions import any, max, prod, sum
+from arrayfn.numpy.transcendental import log
+from arrayfn.primitives import linalg_lu
+from arrayfn.primitives import linalg_triangular as triangular
+from arrayfn.tracing import apply
+
+
+class SlogdetResult(NamedTuple):
+    """What ``slogdet`` returns."""
+
+    sign: Array
+    logabsdet: Array
+
+
+# Systems.
+
+
+def solve(a: ArrayLike, b: ArrayLike, /) -> Array:
+    """x with a x = b, by LU factors: a (..., n, n), b (n,) or (..., n, k).
+
+    The leading axes broadcast.
+
+    >>> import numpy as np
+    >>> solve(np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([3.0, 5.0]))
+    array([0.8, 1.4])
+    """
+    a, b = m.together("solve", a, b)
+    m.check_square("solve", a.shape)
+    return with_sides(
+        "solve",
+        a,
+        b,
+        lambda a, b: apply(linalg_lu.solve, b, a, transpose=False, conjugate=False),
+    )
+
+
+def with_sides(name: str, a: Array, b: Array, solve: Any) -> Array:
+    """``solve(a, b)`` with equal leading axes; a vector ``b`` is a column for it."""
+    is_vector = len(b.shape) == 1
+    if is_vector:
+        b = expand_dims(b, 1)
+    if len(b.shape) < 2 or b.shape[-2] != a.shape[-1]:
+        raise ShapeError(
+            f"{name} with a matrix of shape {a.shape} needs {a.shape[-1]} rows on the "
+            f"right-hand side, but its shape is {b.shape}",
+            user_location(),
+        )
+    batch = ops.broadcast_shape(name, (a.shape[:-2], b.shape[:-2]))
+    a = broadcast_to(a, (*batch, *a.shape[-2:]))
+    b = broadcast_to(b, (*batch, *b.shape[-2:]))
+    x = solve(a, b)
+    return x[..., 0] if is_vector else x
+
+
+def inv(x: ArrayLike, /) -> Array:
+    """The inverse of x (..., n, n)."""
+    x = m.square("inv", x)
+    return solve(x, m.identities(x))
+
+
+def tensorsolve(
+    a: ArrayLike, b: ArrayLike, /, axes: Sequence[int] | None = None
+) -> Array:
+    """x with tensordot(a, x, b.ndim) = b; ``axes`` of a are moved to its end first."""
+    a, b = m.together("tensorsolve", a, b)
+    if axes is not None:
+        a = moveaxis(a, tuple(axes), tuple(range(-len(axes), 0)))
+    shape = a.shape[len(b.shape) :]
+    if math.prod(shape) != math.prod(b.shape) or a.shape[: len(b.shape)] != b.shape:
+        raise ShapeError(
+            f"tensorsolve needs an operand that is square as a matrix of shape "
+            f"{b.shape} by the rest, but its shape is {a.shape}",
+            user_location(),
+        )
+    count = math.prod(shape)
+    return reshape(solve(reshape(a, (count, count)), reshape(b, (count,))), shape)
+
+
+def tensorinv(x: ArrayLike, /, ind: int = 2) -> Array:
+    """The inverse of x for tensordot over its first ``ind`` axes."""
+    x = m.inexact("tensorinv", x)
+    first, rest = x.shape[:ind], x.shape[ind:]
+    if ind < 1 or math.prod(first) != math.prod(rest):
+        raise ShapeError(
+            f"tensorinv: the first {ind} axes of shape {x.shape} and the others must "
+            "have as many elements, and ind be positive",
+            user_location(),
+        )
+    count = math.prod(first)
+    return reshape(inv(reshape(x, (count, count))), (*rest, *first))
+
+
+# Determinants.
+
+
+def _factors(x: Array) -> tuple[Array, Array, Array]:
+    """LU factors, the permutation of rows, and the sign of that."""
+    by_columns, pivots, permutation = apply(linalg_lu.lu, matrix_transpose(x))
+    swapped = pivots != arange(x.shape[-1], dtype=np.int32)
+    odd = sum(swapped, axis=-1, dtype=np.int32) & np.int32(1)
+    sign = (1 - 2 * odd).astype(x.dtype)
+    return matrix_transpose(by_columns), permutation, sign
+
+
+def det(x: ArrayLike, /) -> Array:
+    """The determinant (...) of x (..., n, n); also its derivative where that is 0.
+
+    >>> import numpy as np
+    >>> float(np.round(det(np.array([[1.0, 2.0], [3.0, 4.0]])), 12))
+    -2.0
+    """
+    x = m.square("det", x)
+    if x.shape[-1] == 0:
+        return ones(x.shape[:-2], x.dtype)
+    return _det(x)
+
+
+@custom_jvp
+def _det(x: Array) -> Array:
+    lu, _, sign = _factors(x)
+    return multiply(sign, prod(diagonal(lu, 0, -2, -1), axis=-1))
+
+
+@_det.defjvp
+def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (t,) = primals, tangents
+    value, product = _adjugate_times(x, t)
+    return value, trace(product, 0, -2, -1)
+
+
+def _adjugate_times(x: Array, y: Array) -> tuple[Array, Array]:
+    """The determinant of x, and adjugate(x) y, also if one pivot of x is 0.
+
+    It is det(x) solve(x, y), with the products of the other pivots for det(x) / pivot.
+    """
+    lu, permutation, sign = _factors(x)
+    n = x.shape[-1]
+    products = cumprod(diagonal(lu, 0, -2, -1), axis=-1) * sign[..., None]
+    value = products[..., -1]
+    before = products[..., -2] if n > 1 else sign
+    corner = arange(n) == n - 1
+    last = corner[:, None] & corner
+    lu = where(last, (1.0 / before)[..., None, None], lu)
+    y = take_along_axis(y, permutation[..., None], -2)
+    y = _substitute(lu, y, lower=True, unit=True)
+    y = concatenate([y[..., :-1, :] * value[..., None, None], y[..., -1:, :]], -2)
+    return value, _substitute(lu, y, lower=False, unit=False)
+
+
+def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
+    params = {"left": True, "transpose": False, "conjugate": False}
+    return apply(triangular.triangular_solve, b, a, lower=lower, unit=unit, **params)
+
+
+def slogdet(x: ArrayLike, /) -> SlogdetResult:
+    """The sign (...) of the determinant of x (..., n, n), and its logarithm (...).
+
+    ``det(x) == sign * exp(logabsdet)``. Of complex matrices the sign has norm 1. Of
+    singular ones it is 0, and the logarithm is negative infinity.
+
+    >>> import numpy as np
+    >>> slogdet(np.diag([2.0, -0.5])).sign
+    array(-1.)
+    """
+    x = m.square("slogdet", x)
+    return SlogdetResult(*_slogdet(x))
+
+
+@custom_jvp
+def _slogdet(x: Array) -> tuple[Array, Array]:
+    lu, _, sign = _factors(x)
+    pivots = diagonal(lu, 0, -2, -1)
+    sizes = absolute(pivots)
+    directions = pivots / where(sizes == 0, 1, sizes).astype(x.dtype)
+    return multiply(sign, prod(directions, axis=-1)), sum(log(sizes), axis=-1)
+
+
+@_slogdet.defjvp
+def _slogdet_jvp(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """The trace of the inverse times the tangent."""
+    (x,), (t,) = primals, tangents
+    sign, logabsdet = _slogdet(x)
+    rate = trace(solve(x, t), 0, -2, -1)
+    if x.dtype in dtypes.COMPLEX:
+        turning = rate - real(rate).astype(x.dtype)
+        return (sign, logabsdet), (turning * sign, real(rate))
+    return (sign, logabsdet), (zeros_like(sign), rate)
+
+
+# Pseudo-inverses and rank.
+
+
+def pinv(
+    x: ArrayLike,
+    /,
+    rcond: ArrayLike | None = None,
+    hermitian: bool = False,
+    *,
+    rtol: ArrayLike | None = None,
+) -> Array:
+    """The Moore-Penrose inverse (..., n, m) of x (..., m, n).
+
+    Singular values up to ``rtol`` (or ``rcond``) times the largest count as 0; by
+    default that is 10 max(m, n) times the spacing of numbers at 1. A ``hermitian`` x is
+    treated as any other.
+    """
+    x = m.matrix("pinv", x)
+    if rcond is None:
+        rcond = rtol if rtol is not None else 10 * _relative_spacing(x)
+    return _pinv(x, m.as_array(rcond, dtypes.real_of(x.dtype)))
+
+
+def _relative_spacing(x: Array) -> float:
+    spacing = float(np.finfo(dtypes.real_of(x.dtype)).eps)
+    _, extent = sorted(x.shape[-2:])
+    return spacing * extent
+
+
+@custom_jvp
+def _pinv(x: Array, rcond: Array) -> Array:
+    if 0 in x.shape[-2:]:
+        return m.adjoint(x)
+    u, s, vh = svd(x, full_matrices=False)
+    inverse = _inverse_singular_values(s, rcond)[..., None]
+    return matmul(m.adjoint(vh), inverse.astype(x.dtype) * m.adjoint(u))
+
+
+@_pinv.defjvp
+def _pinv_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Golub and Pereyra, The differentiation of pseudo-inverses (1973), equation 4.12.
+
+    It holds where the rank is constant, also where singular values are equal.
+    """
+    x, t = primals[0], tangents[0]
+    p = _pinv(*primals)
+    ph, th = m.adjoint(p), m.adjoint(t)
+    first = matmul(matmul(p, t), p)
+    left = matmul(matmul(p, ph), th - matmul(matmul(th, x), p))
+    right = matmul(th - matmul(p, matmul(x, th)), matmul(ph, p))
+    return p, left + right - first
+
+
+def _inverse_singular_values(s: Array, rcond: Array) -> Array:
+    """1 / s, and 0 where s is up to ``rcond`` times the largest."""
+    least = rcond[..., None] * s[..., :1]
+    kept = s > least
+    return where(kept, 1.0 / where(kept, s, 1.0), 0.0)
+
+
+def matrix_rank(
+    x: ArrayLike,
+    /,
+    tol: ArrayLike | None = None,
+    hermitian: bool = False,
+    *,
+    rtol: ArrayLike | None = None,
+) -> Array:
+    """How many singular values (..., min(m, n)) of x are greater than ``tol``.
+
+    By default that is ``rtol`` times the largest, and ``rtol`` max(m, n) times the
+    spacing of numbers at 1. Of an array with less than two axes: whether any element is
+    not 0.
+    """
+    x = m.inexact("matrix_rank", x)
+    if len(x.shape) < 2:
+        return ops.convert(any(x), dtypes.int64)
+    s = svdvals(x)
+    if s.shape[-1] == 0:
+        return sum(s, axis=-1).astype(np.int64)
+    if tol is None:
+        rtol = _relative_spacing(x) if rtol is None else rtol
+        tol = max(s, axis=-1) * m.as_array(rtol, s.dtype)
+    least = m.as_array(tol, s.dtype)
+    return sum(s > least[..., None], axis=-1, dtype=np.int64)
+
+
+def lstsq(
+    a: ArrayLike, b: ArrayLike, /, rcond: float | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """The x (n, k) of least norm that minimises |a x - b|, and what is known of it.
+
+    a is (m, n), b (m,) or (m, k). Then come the squared distances (k,) (NumPy has none
+    where the rank is less than n), the rank of a, and its singular values. Those up to
+    ``rcond`` times the largest count as 0; by default that is max(m, n) times the
+    spacing of numbers at 1.
+    """
+    a, b = m.together("lstsq", a, b)
+    m.check_matrix("lstsq", a.shape)
+    if len(a.shape) != 2 or len(b.shape) not in (1, 2) or b.shape[0] != a.shape[0]:
+        raise ShapeError(
+            f"lstsq takes a matrix (m, n) and (m,) or (m, k), but was given shapes "
+            f"{a.shape} and {b.shape}; map it with vmap for more",
+            user_location(),
+        )
+    sides = b if len(b.shape) == 2 else b[:, None]
+    if rcond is None:
+        rcond = _relative_spacing(a)
+    u, s, vh = svd(a, full_matrices=False)
+    ratio = m.as_array(rcond, s.dtype)
+    inverse = _inverse_singular_values(s, ratio)
+    rank = sum(inverse > 0, dtype=np.int64)
+    x = matmul(
+        m.adjoint(vh), inverse[:, None].astype(a.dtype) * matmul(m.adjoint(u), sides)
+    )
+    rest = matmul(a, x) - sides
+    distances = sum(real(rest * conj(rest)), axis=0)
+    return (x if len(b.shape) == 2 else x[:, 0]), distances, rank, s

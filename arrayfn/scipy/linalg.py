@@ -1,0 +1,354 @@
+"""Linear algebra under SciPy's names, on matrices (..., m, n).
+
+``arrayfn.numpy.linalg`` says what failures look like. Arguments that only save memory
+or checks (``overwrite_a``, ``check_finite``) are taken and change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.lax import linalg as lax_linalg
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import linalg
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import conj
+from arrayfn.numpy.creation import arange, asarray, tril, triu, zeros
+from arrayfn.numpy.indexing import take_along_axis
+from arrayfn.numpy.linalg import _matrices as m
+from arrayfn.numpy.linalg import det, expm, inv, svdvals
+from arrayfn.numpy.linalg.solutions import with_sides
+from arrayfn.numpy.linear_algebra import matmul
+from arrayfn.numpy.manipulation import (
+    atleast_2d,
+    broadcast_to,
+    concatenate,
+    matrix_transpose,
+    ravel,
+)
+
+__all__ = [
+    "block_diag",
+    "cho_factor",
+    "cho_solve",
+    "cholesky",
+    "det",
+    "eigh",
+    "eigvalsh",
+    "expm",
+    "inv",
+    "lu",
+    "lu_factor",
+    "lu_solve",
+    "polar",
+    "qr",
+    "solve",
+    "solve_triangular",
+    "svd",
+    "svdvals",
+    "toeplitz",
+]
+
+
+# Positive definite systems.
+
+
+def cholesky(
+    a: ArrayLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+) -> Array:
+    """U with a = U^H U, or L with a = L L^H if ``lower``."""
+    return linalg.cholesky(a, upper=not lower)
+
+
+def cho_factor(
+    a: ArrayLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+) -> tuple[Array, bool]:
+    """The Cholesky factor of a (the other triangle is zeros), and ``lower``."""
+    return cholesky(a, lower), lower
+
+
+def cho_solve(
+    c_and_lower: tuple[ArrayLike, bool],
+    b: ArrayLike,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Array:
+    """x with a x = b, from what ``cho_factor(a)`` returned.
+
+    >>> a = np.array([[4.0, 2.0], [2.0, 5.0]])
+    >>> cho_solve(cho_factor(a), np.array([6.0, 7.0]))
+    array([1., 1.])
+    """
+    factor, lower = c_and_lower
+    first, second = (0, 2) if lower else (2, 0)
+    b = solve_triangular(factor, b, first, lower)
+    return solve_triangular(factor, b, second, lower)
+
+
+# General systems.
+
+
+def solve(
+    a: ArrayLike,
+    b: ArrayLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: str = "gen",
+) -> Array:
+    """x with a x = b: a (..., n, n), b (n,) or (..., n, k).
+
+    ``assume_a="pos"`` says that a is positive definite, and takes its Cholesky factor;
+    "gen", "sym" and "her" take LU factors.
+    """
+    if assume_a in ("pos", "positive definite"):
+        return cho_solve(cho_factor(a, lower=True), b)
+    if assume_a not in ("gen", "general", "sym", "symmetric", "her", "hermitian"):
+        raise ArgumentError(
+            f"solve assumes 'gen', 'sym', 'her' or 'pos' of a, not {assume_a!r}",
+            user_location(),
+        )
+    return linalg.solve(a, b)
+
+
+def solve_triangular(
+    a: ArrayLike,
+    b: ArrayLike,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Array:
+    """x with op(a) x = b, of one triangle of a (..., n, n).
+
+    op is nothing for ``trans`` 0 or "N", a transposition for 1 or "T", and with a
+    conjugation for 2 or "C".
+
+    >>> solve_triangular(np.array([[2.0, 1.0], [0.0, 4.0]]), np.array([4.0, 8.0]))
+    array([1., 2.])
+    """
+    a, b = m.together("solve_triangular", a, b)
+    m.check_square("solve_triangular", a.shape)
+    op = _operation(trans)
+
+    def substitute(a: Array, b: Array) -> Array:
+        return lax_linalg.triangular_solve(
+            a,
+            b,
+            left_side=True,
+            lower=lower,
+            transpose_a=op > 0,
+            conjugate_a=op > 1,
+            unit_diagonal=unit_diagonal,
+        )
+
+    return with_sides("solve_triangular", a, b, substitute)
+
+
+def _operation(trans: int | str) -> int:
+    if trans not in (0, 1, 2, "N", "T", "C"):
+        raise ArgumentError(
+            f"trans is 0, 1, 2, 'N', 'T' or 'C', not {trans!r}", user_location()
+        )
+    return "NTC".index(trans) if isinstance(trans, str) else trans
+
+
+def lu_factor(
+    a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Array, Array]:
+    """LU factors of a in one matrix, and the row each was swapped with."""
+    factors, pivots, _ = lax_linalg.lu(a)
+    return factors, pivots
+
+
+def lu_solve(
+    lu_and_piv: tuple[ArrayLike, ArrayLike],
+    b: ArrayLike,
+    trans: int = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Array:
+    """x with op(a) x = b, from what ``lu_factor(a)`` returned; ``trans`` as above.
+
+    >>> a = np.array([[0.0, 2.0], [3.0, 1.0]])
+    >>> lu_solve(lu_factor(a), np.array([2.0, 4.0]))
+    array([1., 1.])
+    """
+    factors, pivots = lu_and_piv
+    factors, b = m.together("lu_solve", factors, b)
+    m.check_square("lu_solve", factors.shape)
+    order = lax_linalg.lu_pivots_to_permutation(pivots, factors.shape[-1])
+    op = _operation(trans)
+
+    def by_factors(lu: Array, b: Array) -> Array:
+        batch = b.shape[:-2]
+        places = broadcast_to(order, (*batch, order.shape[-1]))[..., None]
+        lower: dict[str, Any] = {"lower": True, "unit_diagonal": True}
+        if op == 0:
+            y = solve_triangular(lu, take_along_axis(b, places, -2), **lower)
+            return solve_triangular(lu, y)
+        y = solve_triangular(lu, solve_triangular(lu, b, op), op, **lower)
+        return take_along_axis(y, _inverse(places), -2)
+
+    return with_sides("lu_solve", factors, b, by_factors)
+
+
+def _inverse(places: Array) -> Array:
+    """The inverse of permutations (..., n, 1)."""
+    n = places.shape[-2]
+    found = matrix_transpose(places) == arange(n, dtype=places.dtype)[:, None]
+    columns = arange(n, dtype=np.int32)
+    return (found * columns).sum(axis=-1, keepdims=True).astype(np.int32)
+
+
+def lu(
+    a: ArrayLike,
+    permute_l: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+) -> tuple[Array, ...]:
+    """P, L, U with a = P L U; P L and U if ``permute_l``.
+
+    >>> p, l, u = lu(np.array([[1.0, 2.0], [4.0, 4.0]]))
+    >>> p @ l @ u
+    array([[1., 2.],
+           [4., 4.]])
+    """
+    a = m.matrix("lu", a)
+    factors, _, order = lax_linalg.lu(a)
+    rows, columns = a.shape[-2:]
+    k = min(columns, rows)
+    lower = factors[..., :, :k]
+    lower = tril(lower, -1) + m.identities(lower)
+    upper = triu(factors[..., :k, :])
+    places = arange(rows, dtype=order.dtype)[:, None]
+    p = (places == order[..., None, :]).astype(a.dtype)
+    return (matmul(p, lower), upper) if permute_l else (p, lower, upper)
+
+
+# Orthogonal factors.
+
+
+def qr(
+    a: ArrayLike,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    mode: str = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    """Q and R with a = Q R; mode "economic" has min(m, n) columns of Q, "r" only R."""
+    if pivoting or mode not in ("full", "economic", "r"):
+        raise ArgumentError(
+            "qr has the modes 'full', 'economic' and 'r', and does not pivot; got "
+            f"mode={mode!r}, pivoting={pivoting}",
+            user_location(),
+        )
+    if mode == "r":
+        q, r = linalg.qr(a, mode="complete")
+        return (r,)
+    q, r = linalg.qr(a, mode="complete" if mode == "full" else "reduced")
+    return q, r
+
+
+def svd(
+    a: ArrayLike,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    """U, singular values and V^H with a = U diag(s) V^H; s alone if not compute_uv."""
+    return lax_linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
+
+
+def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
+    """U with orthonormal columns (or rows) and Hermitian P: a = U P, P U if "left"."""
+    if side not in ("right", "left"):
+        raise ArgumentError(f"side is 'right' or 'left', not {side!r}", user_location())
+    w, s, vh = linalg.svd(a, False)
+    unitary = matmul(w, vh)
+    s = s[..., None, :].astype(w.dtype)
+    if side == "right":
+        return unitary, matmul(m.adjoint(vh) * s, vh)
+    return unitary, matmul(w * s, m.adjoint(w))
+
+
+def eigh(
+    a: ArrayLike,
+    b: ArrayLike | None = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+) -> Any:
+    """Eigenvalues, ascending, and eigenvectors of Hermitian a; a v = w b v with b.
+
+    b is positive definite; its Cholesky factor makes the problem one without b.
+    """
+    uplo = "L" if lower else "U"
+    if b is None:
+        return linalg.eigvalsh(a, uplo) if eigvals_only else tuple(linalg.eigh(a, uplo))
+    factor = linalg.cholesky(b)
+    half = solve_triangular(factor, m.hermitian_part(m.square("eigh", a)), lower=True)
+    inner = m.adjoint(solve_triangular(factor, m.adjoint(half), lower=True))
+    if eigvals_only:
+        return linalg.eigvalsh(inner)
+    w, v = linalg.eigh(inner)
+    return w, solve_triangular(factor, v, 2, lower=True)
+
+
+def eigvalsh(a: ArrayLike, b: ArrayLike | None = None, lower: bool = True) -> Array:
+    """The eigenvalues of ``eigh(a, b)``."""
+    return eigh(a, b, lower, eigvals_only=True)
+
+
+# Matrices of a form.
+
+
+def block_diag(*arrs: ArrayLike) -> Array:
+    """The matrix with these matrices (vectors are rows) along its diagonal.
+
+    >>> block_diag(np.array([[1, 2]]), 3)
+    array([[1, 2, 0],
+           [0, 0, 3]])
+    """
+    blocks = [atleast_2d(asarray(x)) for x in arrs] or [zeros((1, 0))]
+    dtype = ops.common_dtype("block_diag", blocks)
+    width = sum(x.shape[1] for x in blocks)
+    rows: list[Array] = []
+    before = 0
+    for x in blocks:
+        after = width - before - x.shape[1]
+        count = x.shape[0]
+        parts = [zeros((count, before), dtype), x, zeros((count, after), dtype)]
+        rows.append(concatenate(parts, axis=1))
+        before += x.shape[1]
+    return concatenate(rows, axis=0)
+
+
+def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
+    """The matrix with first column c, first row r, and equal elements on diagonals.
+
+    Without r, that is conj(c); the first element is c's.
+
+    >>> toeplitz(np.array([1, 2, 3]), np.array([0, 8, 9]))
+    array([[1, 8, 9],
+           [2, 1, 8],
+           [3, 2, 1]])
+    """
+    column = ravel(asarray(c))
+    row = conj(column) if r is None else ravel(asarray(r))
+    values = concatenate([column[::-1], row[1:]])
+    extents = column.shape[0], row.shape[0]
+    places = np.arange(extents[0])[::-1, None] + np.arange(extents[1])
+    return values[places]

@@ -1,0 +1,273 @@
+"""numpy.linalg against NumPy's: values, dtypes, and that jit agrees with the eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+
+Array = np.ndarray[Any, Any]
+theirs = np.linalg
+RNG = np.random.default_rng(0)
+REAL = RNG.standard_normal((3, 4, 4))
+COMPLEX = REAL + 1j * RNG.standard_normal((3, 4, 4))
+TALL = RNG.standard_normal((5, 3))
+WIDE = RNG.standard_normal((2, 3, 5))
+SQUARE = [REAL, COMPLEX]
+ANY = [REAL, COMPLEX, TALL, WIDE]
+
+
+def hermitian(x: Array) -> Array:
+    return (x + x.conj().swapaxes(-1, -2)) / 2
+
+
+def positive(x: Array) -> Array:
+    return x @ x.conj().swapaxes(-1, -2) + np.eye(x.shape[-1])
+
+
+def check(
+    ours: Callable[..., Any], theirs: Callable[..., Any], *arguments: Array
+) -> None:
+    """At once and compiled, in double and in single precision."""
+    single = [
+        x.astype({"d": "f", "D": "F"}.get(x.dtype.char, x.dtype)) for x in arguments
+    ]
+    for given, bound in ((list(arguments), 1e-10), (single, 2e-3)):
+        want = theirs(*given)
+        wanted = want if isinstance(want, tuple) else (want,)
+        for run in (ours, af.jit(ours)):
+            have = run(*given)
+            results = have if isinstance(have, tuple) else (have,)
+            for x, y in zip(results, wanted, strict=True):
+                assert np.shape(x) == np.shape(y)
+                assert x.dtype == np.asarray(y).dtype
+                np.testing.assert_allclose(x, y, bound, bound)
+
+
+def as_complex(result: Any) -> Any:
+    """NumPy's eigenvalues of a real matrix are real if all are: ours never are."""
+    if isinstance(result, tuple):
+        return tuple(as_complex(x) for x in result)
+    return np.asarray(result).astype(np.result_type(result.dtype, np.complex64))
+
+
+@pytest.mark.parametrize("x", SQUARE, ids=["real", "complex"])
+def test_of_square_matrices(x: Array) -> None:
+    la = anp.linalg
+    check(la.cholesky, theirs.cholesky, positive(x))
+    upper = positive(x)
+    check(lambda a: la.cholesky(a, upper=True), lambda a: adjoint_of(theirs, a), upper)
+    check(lambda a: la.eigh(a)[0], lambda a: theirs.eigh(a)[0], hermitian(x))
+    check(la.eigvalsh, theirs.eigvalsh, hermitian(x))
+    check(la.det, theirs.det, x)
+    check(lambda a: tuple(la.slogdet(a)), lambda a: tuple(theirs.slogdet(a)), x)
+    check(la.inv, theirs.inv, x)
+    check(la.solve, theirs.solve, x, x[..., :2])
+    check(la.solve, theirs.solve, x, x[0, 0])
+    check(lambda a: la.matrix_power(a, -2), lambda a: theirs.matrix_power(a, -2), x)
+
+
+def adjoint_of(module: Any, x: Array) -> Array:
+    return module.cholesky(x).conj().swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize("x", SQUARE, ids=["real", "complex"])
+def test_eigenvectors_satisfy_their_equation(x: Array) -> None:
+    for run in (anp.linalg.eig, af.jit(anp.linalg.eig)):
+        w, v = run(x)
+        np.testing.assert_allclose(x @ v, v * w[..., None, :], 1e-10, 1e-10)
+        np.testing.assert_allclose(theirs.norm(v, axis=-2), np.ones(w.shape))
+        np.testing.assert_allclose(
+            np.sort_complex(w), np.sort_complex(theirs.eigvals(x))
+        )
+    check(
+        anp.linalg.eigvals, lambda a: as_complex(theirs.eigvals(a)), x[:1] + 0 * x[:1]
+    )
+    h = hermitian(x)
+    for run in (anp.linalg.eigh, af.jit(anp.linalg.eigh)):
+        w, v = run(h)
+        np.testing.assert_allclose(h @ v, v * w[..., None, :], 1e-10, 1e-10)
+
+
+@pytest.mark.parametrize("x", ANY, ids=["real", "complex", "tall", "wide"])
+def test_of_any_matrices(x: Array) -> None:
+    la = anp.linalg
+    check(lambda a: tuple(la.qr(a)), lambda a: tuple(theirs.qr(a)), x)
+    check(lambda a: la.qr(a, mode="r"), lambda a: theirs.qr(a, mode="r"), x)
+    check(la.svdvals, theirs.svdvals, x)
+    check(la.pinv, theirs.pinv, x)
+    check(la.matrix_rank, theirs.matrix_rank, x)
+    check(la.cond, theirs.cond, x)
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("x", ANY, ids=["real", "complex", "tall", "wide"])
+def test_factors_multiply_to_the_operand(x: Array, full: bool) -> None:
+    k = min(x.shape[-2:])
+    for run in (anp.linalg.svd, af.jit(anp.linalg.svd, static_argnums=1)):
+        u, s, vh = run(x, full)
+        np.testing.assert_allclose(u[..., :k] * s[..., None, :] @ vh[..., :k, :], x)
+        assert u.shape[-1] == (x.shape[-2] if full else k)
+        unit = u.conj().swapaxes(-1, -2) @ u
+        np.testing.assert_allclose(unit, unit * 0 + np.eye(u.shape[-1]), atol=1e-12)
+    mode = "complete" if full else "reduced"
+    q, r = af.jit(lambda a: anp.linalg.qr(a, mode=mode))(x)
+    np.testing.assert_allclose(q @ r, x, atol=1e-12)
+    assert q.shape[-1] == (x.shape[-2] if full else k)
+
+
+@pytest.mark.parametrize("order", ["fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf])
+def test_matrix_norms(order: Any) -> None:
+    for keep in (False, True):
+        check(
+            lambda a, keep=keep: anp.linalg.matrix_norm(a, ord=order, keepdims=keep),
+            lambda a, keep=keep: theirs.matrix_norm(a, ord=order, keepdims=keep),
+            WIDE,
+        )
+    check(
+        lambda a: anp.linalg.norm(a, order, axis=(2, 0)),
+        lambda a: theirs.norm(a, order, axis=(2, 0)),
+        WIDE,
+    )
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3.5, -1, np.inf, -np.inf])
+def test_vector_norms(order: Any) -> None:
+    check(
+        lambda a: anp.linalg.vector_norm(a, ord=order, axis=-1),
+        lambda a: theirs.vector_norm(a, ord=order, axis=-1),
+        COMPLEX,
+    )
+    check(
+        lambda a: anp.linalg.norm(a, order, axis=0, keepdims=True),
+        lambda a: theirs.norm(a, order, axis=0, keepdims=True),
+        TALL,
+    )
+
+
+def test_least_squares() -> None:
+    sides = RNG.standard_normal((5, 2))
+
+    def solution(module: Any) -> Callable[..., Any]:
+        return lambda a, b: tuple(module.lstsq(a, b)[k] for k in (0, 1, 3))
+
+    check(solution(anp.linalg), solution(theirs), TALL, sides)
+    check(
+        lambda a, b: anp.linalg.lstsq(a, b)[0],
+        lambda a, b: theirs.lstsq(a, b)[0],
+        TALL,
+        sides[:, 0],
+    )
+    assert anp.linalg.lstsq(TALL * [1, 1, 0], sides)[2] == 2
+
+
+def test_products_and_tensors() -> None:
+    chain = [RNG.standard_normal(s) for s in ((3, 7), (7, 2), (2, 6), (6,))]
+    check(lambda *a: anp.linalg.multi_dot(a), lambda *a: theirs.multi_dot(a), *chain)
+    tensor = RNG.standard_normal((2, 3, 6))
+    check(
+        anp.linalg.tensorsolve, theirs.tensorsolve, tensor, RNG.standard_normal((2, 3))
+    )
+    check(anp.linalg.tensorinv, theirs.tensorinv, RNG.standard_normal((4, 6, 8, 3)))
+    check(
+        lambda a: anp.linalg.trace(a, offset=1),
+        lambda a: theirs.trace(a, offset=1),
+        WIDE,
+    )
+    check(
+        lambda a: anp.linalg.diagonal(a, offset=-1),
+        lambda a: theirs.diagonal(a, offset=-1),
+        WIDE,
+    )
+    check(anp.linalg.outer, theirs.outer, TALL[0], TALL[1])
+    check(anp.linalg.cross, theirs.cross, TALL[0], TALL[1])
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3), (3, 0)])
+def test_of_empty_matrices(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape)
+    names = ["svdvals", "pinv"]
+    if shape[-1] == shape[-2]:
+        names += ["cholesky", "eigvalsh", "inv", "det"]
+    for name in names:
+        check(getattr(anp.linalg, name), getattr(theirs, name), x)
+    for name in ("svd", "qr"):
+        function, theirs_too = getattr(anp.linalg, name), getattr(theirs, name)
+        check(lambda a, f=function: tuple(f(a)), lambda a, f=theirs_too: tuple(f(a)), x)
+
+
+def test_integers_become_float64_and_halves_are_refused() -> None:
+    assert anp.linalg.inv(np.array([[1, 2], [3, 5]])).dtype == np.float64
+    with pytest.raises(DTypeError, match="convert the operand to float32"):
+        anp.linalg.inv(np.eye(2, dtype=np.float16))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_what_fails_is_nan(jit: bool) -> None:
+    def run(f: Callable[..., Any]) -> Callable[..., Any]:
+        return af.jit(f) if jit else f
+
+    good, bad = np.eye(3), np.diag([1.0, -1.0, 1.0])
+    factors = run(anp.linalg.cholesky)(np.stack([good, bad]))
+    np.testing.assert_array_equal(factors[0], good)
+    assert np.isnan(factors[1]).all()
+    nans = np.full((2, 2), np.nan)
+    assert np.isnan(run(anp.linalg.svdvals)(nans)).all()
+    assert np.isnan(run(lambda x: anp.linalg.eig(x)[1])(nans)).all()
+    assert not np.isfinite(run(anp.linalg.inv)(np.zeros((2, 2)))).any()
+
+
+def test_bad_operands_are_named() -> None:
+    with pytest.raises(ShapeError, match="cholesky takes square matrices"):
+        anp.linalg.cholesky(TALL)
+    with pytest.raises(ShapeError, match="svd takes matrices"):
+        anp.linalg.svd(TALL[0])
+    with pytest.raises(ShapeError, match="needs 4 rows"):
+        anp.linalg.solve(REAL, TALL)
+    with pytest.raises(ArgumentError, match="'reduced', 'complete'"):
+        anp.linalg.qr(TALL, mode="raw")
+    with pytest.raises(ArgumentError, match="'fro', 'nuc'"):
+        anp.linalg.matrix_norm(TALL, ord=3)
+    with pytest.raises(ShapeError, match="ravel it"):
+        anp.linalg.outer(TALL, TALL)
+
+
+def test_numpys_functions_can_be_traced() -> None:
+    def f(x: Any) -> Any:
+        return np.linalg.norm(np.linalg.solve(x, np.eye(4)))
+
+    np.testing.assert_allclose(af.jit(f)(REAL[0]), f(REAL[0]))
+
+
+def test_bits_do_not_depend_on_the_thread_count() -> None:
+    batch = np.random.default_rng(1).standard_normal((40, 24, 24))
+
+    @af.jit
+    def all_of(x: Any) -> Any:
+        la = anp.linalg
+        h = x + anp.matrix_transpose(x)
+        parts = (la.qr(x)[0], la.svd(x)[0], la.eigh(h)[1], la.inv(x), la.eigvals(x))
+        return (*parts, la.cholesky(x @ anp.matrix_transpose(x)))
+
+    count = af.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            af.set_num_threads(threads)
+            results.append(all_of(batch))
+    finally:
+        af.set_num_threads(count)
+    for other in results[1:]:
+        for x, y in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_linalg_is_one_module_under_several_names() -> None:
+    assert af.linalg.solve is anp.linalg.solve
+    assert set(af.linalg.__all__) == set(anp.linalg.__all__)

@@ -1,0 +1,179 @@
+"""scipy.linalg and lax.linalg against SciPy and against what they promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg as theirs
+
+import arrayfn as af
+from arrayfn.errors import ArgumentError, BackendError, ShapeError
+from arrayfn.lax import linalg as lax_linalg
+from arrayfn.lowering.cuda import lower as cuda
+from arrayfn.scipy import linalg as ours
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(7)
+A = RNG.standard_normal((4, 4))
+C = A + 1j * RNG.standard_normal((4, 4))
+B = RNG.standard_normal((4, 2))
+TALL = RNG.standard_normal((5, 3))
+
+
+def positive(x: Array) -> Array:
+    return x @ x.conj().T + np.eye(x.shape[0])
+
+
+def check(f: Callable[..., Any], want: Any, *arguments: Array) -> None:
+    wanted = want if isinstance(want, tuple) else (want,)
+    for run in (f, af.jit(f)):
+        have = run(*arguments)
+        results = have if isinstance(have, tuple) else (have,)
+        for x, y in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(x, y, 1e-9, 1e-10)
+
+
+@pytest.mark.parametrize("a", [A, C], ids=["real", "complex"])
+def test_factors(a: Array) -> None:
+    check(ours.lu, theirs.lu(a), a)
+    check(lambda x: ours.lu(x, permute_l=True), theirs.lu(a, permute_l=True), a)
+    check(ours.lu_factor, theirs.lu_factor(a), a)
+    check(ours.qr, theirs.qr(a), a)
+    p = positive(a)
+    check(ours.cholesky, theirs.cholesky(p), p)
+    check(lambda x: ours.cholesky(x, lower=True), theirs.cholesky(p, lower=True), p)
+    check(ours.polar, theirs.polar(a), a)
+    check(lambda x: ours.polar(x, "left"), theirs.polar(a, "left"), a)
+    check(ours.expm, theirs.expm(a), a)
+    check(lambda x: ours.expm(30 * x), theirs.expm(30 * a), a)
+
+
+def test_lu_of_matrices_that_are_not_square() -> None:
+    check(ours.lu, theirs.lu(TALL), TALL)
+    check(ours.lu, theirs.lu(TALL.T), TALL.T.copy())
+    check(lambda x: ours.qr(x, mode="economic"), theirs.qr(TALL, mode="economic"), TALL)
+
+
+@pytest.mark.parametrize("trans", [0, 1, 2])
+@pytest.mark.parametrize("a", [A, C], ids=["real", "complex"])
+def test_solutions(a: Array, trans: int) -> None:
+    b = B.astype(a.dtype)
+    lu = theirs.lu_factor(a)
+    check(
+        lambda x, y: ours.lu_solve(ours.lu_factor(x), y, trans),
+        theirs.lu_solve(lu, b, trans),
+        a,
+        b,
+    )
+    for lower in (False, True):
+        for unit in (False, True):
+            options: dict[str, Any] = {"lower": lower, "unit_diagonal": unit}
+            check(
+                lambda x, y, o=options: ours.solve_triangular(x, y, trans, **o),
+                theirs.solve_triangular(a, b, trans, **options),
+                a,
+                b,
+            )
+    check(ours.solve, theirs.solve(a, b), a, b)
+    p = positive(a)
+    check(lambda x, y: ours.solve(x, y, assume_a="pos"), theirs.solve(p, b), p, b)
+    for lower in (False, True):
+        check(
+            lambda x, y, lower=lower: ours.cho_solve(ours.cho_factor(x, lower), y),
+            theirs.solve(p, b),
+            p,
+            b,
+        )
+
+
+def test_generalised_eigenvalues() -> None:
+    a, b = A + A.T, positive(A)
+    check(ours.eigvalsh, theirs.eigvalsh(a, b), a, b)
+    w, v = af.jit(ours.eigh)(a, b)
+    np.testing.assert_allclose(a @ v, b @ v * w, 1e-9, 1e-9)
+    np.testing.assert_allclose(v.T @ b @ v, np.eye(4), 1e-9, 1e-9)
+
+
+def test_matrices_of_a_form() -> None:
+    parts = (np.ones((2, 1)), np.arange(3.0), np.array(7.0))
+    check(ours.block_diag, theirs.block_diag(*parts), *parts)
+    c, r = np.arange(4.0), np.arange(10.0, 13.0)
+    check(ours.toeplitz, theirs.toeplitz(c, r), c, r)
+    check(ours.toeplitz, theirs.toeplitz(c + 1j), c + 1j)
+
+
+def test_batches() -> None:
+    batch = np.stack([A, A + 1, A * 2])
+    sides = np.stack([B, B + 1, B])
+    for name in ("solve_triangular", "solve"):
+        function = getattr(ours, name)
+        want = np.stack([function(a, b) for a, b in zip(batch, sides, strict=True)])
+        check(function, want, batch, sides)
+        np.testing.assert_allclose(af.jit(af.vmap(function))(batch, sides), want)
+        one = np.stack([function(A, b) for b in sides])
+        np.testing.assert_allclose(
+            af.jit(af.vmap(function, (None, 0)))(A, sides), one, 1e-10, 1e-12
+        )
+    p, lower, upper = af.jit(ours.lu)(batch)
+    np.testing.assert_allclose(p @ lower @ upper, batch)
+
+
+# lax
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("op", ["none", "transpose", "adjoint", "conjugate"])
+def test_triangular_solve(left: bool, lower: bool, op: str) -> None:
+    options: dict[str, Any] = {
+        "left_side": left,
+        "lower": lower,
+        "transpose_a": op in ("transpose", "adjoint"),
+        "conjugate_a": op in ("adjoint", "conjugate"),
+    }
+    a = np.tril(C) if lower else np.triu(C)
+    a = a.T if options["transpose_a"] else a
+    a = a.conj() if options["conjugate_a"] else a
+    b = (B if left else B.T).astype(C.dtype)
+    want = np.linalg.solve(a, b) if left else np.linalg.solve(a.T, b.T).T
+    check(lambda x, y: lax_linalg.triangular_solve(x, y, **options), want, C, b)
+
+
+def test_lu_of_lax() -> None:
+    factors, pivots, permutation = af.jit(lax_linalg.lu)(A)
+    lower = np.tril(factors, -1) + np.eye(4)
+    np.testing.assert_allclose(lower @ np.triu(factors), A[permutation])
+    order = af.jit(lambda p: lax_linalg.lu_pivots_to_permutation(p, 4))(pivots)
+    np.testing.assert_array_equal(order, permutation)
+
+
+def test_eigenvectors_of_lax() -> None:
+    w, left, right = af.jit(lax_linalg.eig)(A)
+    np.testing.assert_allclose(A @ right, right * w, 1e-9, 1e-10)
+    np.testing.assert_allclose(
+        left.conj().T @ A, w[:, None] * left.conj().T, 1e-9, 1e-9
+    )
+    v, values = lax_linalg.eigh(A + A.T)
+    np.testing.assert_allclose((A + A.T) @ v, v * values, 1e-9, 1e-10)
+    q, r = lax_linalg.qr(TALL)
+    assert (q.shape, r.shape) == ((5, 5), (5, 3))
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ShapeError, match="needs 4 columns"):
+        lax_linalg.triangular_solve(A, B)
+    with pytest.raises(ArgumentError, match="does not pivot"):
+        lax_linalg.qr(A, pivoting=True)
+    with pytest.raises(ArgumentError, match="trans is"):
+        ours.solve_triangular(A, B, "X")
+    with pytest.raises(ArgumentError, match="'gen'"):
+        ours.solve(A, B, assume_a="banded")
+
+
+def test_a_gpu_is_told_to_leave_it_to_the_cpu() -> None:
+    program = af.jit(lax_linalg.cholesky).lower(A).program
+    with pytest.raises(BackendError, match="device='cpu'"):
+        cuda.lower(program)
