@@ -26,7 +26,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import contraction, conversion, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
@@ -51,7 +51,11 @@ from arrayfn.primitives.convolution_forms import (
     sum_of_slices,
     windows_of,
 )
-from arrayfn.primitives.windowed import SlidingWindows, spread_config
+from arrayfn.primitives.windowed import (
+    SlidingWindows,
+    overlap_add,
+    spread_config,
+)
 
 
 def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
@@ -195,6 +199,9 @@ def _to_operand(
     """Each element's windows: the reversed kernel over the spread cotangent."""
     if not ct.type.size:
         return views.broadcast_literal(0, x)
+    if max(strides, default=1) > 1 and math.prod(extents_of(w.type, rhs[OUTER])) > 1:
+        # Most of the spread cotangent would be zeros, and multiplied.
+        return _to_operand_by_windows(ct, x, w, lhs, rhs, out, strides, dilations)
     counts = extents_of(ct.type, out[SPATIAL])
     sizes = extents_of(w.type, rhs[SPATIAL])
     around = SlidingWindows(out[SPATIAL], sizes, strides, dilations)
@@ -215,6 +222,38 @@ def _to_operand(
         strides=(1,) * len(strides),
         dilations=dilations,
     )
+
+
+def _to_operand_by_windows(
+    ct: Atom,
+    x: ArrayType,
+    w: Atom,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+) -> Atom:
+    """The cotangent of the windows, by a product; added up where they overlap."""
+    geometry = windows_of(w.type, lhs, rhs, strides, dilations)
+    windows = contraction.dot_general(
+        ct,
+        w,
+        contract=(out[INNER], rhs[OUTER]),
+        batch=(out[GROUP], rhs[GROUP]),
+    )
+    # Its axes, in the operand's terms: groups, the cotangent's others, the kernel's.
+    own = dict(zip(out[OUTER], lhs[OUTER], strict=True))
+    own |= zip(out[SPATIAL], lhs[SPATIAL], strict=True)
+    taps = dict(zip(rhs[INNER], lhs[INNER], strict=True))
+    for axis, place in zip(rhs[SPATIAL], lhs[SPATIAL], strict=True):
+        taps[axis] = x.ndim + geometry.axes.index(place)
+    order = (
+        *lhs[GROUP],
+        *(own[axis] for axis in sorted(own)),
+        *(taps[axis] for axis in sorted(taps)),
+    )
+    return overlap_add(windows, x, geometry, order)
 
 
 def _to_kernel(

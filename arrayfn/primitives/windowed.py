@@ -177,12 +177,23 @@ def _windows_transpose(
     (ct,), (x,) = cotangents, inputs
     if ct is None or not isinstance(x, Linear):
         return [None]
-    geometry, ndim = SlidingWindows(**params), x.type.ndim
-    counts = geometry.count(x.type.shape)
+    return [overlap_add(ct, x.type, SlidingWindows(**params), order)]
+
+
+def overlap_add(
+    windows: Atom, x: ArrayType, geometry: SlidingWindows, order: Axes
+) -> Atom:
+    """Each element of a type ``x`` as the sum of what its windows have for it.
+
+    The transpose of ``sliding_windows``, whose result ``windows`` is like.
+    """
+    ndim = x.ndim
+    counts = geometry.count(x.shape)
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
     # In the order: axes without windows, counts, positions in the windows.
     wanted = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
-    ct = views.transpose(ct, permutation=tuple(order.index(a) for a in wanted))
+    permutation = tuple(order.index(axis) for axis in wanted)
+    windows = views.transpose(windows, permutation=permutation)
     outer = (*counts, *geometry.sizes)
     places = [
         e.add(
@@ -192,12 +203,11 @@ def _windows_transpose(
         for k in range(len(counts))
     ]
     where = Windows(tuple(range(len(kept))), geometry.axes, geometry.axes)
-    zeros = views.broadcast_literal(0, x.type)
+    zeros = views.broadcast_literal(0, x)
     options = {"mode": "drop", "unique_indices": False}
-    added = indexing.scatter_add(
-        zeros, positions_of(places), ct, **where.params(), **options
+    return indexing.scatter_add(
+        zeros, positions_of(places), windows, **where.params(), **options
     )
-    return [added]
 
 
 def count_along(shape: Shape, axis: int, step: int) -> Atom:
