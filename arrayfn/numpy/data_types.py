@@ -34,6 +34,13 @@ from arrayfn.tracing import Tracer
 bfloat16 = ml_dtypes.bfloat16
 bool = np.bool_
 dtype = np.dtype
+# NumPy's older names of them.
+single = np.float32
+double = np.float64
+csingle = np.complex64
+cdouble = np.complex128
+int_ = np.int64
+uint = np.uint64
 
 _KINDS = {
     "bool": frozenset({dtypes.bool_}),
@@ -182,8 +189,11 @@ __all__ = [
     "bool",
     "bool_",
     "can_cast",
+    "cdouble",
     "complex64",
     "complex128",
+    "csingle",
+    "double",
     "dtype",
     "finfo",
     "float16",
@@ -194,6 +204,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "int_",
     "iscomplexobj",
     "isdtype",
     "isrealobj",
@@ -201,6 +212,8 @@ __all__ = [
     "issubdtype",
     "promote_types",
     "result_type",
+    "single",
+    "uint",
     "uint8",
     "uint16",
     "uint32",

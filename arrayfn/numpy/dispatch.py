@@ -79,6 +79,8 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
     Namespace.module = module
     for name, function in functions.items():
         theirs = getattr(np, name, None)
+        if function is theirs:
+            continue  # NumPy's own, of arrays that are values
         if isinstance(theirs, np.ufunc):
             Namespace.ufuncs[theirs, "__call__"] = function
             if theirs.nin == 2:

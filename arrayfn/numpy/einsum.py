@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import opt_einsum
 from opt_einsum import parser
 
@@ -15,7 +16,7 @@ from arrayfn.numpy.arithmetic import multiply
 from arrayfn.numpy.linear_algebra import diagonal, dot_general
 from arrayfn.numpy.manipulation import expand_dims, squeeze, transpose
 from arrayfn.primitives import reductions as r
-from arrayfn.tracing import apply
+from arrayfn.tracing import Tracer, apply
 
 
 def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
@@ -46,6 +47,25 @@ def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
     labels, value = _reduced(terms[0], set(output))
     value = transpose(value, [labels.index(label) for label in output])
     return ops.convert(value, narrow) if narrow != dtype else value
+
+
+def einsum_path(
+    subscripts: Any, /, *operands: Any, optimize: Any = "greedy"
+) -> tuple[list[Any], str]:
+    """The order in which NumPy's einsum would contract the operands, and a table of it.
+
+    Only the operands' shapes matter; what ``einsum`` does here is opt_einsum's order.
+    """
+    given = [subscripts, *operands]
+    stand_ins = [_stand_in(part) for part in given]
+    return np.einsum_path(*stand_ins, optimize=optimize)
+
+
+def _stand_in(part: Any) -> Any:
+    """An array of zeros, of one element repeated, for an array."""
+    if isinstance(part, (Tracer, np.ndarray)):
+        return np.broadcast_to(np.zeros((), np.float64), part.shape)
+    return part
 
 
 Term = tuple[str, Any]

@@ -23,6 +23,7 @@ from arrayfn.numpy.manipulation import (
     ravel,
     reshape,
     slice_along,
+    squeeze,
 )
 from arrayfn.numpy.reductions import sum
 from arrayfn.primitives import contraction, views
@@ -90,6 +91,16 @@ def matmul(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Ar
     axes = tuple(range(count))
     pairs = ((count + 1,), (count,)), (axes, axes)
     return dot_general("matmul", x, y, *pairs, precision)
+
+
+def matvec(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The product of x (..., n, m) and vectors y (..., m): (..., n)."""
+    return squeeze(matmul(x, expand_dims(y, -1)), -1)
+
+
+def vecmat(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The product of conjugated vectors x (..., n) and y (..., n, m): (..., m)."""
+    return squeeze(matmul(expand_dims(conj(x), -2), y), -2)
 
 
 def dot(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Array:

@@ -336,6 +336,11 @@ def hsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Ar
     return split(x, indices_or_sections, 0 if one_axis else 1)
 
 
+def dsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Array]:
+    """``split`` along axis 2."""
+    return split(x, indices_or_sections, 2)
+
+
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The arrays that ``stack`` along ``axis`` would make x of."""
     shape = ops.type_of_operand("unstack", x).shape

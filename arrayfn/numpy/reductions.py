@@ -167,6 +167,18 @@ def array_equal(x: ArrayLike, y: ArrayLike, /, equal_nan: bool = False) -> Array
     return logical_not(any(unequal))
 
 
+def array_equiv(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """Whether one of x and y broadcasts to the other's shape, and all are equal."""
+    first, second = shape(x), shape(y)
+    try:
+        common = ops.broadcast_shape("array_equiv", (first, second))
+    except ShapeError:
+        common = None
+    if common not in (first, second):
+        return ops.full(False, (), dtypes.bool_)
+    return logical_not(any(not_equal(x, y)))
+
+
 # Statistics.
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn.errors import AbstractValueError, ArgumentError
+from arrayfn.functions import trace_function
 
 M = np.random.default_rng(1).standard_normal((3, 4))
 F = M.astype(np.float32)
@@ -132,6 +134,11 @@ FORMULAS = [
     ("xp.polyint(x)", V),
     ("xp.polyint(x, 2, [1.0, 2.0])", V),
     ("xp.poly(x)", V[:3]),
+    ("xp.polyfit(np.arange(7.0), x, 2)", V),
+    ("xp.polyfit(np.arange(3.0), x, 1, w=np.array([1.0, 2.0, 0.5]))", M),
+    ("xp.polyfit(np.arange(7.0), x, 2, cov=True)", V),
+    ("xp.polyfit(np.arange(7.0), x, 2, cov='unscaled')[1]", V),
+    ("xp.polyfit(np.arange(3.0), x, 1, full=True)[:2]", M),
     # Convolution.
     ("xp.convolve(x, x[:3])", V),
     ("xp.convolve(x[:4], x, 'same')", V),
@@ -173,6 +180,18 @@ FORMULAS = [
     ("xp.cov(x, aweights=np.array([1.0, 2.0, 0.5, 1.0]))", M),
     ("xp.corrcoef(x)", M),
     ("xp.corrcoef(x, 1j * x)", M),
+    # Products, windows and parts.
+    ("xp.matvec(x, x[0])", M),
+    ("xp.matvec(x[None], x)", M),
+    ("xp.vecmat(x[:, 0] + 1j, x)", M),
+    ("xp.array_equiv(x, x[:1])", M * 0),
+    ("xp.array_equiv(x, x[:2])", M * 0),
+    ("xp.dsplit(x[None], 2)", M),
+    ("xp.bartlett(7) * x", V),
+    ("xp.blackman(7) + x", V),
+    ("xp.hamming(7) * x", V),
+    ("xp.hanning(7) * x", V),
+    ("xp.hanning(1) * x", V),
     # Repeats.
     ("xp.repeat(x, np.array([1, 0, 2]), axis=0)", M),
     ("xp.repeat(x, [2])", V),
@@ -189,3 +208,36 @@ def formula(text):
 def test_formula(text, x, check):
     make = formula(text)
     check(make(anp), make(np), x)
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        np.array([1.0, -6.0, 11.0, -6.0]),
+        np.array([0.0, 0.0, 2.0, 0.0, 8.0, 0.0]),
+        np.array([3.0]),
+        np.array([1.0, 2j]),
+    ],
+)
+def test_roots(p, traced):
+    expected = np.sort_complex(np.roots(p))
+    np.testing.assert_allclose(np.sort_complex(anp.roots(p)), expected, atol=1e-12)
+    if p[0] and p[-1]:
+        (result,) = traced(lambda p: anp.roots(p, strip_zeros=False), p)
+        np.testing.assert_allclose(np.sort_complex(result), expected, atol=1e-12)
+    with pytest.raises(AbstractValueError, match="strip_zeros=False"):
+        trace_function(anp.roots, (p,), {}, abstract=True)
+
+
+def test_einsum_path_is_numpys():
+    path, text = anp.einsum_path("ij,jk,kl->il", M, S, S)
+    assert (path, text) == np.einsum_path("ij,jk,kl->il", M, S, S)
+
+
+def test_numpy_functions_of_values_are_numpys():
+    assert anp.array_repr is np.array_repr
+    assert anp.issubdtype(anp.float32, anp.floating)
+    assert anp.issubdtype(anp.bfloat16, anp.floating)
+    assert not anp.issubdtype(anp.bfloat16, anp.integer)
+    with pytest.raises(ArgumentError, match="array_repr cannot be traced"):
+        trace_function(np.array_repr, (V,), {}, abstract=True)

@@ -1,0 +1,53 @@
+"""What NumPy has for arrays that are values: text, files, and kinds of dtypes."""
+
+from __future__ import annotations
+
+from numpy import (
+    array_repr,
+    array_str,
+    complexfloating,
+    floating,
+    frombuffer,
+    fromfile,
+    fromiter,
+    fromstring,
+    generic,
+    get_printoptions,
+    inexact,
+    integer,
+    iterable,
+    load,
+    ndarray,
+    number,
+    printoptions,
+    save,
+    savez,
+    set_printoptions,
+    signedinteger,
+    unsignedinteger,
+)
+
+__all__ = [
+    "array_repr",
+    "array_str",
+    "complexfloating",
+    "floating",
+    "frombuffer",
+    "fromfile",
+    "fromiter",
+    "fromstring",
+    "generic",
+    "get_printoptions",
+    "inexact",
+    "integer",
+    "iterable",
+    "load",
+    "ndarray",
+    "number",
+    "printoptions",
+    "save",
+    "savez",
+    "set_printoptions",
+    "signedinteger",
+    "unsignedinteger",
+]

@@ -1,0 +1,139 @@
+"""Polynomials from points and from roots, by linear algebra."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import divide, multiply, negative, sqrt
+from arrayfn.numpy.creation import zeros
+from arrayfn.numpy.grids import vander
+from arrayfn.numpy.linalg.decompositions import eigvals
+from arrayfn.numpy.linalg.solutions import inv, lstsq
+from arrayfn.numpy.linear_algebra import diag, matmul
+from arrayfn.numpy.manipulation import (
+    concatenate,
+    expand_dims,
+    matrix_transpose,
+    ravel,
+)
+from arrayfn.numpy.reductions import sum as sum_
+from arrayfn.tracing import Tracer
+
+
+def roots(p: ArrayLike, /, *, strip_zeros: bool = True) -> Array:
+    """The roots of polynomial p (the highest power first): complex.
+
+    They are the eigenvalues of its companion matrix (Horn and Johnson, Matrix Analysis,
+    section 3.3). Zeros in front and at the end are taken off first, which needs p's
+    value; without ``strip_zeros`` p's first coefficient must not be 0.
+    """
+    type = ops.type_of_operand("roots", p)
+    if type.ndim != 1:
+        raise ShapeError(f"roots takes a vector, not {type}", user_location())
+    trailing = 0
+    if strip_zeros:
+        p, trailing = _stripped(p)
+    inexact = ops.floating_dtype(type.dtype)
+    wide = dtypes.complex_of(dtypes.compute_dtype(inexact))
+    count = p.shape[0] - 1
+    found = zeros((trailing,), wide)
+    if count < 1:
+        return found
+    p = ops.convert(p, dtypes.compute_dtype(inexact))
+    first = expand_dims(negative(divide(p[1:], p[0])), 0)
+    below = diag(ops.full(1, (count,), p.dtype))[: count - 1]
+    values = eigvals(concatenate([first, below], 0))
+    return concatenate([ops.convert(values, wide), found])
+
+
+def _stripped(p: ArrayLike) -> tuple[Array, int]:
+    value = p
+    if isinstance(p, Tracer):
+        value = p.concrete(
+            "roots, which takes zeros off both ends,",
+            "Give it strip_zeros=False, and a first coefficient that is not 0",
+        )
+    nonzeros = np.flatnonzero(value)
+    if not nonzeros.size:
+        return ops.as_array(p)[:0], 0
+    first, last = int(nonzeros[0]), int(nonzeros[-1])
+    return ops.as_array(p)[first : last + 1], len(value) - 1 - last
+
+
+def polyfit(
+    x: ArrayLike,
+    y: ArrayLike,
+    deg: int,
+    rcond: float | None = None,
+    full: bool = False,
+    w: ArrayLike | None = None,
+    cov: bool | str = False,
+) -> Any:
+    """The coefficients (deg + 1, ...) of the polynomial nearest to points (x, y).
+
+    Nearest in the least squares of errors times ``w``; y may be a matrix, whose columns
+    are fitted one by one. With ``full`` also the residuals, rank, singular values and
+    ``rcond`` of the equations; with ``cov`` the covariance of the coefficients, scaled
+    by the errors unless it is "unscaled".
+
+    >>> import numpy as np
+    >>> np.round(polyfit(np.arange(4.0), 3.0 * np.arange(4.0) + 1.0, 1), 12)
+    array([3., 1.])
+    """
+    (x, y), types, dtype = ops.promoted("polyfit", (x, y))
+    if types[0].ndim != 1 or types[1].ndim not in (1, 2) or deg < 0:
+        raise ShapeError(
+            f"polyfit takes a vector x, y of one or two axes and deg >= 0, not "
+            f"{types[0]}, {types[1]} and {deg}",
+            user_location(),
+        )
+    wide = ops.floating_dtype(dtype)
+    x, y = (ops.as_array(ops.convert(v, wide)) for v in (x, y))
+    count = types[0].shape[0]
+    if types[1].shape[0] != count:
+        raise ShapeError(
+            f"polyfit: x and y have {count} and {types[1].shape[0]} points",
+            user_location(),
+        )
+    limit = count * float(np.finfo(wide).eps) if rcond is None else rcond
+    left, right = vander(x, deg + 1), y
+    if w is not None:
+        weights = ops.convert(w, wide)
+        left = multiply(left, expand_dims(weights, 1))
+        right = multiply(y, expand_dims(weights, 1) if y.ndim == 2 else weights)
+    # Columns of one length make the equations as well conditioned as they can be.
+    scale = sqrt(sum_(multiply(left, left), 0))
+    left = divide(left, scale)
+    solution, residuals, rank, singular = lstsq(left, right, limit)
+    along = expand_dims(scale, 1) if y.ndim == 2 else scale
+    coefficients = divide(solution, along)
+    if full:
+        return coefficients, residuals, rank, singular, limit
+    if not cov:
+        return coefficients
+    inner = inv(_gram(left))
+    base = divide(divide(inner, expand_dims(scale, 1)), expand_dims(scale, 0))
+    factor: Any = 1.0
+    if cov != "unscaled":
+        if count <= deg + 1:
+            raise ArgumentError(
+                f"polyfit: the covariance of {deg + 1} coefficients takes more than as "
+                f"many points, not {count}",
+                user_location(),
+            )
+        factor = divide(residuals, float(count - deg - 1))
+    if y.ndim == 2:
+        if cov == "unscaled":
+            factor = ops.full(1, (y.shape[1],), wide)
+        return coefficients, multiply(expand_dims(base, -1), factor)
+    return coefficients, multiply(base, ravel(factor)[0] if cov != "unscaled" else 1.0)
+
+
+def _gram(x: Array) -> Array:
+    return matmul(matrix_transpose(x), x)
