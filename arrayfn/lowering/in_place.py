@@ -138,29 +138,33 @@ def _place_loop(
             and (root not in scope.donated or _same_type(root, c.result))
         ):
             free.add(c.current)
-    donated: dict[Var, Var | None] = {
-        c.current: c.next for c in step.carries if c.current in free
-    }
+    # To copy an initial value that must stay costs less than a second place for it.
+    donated: dict[Var, Var | None] = {c.current: c.next for c in step.carries}
     inner = Scope({of(var) for var in step.outputs} | outputs, donated)
     place_results(step.body, storage, inner)
     copies: list[PlanStep] = []
     for c in step.carries:
         in_place = of(c.current) is of(c.next)
         is_written_over = of(c.current) is not c.current
-        if is_written_over and c.current not in free:
+        if is_written_over and c.current not in free and not step.serial:
             own = Var(c.initial.type)
             copies.append(_copy(c.initial, own))
+            step.operands.remove(c.initial)
+            step.operands.append(own)
             c.initial = own
             free.add(c.current)
         if in_place:
-            _join(c.result, c.initial, storage, outputs)
+            if c.current in free:
+                _join(c.result, c.initial, storage, outputs)
             storage.put(c.next, into=c.result)
         elif step.serial:
             if c.current in free:
                 _join(c.result, c.initial, storage, outputs)
             c.second = Var(c.result.type)
         else:
-            _take_turns(c, step.count, c.current in free, storage, outputs)
+            # An outer loop learns by its storage that a value was written over.
+            spare = c.current in free and of(c.initial) not in scope.donated
+            _take_turns(c, step.count, c.current in free, spare, storage, outputs)
     return copies
 
 
@@ -168,6 +172,7 @@ def _take_turns(
     carry: CarriedValue,
     count: int | None,
     is_free: bool,
+    is_spare: bool,
     storage: Storage,
     outputs: AbstractSet[Var],
 ) -> None:
@@ -178,7 +183,7 @@ def _take_turns(
     odd = count is not None and count % 2 == 1
     if is_free and not odd:
         _join(carry.result, carry.initial, storage, outputs)
-    other = carry.initial if is_free and odd else Var(carry.result.type)
+    other = carry.initial if is_spare and odd else Var(carry.result.type)
     if count == 1:
         other = carry.result
     carry.first, carry.second = (carry.result, other) if odd else (other, carry.result)

@@ -214,11 +214,19 @@ def _neg(
 
 
 def _convert(
-    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
 ) -> Atom | None:
     (x,) = xs
     if isinstance(x, Literal):
         return conversion.convert(x, params["dtype"])
+    made = known.get(x)
+    if made is not None and made.primitive is elementwise.select:
+        # A choice between numbers is made in the dtype that is wanted.
+        which, first, second = made.inputs
+        if isinstance(first, Literal) and isinstance(second, Literal):
+            dtype = params["dtype"]
+            numbers = (conversion.convert(n, dtype) for n in (first, second))
+            return elementwise.select(which, *numbers)
     return _same(x, eq)
 
 

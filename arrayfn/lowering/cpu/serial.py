@@ -322,6 +322,8 @@ class _LoopPrinter:
             self.line(f"{self.registers[current]} = {value}")
             return True
         if c.second is None:
+            if self.place(initial) != self.place(current):
+                self.copy(initial, current)
             return False
         self.places[current] = self.place(result)
         self.places[following] = self.place(self.of(c.second))
