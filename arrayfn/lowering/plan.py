@@ -43,7 +43,8 @@ class Kernel:
     same and are compiled once. ``parameters`` are those before ``begin, end``.
     ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
     there an item is a block, and blocks may come in clusters of ``cluster``, and ask
-    for ``shared`` bytes of shared memory.
+    for ``shared`` bytes of shared memory; ``together`` of them are to fit on a
+    multiprocessor, if that is not 0.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Kernel:
     threads: int = 0
     cluster: int = 1
     shared: int = 0
+    together: int = 0
 
     def __str__(self) -> str:
         return self.source
