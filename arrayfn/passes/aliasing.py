@@ -6,6 +6,8 @@ template or library row, and a loop whose body does so with a value that it carr
 
 from __future__ import annotations
 
+import functools
+
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives.base import Control, Library, Primitive, Template
 
@@ -30,6 +32,7 @@ def carry_begin(equation: Equation) -> int:
     return params.get("cond_consts", 0) + params.get("body_consts", 0)
 
 
+@functools.lru_cache(maxsize=1024)  # asked for each value of every loop around
 def carried_in_place(equation: Equation) -> tuple[int, ...]:
     """The values that the body of a loop changes in place; none in a branch.
 
