@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn.custom import custom_jvp, custom_vjp, stop_gradient
+from arrayfn.custom import SymbolicZero, custom_jvp, custom_vjp, stop_gradient
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 from arrayfn.functions import grad, jvp, trace_function, vmap
 from arrayfn.jit import jit
@@ -236,3 +236,150 @@ def test_stop_gradient():
     assert stop_gradient(p)["a"] is X
     program = trace_function(lambda x: anp.exp(stop_gradient(x)), (X,), {}).program
     assert [e.primitive.name for e in program.equations] == ["stop_gradient", "exp"]
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_rules_hold_in_derivatives_of_every_order(kind):
+    # The rules say f' = -2 f, so that the n-th derivative is (-2)^n f.
+    if kind == "jvp":
+
+        @custom_jvp
+        def f(x):
+            return np.exp(x)
+
+        f.defjvp(lambda p, t: (f(*p), -2.0 * f(*p) * t[0]))
+    else:
+
+        @custom_vjp
+        def f(x):
+            return np.exp(x)
+
+        f.defvjp(lambda x: (f(x), x), lambda x, ct: (-2.0 * f(x) * ct,))
+
+    g = f
+    for order in range(1, 5):
+        g = grad(g)
+        expected = (-2.0) ** order * np.exp(0.3)
+        assert g(0.3) == pytest.approx(expected, rel=1e-14)
+    assert jit(g)(0.3) == pytest.approx(expected, rel=1e-14)
+    many = vmap(grad(grad(f)))(X)
+    np.testing.assert_allclose(many, 4 * np.exp(X), rtol=1e-14)
+    np.testing.assert_allclose(
+        jit(grad(lambda x: vmap(grad(f))(x).sum()))(X), 4 * np.exp(X), rtol=1e-14
+    )
+
+
+def test_a_rule_for_each_argument():
+    @custom_jvp
+    def f(x, y, z):
+        return {"a": x * y, "b": z}
+
+    f.defjvps(
+        lambda t, value, x, y, z: {"a": t * y, "b": 0.0},
+        None,
+        lambda t, value, x, y, z: {"a": 0.0, "b": 100 * t * value["b"]},
+    )
+    value, tangent = jvp(f, (2.0, 3.0, 4.0), (1.0, 1.0, 1.0))
+    assert value == {"a": 6.0, "b": 4.0}
+    assert tangent == {"a": 3.0, "b": 400.0}
+    by_all = grad(lambda *xs: f(*xs)["a"] + f(*xs)["b"], argnums=(0, 1, 2))
+    assert by_all(2.0, 3.0, 4.0) == (3.0, 0.0, 400.0)
+    f.defjvps(None)
+    with pytest.raises(ArgumentError, match="was given 1 rules for 3 arguments"):
+        jvp(f, (2.0, 3.0, 4.0), (1.0, 1.0, 1.0))
+    static = partial(custom_jvp, nondiff_argnums=(0,))(lambda n, x: x)
+    with pytest.raises(ArgumentError, match="cannot be used with nondiff_argnums"):
+        static.defjvps(None)
+
+
+def test_symbolic_zeros_of_forward_rules():
+    seen = []
+
+    @custom_jvp
+    def f(x, y):
+        return x * y, y
+
+    def rule(primals, tangents):
+        (x, y), (dx, dy) = primals, tangents
+        seen.append([isinstance(t, SymbolicZero) for t in tangents])
+        if isinstance(dy, SymbolicZero):
+            assert (dy.shape, dy.dtype, dy.ndim, dy.size) == ((3,), np.float64, 1, 3)
+            assert repr(dy) == "SymbolicZero(f64[3])"
+            return f(x, y), (dx * y, dy)
+        return f(x, y), (x * dy + (0 if isinstance(dx, SymbolicZero) else dx * y), dy)
+
+    f.defjvp(rule, symbolic_zeros=True)
+    g = grad(lambda x, y: f(x, y)[0].sum())
+    assert g(X, 2 * X).tolist() == (2 * X).tolist()
+    assert seen == [[False, True]]
+    assert grad(lambda x, y: f(x, y)[0].sum(), 1)(X, X).tolist() == X.tolist()
+    assert seen[1:] == [[True, False]]
+    mapped = vmap(grad(lambda x, y: f(x, y)[0].sum()), (0, None))(np.stack([X, X]), X)
+    assert mapped.tolist() == [X.tolist()] * 2
+    assert jit(grad(lambda x: vmap(f)(x, x)[0].sum()))(X[:, None])[2] == 4.0
+
+
+def test_symbolic_zeros_of_reverse_rules():
+    seen = []
+
+    @custom_vjp
+    def f(x, y):
+        return x * y, x + y
+
+    def forward(x, y):
+        seen.append((x.perturbed, y.perturbed))
+        return f(x.value, y.value), (x.value, y.value)
+
+    def backward(saved, cts):
+        x, y = saved
+        to_product, to_sum = cts
+        seen.append(tuple(isinstance(ct, SymbolicZero) for ct in cts))
+        if isinstance(to_sum, SymbolicZero):
+            return to_product * y, to_product * x
+        return to_sum, to_sum
+
+    f.defvjp(forward, backward, symbolic_zeros=True)
+    assert grad(lambda x, y: f(x, y)[0].sum())(X, 2 * X).tolist() == (2 * X).tolist()
+    assert seen == [(True, False), (False, True)]
+    seen.clear()
+    assert jit(grad(lambda x, y: f(x, y)[1].sum(), 1))(X, X).tolist() == [1.0] * 3
+    assert seen == [(False, True), (True, False)]
+    mapped = vmap(grad(lambda x, y: f(x, y)[0].sum(), 1), (0, None))
+    np.testing.assert_allclose(mapped(np.stack([X, 2 * X]), X), [X, 2 * X])
+    summed = grad(lambda y: vmap(f, (0, None))(np.stack([X, 2 * X]), y)[0].sum())
+    np.testing.assert_allclose(summed(X), 3 * X)
+
+
+def test_a_value_that_is_not_mapped_gets_the_sum_of_cotangents():
+    def f(w):
+        return vmap(lambda x: clipped(x, w))(np.stack([X, X])).sum()
+
+    assert grad(f)(1.0) == 0.0
+
+    @custom_vjp
+    def product(x, w):
+        return x * w
+
+    product.defvjp(
+        lambda x, w: (product(x, w), (x, w)),
+        lambda r, ct: (ct * r[1], (ct * r[0]).sum()),
+    )
+    both = np.stack([X, 2 * X])
+    total = grad(lambda w: vmap(product, (0, None))(both, w).sum())
+    assert total(2.0) == pytest.approx(3 * X.sum(), rel=1e-15)
+    assert jit(total)(2.0) == pytest.approx(3 * X.sum(), rel=1e-15)
+    nested = vmap(lambda w: vmap(product, (0, None))(both, w).sum())
+    assert grad(lambda w: nested(w).sum())(np.ones(2)).tolist() == [4.5, 4.5]
+
+
+def test_rules_that_close_over_what_a_later_derivative_cannot_reach():
+    def f(w):
+        @custom_jvp
+        def g(x):
+            return x * w
+
+        g.defjvp(lambda p, t: (g(*p), t[0] * w * g(*p)))
+        return grad(grad(g))(1.0)
+
+    with pytest.raises(DifferentiationError, match="closes over a traced value"):
+        jit(f)(2.0)

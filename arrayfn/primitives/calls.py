@@ -1,11 +1,4 @@
-"""Primitives that hold a Program: named operators, and functions with own rules.
-
-``operator_call`` means its body. ``custom_jvp`` means its body, but is differentiated
-by ``jvp_body`` (primals and tangents in, outputs and their tangents out).
-``custom_vjp`` means its body, but is differentiated by ``forward`` (outputs, then
-residuals) and ``backward`` (residuals, then cotangents in; input cotangents out); its
-tangents pass through ``custom_vjp_linear``, which can only be transposed.
-"""
+"""Calls of Programs: named operators, and what interprets a Program with NumPy."""
 
 from __future__ import annotations
 
@@ -15,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, current_builder
-from arrayfn.errors import DifferentiationError, ShapeError
+from arrayfn.builder import ProgramBuilder
+from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom, Program, Var
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, views
@@ -26,9 +19,6 @@ from arrayfn.primitives.base import (
     Array,
     AxisMap,
     Body,
-    JvpWithOutputs,
-    Linear,
-    Operand,
     Primitive,
     Sample,
     View,
@@ -106,172 +96,6 @@ operator_call = Primitive(
     doc="A named function whose body may be replaced by a kernel of its own.",
 )
 
-
-def _custom_jvp_rule(
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    body: Program,
-    jvp_body: Program,
-    name: str,
-) -> tuple[list[Atom], list[Atom]]:
-    from_zero = [
-        _zero(p.type) if t is None else t
-        for p, t in zip(primals, tangents, strict=True)
-    ]
-    results = current_builder().inline(jvp_body, [*primals, *from_zero])
-    count = len(body.outputs)
-    return results[:count], results[count:]
-
-
-def _zero(type: ArrayType) -> Atom:
-    """A zero tangent for a value of ``type``."""
-    return views.broadcast_literal(0, type)
-
-
-def _custom_jvp_samples() -> Iterable[Sample]:
-    body = _sample_body()
-    builder = ProgramBuilder("double_product_jvp")
-    with builder:
-        x, y, dx, dy = (
-            builder.input(ArrayType((3, 4), dtypes.float32)) for _ in range(4)
-        )
-        product = e.mul(x, y)
-        tangent = e.add(e.mul(dx, y), e.mul(x, dy))
-        jvp_body = builder.build([e.add(product, product), e.add(tangent, tangent)])
-    for sample in _samples():
-        params = {"name": "double_product", "body": body, "jvp_body": jvp_body}
-        yield Sample(sample.inputs, params)
-
-
-custom_jvp = Primitive(
-    name="custom_jvp",
-    family="call",
-    types=body_types,
-    reference=body_reference,
-    kernel=Body(),
-    jvp=JvpWithOutputs(_custom_jvp_rule),
-    transpose=NOT_LINEAR,
-    batch=THROUGH_BODY,
-    samples=_custom_jvp_samples,
-    doc="A function differentiated by a rule that the user wrote.",
-)
-
-
-def _custom_vjp_rule(
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    body: Program,
-    forward: Program,
-    backward: Program,
-    name: str,
-) -> tuple[list[Atom], list[Atom]]:
-    results = current_builder().inline(forward, primals)
-    outputs, residuals = results[: len(body.outputs)], results[len(body.outputs) :]
-    full = [
-        _zero(p.type) if t is None else t
-        for p, t in zip(primals, tangents, strict=True)
-    ]
-    value = custom_vjp_linear(
-        *residuals, *full, name=name, backward=backward, residuals=len(residuals)
-    )
-    return outputs, list(value) if isinstance(value, tuple) else [value]
-
-
-def _custom_vjp_samples() -> Iterable[Sample]:
-    body = _sample_body()
-    forward = ProgramBuilder("double_product_forward")
-    with forward:
-        x = forward.input(ArrayType((3, 4), dtypes.float32))
-        y = forward.input(ArrayType((3, 4), dtypes.float32))
-        product = e.mul(x, y)
-        forward_program = forward.build([e.add(product, product), x, y])
-    for sample in _samples():
-        params = {
-            "name": "double_product",
-            "body": body,
-            "forward": forward_program,
-            "backward": _sample_backward(),
-        }
-        yield Sample(sample.inputs, params)
-
-
-def _sample_backward() -> Program:
-    backward = ProgramBuilder("double_product_backward")
-    with backward:
-        x, y, ct = (backward.input(ArrayType((3, 4), dtypes.float32)) for _ in range(3))
-        to_x = e.mul(e.mul(ct, y), 2)
-        return backward.build([to_x, e.mul(e.mul(ct, x), 2)])
-
-
-custom_vjp = Primitive(
-    name="custom_vjp",
-    family="call",
-    types=body_types,
-    reference=body_reference,
-    kernel=Body(),
-    jvp=JvpWithOutputs(_custom_vjp_rule),
-    transpose=NOT_LINEAR,
-    batch=THROUGH_BODY,
-    samples=_custom_vjp_samples,
-    doc="A function differentiated in reverse by a rule that the user wrote.",
-)
-
-
-def _linear_types(
-    *operands: ArrayType, name: str, backward: Program, residuals: int
-) -> tuple[ArrayType, ...]:
-    return tuple(ArrayType(t.shape, t.dtype) for t in backward.input_types[residuals:])
-
-
-def _linear_reference(
-    *operands: Array, name: str, backward: Program, residuals: int
-) -> Any:
-    raise DifferentiationError(
-        f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
-        "grad or vjp, or give the function a custom_jvp rule"
-    )
-
-
-def _linear_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    name: str,
-    backward: Program,
-    residuals: int,
-) -> list[Atom | None]:
-    types = backward.input_types[residuals:]
-    full = [
-        _zero(t) if ct is None else ct for ct, t in zip(cotangents, types, strict=True)
-    ]
-    saved = [a for a in inputs[:residuals] if not isinstance(a, Linear)]
-    results = current_builder().inline(backward, [*saved, *full])
-    linear = [
-        ct if isinstance(operand, Linear) else None
-        for operand, ct in zip(inputs[residuals:], results, strict=True)
-    ]
-    return [None] * residuals + linear
-
-
-def _linear_samples() -> Iterable[Sample]:
-    return ()
-
-
-custom_vjp_linear = Primitive(
-    name="custom_vjp_linear",
-    family="call",
-    types=_linear_types,
-    reference=_linear_reference,
-    kernel=Body(),
-    jvp=not_differentiable("a custom_vjp rule has reverse-mode derivatives only"),
-    transpose=_linear_transpose,
-    batch=THROUGH_BODY,
-    samples=_linear_samples,
-    doc="The derivative of a custom_vjp function, before it is transposed.",
-)
-
 # What a function with a rule closes over: its rule says nothing of derivatives by that.
 
 
@@ -299,4 +123,4 @@ closed_over = Primitive(
     doc="The operand, by which it is an error to differentiate.",
 )
 
-ROWS = (operator_call, custom_jvp, custom_vjp, custom_vjp_linear, closed_over)
+ROWS = (operator_call, closed_over)

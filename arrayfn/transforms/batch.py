@@ -103,17 +103,9 @@ def _apply_rule(
     row = equation.primitive
     assert isinstance(row, Primitive)
     if row.batch == THROUGH_BODY:
-        params = dict(equation.params)
-        programs = equation.subprograms()
-        if len(programs) > 1 or "body" not in params:
-            # Map every operand, so that the rules that come with the body agree.
-            pairs = zip(operands, dims, strict=True)
-            operands = [views.batched(size, x, dim) for x, dim in pairs]
-            dims = [0] * len(operands)
-        for key, value in params.items():
-            if isinstance(value, Program):
-                ins = dims if key == "body" else [0] * len(value.inputs)
-                params[key] = batch(value, size, ins, [0] * len(value.outputs))
+        body: Program = equation.params["body"]
+        inside = batch(body, size, dims, [0] * len(body.outputs))
+        params = {**equation.params, "body": inside}
         result = row(*operands, **params)
         outputs = result if isinstance(result, tuple) else (result,)
         return outputs, [0] * len(outputs)

@@ -29,7 +29,7 @@ from arrayfn.primitives.base import (
     Template,
     View,
 )
-from arrayfn.primitives.calls import custom_vjp_linear
+from arrayfn.primitives.custom_rules import custom_vjp_linear
 from arrayfn.primitives.table import ROWS
 from tests.lowering.kernels import check_kernels, keys
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
+from arrayfn.builder import current_builder
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Program
-from arrayfn.primitives import calls, contraction, reductions, special
+from arrayfn.primitives import calls, contraction, custom_rules, reductions, special
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate
 from arrayfn.transforms.batch import batch
@@ -43,7 +44,7 @@ def with_jvp(x: Any, y: Any) -> Any:
         return [wave(x, y), e.mul(tangent, 10)]
 
     jvp_body = build(rule, VECTOR, VECTOR, VECTOR, VECTOR, name="wave_jvp")
-    return calls.custom_jvp(x, y, name="wave", body=BODY, jvp_body=jvp_body)
+    return custom_rules.custom_jvp(x, y, name="wave", body=BODY, jvp_body=jvp_body)
 
 
 def with_vjp(x: Any, y: Any) -> Any:
@@ -57,7 +58,7 @@ def with_vjp(x: Any, y: Any) -> Any:
         sine = special.sin(x)
         return [e.mul(sine, y), e.mul(special.cos(x), y), sine]
 
-    return calls.custom_vjp(
+    return custom_rules.custom_vjp(
         x,
         y,
         name="wave",
@@ -161,7 +162,7 @@ def test_mapped_rules(name: str, dims: tuple[int | None, int | None]) -> None:
 
 
 def _inlined(program: Program, operands: Any) -> list[Any]:
-    return calls.current_builder().inline(program, operands)
+    return current_builder().inline(program, operands)
 
 
 def test_a_mapped_call_does_not_repeat_what_is_not_mapped() -> None:

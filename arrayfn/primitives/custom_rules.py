@@ -1,0 +1,369 @@
+"""Calls of functions that have derivative rules of their own.
+
+``custom_jvp`` means its body, but is differentiated by ``jvp_body`` (primals and
+tangents in, outputs and their tangents out). ``custom_vjp`` means its body, but is
+differentiated by ``forward`` (outputs, then residuals) and ``backward`` (residuals,
+then cotangents in; input cotangents out); its tangents pass through
+``custom_vjp_linear``, which can only be transposed.
+
+A rule may also be the name of a function that gives its Program when it is needed, for
+the inputs that vary: ``jvp_body(varies)`` takes the tangents of those alone.
+``forward(varies)`` gives the pair (forward, backward), and a named ``backward`` is
+called with which cotangents are given, and takes those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, current_builder
+from arrayfn.dtypes import DType
+from arrayfn.errors import DifferentiationError
+from arrayfn.ir import ArrayType, Atom, Program
+from arrayfn.layout import Shape
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import families, reductions, views
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    Body,
+    Dim,
+    JvpWithOutputs,
+    Linear,
+    Operand,
+    OverPrograms,
+    Primitive,
+    Sample,
+    not_differentiable,
+)
+from arrayfn.primitives.calls import body_reference, body_types
+from arrayfn.primitives.control_flow import Batch, all_of, where, zeros
+from arrayfn.primitives.named_functions import FUNCTIONS
+
+Rule = Program | str
+Results = tuple[tuple[Shape, DType], ...]
+
+
+def _dense(values: Sequence[Atom | None], types: Sequence[ArrayType]) -> list[Atom]:
+    """``values`` with zeros for None."""
+    return [zeros(t) if x is None else x for x, t in zip(values, types, strict=True)]
+
+
+def _in_front(inputs: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
+    """``inputs`` with the mapped axis in front."""
+    return [
+        x if dim is None else views.move_axis(x, dim, 0)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+
+
+# custom_jvp
+
+
+def _jvp_rule(
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    body: Program,
+    jvp_body: Rule,
+    name: str,
+) -> tuple[list[Atom], list[Atom]]:
+    if isinstance(jvp_body, str):
+        rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
+        given = [t for t in tangents if t is not None]
+    else:
+        rule, given = jvp_body, _dense(tangents, [p.type for p in primals])
+    results = current_builder().inline(rule, [*primals, *given])
+    count = len(body.outputs)
+    return results[:count], results[count:]
+
+
+def _jvp_batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    body: Program,
+    jvp_body: Rule,
+    name: str,
+) -> tuple[list[Atom], list[Dim]]:
+    mapped = [dim is not None for dim in dims]
+    count = len(body.outputs)
+    every = [True] * (2 * count)
+    if isinstance(jvp_body, str):
+        inner = FUNCTIONS.find(jvp_body)
+
+        def rule(varies: tuple[bool, ...]) -> Program:
+            alone: Program = inner.function(varies)
+            return batch(alone, size, [*mapped, *where(mapped, varies)], every)[0]
+
+        mapped_rule: Rule = FUNCTIONS.name(rule, f"{name}_jvp")
+    else:
+        mapped_rule = batch(jvp_body, size, [*mapped, *mapped], every)[0]
+    results = custom_jvp(
+        *_in_front(inputs, dims),
+        name=name,
+        body=batch(body, size, mapped, every[:count])[0],
+        jvp_body=mapped_rule,
+    )
+    return all_of(results), [0] * count
+
+
+VECTOR = ArrayType((3, 4), dtypes.float32)
+
+
+def _sample_body() -> Program:
+    builder = ProgramBuilder("double_product")
+    with builder:
+        x, y = builder.input(VECTOR), builder.input(VECTOR)
+        product = e.mul(x, y)
+        return builder.build([e.add(product, product)])
+
+
+def _sample_inputs() -> tuple[Array, ...]:
+    return tuple(
+        families.random_array(dtypes.float32, (3, 4), seed, -3.0, 3.0)
+        for seed in (61, 62)
+    )
+
+
+def _jvp_samples() -> Iterable[Sample]:
+    builder = ProgramBuilder("double_product_jvp")
+    with builder:
+        x, y, dx, dy = (builder.input(VECTOR) for _ in range(4))
+        product = e.mul(x, y)
+        tangent = e.add(e.mul(dx, y), e.mul(x, dy))
+        jvp_body = builder.build([e.add(product, product), e.add(tangent, tangent)])
+    params = {"name": "double_product", "body": _sample_body(), "jvp_body": jvp_body}
+    yield Sample(_sample_inputs(), params)
+
+
+custom_jvp = Primitive(
+    name="custom_jvp",
+    family="call",
+    types=body_types,
+    reference=body_reference,
+    kernel=Body(),
+    jvp=JvpWithOutputs(_jvp_rule),
+    transpose=NOT_LINEAR,
+    batch=OverPrograms(_jvp_batch),
+    samples=_jvp_samples,
+    doc="A function differentiated by a rule that the user wrote.",
+)
+
+# custom_vjp
+
+
+def _vjp_rule(
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    body: Program,
+    forward: Rule,
+    backward: Rule,
+    name: str,
+) -> tuple[list[Atom], list[Atom]]:
+    ahead, back = forward, backward
+    if isinstance(ahead, str):
+        varies = tuple(t is not None for t in tangents)
+        ahead, back = FUNCTIONS.find(ahead).function(varies)
+    count = len(body.outputs)
+    results = current_builder().inline(ahead, primals)
+    outputs, residuals = results[:count], results[count:]
+    value = custom_vjp_linear(
+        *residuals,
+        *_dense(tangents, [p.type for p in primals]),
+        name=name,
+        backward=back,
+        residuals=len(residuals),
+        results=tuple((x.type.shape, x.type.dtype) for x in outputs),
+    )
+    return outputs, all_of(value)
+
+
+def _vjp_batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    body: Program,
+    forward: Rule,
+    backward: Rule,
+    name: str,
+) -> tuple[list[Atom], list[Dim]]:
+    mapped = [dim is not None for dim in dims]
+    count = len(body.outputs)
+
+    def both(ahead: Program, back: Rule) -> tuple[Program, Rule]:
+        saved = len(ahead.outputs) - count
+        dense = [True] * count + [False] * saved
+        program, varies = batch(ahead, size, mapped, dense)
+        return program, _batched_backward(batch, size, varies[count:], mapped, back)
+
+    if isinstance(forward, str):
+        inner = FUNCTIONS.find(forward)
+        named = FUNCTIONS.name(lambda varies: both(*inner.function(varies)), name)
+        ahead, back = named, named
+    else:
+        ahead, back = both(forward, backward)
+    results = custom_vjp(
+        *_in_front(inputs, dims),
+        name=name,
+        body=batch(body, size, mapped, [True] * count)[0],
+        forward=ahead,
+        backward=back,
+    )
+    return all_of(results), [0] * count
+
+
+def _batched_backward(
+    batch: Batch,
+    size: int,
+    residuals: Sequence[bool],
+    mapped: Sequence[bool],
+    backward: Rule,
+) -> Rule:
+    """``backward`` for mapped cotangents and some residuals.
+
+    The cotangent of an input that is not ``mapped`` is the sum of all members'.
+    """
+    if isinstance(backward, str):
+        inner = FUNCTIONS.find(backward)
+
+        def rule(given: tuple[bool, ...]) -> Rule:
+            alone = inner.function(given)
+            return _batched_backward(batch, size, residuals, mapped, alone)
+
+        return FUNCTIONS.name(rule, str(inner))
+    cotangents = len(backward.inputs) - len(residuals)
+    every = [True] * len(mapped)
+    program, _ = batch(backward, size, [*residuals, *[True] * cotangents], every)
+    builder = ProgramBuilder(program.name)
+    with builder:
+        results = builder.inline(program, builder.inputs_of(program))
+        return builder.build(
+            [
+                ct if m else reductions.reduce_sum(ct, axes=(0,))
+                for ct, m in zip(results, mapped, strict=True)
+            ]
+        )
+
+
+def _vjp_samples() -> Iterable[Sample]:
+    forward = ProgramBuilder("double_product_forward")
+    with forward:
+        x, y = forward.input(VECTOR), forward.input(VECTOR)
+        product = e.mul(x, y)
+        ahead = forward.build([e.add(product, product), x, y])
+    backward = ProgramBuilder("double_product_backward")
+    with backward:
+        x, y, ct = (backward.input(VECTOR) for _ in range(3))
+        to_x = e.mul(e.mul(ct, y), 2)
+        back = backward.build([to_x, e.mul(e.mul(ct, x), 2)])
+    params = {
+        "name": "double_product",
+        "body": _sample_body(),
+        "forward": ahead,
+        "backward": back,
+    }
+    yield Sample(_sample_inputs(), params)
+
+
+custom_vjp = Primitive(
+    name="custom_vjp",
+    family="call",
+    types=body_types,
+    reference=body_reference,
+    kernel=Body(),
+    jvp=JvpWithOutputs(_vjp_rule),
+    transpose=NOT_LINEAR,
+    batch=OverPrograms(_vjp_batch),
+    samples=_vjp_samples,
+    doc="A function differentiated in reverse by a rule that the user wrote.",
+)
+
+# custom_vjp_linear
+
+
+def _linear_types(
+    *operands: ArrayType, name: str, backward: Rule, residuals: int, results: Results
+) -> tuple[ArrayType, ...]:
+    return tuple(ArrayType(shape, dtype) for shape, dtype in results)
+
+
+def _linear_reference(
+    *operands: Array, name: str, backward: Rule, residuals: int, results: Results
+) -> Any:
+    raise DifferentiationError(
+        f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
+        "grad or vjp, or give the function a custom_jvp rule"
+    )
+
+
+def _linear_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    name: str,
+    backward: Rule,
+    residuals: int,
+    results: Results,
+) -> list[Atom | None]:
+    saved = [a for a in inputs[:residuals] if not isinstance(a, Linear)]
+    if isinstance(backward, str):
+        given = tuple(ct is not None for ct in cotangents)
+        rule: Program = FUNCTIONS.find(backward).function(given)
+        present = [ct for ct in cotangents if ct is not None]
+    else:
+        rule = backward
+        present = _dense(cotangents, rule.input_types[residuals:])
+    found = current_builder().inline(rule, [*saved, *present])
+    linear = [
+        ct if isinstance(operand, Linear) else None
+        for operand, ct in zip(inputs[residuals:], found, strict=True)
+    ]
+    return [None] * residuals + linear
+
+
+def _linear_batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    name: str,
+    backward: Rule,
+    residuals: int,
+    results: Results,
+) -> tuple[list[Atom], list[Dim]]:
+    mapped = [dim is not None for dim in dims]
+    made = custom_vjp_linear(
+        *_in_front(inputs, dims),
+        name=name,
+        backward=_batched_backward(
+            batch, size, mapped[:residuals], mapped[residuals:], backward
+        ),
+        residuals=residuals,
+        results=tuple(((int(size), *shape), dtype) for shape, dtype in results),
+    )
+    return all_of(made), [0] * len(results)
+
+
+custom_vjp_linear = Primitive(
+    name="custom_vjp_linear",
+    family="call",
+    types=_linear_types,
+    reference=_linear_reference,
+    kernel=Body(),
+    jvp=not_differentiable("a custom_vjp rule has reverse-mode derivatives only"),
+    transpose=_linear_transpose,
+    batch=OverPrograms(_linear_batch),
+    samples=lambda: (),
+    doc="The derivative of a custom_vjp function, before it is transposed.",
+)
+
+ROWS = (custom_jvp, custom_vjp, custom_vjp_linear)
