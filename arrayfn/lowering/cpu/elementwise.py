@@ -65,14 +65,32 @@ class ElementwisePrinter(BlockPrinter):
         if crossing is not None:
             self.tiles(crossing, inner)
             return
-        variables = self.open_blocks(list(range(inner)), inner, CPU.block)
+        self.blocks()
+
+    def blocks(self) -> None:
+        """Items are blocks of the innermost axis, or of one outside of short ones.
+
+        An item begins with divisions, more of them the more axes there are: it has to
+        have some elements.
+        """
+        axes = self.nest.axes
+        first, within = len(axes) - 1, 1
+        while first > 1 and axes[first].extent * within < CPU.short:
+            within *= axes[first].extent
+            first -= 1
+        size = max(1, CPU.block // max(1, within))
+        variables = self.open_blocks(list(range(first)), first, size)
+        elements = min(size, max(1, axes[first].extent)) * max(1, within)
+        self.grain = grain_of(self.nest, elements)
         self.hoist_offsets(variables)
-        self.open(f"for i{inner} in range(start, stop):")
-        variables[inner] = f"i{inner}"
-        for s in body:
+        for axis in range(first, len(axes)):
+            bounds = "start, stop" if axis == first else self.extent(axis)
+            self.open(f"for i{axis} in range({bounds}):")
+            variables[axis] = f"i{axis}"
+        for s in self.nest.statements:
             self.emit(s, variables)
-        self.close()
-        self.close()
+        for _ in range(first, len(axes) + 1):
+            self.close()
 
     def tiles(self, crossing: int, inner: int) -> None:
         """Items are square tiles of two axes for each index of the others.

@@ -29,6 +29,7 @@ class CpuConfig:
     """Numbers of the hardware that schedules are made from."""
 
     block: int = 4096  # elements of the innermost axis in one item
+    short: int = 64  # elements that are too few for an item
     tile: int = 64  # rows and columns of a tile, where operands lie across each other
     column_block: int = 512  # columns in one item
     chunk: int = 16384  # elements of a chunk of a split reduction
