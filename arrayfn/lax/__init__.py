@@ -58,6 +58,15 @@ from arrayfn.lax.convolution import (
     conv_with_general_padding,
 )
 from arrayfn.lax.sorting import sort, sort_key_val, top_k
+from arrayfn.lax.special_bessel import bessel_i0e, bessel_i1e
+from arrayfn.lax.special_incomplete_beta import betainc
+from arrayfn.lax.special_incomplete_gamma import (
+    igamma,
+    igamma_grad_a,
+    igammac,
+    random_gamma_grad,
+)
+from arrayfn.lax.special_zeta import polygamma, zeta
 from arrayfn.lax.structure import (
     argmax,
     argmin,
@@ -160,6 +169,9 @@ __all__ = [
     "atanh",
     "axis_index",
     "axis_size",
+    "bessel_i0e",
+    "bessel_i1e",
+    "betainc",
     "bitcast_convert_type",
     "bitwise_and",
     "bitwise_not",
@@ -212,6 +224,9 @@ __all__ = [
     "full_like",
     "ge",
     "gt",
+    "igamma",
+    "igamma_grad_a",
+    "igammac",
     "imag",
     "integer_pow",
     "iota",
@@ -234,11 +249,13 @@ __all__ = [
     "pmax",
     "pmean",
     "pmin",
+    "polygamma",
     "population_count",
     "pow",
     "ppermute",
     "psum",
     "psum_scatter",
+    "random_gamma_grad",
     "real",
     "reciprocal",
     "reduce_and",
@@ -276,4 +293,5 @@ __all__ = [
     "top_k",
     "transpose",
     "while_loop",
+    "zeta",
 ]

@@ -1,0 +1,103 @@
+"""Series and continued fractions: loops over whole arrays until every element settles.
+
+What comes in is float64: these functions are computed in it whatever their operands,
+since a rounding error in each of a hundred steps is one too many in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.lax.control_flow_loops import while_loop
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+
+# On NumPy arrays at once, an overflow in a branch that is not taken is no news.
+quiet = np.errstate(all="ignore")
+EPSILON = 2.0**-53
+# What a denominator of a continued fraction is at least, instead of 0.
+TINY = 1e-300
+_MOST_STEPS = 100_000
+# Derivatives of a fraction settle a few steps after its value.
+_STEPS_AFTER = 6
+
+
+def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:
+    """``operands`` as float64 arrays of one shape, and the dtype of the result.
+
+    Numbers and rank-0 arrays stay of rank 0 if all are.
+    """
+    converted = ops.floated(name, *operands)
+    dtype = ops.type_of_operand(name, converted[0]).dtype
+    wide = [ops.as_array(ops.convert(x, dtypes.float64)) for x in converted]
+    return list(anp.broadcast_arrays(*wide)), dtype
+
+
+def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
+    """first * (1 + ratio(1) * (1 + ratio(2) * (...))), of a sum that converges.
+
+    ``ratio(n)`` is the ratio of term n to the one before, for a float64 scalar n.
+    """
+
+    def step(state: Any) -> Any:
+        n, term, total, _ = state
+        term = term * ratio(n)
+        total = total + term
+        going = anp.any(anp.abs(term) > 1e-2 * EPSILON * anp.abs(total))
+        return n + 1.0, term, total, going
+
+    start = ops.as_array(ops.scalar(1.0, dtypes.float64))
+    going = ops.as_array(ops.scalar(True, dtypes.bool_))
+    state = while_loop(
+        lambda s: s[3] & (s[0] < _MOST_STEPS), step, (start, first, first, going)
+    )
+    return state[2]
+
+
+def continued_fraction(
+    whole: Array, part: Callable[[Any], tuple[Array, Array]]
+) -> Array:
+    """whole + a1 / (b1 + a2 / (b2 + ...)), where ``part(n)`` gives (an, bn).
+
+    Modified Lentz's algorithm (Thompson and Barnett, 1986).
+    """
+
+    def step(state: Any) -> Any:
+        n, value, c, d, settled = state
+        a, b = part(n)
+        d = 1.0 / _not_zero(b + a * d)
+        c = _not_zero(b + a / c)
+        change = c * d
+        # What is NaN has settled too.
+        still = ~anp.any(anp.abs(change - 1.0) > 8 * EPSILON)
+        settled = anp.where(still, settled + 1, 0)
+        return n + 1.0, value * change, c, d, settled
+
+    first = _not_zero(whole)
+    one = ops.as_array(ops.scalar(1.0, dtypes.float64))
+    none = ops.as_array(ops.scalar(0, dtypes.int64))
+    state = while_loop(
+        lambda s: (s[4] < _STEPS_AFTER) & (s[0] < _MOST_STEPS),
+        step,
+        (one, first, first, anp.zeros_like(first), none),
+    )
+    return state[1]
+
+
+def _not_zero(x: Array) -> Array:
+    return anp.where(anp.abs(x) < TINY, TINY, x)
+
+
+def horner(x: Array, coefficients: Any) -> Array:
+    """The polynomial with these coefficients, the constant first."""
+    *others, last = coefficients
+    total: Any = last
+    for coefficient in reversed(others):
+        total = x * total + coefficient
+    return total

@@ -1,0 +1,209 @@
+"""The incomplete gamma functions, and what gradients of gamma samples need.
+
+P(a, x) by its power series where x < a + 1 (Abramowitz and Stegun 6.5.29), Q(a, x) by
+Legendre's continued fraction elsewhere (6.5.31). Derivatives by a are those of series
+and fraction themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn.custom import custom_jvp
+from arrayfn.functions import jvp
+from arrayfn.lax.special_convergence import (
+    continued_fraction,
+    in_float64,
+    quiet,
+    series,
+)
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives import special
+from arrayfn.tracing import apply
+
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+
+
+@quiet
+def igamma(a: ArrayLike, x: ArrayLike, /) -> Array:
+    """P(a, x), the integral of t**(a - 1) exp(-t) from 0 to x, over gamma(a).
+
+    For positive a and x; NaN elsewhere. The relative error is some 2e-15 near the
+    median, and in the tails 2e-16 times the logarithm of the result.
+
+    >>> igamma(1.0, 1.0)
+    array(0.63212056)
+    """
+    (a, x), dtype = in_float64("igamma", a, x)
+    return ops.convert(_lower(a, x), dtype)
+
+
+@quiet
+def igammac(a: ArrayLike, x: ArrayLike, /) -> Array:
+    """Q(a, x) = 1 - P(a, x), accurate where that is small."""
+    (a, x), dtype = in_float64("igammac", a, x)
+    return ops.convert(_upper(a, x), dtype)
+
+
+@quiet
+def igamma_grad_a(a: ArrayLike, x: ArrayLike, /) -> Array:
+    """The derivative of P(a, x) by a."""
+    (a, x), dtype = in_float64("igamma_grad_a", a, x)
+    return ops.convert(_slope_by_a(a, x), dtype)
+
+
+@quiet
+def random_gamma_grad(a: ArrayLike, sample: ArrayLike, /) -> Array:
+    """The derivative by a of a gamma-distributed ``sample``, its quantile kept.
+
+    Minus the derivative of P by a over that by x (Figurnov et al., Implicit
+    reparameterization gradients, 2018).
+    """
+    (a, x), dtype = in_float64("random_gamma_grad", a, sample)
+    return ops.convert(_sample_slope(a, x), dtype)
+
+
+# Where each form holds, with harmless operands elsewhere.
+
+
+def _is_series(a: Array, x: Array) -> Array:
+    return x < a + 1.0
+
+
+def _valid(a: Array, x: Array) -> Array:
+    inside = (a > 0) & (x > 0)
+    return inside & anp.isfinite(a) & anp.isfinite(x)
+
+
+def _operands(a: Array, x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    valid = _valid(a, x)
+    first, second = valid & _is_series(a, x), valid & ~_is_series(a, x)
+    # P(1, 0) and Q(1, 2) take one step.
+    return (
+        (anp.where(first, a, 1.0), anp.where(first, x, 0.0)),
+        (anp.where(second, a, 1.0), anp.where(second, x, 2.0)),
+    )
+
+
+def _sum(a: Array, x: Array) -> Array:
+    """S with P = D S: the sum of x**n / ((a + 1) ... (a + n))."""
+    return series(anp.ones_like(a), lambda n: x / (a + n))
+
+
+def _fraction(a: Array, x: Array) -> Array:
+    """C with Q = D a C."""
+    whole = x + 1.0 - a
+    return 1.0 / continued_fraction(
+        whole, lambda n: (-n * (n - a), x + 2.0 * n + 1.0 - a)
+    )
+
+
+def _factor(a: Array, x: Array) -> Array:
+    """D = x**a exp(-x) / gamma(a + 1), without the cancellation of its logarithm."""
+    plain = anp.exp(a * anp.log(x) - x - _lgamma(a + 1.0))
+    large = a > 10.0
+    b = anp.where(large, a, 10.0)
+    inverse = 1.0 / b
+    square = inverse * inverse
+    correction: Any = _STIRLING[-1]
+    for number in reversed(_STIRLING[:-1]):
+        correction = correction * square + number
+    ratio = anp.where(large, x, 10.0) * inverse
+    # b (ratio - 1 - log ratio), where the first two nearly cancel near 1.
+    near = anp.abs(ratio - 1.0) < 0.5
+    mu = (anp.where(large, x, 10.0) - b) * inverse
+    log = anp.where(near, anp.log1p(anp.where(near, mu, 0.0)), anp.log(ratio))
+    exponent = b * (log - mu) - correction * inverse
+    return anp.where(large, anp.exp(exponent) / anp.sqrt(2.0 * math.pi * b), plain)
+
+
+def _lgamma(x: Array) -> Array:
+    return apply(special.lgamma, x)
+
+
+def _digamma(x: Array) -> Array:
+    return apply(special.digamma, x)
+
+
+def _edges(a: Array, x: Array, value: Array, at_zero: float, at_inf: float) -> Array:
+    """``value`` inside the domain, the limits on its border, NaN outside."""
+    value = anp.where(x == 0, at_zero, value)
+    far = (x == math.inf) | ((a == 0) & (x > 0))
+    value = anp.where(far, at_inf, value)
+    outside = (x < 0) | (a < 0) | anp.isnan(a) | anp.isnan(x) | ((a == 0) & (x == 0))
+    return anp.where(outside | ((a == math.inf) & (x == math.inf)), math.nan, value)
+
+
+@custom_jvp
+def _lower(a: Array, x: Array) -> Array:
+    (a1, x1), (a2, x2) = _operands(a, x)
+    below = _factor(a1, x1) * _sum(a1, x1)
+    above = 1.0 - _factor(a2, x2) * a2 * _fraction(a2, x2)
+    value = anp.where(_is_series(a, x), below, above)
+    value = anp.where(a == math.inf, 0.0, value)
+    return _edges(a, x, value, 0.0, 1.0)
+
+
+@custom_jvp
+def _upper(a: Array, x: Array) -> Array:
+    (a1, x1), (a2, x2) = _operands(a, x)
+    below = 1.0 - _factor(a1, x1) * _sum(a1, x1)
+    above = _factor(a2, x2) * a2 * _fraction(a2, x2)
+    value = anp.where(_is_series(a, x), below, above)
+    value = anp.where(a == math.inf, 1.0, value)
+    return _edges(a, x, value, 1.0, 0.0)
+
+
+def _density(a: Array, x: Array) -> Array:
+    """The derivative of P by x: x**(a - 1) exp(-x) / gamma(a)."""
+    inside = _valid(a, x)
+    b, y = anp.where(inside, a, 1.0), anp.where(inside, x, 1.0)
+    value = _factor(b, y) * b / y
+    at_zero = anp.where(a == 1, 1.0, anp.where(a < 1, math.inf, 0.0))
+    return anp.where(inside, value, anp.where(x == 0, at_zero, 0.0))
+
+
+@_lower.defjvp
+def _lower_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (a, x), (da, dx) = primals, tangents
+    return _lower.function(a, x), _density(a, x) * dx + _slope_by_a(a, x) * da
+
+
+@_upper.defjvp
+def _upper_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (a, x), (da, dx) = primals, tangents
+    return _upper.function(a, x), -(_density(a, x) * dx + _slope_by_a(a, x) * da)
+
+
+def _with_slope(form: Any, a: Array, x: Array) -> tuple[Array, Array]:
+    """``form(a, x)`` and its derivative by a."""
+    return jvp(lambda b: form(b, x), (a,), (anp.ones_like(a),))
+
+
+def _slope_by_a(a: Array, x: Array) -> Array:
+    below, above, (a1, x1), (a2, x2) = _slopes(a, x)
+    value = anp.where(
+        _is_series(a, x), _factor(a1, x1) * below, -_factor(a2, x2) * a2 * above
+    )
+    return anp.where(x == 0, 0.0, anp.where(_valid(a, x), value, math.nan))
+
+
+def _sample_slope(a: Array, x: Array) -> Array:
+    below, above, (a1, x1), (_, x2) = _slopes(a, x)
+    value = anp.where(_is_series(a, x), -x1 / a1 * below, x2 * above)
+    return anp.where(x == 0, 0.0, anp.where(_valid(a, x), value, math.nan))
+
+
+def _slopes(a: Array, x: Array) -> tuple[Array, Array, Any, Any]:
+    """dP/da = D * first where the series is used, dQ/da = D a * second elsewhere."""
+    (a1, x1), (a2, x2) = _operands(a, x)
+    total, total_slope = _with_slope(_sum, a1, x1)
+    # At 0 the series is 1, and its factor 0.
+    log = anp.log(anp.where(x1 > 0, x1, 1.0))
+    below = (log - _digamma(a1 + 1.0)) * total + total_slope
+    fraction, fraction_slope = _with_slope(_fraction, a2, x2)
+    above = (anp.log(x2) - _digamma(a2)) * fraction + fraction_slope
+    return below, above, (a1, x1), (a2, x2)

@@ -1,0 +1,112 @@
+"""Special functions, elementwise, under SciPy's names, with derivatives.
+
+Floating-point arrays keep their dtype; integers become floating-point. What has series
+or fractions to sum (``gammainc``, ``betainc``, ``expi`` and their kin) is computed in
+float64 whatever the dtype, in loops over all elements until each has settled.
+"""
+
+from __future__ import annotations
+
+from arrayfn.nn import log_softmax, logsumexp, softmax
+from arrayfn.scipy.special.elementary import (
+    boxcox,
+    boxcox1p,
+    entr,
+    expit,
+    i0,
+    i0e,
+    i1,
+    i1e,
+    kl_div,
+    log_expit,
+    logit,
+    rel_entr,
+    xlog1py,
+    xlogy,
+)
+from arrayfn.scipy.special.error_functions import (
+    erf,
+    erfc,
+    erfcx,
+    erfinv,
+    log_ndtr,
+    ndtr,
+    ndtri,
+)
+from arrayfn.scipy.special.gamma_functions import (
+    bernoulli,
+    beta,
+    betainc,
+    betaln,
+    comb,
+    digamma,
+    factorial,
+    gamma,
+    gammainc,
+    gammaincc,
+    gammaln,
+    gammasgn,
+    loggamma,
+    multigammaln,
+    poch,
+    polygamma,
+    psi,
+    zeta,
+)
+from arrayfn.scipy.special.integrals import (
+    exp1,
+    expi,
+    expn,
+    sici,
+    spence,
+)
+
+__all__ = [
+    "bernoulli",
+    "beta",
+    "betainc",
+    "betaln",
+    "boxcox",
+    "boxcox1p",
+    "comb",
+    "digamma",
+    "entr",
+    "erf",
+    "erfc",
+    "erfcx",
+    "erfinv",
+    "exp1",
+    "expi",
+    "expit",
+    "expn",
+    "factorial",
+    "gamma",
+    "gammainc",
+    "gammaincc",
+    "gammaln",
+    "gammasgn",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
+    "kl_div",
+    "log_expit",
+    "log_ndtr",
+    "log_softmax",
+    "loggamma",
+    "logit",
+    "logsumexp",
+    "multigammaln",
+    "ndtr",
+    "ndtri",
+    "poch",
+    "polygamma",
+    "psi",
+    "rel_entr",
+    "sici",
+    "softmax",
+    "spence",
+    "xlog1py",
+    "xlogy",
+    "zeta",
+]

@@ -1,0 +1,263 @@
+"""The gamma function, its logarithm and derivatives, beta, and what counts things."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.custom import custom_jvp
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.lax.special_convergence import in_float64, quiet
+from arrayfn.lax.special_incomplete_beta import log_beta
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives import special
+
+_LARGEST = 171
+_FACTORIALS = np.array([float(math.factorial(n)) for n in range(_LARGEST)])
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+_SHIFT = 10
+
+
+def gammaln(x: ArrayLike, /) -> Array:
+    """The logarithm of the absolute value of the gamma function."""
+    return ops.floating(special.lgamma, "gammaln", x)
+
+
+def loggamma(x: ArrayLike, /) -> Array:
+    """The logarithm of the gamma function of positive numbers; NaN of negative."""
+    return anp.where(anp.less(x, 0), math.nan, gammaln(x))
+
+
+@quiet
+def gammasgn(x: ArrayLike, /) -> Array:
+    """The sign of the gamma function: NaN at its poles, but 1 at 0 and -1 at -0."""
+    (x,), dtype = in_float64("gammasgn", x)
+    sign = 1.0 - 2.0 * anp.remainder(anp.floor(anp.minimum(x, 0.0)), 2.0)
+    pole = (x < 0) & (anp.floor(x) == x)
+    at_zero = anp.where(x == 0, anp.copysign(1.0, x), anp.where(pole, math.nan, sign))
+    return ops.convert(anp.where(anp.isnan(x), x, at_zero), dtype)
+
+
+@quiet
+def gamma(x: ArrayLike, /) -> Array:
+    """The gamma function, which is (x - 1)! of positive integers: exactly rounded.
+
+    NaN at negative integers, infinite at 0. Within 2e-14 elsewhere.
+
+    >>> gamma(np.array([0.5, 5.0]))
+    array([ 1.77245385, 24.        ])
+    """
+    (x,), dtype = in_float64("gamma", x)
+    return ops.convert(_gamma(x), dtype)
+
+
+def _gamma_positive(a: Array) -> Array:
+    # Stirling's series for a number of 10 or more, divided down to a.
+    shifted = a < _SHIFT
+    z = anp.where(shifted, a + float(_SHIFT), anp.minimum(a, 180.0))
+    inverse = 1.0 / z
+    square = inverse * inverse
+    total: Any = _STIRLING[-1]
+    for number in reversed(_STIRLING[:-1]):
+        total = total * square + number
+    # The power in two steps, as it overflows first.
+    power = anp.power(z, 0.5 * z - 0.25)
+    small = anp.exp(total * inverse - z)
+    value = math.sqrt(2.0 * math.pi) * power * small * power
+    product = anp.where(shifted, a, 1.0)
+    for k in range(1, _SHIFT):
+        product = product * anp.where(shifted, a + float(k), 1.0)
+    return value / product
+
+
+@custom_jvp
+def _gamma(x: Array) -> Array:
+    a = anp.abs(x)
+    positive = _gamma_positive(a)
+    whole = (anp.floor(x) == x) & (x > 0) & (x <= _LARGEST)
+    place = anp.astype(anp.where(whole, x - 1.0, 0.0), dtypes.int64)
+    positive = anp.where(whole, anp.take(_FACTORIALS, place), positive)
+    # gamma(-a) = -pi / (a sin(pi a) gamma(a))
+    nearest = anp.rint(a)
+    sine = anp.sin(math.pi * (a - nearest))
+    sine = anp.where(anp.remainder(nearest, 2.0) == 0, sine, -sine)
+    safe = anp.where((sine == 0) | (a == 0), 1.0, a * sine)
+    negative = anp.where(sine == 0, math.nan, -math.pi / safe / positive)
+    value = anp.where(x > 0, positive, negative)
+    value = anp.where(x == 0, anp.copysign(math.inf, x), value)
+    return anp.where(anp.isnan(x), x, value)
+
+
+@_gamma.defjvp
+def _gamma_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    value = _gamma(x)
+    return value, value * digamma(x) * dx
+
+
+def digamma(x: ArrayLike, /) -> Array:
+    """The derivative of ``gammaln``."""
+    return ops.floating(special.digamma, "digamma", x)
+
+
+psi = digamma
+
+
+def polygamma(n: ArrayLike, x: ArrayLike, /) -> Array:
+    """The derivative of order ``n`` of digamma at positive x."""
+    return lax.polygamma(n, x)
+
+
+def zeta(x: ArrayLike, q: ArrayLike = 1.0, /) -> Array:
+    """The sum of (q + k)**-x over k >= 0, for x > 1; Riemann's without q."""
+    return lax.zeta(x, q)
+
+
+def gammainc(a: ArrayLike, x: ArrayLike, /) -> Array:
+    """The regularized lower incomplete gamma function: see ``lax.igamma``."""
+    return lax.igamma(a, x)
+
+
+def gammaincc(a: ArrayLike, x: ArrayLike, /) -> Array:
+    """The regularized upper incomplete gamma function: see ``lax.igammac``."""
+    return lax.igammac(a, x)
+
+
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
+    """The regularized incomplete beta function: see ``lax.betainc``."""
+    return lax.betainc(a, b, x)
+
+
+@quiet
+def betaln(a: ArrayLike, b: ArrayLike, /) -> Array:
+    """The logarithm of the absolute value of the beta function.
+
+    Of positive a and b also where both are large, within 2e-16 times the largest of the
+    logarithms of gamma that it is made of.
+    """
+    (a, b), dtype = in_float64("betaln", a, b)
+    positive = (a > 0) & (b > 0)
+    value = log_beta(anp.where(positive, a, 1.0), anp.where(positive, b, 1.0))
+    return ops.convert(anp.where(positive, value, _betaln_plain(a, b)), dtype)
+
+
+def _betaln_plain(a: Array, b: Array) -> Array:
+    value = gammaln(a) + gammaln(b) - gammaln(a + b)
+    return anp.where((a == 0) & (b == 0), math.inf, value)
+
+
+def beta(a: ArrayLike, b: ArrayLike, /) -> Array:
+    """The beta function gamma(a) gamma(b) / gamma(a + b)."""
+    sign = anp.multiply(gammasgn(a), anp.multiply(gammasgn(b), gammasgn(anp.add(a, b))))
+    return anp.multiply(sign, anp.exp(betaln(a, b)))
+
+
+def multigammaln(a: ArrayLike, d: int, /) -> Array:
+    """The logarithm of the gamma function of ``d`` dimensions, for a > (d - 1) / 2.
+
+    log(pi) d (d - 1) / 4 plus the sum of gammaln(a - k / 2) over k < d.
+
+    >>> multigammaln(3.0, 2)
+    array(1.55019499)
+    """
+    total = anp.add(gammaln(a), 0.25 * d * (d - 1) * math.log(math.pi))
+    for k in range(1, d):
+        total = anp.add(total, gammaln(anp.subtract(a, 0.5 * k)))
+    return total
+
+
+def poch(z: ArrayLike, m: ArrayLike, /) -> Array:
+    """The rising factorial gamma(z + m) / gamma(z).
+
+    >>> poch(3.0, 2.0).round(12)
+    np.float64(12.0)
+    """
+    end = anp.add(z, m)
+    size = anp.exp(anp.subtract(gammaln(end), gammaln(z)))
+    sign = anp.multiply(gammasgn(end), gammasgn(z))
+    return anp.where(anp.equal(m, 0), 1.0, anp.multiply(sign, size))
+
+
+def factorial(n: ArrayLike, /, exact: bool = False) -> Array:
+    """n!, gamma(n + 1); 0 for negative n. Exactly rounded for integers.
+
+    >>> factorial(np.array([0, 3, 20]))
+    array([1.00000000e+00, 6.00000000e+00, 2.43290201e+18])
+    """
+    _not_exact("factorial", exact)
+    return anp.where(anp.less(n, 0), 0.0, gamma(anp.add(n, 1)))
+
+
+@quiet
+def comb(
+    N: ArrayLike, k: ArrayLike, /, exact: bool = False, repetition: bool = False
+) -> Array:
+    """The number of ways to choose k of N things; 0 where k < 0, k > N or N < 0.
+
+    With ``repetition`` things may be chosen again. Exactly rounded where both are
+    integers and the result is below 1e14.
+
+    >>> comb(np.array([5, 10]), 3)
+    array([ 10., 120.])
+    """
+    _not_exact("comb", exact)
+    if repetition:
+        return comb(anp.subtract(anp.add(N, k), 1), k)
+    (n, m), dtype = in_float64("comb", N, k)
+    valid = (n >= 0) & (m >= 0) & (m <= n)
+    a, b = anp.where(valid, n, 1.0), anp.where(valid, m, 0.0)
+    value = anp.exp(-anp.log1p(a) - log_beta(a - b + 1.0, b + 1.0))
+    whole = (anp.floor(a) == a) & (anp.floor(b) == b) & (value < 1e14)
+    value = anp.where(whole, anp.rint(value), value)
+    return ops.convert(anp.where(valid, value, 0.0), dtype)
+
+
+def _not_exact(name: str, exact: bool) -> None:
+    if exact:
+        raise ArgumentError(
+            f"{name} gives floating-point numbers; for exact integers of any size use "
+            "Python's math.factorial and math.comb",
+            user_location(),
+        )
+
+
+def bernoulli(n: int, /) -> Array:
+    """The Bernoulli numbers B(0) to B(n), with B(1) = -1/2, each exactly rounded.
+
+    >>> bernoulli(4)
+    array([ 1.        , -0.5       ,  0.16666667,  0.        , -0.03333333])
+    """
+    numbers: list[Fraction] = []
+    for m in range(ops.whole(n) + 1):
+        # The sum of comb(m + 1, j) B(j) over j <= m is 0, but 1 for m = 0.
+        rest = sum(math.comb(m + 1, j) * b for j, b in enumerate(numbers))
+        numbers.append((int(m == 0) - rest) / Fraction(m + 1))
+    return anp.asarray(np.array([float(b) for b in numbers]))
+
+
+__all__ = [
+    "bernoulli",
+    "beta",
+    "betainc",
+    "betaln",
+    "comb",
+    "digamma",
+    "factorial",
+    "gamma",
+    "gammainc",
+    "gammaincc",
+    "gammaln",
+    "gammasgn",
+    "loggamma",
+    "multigammaln",
+    "poch",
+    "polygamma",
+    "psi",
+    "zeta",
+]

@@ -1,0 +1,306 @@
+"""Exponential, sine and cosine integrals, and the dilogarithm.
+
+Numerical Recipes, section 6.3, and Abramowitz and Stegun, chapter 5: power series near
+0, continued fractions beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.custom import custom_jvp
+from arrayfn.lax.special_convergence import (
+    continued_fraction,
+    horner,
+    in_float64,
+    quiet,
+    series,
+)
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+
+_EULER = 0.57721566490153286
+# B(2k) / (2k + 1)!
+_DEBYE = (
+    1 / 36,
+    -1 / 3600,
+    1 / 211680,
+    -1 / 10886400,
+    1 / 526901760,
+    -4.0647616451442255e-11,
+    8.921691020456452e-13,
+    -1.9939295860721074e-14,
+    4.518980029619918e-16,
+    -1.0356517612182471e-17,
+)
+
+
+@quiet
+def exp1(x: ArrayLike, /) -> Array:
+    """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN below.
+
+    >>> exp1(1.0)
+    array(0.21938393)
+    """
+    (x,), dtype = in_float64("exp1", x)
+    return ops.convert(_exp1(x), dtype)
+
+
+@quiet
+def expn(n: ArrayLike, x: ArrayLike, /) -> Array:
+    """The integral of exp(-x t) / t**n from 1 to infinity, for whole n >= 0, x >= 0.
+
+    >>> expn(2, 1.0)
+    array(0.14849551)
+    """
+    (n, x), dtype = in_float64("expn", n, x)
+    return ops.convert(_expn(n, x), dtype)
+
+
+@quiet
+def expi(x: ArrayLike, /) -> Array:
+    """The integral of exp(t) / t from minus infinity to x (its principal value).
+
+    Its error is 1e-15 relative, or absolute near its zero at 0.3725.
+
+    >>> expi(1.0)
+    array(1.89511782)
+    """
+    (x,), dtype = in_float64("expi", x)
+    return ops.convert(_expi(x), dtype)
+
+
+@quiet
+def sici(x: ArrayLike, /) -> tuple[Array, Array]:
+    """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
+
+    The second is of abs(x), as SciPy's is of positive x; minus infinity at 0.
+
+    >>> si, ci = sici(1.0)
+    >>> si, ci
+    (array(0.94608307), array(0.33740392))
+    """
+    (x,), dtype = in_float64("sici", x)
+    return ops.convert(_si(x), dtype), ops.convert(_ci(x), dtype)
+
+
+@quiet
+def spence(x: ArrayLike, /) -> Array:
+    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x >= 0.
+
+    >>> spence(0.0)
+    array(1.64493407)
+    """
+    (x,), dtype = in_float64("spence", x)
+    return ops.convert(_spence(x), dtype)
+
+
+# Exponential integrals.
+
+
+def _tail(n: ArrayLike, x: Array) -> Array:
+    """expn(n, x) for x > 1."""
+    whole = x + n
+    fraction = continued_fraction(
+        whole, lambda k: (-k * (n + (k - 1.0)), x + n + 2.0 * k)
+    )
+    return anp.exp(-x) / fraction
+
+
+@custom_jvp
+def _exp1(x: Array) -> Array:
+    near = x <= 1.0
+    small = anp.where(near & (x > 0), x, 1.0)
+    # The sum of (-x)**k / (k k!), of which the first is -x.
+    total = _series_of_expi(-small)
+    below = -_EULER - anp.log(small) - total
+    value = anp.where(near, below, _tail(1.0, anp.where(near, 2.0, x)))
+    value = anp.where(x == math.inf, 0.0, value)
+    value = anp.where(x == 0, math.inf, value)
+    return anp.where(x >= 0, value, math.nan)
+
+
+@_exp1.defjvp
+def _exp1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _exp1(x), -anp.exp(-x) / x * dx
+
+
+def _series_of_expi(x: Array) -> Array:
+    return series(x, lambda k: x * k / ((k + 1.0) * (k + 1.0)))
+
+
+@custom_jvp
+def _expi(x: Array) -> Array:
+    below = -_exp1.function(anp.where(x < 0, -x, 1.0))
+    near = (x > 0) & (x <= 40.0)
+    a = anp.where(near, x, 1.0)
+    middle = _EULER + anp.log(a) + _series_of_expi(a)
+    b = anp.where(x > 40.0, x, 40.0)
+    total: Any = 1.0
+    for k in range(39, 0, -1):
+        total = 1.0 + (float(k) / b) * total
+    # exp overflows a little before the quotient does.
+    half = anp.exp(0.5 * b)
+    far = half / b * total * half
+    value = anp.where(x < 0, below, anp.where(near, middle, far))
+    value = anp.where(x == math.inf, math.inf, value)
+    value = anp.where(x == 0, -math.inf, value)
+    return anp.where(anp.isnan(x), x, value)
+
+
+@_expi.defjvp
+def _expi_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _expi(x), anp.exp(x) / x * dx
+
+
+@custom_jvp
+def _expn(n: Array, x: Array) -> Array:
+    near = x <= 1.0
+    # Of n = 0 alone the formula is not this one.
+    order = anp.maximum(n, 1.0)
+    small = anp.where(near & (x > 0), x, 1.0)
+    below = _expn_series(order, small)
+    above = _tail(order, anp.where(near, 2.0, x))
+    value = anp.where(near, below, above)
+    at_zero = anp.where(n > 1, 1.0 / anp.where(n > 1, n - 1.0, 1.0), math.inf)
+    value = anp.where(x == 0, at_zero, value)
+    value = anp.where((n == 0) & (x > 0), anp.exp(-_or_one(x)) / _or_one(x), value)
+    value = anp.where(x == math.inf, 0.0, value)
+    valid = (n >= 0) & (anp.rint(n) == n) & (x >= 0)
+    return anp.where(valid, value, math.nan)
+
+
+def _or_one(x: Array) -> Array:
+    """x where it is positive, else 1."""
+    return anp.where(x > 0, x, 1.0)
+
+
+def _expn_series(n: Array, x: Array) -> Array:
+    """A and S 5.1.12, for x <= 1: all terms but that of order n - 1, and that."""
+    total: Any = 0.0
+    term: Any = anp.ones_like(x)
+    for m in range(22):
+        gap = n - (m + 1.0)
+        total = total + anp.where(gap == 0, 0.0, term / anp.where(gap == 0, 1.0, gap))
+        term = term * (-x / (m + 1.0))
+    log_size = (n - 1.0) * anp.log(x) - _gammaln(n)
+    sign = 2.0 * anp.remainder(n, 2.0) - 1.0
+    special_term = sign * anp.exp(log_size) * (_digamma(n) - anp.log(x))
+    return total + special_term
+
+
+def _gammaln(x: Array) -> Array:
+    return lax.lgamma(x)
+
+
+def _digamma(x: Array) -> Array:
+    return lax.digamma(x)
+
+
+@_expn.defjvp
+def _expn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (n, x), (_, dx) = primals, tangents
+    # The order is whole: it has no derivative. Below order 1: -exp(-x) (1/x + 1/x**2).
+    inverse = 1.0 / x
+    first = anp.exp(-x) * inverse * (1.0 + inverse)
+    slope = anp.where(n == 0, first, _expn(anp.maximum(n - 1.0, 0.0), x))
+    return _expn(n, x), -slope * dx
+
+
+# Sine and cosine integrals.
+
+
+def _auxiliary(a: Array) -> tuple[Array, Array]:
+    """Si - pi / 2 and Ci at a > 4, from exp1 of the imaginary number i a."""
+    z = anp.multiply(a, ops.scalar(1j, dtypes.complex128))
+    fraction = continued_fraction(
+        z + 1.0, lambda k: (-k * k + 0.0 * z, z + 1.0 + 2.0 * k)
+    )
+    value = anp.exp(-z) / fraction
+    return anp.imag(value), -anp.real(value)
+
+
+@custom_jvp
+def _si(x: Array) -> Array:
+    a = anp.abs(x)
+    near = a <= 4.0
+    b = anp.where(near, a, 0.0)
+    below = series(
+        b,
+        lambda n: (
+            -b * b * (2.0 * n - 1.0) / (2.0 * n * (2.0 * n + 1.0) * (2.0 * n + 1.0))
+        ),
+    )
+    far = anp.where(near | (a == math.inf), 5.0, a)
+    above = anp.where(a == math.inf, 0.0, _auxiliary(far)[0]) + 0.5 * math.pi
+    value = anp.where(near, below, above)
+    return anp.where(anp.isnan(x), x, anp.where(x < 0, -value, value))
+
+
+@_si.defjvp
+def _si_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    zero = x == 0
+    slope = anp.where(zero, 1.0, anp.sin(x) / anp.where(zero, 1.0, x))
+    return _si(x), slope * dx
+
+
+@custom_jvp
+def _ci(x: Array) -> Array:
+    a = anp.abs(x)
+    near = a <= 4.0
+    b = anp.where(near & (a > 0), a, 1.0)
+    total = series(
+        -0.25 * b * b,
+        lambda n: -b * b * (2.0 * n) / ((2.0 * n + 1.0) * (2.0 * n + 2.0) ** 2),
+    )
+    below = _EULER + anp.log(b) + total
+    far = anp.where(near | (a == math.inf), 5.0, a)
+    above = anp.where(a == math.inf, 0.0, _auxiliary(far)[1])
+    value = anp.where(a == 0, -math.inf, anp.where(near, below, above))
+    return anp.where(anp.isnan(x), x, value)
+
+
+@_ci.defjvp
+def _ci_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _ci(x), anp.cos(x) / x * dx
+
+
+# The dilogarithm.
+
+
+@custom_jvp
+def _spence(x: Array) -> Array:
+    inside = (x > 0) & (x < math.inf)
+    y = anp.where(inside, x, 1.0)
+    # Into [1/2, 2], by reflection of small numbers, and of the inverse of large ones.
+    small, large = y < 0.5, y > 2.0
+    inverse = 1.0 / anp.where(large, y, 2.0)
+    z = anp.where(small, 1.0 - y, anp.where(large, 1.0 - inverse, y))
+    u = -anp.log(z)
+    square = u * u
+    center = u - 0.25 * square + u * square * horner(square, _DEBYE)
+    log = anp.log(y)
+    reflected = math.pi**2 / 6 - log * anp.log1p(-anp.where(small, y, 0.0)) - center
+    inverted = center - 0.5 * log * log - math.pi**2 / 6 - log * anp.log1p(-inverse)
+    value = anp.where(small, reflected, anp.where(large, inverted, center))
+    value = anp.where(x == 0, math.pi**2 / 6, value)
+    value = anp.where(x == math.inf, -math.inf, value)
+    return anp.where(x >= 0, value, math.nan)
+
+
+@_spence.defjvp
+def _spence_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    one = x == 1
+    slope = anp.where(one, -1.0, anp.log(x) / anp.where(one, 1.0, 1.0 - x))
+    return _spence(x), slope * dx
+
+
+__all__ = ["exp1", "expi", "expn", "sici", "spence"]

@@ -1,0 +1,264 @@
+"""Special functions against SciPy's, and where these are less accurate mpmath's."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.special as sp
+
+import arrayfn as af
+from arrayfn import lax
+from arrayfn.errors import ArgumentError
+from arrayfn.scipy import special
+
+RNG = np.random.default_rng(11)
+WIDE = np.concatenate(
+    [RNG.uniform(-38, 40, 120), [0.0, -30.0, np.inf, -np.inf, np.nan]]
+)
+POSITIVE = np.concatenate([10.0 ** RNG.uniform(-8, 2.8, 120), [0.0, 1.0, np.nan]])
+A, B = np.exp(RNG.uniform(-4, 4, (2, 80)))
+PART = RNG.beta(A, B).clip(1e-8, 1 - 1e-8)
+NEAR = A * np.exp(RNG.normal(0, 0.4, 80))
+PROBABILITIES = np.concatenate(
+    [RNG.uniform(0, 1, 80), 10.0 ** RNG.uniform(-300, -1, 60), [0, 1, 0.5, -1, 2]]
+)
+GAMMAS = np.concatenate(
+    [RNG.uniform(-8, 8, 80), RNG.uniform(-170, 171, 60), [0.0, -0.0, -2.0, 172.0]]
+)
+COUNTS, CHOSEN = RNG.integers(-1, 50, (2, 80))
+
+# Name: operands, relative tolerance, absolute tolerance.
+AS_SCIPY = {
+    "beta": ((A, B), 2e-13, 0),
+    "betainc": ((A, B, PART), 2e-13, 0),
+    "betaln": ((A, B), 0, 2e-13),
+    "boxcox": ((A, B - 5), 2e-14, 1e-15),
+    "boxcox1p": ((A - 0.5, B - 5), 2e-14, 1e-15),
+    "comb": ((COUNTS, CHOSEN), 1e-13, 0),
+    "digamma": ((A,), 1e-13, 1e-15),
+    "entr": ((A - 1,), 1e-15, 0),
+    "exp1": ((POSITIVE,), 1e-14, 0),
+    "expi": ((WIDE,), 1e-13, 1e-15),
+    "expit": ((WIDE,), 1e-15, 0),
+    "expn": ((RNG.integers(0, 9, POSITIVE.size), POSITIVE), 2e-14, 0),
+    "factorial": ((COUNTS,), 1e-15, 0),
+    "gamma": ((GAMMAS,), 3e-14, 0),
+    "gammainc": ((A, NEAR), 2e-13, 0),
+    "gammaincc": ((A, NEAR), 2e-13, 0),
+    "gammaln": ((A,), 1e-13, 1e-15),
+    "gammasgn": ((GAMMAS,), 0, 0),
+    "i0": ((WIDE[:-3],), 1e-14, 0),
+    "i0e": ((WIDE,), 2e-15, 0),
+    "i1": ((WIDE[:-3],), 1e-14, 0),
+    "i1e": ((WIDE,), 2e-15, 0),
+    "kl_div": ((A, B), 1e-10, 1e-15),
+    "log_ndtr": ((WIDE,), 1e-14, 0),
+    "loggamma": ((A,), 1e-13, 1e-15),
+    "logit": ((PART,), 1e-13, 1e-15),
+    "multigammaln": ((A + 2, 4), 1e-13, 0),
+    "ndtr": ((WIDE,), 1e-14, 0),
+    "ndtri": ((PROBABILITIES,), 3e-15, 0),
+    "poch": ((A, B), 1e-12, 0),
+    "polygamma": ((RNG.integers(0, 7, 80), A), 1e-13, 1e-15),
+    "rel_entr": ((A, B), 1e-13, 1e-15),
+    "spence": ((POSITIVE,), 1e-14, 1e-15),
+    "xlog1py": ((A, B), 1e-15, 0),
+    "xlogy": ((A, B), 1e-15, 1e-16),
+    "zeta": ((A + 1.001, B), 1e-13, 0),
+}
+COMPILED = {name: case for name, case in AS_SCIPY.items() if name != "multigammaln"}
+
+
+@pytest.mark.parametrize("name", AS_SCIPY)
+def test_values_are_those_of_scipy(name):
+    operands, rtol, atol = AS_SCIPY[name]
+    with np.errstate(all="ignore"):
+        expected = getattr(sp, name)(*operands)
+    result = getattr(special, name)(*operands)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, expected, rtol, atol)
+
+
+def test_compiled_values_are_the_same():
+    compiled = af.jit(
+        lambda cases: {n: getattr(special, n)(*xs) for n, xs in cases.items()}
+    )({n: case[0] for n, case in COMPILED.items()})
+    for name, result in compiled.items():
+        operands, rtol, atol = AS_SCIPY[name]
+        expected = getattr(special, name)(*operands)
+        np.testing.assert_allclose(
+            result, expected, rtol + 1e-14, atol + 1e-15, err_msg=name
+        )
+
+
+def test_sine_and_cosine_integrals():
+    # Up to 300: the error of SciPy's is that of its argument, in radians.
+    x = np.concatenate([10.0 ** RNG.uniform(-8, 2.5, 80), [0.0, np.inf]])
+    for result, expected in zip(special.sici(x), sp.sici(x), strict=True):
+        np.testing.assert_allclose(result, expected, 1e-13, 1e-15)
+    np.testing.assert_allclose(special.sici(-x[:5])[0], -sp.sici(x[:5])[0], 1e-14)
+
+
+def exact(function, *operands):
+    """``function`` of mpmath, to 40 digits."""
+    with mpmath.workdps(40):
+        values = [
+            function(*[mpmath.mpf(float(v)) for v in row])
+            for row in zip(*operands, strict=True)
+        ]
+        return np.array([float(v) for v in values])
+
+
+def test_where_scipy_is_less_accurate():
+    x = np.array([-24.469, -3.0, 0.5, 30.0, 1e5])
+    expected = exact(lambda v: mpmath.exp(v * v) * mpmath.erfc(v), x)
+    np.testing.assert_allclose(special.erfcx(x), expected, 1e-15)
+    x = np.array([0.3, 5.0, 39.9, 40.4, 60.3, 700.0])
+    np.testing.assert_allclose(special.expi(x), exact(mpmath.ei, x), 2e-15)
+    a, b = np.array([0.2, 3e6, 20.0, 1e4]), np.array([386.5, 2.5, 30.0, 1e4])
+    expected = exact(lambda v, w: mpmath.log(mpmath.beta(v, w)), a, b)
+    np.testing.assert_allclose(special.betaln(a, b), expected, 2e-15)
+
+
+def test_the_incomplete_gamma_functions_of_large_numbers_and_far_out():
+    a = np.array([1e-3, 5.0, 300.0, 1e4, 1e4, 30.0])
+    x = np.array([1e-5, 40.0, 310.0, 9900.0, 10300.0, 3.0])
+    for function, form in (
+        (special.gammainc, lambda v, w: mpmath.gammainc(v, 0, w, regularized=True)),
+        (special.gammaincc, lambda v, w: mpmath.gammainc(v, w, regularized=True)),
+    ):
+        np.testing.assert_allclose(function(a, x), exact(form, a, x), 2e-13)
+    a = np.array([1.0, 1.0, 0.0, -1.0, np.nan, 2.0])
+    x = np.array([0.0, np.inf, 1.0, 1.0, 1.0, -1.0])
+    np.testing.assert_array_equal(special.gammainc(a, x), [0, 1, 1, *[np.nan] * 3])
+    np.testing.assert_array_equal(special.gammaincc(a, x), [1, 0, 0, *[np.nan] * 3])
+
+
+def test_the_riemann_zeta_function_and_what_it_is_not_defined_for():
+    np.testing.assert_allclose(special.zeta(2.0), np.pi**2 / 6, 1e-15)
+    result = special.zeta(np.array([1.0, 0.5, 2.0, 2.0]), np.array([1, 1, 0, -1.5]))
+    np.testing.assert_array_equal(result, [np.inf, np.nan, np.inf, np.nan])
+
+
+def test_bernoulli_numbers_are_exactly_rounded():
+    result = special.bernoulli(30)
+    expected = [float(mpmath.bernoulli(k)) for k in range(31)]
+    expected[1] = -0.5
+    np.testing.assert_allclose(result, expected, rtol=2e-16)
+
+
+def test_counts_are_integers():
+    assert special.factorial(20) == 2432902008176640000
+    assert special.comb(40, 20) == 137846528820
+    assert special.comb(5, 3, repetition=True) == 35
+    assert special.gamma(np.arange(1.0, 10.0)).tolist() == [
+        float(sp.factorial(k, exact=True)) for k in range(9)
+    ]
+    with pytest.raises(ArgumentError, match=r"math\.comb"):
+        special.comb(5, 3, exact=True)
+
+
+def test_dtypes_are_kept():
+    for name in ("gammainc", "betaln", "zeta"):
+        operands = [np.float32(2.5), np.float32(0.5)]
+        result = getattr(special, name)(*operands)
+        assert result.dtype == np.float32
+        expected = getattr(sp, name)(2.5, 0.5)
+        np.testing.assert_allclose(result, expected, 1e-7)
+    assert special.gamma(5).dtype == np.float64
+    assert special.i0(np.float16(1.0)).dtype == np.float16
+
+
+# Derivatives of first and second order, along every operand that has one.
+X = np.array([0.07, 0.3, 0.45, 0.61, 0.93])
+DERIVATIVES = {
+    "gamma": (special.gamma, mpmath.gamma),
+    "digamma": (special.digamma, mpmath.digamma),
+    "polygamma": (lambda x: special.polygamma(2, x), lambda x: mpmath.polygamma(2, x)),
+    "zeta in x": (
+        lambda x: special.zeta(x + 1, 0.7),
+        lambda x: mpmath.zeta(x + 1, 0.7),
+    ),
+    "zeta in q": (lambda x: special.zeta(2.5, x), lambda x: mpmath.zeta(2.5, x)),
+    "betaln": (
+        lambda x: special.betaln(x, 12.0),
+        lambda x: mpmath.log(mpmath.beta(x, 12)),
+    ),
+    "ndtri": (
+        special.ndtri,
+        lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1),
+    ),
+    "log_ndtr": (
+        lambda x: special.log_ndtr(x - 9),
+        lambda x: mpmath.log(mpmath.ncdf(x - 9)),
+    ),
+    "erfcx": (special.erfcx, lambda x: mpmath.exp(x * x) * mpmath.erfc(x)),
+    "expi": (special.expi, mpmath.ei),
+    "exp1": (special.exp1, mpmath.e1),
+    "expn": (lambda x: special.expn(3, x), lambda x: mpmath.expint(3, x)),
+    "si": (lambda x: special.sici(x)[0], mpmath.si),
+    "ci": (lambda x: special.sici(x)[1], mpmath.ci),
+    "spence": (special.spence, lambda x: mpmath.re(mpmath.polylog(2, 1 - x))),
+    "i0e": (special.i0e, lambda x: mpmath.exp(-x) * mpmath.besseli(0, x)),
+    "i1": (special.i1, lambda x: mpmath.besseli(1, x)),
+    "entr": (special.entr, lambda x: -x * mpmath.log(x)),
+    "xlogy": (lambda x: special.xlogy(x, x + 1), lambda x: x * mpmath.log(x + 1)),
+    "boxcox": (lambda x: special.boxcox(x, 0.4), lambda x: (x**0.4 - 1) / 0.4),
+    "poch": (lambda x: special.poch(2.5, x), lambda x: mpmath.rf(2.5, x)),
+    "gammainc in a": (
+        lambda a: special.gammainc(a, 0.8),
+        lambda a: mpmath.gammainc(a, 0, 0.8, regularized=True),
+    ),
+    "gammainc in x": (
+        lambda x: special.gammainc(0.6, x),
+        lambda x: mpmath.gammainc(0.6, 0, x, regularized=True),
+    ),
+    "gammaincc in a": (
+        lambda a: special.gammaincc(a, 2.5),
+        lambda a: mpmath.gammainc(a, 2.5, regularized=True),
+    ),
+    "betainc in a": (
+        lambda a: special.betainc(a, 1.5, 0.3),
+        lambda a: mpmath.betainc(a, 1.5, 0, 0.3, regularized=True),
+    ),
+    "betainc in b": (
+        lambda b: special.betainc(1.5, b, 0.3),
+        lambda b: mpmath.betainc(1.5, b, 0, 0.3, regularized=True),
+    ),
+    "betainc in x": (
+        lambda x: special.betainc(1.5, 2.5, x),
+        lambda x: mpmath.betainc(1.5, 2.5, 0, x, regularized=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_are_the_exact_ones(name):
+    function, form = DERIVATIVES[name]
+    first = af.grad(lambda x: function(x).sum())
+    second = af.grad(lambda x: first(x).sum())
+    exact_first = exact(lambda x: mpmath.diff(form, x), X)
+    np.testing.assert_allclose(first(X), exact_first, 1e-11)
+    exact_second = exact(lambda x: mpmath.diff(form, x, 2), X)
+    np.testing.assert_allclose(second(X), exact_second, 1e-10)
+
+
+def test_derivatives_at_the_edge_are_finite():
+    by_x, by_y = af.grad(special.xlogy, (0, 1))(0.0, 0.0)
+    assert by_x == 0.0
+    assert by_y == 0.0
+    assert af.grad(special.i1)(0.0) == 0.5
+    assert af.grad(lambda x: special.sici(x)[0])(0.0) == 1.0
+    assert af.grad(special.spence)(1.0) == -1.0
+
+
+def test_the_gradient_of_gamma_samples_is_that_of_their_quantile():
+    a = np.array([0.05, 0.7, 3.0, 30.0, 300.0])
+    sample = a * np.array([0.3, 1.4, 0.7, 1.2, 0.95])
+    quantile = sp.gammainc(a, sample)
+    step = 1e-5 * a
+    expected = (
+        sp.gammaincinv(a + step, quantile) - sp.gammaincinv(a - step, quantile)
+    ) / (2 * step)
+    np.testing.assert_allclose(lax.random_gamma_grad(a, sample), expected, 1e-6)
