@@ -84,7 +84,7 @@ SMALL = GpuConfig(
     waves=2,
     chunk=64,
     tiles=2,
-    most_cluster=1,
+    most_cluster=0,
 )
 COUNT = np.arange(700, dtype=np.float32)
 # name: kernels of the plan, function, arguments
@@ -292,29 +292,55 @@ def test_threads_go_on_along_what_is_long(case):
     np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-5)
 
 
-CLUSTERED_CASES = {
-    "softmax": (softmax, (random(3, 1024),)),
+PIPELINE_CASES = {
+    "softmax": (softmax, (random(9, 512),)),
+    "softmax in a cluster": (softmax, (random(5, 2600),)),
     "layernorm": (layernorm, (random(5, 900), random(900, seed=1))),
-    "one row": (softmax, (random(1, 2000),)),
     "float64": (
         lambda x: x - anp.mean(x, axis=1, keepdims=True),
-        (random(3, 777, dtype=float),),
+        (random(9, 778, dtype=float),),
+    ),
+    "half": (lambda x: softmax(x * 2), (random(6, 1024, dtype=np.float16),)),
+    "a batch": (softmax, (random(2, 3, 512),)),
+    "two rows at once": (
+        lambda x, y: x * (y - anp.sum(x * y, axis=1, keepdims=True)),
+        (random(7, 512), random(7, 512, seed=1)),
     ),
 }
+PIPELINES = GpuConfig(
+    multiprocessors=4,
+    max_threads=256,
+    shared_bytes=16 << 10,
+    pipeline_from=256,
+    pipeline_words=8,
+    pipeline_threads=256,
+    most_cluster=4,
+)
 
 
-@pytest.mark.parametrize("case", CLUSTERED_CASES)
-def test_blocks_of_a_cluster_share_long_rows(case):
-    function, arguments = CLUSTERED_CASES[case]
+@pytest.mark.parametrize("case", PIPELINE_CASES)
+def test_long_rows_are_fetched_ahead(case):
+    function, arguments = PIPELINE_CASES[case]
     program = trace_function(function, arguments, {}).program
-    gpu = GpuConfig(
-        multiprocessors=4,
-        max_threads=256,
-        cluster_words=256,
-        most_cluster=8,
-        chunk=64,
-    )
-    compiled = lower(program, check=True, gpu=gpu)
-    assert any(k.cluster > 1 for k in compiled.kernels if isinstance(k, Kernel))
+    compiled = lower(program, check=True, gpu=PIPELINES)
+    (kernel,) = compiled.kernels
+    assert kernel.shared > 0
+    assert (kernel.cluster > 1) == ("cluster" in case)
     (result,) = run_plan(compiled, arguments)
-    np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-6)
+    tolerance = 2e-3 if case == "half" else 2e-5
+    want = function(*(a.astype(np.float64) for a in arguments))
+    np.testing.assert_allclose(result, want, rtol=tolerance, atol=2e-5)
+
+
+@needs_compiler
+@pytest.mark.cuda
+def test_rows_fetched_ahead_pass_through_shared_memory():
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    arguments = random(64, 32768), random(32768, seed=1)
+    program = trace_function(layernorm, arguments, {}).program
+    (kernel,) = lower(program).kernels
+    ptx = compile_ptx(kernel, (9, 0))
+    assert ".local" not in ptx
+    assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
+    assert "cp.async.bulk.shared::cluster.global" in ptx
+    assert "ld.global" not in ptx

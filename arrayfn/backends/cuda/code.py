@@ -28,6 +28,7 @@ _SOURCES: Final = (
     "backends/nvvm_arithmetic.py",
     "backends/numba_scalars.py",
     "backends/cuda/numba_cuda.py",
+    "backends/cuda/device_functions.py",
     "backends/cuda/code.py",
 )
 _LOCK: Final = threading.Lock()
@@ -50,7 +51,7 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
         "cuda",
         kernel.key,
         signature,
-        f"{kernel.threads} {kernel.cluster}",
+        f"{kernel.threads} {kernel.cluster} {kernel.shared} {kernel.together}",
         f"sm_{arch[0]}{arch[1]}",
         _toolchain(),
     )
@@ -91,6 +92,6 @@ def functions(kernels: Iterable[Kernel]) -> dict[str, int]:
                 cubin = object_cache().get_or_compile(
                     key, lambda kernel=kernel: compile_cubin(kernel, gpu.arch)
                 )
-                _loaded[key] = gpu.load(cubin, ENTRY, kernel.cluster)
+                _loaded[key] = gpu.load(cubin, ENTRY, kernel.shared)
             found[kernel.name] = _loaded[key]
     return found

@@ -271,8 +271,9 @@ class Library:
         self.check(status or (0 if found.value else 15))
         return [c for c in choices[: found.value] if not c.status]
 
-    def call(self, product: Product, b: int, a: int, c: int) -> int:
-        """Enqueue ``product`` on matrices at these addresses: a status."""
+    def call(self, product: Product, places: Sequence[int], stream: int) -> int:
+        """Enqueue ``product`` on b, a and c at these addresses: a status."""
+        b, a, c = places
         second, first, result = product.layouts
         return self._call(
             product.handle,
@@ -284,7 +285,7 @@ class Library:
             product.algorithm,
             product.workspace,
             product.workspace_bytes,
-            device().stream,
+            stream,
         )
 
     def _fastest(
@@ -303,8 +304,9 @@ class Library:
             held += [gpu.allocate(size) for size in sizes]
             for pointer, size in zip(held, sizes, strict=True):
                 gpu.fill(pointer, 0x3C, size)
-            b, a, c = held
-            best = timing.fastest([lambda q=q: self.call(q, b, a, c) for q in products])
+            best = timing.fastest(
+                [lambda stream, q=q: self.call(q, held, stream) for q in products]
+            )
         except OutOfMemoryError:
             best = 0
         finally:

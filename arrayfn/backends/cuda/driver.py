@@ -26,8 +26,7 @@ _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
 _POOL_RELEASE_THRESHOLD: Final = 4
 _POOL_RESERVED, _POOL_RESERVED_HIGH = 5, 6
 _POOL_USED, _POOL_USED_HIGH = 7, 8
-_LARGE_CLUSTERS: Final = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-_PORTABLE_CLUSTER: Final = 8
+_SHARED_BYTES, _CARVEOUT = 8, 9  # of cuFuncSetAttribute
 _POOL_PINNED_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
 
 FUNCTIONS: Final = {
@@ -398,8 +397,8 @@ class Device:
 
     # Code.
 
-    def load(self, cubin: bytes, entry: str, cluster: int = 1) -> int:
-        """The kernel ``entry`` of a cubin; it stays loaded."""
+    def load(self, cubin: bytes, entry: str, shared: int = 0) -> int:
+        """The kernel ``entry`` of a cubin, for so much shared memory; it stays."""
         self.enter()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(self.library.cuModuleLoadData(ctypes.byref(module), cubin))
@@ -408,11 +407,12 @@ class Device:
                 ctypes.byref(function), module, entry.encode()
             )
         )
-        if cluster > _PORTABLE_CLUSTER:
-            self.check(
-                self.library.cuFuncSetAttribute(function, _LARGE_CLUSTERS, 1),
-                f"for clusters of {cluster} blocks",
-            )
+        if shared:
+            for attribute, value in ((_SHARED_BYTES, shared), (_CARVEOUT, 100)):
+                self.check(
+                    self.library.cuFuncSetAttribute(function, attribute, value),
+                    f"for {shared:,} bytes of shared memory",
+                )
         return int(function.value or 0)
 
 

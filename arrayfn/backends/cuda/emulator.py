@@ -131,10 +131,22 @@ class _Shared(_Memory):
 
 
 @dataclass
+class _Signal:
+    """What is to arrive, and how often all of it did."""
+
+    expected: int = 0
+    turns: int = 0
+    arriving: list[tuple[_Shared, int, list[Any]]] = field(
+        default_factory=list["tuple[_Shared, int, list[Any]]"]
+    )
+
+
+@dataclass
 class _Block:
     index: int
     epoch: int = 0
     shared: dict[tuple[str, int], _Shared] = field(default_factory=dict)
+    signals: dict[int, _Signal] = field(default_factory=dict[int, _Signal])
     cluster: list[_Block] = field(default_factory=list)
     met: bool = False  # whether the cluster is known to run
 
@@ -225,6 +237,72 @@ def _put(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     target.write(int(at), value, writer)
 
 
+def _arena(thread: _Running, function: DeviceFunction, arguments: Any) -> _Shared:
+    offset, count = arguments
+    key = (function.name, -1 - int(offset))
+    block = thread.block
+    if key not in block.shared:
+        array = np.zeros(int(count), DTYPES[function.dtype])
+        block.shared[key] = _Shared(array, f"{function.name} at {offset}", block)
+    return block.shared[key]
+
+
+def _signal_init(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    signals, k = arguments
+    signals[int(k)] = _Signal()
+
+
+def _signal(arguments: Any) -> _Signal:
+    signals, k = arguments
+    if int(k) not in signals:
+        raise EmulationError(f"signal {k} is used before it is made")
+    return signals[int(k)]
+
+
+def _expect(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    signal = _signal(arguments[:2])
+    if signal.expected:
+        raise EmulationError(f"signal {arguments[1]} expects something already")
+    signal.expected = int(arguments[2])
+
+
+def _fetch(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    array, at, shared, place, count, *signal = arguments
+    size = array.array.itemsize
+    for what, start in ((array, at), (shared, place)):
+        address = what.array.ctypes.data + what.place(start) * size
+        if (what is array and address % 16) or int(start) * size % 16:
+            raise EmulationError(f"a fetch at {what.name}[{start}] is not aligned")
+    if int(count) * size % 16:
+        raise EmulationError(f"a fetch of {count} elements is not of whole pieces")
+    values = [array[int(at) + k] for k in range(int(count))]
+    for k in range(int(count)):
+        epoch, other = shared.read.get(int(place) + k, (-1, -1))
+        if epoch == thread.block.epoch and other != thread.index:
+            raise EmulationError(
+                f"{shared.name}[{int(place) + k}] is fetched while thread {other} of "
+                f"block {thread.block.index} reads it: no barrier stands between"
+            )
+    _signal(signal).arriving.append((shared, int(place), values))
+
+
+def _await_signal(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    signal, parity = _signal(arguments[:2]), int(arguments[2])
+    if signal.turns % 2 == parity:
+        arrived = 0
+        for shared, place, values in signal.arriving:
+            for k, value in enumerate(values):
+                shared.array[place + k] = value
+            arrived += len(values) * shared.array.itemsize
+        if not arrived or arrived != signal.expected:
+            raise EmulationError(
+                f"signal {arguments[1]} never comes: {arrived} bytes arrive of "
+                f"{signal.expected}"
+            )
+        signal.arriving, signal.expected = [], 0
+        signal.turns += 1
+
+
 _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "block_index": lambda thread, function, arguments: thread.block.index,
     "thread_index": lambda thread, function, arguments: thread.index,
@@ -233,10 +311,15 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "shared": _shared,
     "registers": _registers,
     "load": _load,
-    "stream": _load,
     "store": _store,
     "put": _put,
     "cluster_arrive": lambda thread, function, arguments: None,
+    "arena": _arena,
+    "signals": lambda thread, function, arguments: thread.block.signals,
+    "signal_init": _signal_init,
+    "expect": _expect,
+    "fetch": _fetch,
+    "await_signal": _await_signal,
 }
 
 

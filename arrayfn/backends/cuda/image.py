@@ -256,8 +256,8 @@ class Image:
         parameters = np.array(pointers, np.int64)
         self._kept.append(parameters)
         function = self._functions[kernel.name]
-        launch = [function, step.items, kernel.threads, parameters.ctypes.data]
-        return [Word.KERNEL, *launch]
+        shape = [step.items, kernel.threads, parameters.ctypes.data, kernel.shared]
+        return [Word.KERNEL, function, *shape]
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel

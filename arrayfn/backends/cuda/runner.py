@@ -52,10 +52,10 @@ class Stage(IntEnum):
 class Step(IntEnum):
     """The first word of a step, which says what follows.
 
-    ``KERNEL``: function, blocks, threads, parameters. ``MATMUL``: handle, operation,
-    alpha, slot of a, layout of a, slot of b, layout of b, beta, slot of c, layout of c,
-    algorithm, workspace, its bytes, slot of the bias or 0. ``FILL``: slot, bytes (to be
-    zero).
+    ``KERNEL``: function, blocks, threads, parameters, bytes of shared memory.
+    ``MATMUL``: handle, operation, alpha, slot of a, layout of a, slot of b, layout of
+    b, beta, slot of c, layout of c, algorithm, workspace, its bytes, slot of the bias
+    or 0. ``FILL``: slot, bytes (to be zero).
     """
 
     KERNEL = 0
@@ -132,8 +132,10 @@ body:
 kernel:
   %grid = trunc i64 %w2 to i32
   %block = trunc i64 %w3 to i32
+  %k5 = call i64 @word(i64* %step, i64 5)
+  %shared = trunc i64 %k5 to i32
   %kstatus = call i32 %launch(i64 %w1, i32 %grid, i32 1, i32 1, i32 %block, i32 1,
-    i32 1, i32 0, i64 %stream, i64 %w4, i64 0)
+    i32 1, i32 %shared, i64 %stream, i64 %w4, i64 0)
   br label %done_or_not
 product:
   %w5 = call i64 @word(i64* %step, i64 5)

@@ -8,25 +8,29 @@ from typing import Final
 
 from arrayfn.backends.cuda.driver import device
 
-ROUND_SECONDS: Final = 2e-3  # of repeated calls in a round
-ROUNDS: Final = 3
-LONG_SECONDS: Final = 2e-2  # what takes longer is tried once
-BUDGET_SECONDS: Final = 0.5  # after which no further way is tried
+ROUND_SECONDS: Final = 1e-3  # of repeated calls in a round
+ROUNDS: Final = 5
+LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
+BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
 WITHIN: Final = 1.5  # times as slow as the fastest: not tried again
 NOISE: Final = 1.005  # what is not faster by that is not faster
 
 
-def fastest(ways: Sequence[Callable[[], int]]) -> int:
-    """The number of the fastest of ``ways``: each enqueues work, and gives a status.
+Way = Callable[[int], int]
+"""Enqueues work on a stream, and gives a status: 0 is success."""
+
+
+def fastest(ways: Sequence[Way]) -> int:
+    """The number of the fastest of ``ways``.
 
     What fails is not taken. Of ways about as fast as each other the first is taken.
     """
     first: dict[int, float] = {}
     spent = 0.0
     for number, way in enumerate(ways):
-        if way():
+        if way(device().stream):
             continue
-        first[number] = seconds_of(way, 1)
+        first[number] = _seconds(lambda way=way: way(device().stream))
         spent += 2 * first[number]
         if spent > BUDGET_SECONDS:
             break
@@ -34,14 +38,30 @@ def fastest(ways: Sequence[Callable[[], int]]) -> int:
         return 0
     least = min(first.values())
     best = {k: t for k, t in first.items() if t <= WITHIN * least}
-    if least < LONG_SECONDS:
-        count = max(1, int(ROUND_SECONDS / least))
-        best = {k: min(seconds_of(ways[k], count) for _ in range(ROUNDS)) for k in best}
+    count = max(1, int(ROUND_SECONDS / least))
+    graphs = {k: _graph(ways[k], count) for k in best}
+    rounds = ROUNDS if least < LONG_SECONDS else 1
+    for _ in range(rounds):
+        for k, graph in graphs.items():
+            seconds = _seconds(lambda graph=graph: device().launch(graph)) / count
+            best[k] = min(best[k], seconds)
+    for graph in graphs.values():
+        device().forget(graph)
     return next(k for k, t in best.items() if t <= NOISE * min(best.values()))
 
 
-def seconds_of(way: Callable[[], int], count: int) -> float:
-    """The seconds that the GPU takes for one of ``count`` runs of ``way``."""
+def _graph(way: Way, count: int) -> int:
+    """A graph of ``count`` runs: enqueued one by one, short ones would wait."""
+
+    def enqueue(stream: int) -> None:
+        for _ in range(count):
+            way(stream)
+
+    return device().capture(enqueue)
+
+
+def _seconds(enqueue: Callable[[], object]) -> float:
+    """The seconds that the GPU takes for what ``enqueue`` enqueues."""
     gpu = device()
     gpu.enter()
     begin, end = ctypes.c_void_p(), ctypes.c_void_p()
@@ -49,8 +69,7 @@ def seconds_of(way: Callable[[], int], count: int) -> float:
     for event in (begin, end):
         gpu.check(gpu.library.cuEventCreate(ctypes.byref(event), 0))
     gpu.check(gpu.library.cuEventRecord(begin, stream))
-    for _ in range(count):
-        way()
+    enqueue()
     gpu.check(gpu.library.cuEventRecord(end, stream))
     gpu.check(gpu.waiting.cuEventSynchronize(end))
     milliseconds = ctypes.c_float()
@@ -59,4 +78,4 @@ def seconds_of(way: Callable[[], int], count: int) -> float:
     gpu.check(elapsed(ctypes.byref(milliseconds), begin, end))
     for event in (begin, end):
         gpu.check(gpu.library.cuEventDestroy_v2(event))
-    return milliseconds.value / 1e3 / count
+    return milliseconds.value / 1e3

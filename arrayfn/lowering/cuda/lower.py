@@ -17,6 +17,7 @@ from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
     GpuConfig,
+    Pipeline,
     Rows,
     Transpose,
     choose,
@@ -35,6 +36,7 @@ from arrayfn.primitives.base import Contraction, Library, Primitive
 _STEMS = {
     Elementwise: "elementwise",
     Rows: "rows",
+    Pipeline: "rows",
     Columns: "columns",
     Transpose: "transpose",
 }

@@ -26,7 +26,7 @@ _RESERVED: Final = frozenset(
         *("thread", "lane", "warp", "part", "item", "items", "live", "first"),
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank"),
-        *("slot", "turn", "begin", "signals", "size"),
+        *("slot", "turn", "begin", "signals", "size", "place", "member"),
     )
 )
 """Names of a kernel's own variables."""
@@ -129,9 +129,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         lanes: int,
         variables: dict[int, str],
         place: str,
-        kind: str = "load",
     ) -> None:
-        function = self.use_device(f"{kind}_{self.vector_name(operand, lanes)}")
+        function = self.use_device(f"load_{self.vector_name(operand, lanes)}")
         at = self.index(operand, variables)
         tile = self.tile_name(operand)
         self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")

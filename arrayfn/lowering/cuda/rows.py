@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.schedule import Rows
+from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce
 
+R = TypeVar("R", Rows, Pipeline)
+
 
 @dataclass
-class RowsPrinter(StagedPrinter[Rows]):
-    """Threads of a team combine what they have by shuffles, warps in shared memory.
-
-    The blocks of a cluster do so in the shared memory of one another.
-    """
-
-    met: bool = False  # whether the blocks of the cluster are known to run
+class RowsPrinter(StagedPrinter[R]):
+    """Threads of a team combine what they have by shuffles, warps in shared memory."""
 
     def body(self) -> None:
         nest, kept, schedule = self.nest, self.kept_axes, self.schedule
@@ -28,15 +26,7 @@ class RowsPrinter(StagedPrinter[Rows]):
         thread = f"{self.use_device('thread_index')}()"
         block = f"{self.use_device('block_index')}()"
         per_block = schedule.threads // schedule.team
-        if schedule.cluster > 1:
-            self.items = rows * schedule.cluster
-            self.line(f"{self.use_device('cluster_arrive')}()")
-            rank = self.remainder(block, str(schedule.cluster), self.items)
-            self.line(f"rank = {rank}")
-            self.line(f"thread = rank * {schedule.threads} + {thread}")
-            item = self.quotient(block, str(schedule.cluster), self.items)
-            item = item if kept else ""
-        elif per_block > 1:
+        if per_block > 1:
             self.items = -(-rows // per_block)
             team, turn = schedule.team, thread
             if team > 1:
@@ -48,7 +38,7 @@ class RowsPrinter(StagedPrinter[Rows]):
             self.items = rows
             self.line(f"thread = {thread}")
             item = block if kept else ""
-        if schedule.cluster == 1 and rows % per_block:
+        if rows % per_block:
             self.live = "live"
             count = self.extent_of(kept, "rows") if kept else "1"
             self.line(f"item = {item}")
@@ -73,23 +63,19 @@ class RowsPrinter(StagedPrinter[Rows]):
         self.close()
 
     def tree(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the threads of a row have: lanes, warps, blocks of a cluster."""
+        """Combine what the threads of a row have: lanes, then warps."""
         schedule = self.schedule
         self.shuffles(reduces, min(schedule.team, WARP))
-        warps = min(schedule.team, schedule.threads) // WARP
-        if not reduces:
-            return
-        if warps > 1:
-            self.combine_warps(reduces, warps)
-        if schedule.cluster > 1:
-            self.combine_blocks(reduces, schedule.cluster)
+        warps = schedule.team // WARP
+        if warps > 1 and reduces:
+            self.combine_warps(reduces, warps, "thread")
 
-    def combine_warps(self, reduces: Sequence[Reduce], warps: int) -> None:
-        own = f"{self.use_device('thread_index')}()" if self.in_cluster else "thread"
+    def combine_warps(self, reduces: Sequence[Reduce], warps: int, thread: str) -> None:
+        """Each warp leaves what it has in shared memory, from where all combine it."""
         for s in reduces:
             self.shared_array(s, "warps", warps)
-        self.open(f"if {self.use_device('remainder')}(thread, {WARP}) == 0:")
-        warp = f"{self.use_device('quotient')}({own}, {WARP})"
+        self.open(f"if {self.use_device('remainder')}({thread}, {WARP}) == 0:")
+        warp = f"{self.use_device('quotient')}({thread}, {WARP})"
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name}_warps[{warp}] = {name}")
@@ -97,37 +83,6 @@ class RowsPrinter(StagedPrinter[Rows]):
         self.line(f"{self.use_device('barrier')}()")
         for s in reduces:
             name = self.name_of(s.result)
-            place = f"{self.use_device('remainder')}(thread, {warps})"
+            place = f"{self.use_device('remainder')}({thread}, {warps})"
             self.line(f"{name} = {name}_warps[{place}]")
         self.shuffles(reduces, warps)
-
-    @property
-    def in_cluster(self) -> bool:
-        """Whether the blocks of a cluster share a row."""
-        return self.schedule.cluster > 1
-
-    def combine_blocks(self, reduces: Sequence[Reduce], cluster: int) -> None:
-        """Each block puts what it has into the shared memory of all."""
-        if not self.met:
-            # No block may be written to before it runs.
-            self.line(f"{self.use_device('cluster_wait')}()")
-            self.met = True
-        for s in reduces:
-            self.shared_array(s, "blocks", cluster)
-        own = f"{self.use_device('thread_index')}()"
-        self.open(f"if {own} < {cluster}:")
-        for s in reduces:
-            name = self.name_of(s.result)
-            put = self.use_device(f"put_{short_name(s.result.dtype)}")
-            self.line(f"{put}({name}_blocks, rank, {name}, {own})")
-        self.close()
-        self.line(f"{self.use_device('cluster_arrive')}()")
-        self.line(f"{self.use_device('cluster_wait')}()")
-        for s in reduces:
-            name = self.name_of(s.result)
-            self.line(f"{name} = {name}_blocks[0]")
-        self.open(f"for other in range(1, {cluster}):")
-        for s in reduces:
-            name, function = self.name_of(s.result), self.use(s.function)
-            self.line(f"{name} = {function}({name}, {name}_blocks[other])")
-        self.close()

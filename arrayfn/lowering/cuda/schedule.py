@@ -1,12 +1,13 @@
 """CUDA's dispatch strategy: how a nest becomes blocks, threads and vector accesses.
 
-Four shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
+Five shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
 
 * ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
   axis, which it loads and stores as vectors;
-* ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, a
-  block, or a cluster of blocks) has one row, and keeps it in registers between the
-  stages if it fits;
+* ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, or
+  a block) has one row, and keeps it in registers between the stages if it fits;
+* ``Pipeline``: the same for long rows, where a block or a cluster of blocks goes from
+  row to row, and the next ones are on their way to shared memory meanwhile;
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
   warps take the rows in turns, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
@@ -52,10 +53,12 @@ class GpuConfig:
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction
-    most_cluster: int = 16  # blocks that may share a row; 1 before Hopper
-    cluster_words: int = 8192  # 32-bit words of a row that such a block should have
-    cluster_tiles: int = 4  # vectors of a row that its threads should have
-    streams: bool = True
+    most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
+    shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipelines may have
+    pipeline_from: int = 4096  # words of a row, from where it is fetched ahead
+    pipeline_words: int = 32  # that a thread may keep of its part
+    pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
+    pipelines: tuple[int, ...] = (2, 1)  # of a multiprocessor: what is tried first
 
 
 GPU: Final = GpuConfig()
@@ -88,8 +91,25 @@ class Rows:
     lanes: int
     tiles: int
     whole: bool
-    cluster: int = 1  # blocks that share a row
-    streams: bool = False  # whether rows pass by operands that stay in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(Rows):
+    """Blocks that stay, and have the next rows fetched while they compute one.
+
+    ``cluster`` blocks share a row: each has ``part`` elements of it, which pass through
+    ``slots`` places in shared memory to its registers. ``clusters`` take the rows in
+    turns. Operands ``fetched`` are rows; those ``held`` are the same for all of them.
+    """
+
+    cluster: int
+    clusters: int
+    part: int
+    slots: int
+    fetched: tuple[int, ...]
+    held: tuple[int, ...]
+    shared: int  # bytes of a block
+    together: int  # blocks of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +123,6 @@ class Columns:
     tiles: int
     whole: bool
     lanes: int = 1
-    streams: bool = False
 
     @property
     def threads(self) -> int:
@@ -119,7 +138,7 @@ class Transpose:
     threads: int = 256
 
 
-Schedule = Elementwise | Rows | Columns | Transpose
+Schedule = Elementwise | Rows | Pipeline | Columns | Transpose
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -131,7 +150,9 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
             return (
                 Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)
             )
-        return columns(nest, gpu) if has_columns else rows(nest, gpu)
+        if has_columns:
+            return columns(nest, gpu)
+        return pipeline(nest, gpu) or rows(nest, gpu)
     return elementwise(nest, gpu)
 
 
@@ -202,9 +223,6 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
     vectors = max(1, -(-length // lanes))
     words = kept_words(nest) * lanes
-    shared = clustered(nest, vectors, words, lanes, gpu)
-    if shared is not None:
-        return shared
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
     team = power_of_two(-(-vectors // gpu.tiles))
     if WARP < team <= 2 * WARP and fits(nest, words, -(-vectors // WARP), WARP, gpu):
@@ -225,38 +243,7 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
             # A row for each multiprocessor: later stages find it in the cache.
             team, tiles = gpu.max_threads, gpu.tiles // 2
     threads = team if team > WARP else 4 * WARP
-    return Rows(threads, team, lanes, tiles, whole, 1, gpu.streams and whole)
-
-
-def clustered(
-    nest: Nest, vectors: int, words: int, lanes: int, gpu: GpuConfig
-) -> Rows | None:
-    """A cluster of blocks for each row, if it is long, or if rows are few.
-
-    Two or three blocks fit on a multiprocessor at once: one waits for its part of a
-    row while another computes.
-    """
-    if nest.stages == 1 or gpu.most_cluster == 1:
-        return None
-    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
-    total = vectors * words
-    cluster = min(gpu.most_cluster, power_of_two(-(-total // gpu.cluster_words)))
-    while (
-        cluster < gpu.most_cluster
-        and rows * cluster < gpu.multiprocessors
-        and total >= cluster * gpu.cluster_words // 2
-    ):
-        cluster *= 2
-    if cluster == 1:
-        return None
-    part = -(-vectors // cluster)
-    threads = min(power_of_two(-(-part // gpu.cluster_tiles)), gpu.max_threads // 2)
-    threads = max(4 * WARP, threads)
-    tiles = power_of_two(-(-part // threads))
-    if words * tiles > gpu.row_words:
-        return None
-    team = threads * cluster
-    return Rows(threads, team, lanes, tiles, True, cluster, gpu.streams)
+    return Rows(threads, team, lanes, tiles, whole)
 
 
 def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
@@ -279,18 +266,6 @@ def loads_beside(nest: Nest) -> bool:
     )
 
 
-def passing(nest: Nest) -> frozenset[int]:
-    """Loaded operands that pass once, while others are read again for every row."""
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
-    loaded = {
-        s.operand
-        for s in nest.statements
-        if isinstance(s, Load) and s.level == "element"
-    }
-    once = {k for k in loaded if all(nest.operands[k].strides[a] for a in kept)}
-    return frozenset(once) if once != loaded else frozenset()
-
-
 def kept_words(nest: Nest) -> int:
     """32-bit registers that an element of the row needs between two stages."""
     plan = plan_stages(nest, keep=True)
@@ -303,6 +278,81 @@ def kept_words(nest: Nest) -> int:
         ]
         most = max(most, sum(-(-size // 4) for size in live))
     return most
+
+
+def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
+    """Long rows fetched ahead; None where they are short, or cannot be fetched so."""
+    operands = _rows_and_held(nest)
+    reduced = [a.extent for a in nest.axes if a.reduced]
+    if operands is None or len(reduced) != 1 or nest.stages == 1:
+        return None
+    (length,), (fetched, held) = reduced, operands
+    lanes = divisor_lanes(length, widest_lanes(nest, gpu))
+    words = kept_words(nest)
+    used = [nest.operands[k] for k in (*fetched, *held)]
+    whole = all(is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in used)
+    if not whole or length * words < gpu.pipeline_from:
+        return None
+    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
+    held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
+    cluster = 1
+    while cluster <= gpu.most_cluster:
+        part = -(-length // (lanes * cluster)) * lanes
+        for together in gpu.pipelines:
+            threads = gpu.pipeline_threads // together
+            tiles = power_of_two(-(-part // (lanes * threads)))
+            room = gpu.shared_bytes // together - held_bytes * part
+            slots = min(room // (row_bytes * part), 4) if room > 0 else 0
+            if slots and words * lanes * tiles <= gpu.pipeline_words:
+                return Pipeline(
+                    threads,
+                    threads * cluster,
+                    lanes,
+                    tiles,
+                    True,
+                    cluster,
+                    min(rows, _clusters(cluster, together, gpu)),
+                    part,
+                    slots,
+                    fetched,
+                    held,
+                    (row_bytes * slots + held_bytes) * part,
+                    together,
+                )
+        cluster *= 2
+    return None
+
+
+def _clusters(cluster: int, together: int, gpu: GpuConfig) -> int:
+    """Clusters that run at once: they do not span the groups of multiprocessors."""
+    usable = gpu.multiprocessors
+    if cluster > 2:
+        usable = max(cluster, usable // 16 * 16)
+    return max(1, usable * together // cluster)
+
+
+def _rows_and_held(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Loaded operands that are another row each time, and those that stay the same.
+
+    None if some are neither, or none is a row.
+    """
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
+    fetched: dict[int, None] = {}
+    held: dict[int, None] = {}
+    for s in nest.statements:
+        if not isinstance(s, Load) or s.level != "element":
+            continue
+        strides = [nest.operands[s.operand].strides[k] for k in kept]
+        if s.at or nest.operands[s.operand].strides[-1] != 1:
+            return None
+        if all(strides):
+            fetched[s.operand] = None
+        elif not any(strides) and not nest.operands[s.operand].written:
+            held[s.operand] = None
+        else:
+            return None
+    return (tuple(fetched), tuple(held)) if fetched else None
 
 
 def columns(nest: Nest, gpu: GpuConfig) -> Columns:

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 from arrayfn.lowering.cuda.columns import ColumnsPrinter
 from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
+from arrayfn.lowering.cuda.pipelines import PipelinePrinter
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
+    Pipeline,
     Rows,
     Schedule,
     Transpose,
@@ -24,6 +26,7 @@ from arrayfn.lowering.plan import Kernel
 _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Elementwise: ElementwisePrinter,
     Rows: RowsPrinter,
+    Pipeline: PipelinePrinter,
     Columns: ColumnsPrinter,
     Transpose: TransposePrinter,
 }
@@ -46,7 +49,9 @@ def print_kernel(
         parameters=printed.parameters,
         reason=nest.reason,
         threads=schedule.threads,
-        cluster=schedule.cluster if isinstance(schedule, Rows) else 1,
+        cluster=schedule.cluster if isinstance(schedule, Pipeline) else 1,
+        shared=schedule.shared if isinstance(schedule, Pipeline) else 0,
+        together=schedule.together if isinstance(schedule, Pipeline) else 0,
     )
     integers = tuple(printed.integers.values())
     return ScheduledKernel(kernel, nest.operands, (), (), integers, printed.items, 1)

@@ -20,6 +20,7 @@ from arrayfn.lowering.cuda.schedule import (
     GPU,
     Columns,
     GpuConfig,
+    Pipeline,
     Rows,
     choose,
     names_of,
@@ -46,8 +47,8 @@ def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
         return [nest]
-    in_cluster = isinstance(schedule, Rows) and schedule.cluster > 1
-    if in_cluster or blocks_of(nest, schedule) >= gpu.multiprocessors:
+    in_pipeline = isinstance(schedule, Pipeline)
+    if in_pipeline or blocks_of(nest, schedule) >= gpu.multiprocessors:
         return [nest]
     if nest.stages == 1:
         return split(nest, gpu)

@@ -12,14 +12,14 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
+    Pipeline,
     Rows,
     StagePlan,
-    passing,
     plan_stages,
 )
 from arrayfn.lowering.kernel_ir import Load, Reduce, Statement, Store
 
-T = TypeVar("T", Rows, Columns)
+T = TypeVar("T", Rows, Pipeline, Columns)
 ACCUMULATOR_WORDS: Final = 32
 """Registers that the partial results of a stage may take up."""
 
@@ -29,7 +29,6 @@ class StagedPrinter(CudaPrinter[T]):
     """Prints the stages; ``tree`` combines what the threads of a team have."""
 
     accumulators: int = 1
-    passing: frozenset[int] = frozenset()
 
     @abstractmethod
     def tree(self, reduces: Sequence[Reduce]) -> None:
@@ -42,7 +41,6 @@ class StagedPrinter(CudaPrinter[T]):
         """
         nest, schedule = self.nest, self.schedule
         plan = plan_stages(nest, keep=schedule.whole)
-        self.passing = passing(nest)
         for stage in range(max(nest.stages, self.last_outer_stage() + 1)):
             self.outer_stage(stage, variables, f"{member} == 0", schedule.team > 1)
             if stage < nest.stages and plan.bodies[stage]:
@@ -132,8 +130,11 @@ class StagedPrinter(CudaPrinter[T]):
         fresh = [
             s.operand
             for s in staged
-            if not schedule.whole or plan.first[s.result.name] == stage
+            if self.is_at_hand(s.operand) is None
+            and (not schedule.whole or plan.first[s.result.name] == stage)
         ]
+        beside = [k for k in loads if self.is_at_hand(k)]
+        self.declare_tiles(beside, lanes)
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * schedule.tiles)
         self.declare_tiles((k for k in stores if k not in loads), lanes)
@@ -149,7 +150,11 @@ class StagedPrinter(CudaPrinter[T]):
         place = self.slot("lane")
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
-        self.staged |= {k: f"{self.tile_name(k)}[{place}]" for k in loads}
+        self.staged |= {
+            k: f"{self.tile_name(k)}[{'lane' if k in beside else place}]" for k in loads
+        }
+        for operand in beside:
+            self.load_beside(operand)
         within = at
         if lanes > 1:
             inner = self.reduced_axes[-1]
@@ -171,6 +176,16 @@ class StagedPrinter(CudaPrinter[T]):
         self.close_all(depth + loop)
         self.combine_lanes(stage)
 
+    def is_at_hand(self, operand: int) -> bool | None:
+        """Whether ``operand`` is close: in registers (False), in shared memory (True).
+
+        None if it is in the GPU's memory.
+        """
+        return None
+
+    def load_beside(self, operand: int) -> None:
+        """Load the current vector of an operand that is in shared memory."""
+
     def store_element(self, s: Store, variables: dict[int, str]) -> None:
         """Store to memory, even what was loaded into registers from there."""
         staged = self.staged.pop(s.operand, None)
@@ -186,9 +201,7 @@ class StagedPrinter(CudaPrinter[T]):
         schedule = self.schedule
         place = self.slot("")
         if schedule.lanes > 1:
-            streamed = schedule.streams and operand in self.passing
-            kind = "stream" if streamed else "load"
-            self.load_vector(operand, schedule.lanes, at, place, kind)
+            self.load_vector(operand, schedule.lanes, at, place)
         else:
             text = self.element_at(operand, at)
             self.line(f"{self.tile_name(operand)}[{place}] = {text}")

@@ -8,8 +8,7 @@ an emulator has made the current one.
 Indices are i64. ``shared_T`` and ``registers_T`` take a constant and give memory that
 is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements from
 ``array[at]`` on to ``tile[place]`` in accesses of up to 128 bits; ``array[at]`` must
-lie at a multiple of the vector's size. ``stream_TxN`` does the same for elements that
-are read once, and so displace nothing in the cache; ``store_TxN`` goes the other way.
+lie at a multiple of the vector's size. ``store_TxN`` goes the other way.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``; all 32 lanes of the warp take part. ``quotient`` and ``remainder`` are
 of indices below 2**31.
@@ -18,6 +17,13 @@ The blocks of a cluster run at the same time. ``put_T(shared, at, value, rank)``
 to the shared memory of the block ``rank`` of the cluster, which must have begun to run.
 ``cluster_wait`` waits until all threads of the cluster have called ``cluster_arrive``,
 and sees what they had put before.
+
+Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
+``count`` elements from byte ``offset`` of the memory that the kernel's launch asks for.
+``fetch_T(array, at, shared, place, count, signals, k)`` begins to copy elements, in
+pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, each of which
+``signal_init`` makes, ``expect(signals, k, bytes)`` tells what will arrive, and
+``await_signal(signals, k, parity)`` waits for: the first time with parity 0, then 1.
 """
 
 from __future__ import annotations
@@ -44,11 +50,16 @@ Kind = Literal[
     "shared",
     "registers",
     "load",
-    "stream",
     "store",
     "put",
     "cluster_arrive",
     "cluster_wait",
+    "arena",
+    "fetch",
+    "signals",
+    "signal_init",
+    "expect",
+    "await_signal",
 ]
 
 
@@ -60,6 +71,9 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "cluster_wait",
     "quotient",
     "remainder",
+    "signal_init",
+    "expect",
+    "await_signal",
 )
 
 
@@ -110,10 +124,12 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(f"shared_{t}", "shared", t)
         yield DeviceFunction(f"registers_{t}", "registers", t)
         yield DeviceFunction(f"put_{t}", "put", t)
+    yield DeviceFunction("signals_i64", "signals", "i64")
     for t in STORED:
+        yield DeviceFunction(f"arena_{t}", "arena", t)
+        yield DeviceFunction(f"fetch_{t}", "fetch", t)
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
-            yield DeviceFunction(f"stream_{t}x{n}", "stream", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
 
 
