@@ -127,6 +127,8 @@ class _Loop:
 
     def program(self) -> Program:
         """The body of what is left; constants that are literals are put in."""
+        if self._is_whole():
+            return self.body
         builder = ProgramBuilder(self.body.name)
         environment: dict[Var, Atom] = {}
         with builder:
@@ -147,6 +149,23 @@ class _Loop:
             results = [a for _, _, a in self.carry.values()]
             outputs = [rename(a, environment) for a in (*results, *self.ys.values())]
         return builder.build(outputs)
+
+    def _is_whole(self) -> bool:
+        """Whether nothing is left out or put in."""
+        if any(isinstance(operand, Literal) for _, operand in self.consts):
+            return False
+        inputs = (
+            *(value for value, _ in self.consts),
+            *(value for value, _, _ in self.carry.values()),
+            *(value for value, _ in self.xs),
+        )
+        outputs = (*(a for _, _, a in self.carry.values()), *self.ys.values())
+        body = self.body
+        return (
+            inputs == body.inputs
+            and outputs == body.outputs
+            and len(_live(body, {*outputs})) == len(body.equations)
+        )
 
     def arrays(self) -> list[Atom]:
         """The constants that are inputs of ``program``."""

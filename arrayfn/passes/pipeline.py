@@ -18,6 +18,8 @@ from arrayfn.passes.single_index import single_index
 from arrayfn.passes.small import small_loops
 
 Pass = Callable[[Program], Program]
+Settled = set[Program]
+"""Programs that the passes have nothing to do with: they came out of them."""
 
 
 def pipeline(
@@ -32,20 +34,31 @@ def pipeline(
     calls that ``keep`` accepts. With ``sums`` small loops multiply without the library.
     """
 
-    def control_flow(program: Program) -> Program:
+    def control_flow(program: Program, settled: Settled | None = None) -> Program:
         """Loops and branches; their Programs go through the passes but the layouts."""
-        return simplify_control_flow(program, simplified)
+        known = set[Program]() if settled is None else settled
+        return simplify_control_flow(program, lambda inner: simplified(inner, known))
 
-    def simplified(program: Program) -> Program:
-        for apply in passes:
-            program = apply(program)
+    def with_own_sums(program: Program, settled: Settled | None = None) -> Program:
+        """Products of small loops as sums."""
+        known = set[Program]() if settled is None else settled
+        if not sums:
+            return program
+        return small_loops(program, lambda inner: simplified(inner, known))
+
+    def simplified(program: Program, settled: Settled) -> Program:
+        # A loop's body is simplified again after the loop has changed: loops inside it
+        # that came out of here are not, or it would be twice as often at each depth.
+        if program not in settled:
+            for apply in passes:
+                if apply in (control_flow, with_own_sums):
+                    program = apply(program, settled)
+                else:
+                    program = apply(program)
+            settled.add(program)
         return program
 
-    def with_own_sums(program: Program) -> Program:
-        """Products of small loops as sums."""
-        return small_loops(program, simplified) if sums else program
-
-    passes: tuple[Pass, ...] = (
+    passes: tuple[Callable[..., Program], ...] = (
         partial(inline_calls, keep=keep),
         partial(expand, products=products),
         simplify,
