@@ -7,6 +7,8 @@
 #   make bench       compare with JAX         (make bench ARGS="softmax --json out.json")
 #   make docs        build the documentation into site/
 #   make notebooks   execute the notebooks    (make notebooks ARGS=--write stores outputs)
+#   make array-api-tests CHECKOUT=DIR   run a checkout of data-apis/array-api-tests, with
+#                    its submodule array-api, on arrayfn.numpy
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
@@ -15,8 +17,9 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 EXTRAS ?=
 ARGS ?=
+CHECKOUT ?=
 
-.PHONY: demo test lint format bench docs notebooks clean
+.PHONY: demo test lint format bench docs notebooks array-api-tests clean
 .DEFAULT_GOAL := test
 
 # A stamp per extra: a second `make test` installs nothing.
@@ -55,6 +58,17 @@ docs: $(call installed,docs)
 
 notebooks: $(call installed,notebooks)
 	$(BIN)/python notebooks/execute.py $(ARGS)
+
+# What fails, and why, stands in tests/numpy/array_api_known_failures.txt.
+array-api-tests: $(call installed,test)
+	@test -d "$(CHECKOUT)/array_api_tests" || { echo 'make array-api-tests \
+	  CHECKOUT=DIR, where DIR is made by git clone --recurse-submodules \
+	  https://github.com/data-apis/array-api-tests' >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet -r $(CHECKOUT)/requirements.txt
+	cd $(CHECKOUT) && ARRAY_API_TESTS_MODULE=arrayfn.numpy \
+	  ARRAY_API_TESTS_VERSION=2024.12 $(abspath $(BIN))/python -m pytest \
+	  array_api_tests -p no:cacheprovider --disable-deadline \
+	  --xfails-file=$(CURDIR)/tests/numpy/array_api_known_failures.txt $(ARGS)
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache
