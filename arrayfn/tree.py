@@ -1,51 +1,146 @@
 """Pytrees: nested tuples, lists, dicts, named tuples and registered classes of arrays.
 
-Through optree. ``None`` is an empty subtree; dicts are ordered by key.
+Through optree. ``None`` is an empty subtree; dicts are ordered by key. Classes of one's
+own become nodes by ``register_dataclass``, ``register_node`` or ``register_static``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, TypeVar, cast
 
 import optree
 
+from arrayfn.errors import ArgumentError, user_location
+
 TreeDef = optree.PyTreeSpec
-_EVERYWHERE: Any = vars(optree)["registry"].__GLOBAL_NAMESPACE
+Path = optree.PyTreeAccessor
+IsLeaf = Callable[[Any], bool] | None
+C = TypeVar("C", bound=type)
+
+_OWN: Final = "arrayfn"  # the registry that classes are put into
+_NOTHING: Final = object()
 
 
-def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
+def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """The leaves of ``tree`` in order, and its structure.
+
+    What ``is_leaf`` accepts is a leaf, whatever it is.
 
     >>> flatten({"b": (1, 2), "a": 3})[0]
     [3, 1, 2]
     """
-    leaves, structure = optree.tree_flatten(tree)
+    leaves, structure = optree.tree_flatten(tree, is_leaf, namespace=_OWN)
     return list(leaves), structure
 
 
-def unflatten(structure: TreeDef, leaves: Sequence[Any]) -> Any:
+def unflatten(structure: TreeDef, leaves: Iterable[Any]) -> Any:
     """The tree of ``structure`` with these leaves."""
     return optree.tree_unflatten(structure, leaves)
 
 
-def leaves(tree: Any) -> list[Any]:
+def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     """The leaves of ``tree`` in order."""
-    return list(optree.tree_leaves(tree))
+    return list(optree.tree_leaves(tree, is_leaf, namespace=_OWN))
 
 
-def structure(tree: Any) -> TreeDef:
+def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
     """The structure of ``tree``."""
-    return optree.tree_structure(tree)
+    return optree.tree_structure(tree, is_leaf, namespace=_OWN)
 
 
-def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+def map(
+    function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
+) -> Any:
     """``function`` of each leaf (with those at its place in ``rest``), as a tree.
 
     >>> map(lambda x, y: x + y, {"a": 1}, {"a": 2})
     {'a': 3}
     """
-    return optree.tree_map(function, tree, *rest)
+    return optree.tree_map(function, tree, *rest, is_leaf=is_leaf, namespace=_OWN)
+
+
+def reduce(
+    function: Callable[[Any, Any], Any],
+    tree: Any,
+    initializer: Any = _NOTHING,
+    is_leaf: IsLeaf = None,
+) -> Any:
+    """``function(function(leaf0, leaf1), leaf2)`` and so on, over all leaves.
+
+    It begins with ``initializer`` if that is given; without one, and without leaves,
+    there is no result: TypeError.
+
+    >>> reduce(lambda x, y: x + y, {"a": 1, "b": (2, 3)})
+    6
+    """
+    remaining = iter(leaves(tree, is_leaf))
+    total = next(remaining, _NOTHING) if initializer is _NOTHING else initializer
+    if total is _NOTHING:
+        raise TypeError("reduce of a tree without leaves needs an initializer")
+    for leaf in remaining:
+        total = function(total, leaf)
+    return total
+
+
+def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
+    """Whether all leaves are true.
+
+    >>> all({"a": True, "b": (1, 0)})
+    False
+    """
+    return optree.tree_all(tree, is_leaf=is_leaf, namespace=_OWN)
+
+
+def transpose(outer: TreeDef, inner: TreeDef | None, tree: Any) -> Any:
+    """A tree of structure ``inner`` of trees ``outer``, from one the other way round.
+
+    Without ``inner`` that of the first subtree is taken.
+
+    >>> transpose(structure([0, 0]), structure({"a": 0}), [{"a": 1}, {"a": 2}])
+    {'a': [1, 2]}
+    """
+    if inner is None:
+        inner = structure(outer.flatten_up_to(tree)[0])
+    return optree.tree_transpose(outer, inner, tree)
+
+
+def flatten_with_path(
+    tree: Any, is_leaf: IsLeaf = None
+) -> tuple[list[tuple[Path, Any]], TreeDef]:
+    """Pairs of the path to each leaf and the leaf, and the structure of ``tree``.
+
+    A path is a tuple of entries, each with what it indexes by in ``.entry``; called
+    with a tree it gives what is there, and ``keystr`` prints it.
+    """
+    paths, leaves, structure = optree.tree_flatten_with_accessor(
+        tree, is_leaf, namespace=_OWN
+    )
+    return list(zip(paths, leaves, strict=True)), structure
+
+
+def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[Path, Any]]:
+    """Pairs of the path to each leaf and the leaf; see ``flatten_with_path``."""
+    return flatten_with_path(tree, is_leaf)[0]
+
+
+def map_with_path(
+    function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
+) -> Any:
+    """``function(path, leaf, *leaves of rest)`` of each leaf, as a tree.
+
+    >>> map_with_path(lambda path, x: keystr(path) + f" = {x}", {"a": (1, 2)})
+    {'a': ("['a'][0] = 1", "['a'][1] = 2")}
+    """
+    return optree.tree_map_with_accessor(
+        function, tree, *rest, is_leaf=is_leaf, namespace=_OWN
+    )
+
+
+def keystr(path: Path) -> str:
+    """``path`` as one would write it behind the tree's name."""
+    return path.codify("")
 
 
 def paths(tree: Any) -> list[str]:
@@ -54,34 +149,181 @@ def paths(tree: Any) -> list[str]:
     >>> paths({"w": (1, 2)})
     ["['w'][0]", "['w'][1]"]
     """
-    found, _, _ = optree.tree_flatten_with_path(tree)
-    return ["".join(f"[{key!r}]" for key in path) for path in found]
+    return [keystr(path) for path in optree.tree_accessors(tree, namespace=_OWN)]
 
 
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
     """The leaves of ``prefix`` for each leaf of ``tree`` below; None counts."""
-    return list(optree.broadcast_prefix(prefix, tree, none_is_leaf=True))
+    return list(
+        optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=_OWN)
+    )
 
 
-def register_pytree_node(
-    nodetype: type,
-    flatten_func: Callable[[Any], tuple[Sequence[Any], Any]],
-    unflatten_func: Callable[[Any, Any], Any],
-) -> None:
-    """Make instances of ``nodetype`` nodes of trees.
+# Classes of one's own.
 
-    ``flatten_func(node)`` gives its children and a hashable value of what else it
-    holds, and ``unflatten_func(value, children)`` the node. The children may be any
-    objects then, so that must not look into them.
 
-    >>> class Pair:
-    ...     def __init__(self, first, second):
-    ...         self.first, self.second = first, second
-    >>> register_pytree_node(
-    ...     Pair, lambda p: ((p.first, p.second), None), lambda _, c: Pair(*c)
-    ... )
-    >>> leaves(Pair(1, [2, 3]))
-    [1, 2, 3]
+def register_node(
+    cls: type,
+    flatten: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
+    unflatten: Callable[[Any, tuple[Any, ...]], Any] | None = None,
+) -> type:
+    """Make instances of ``cls`` nodes of trees; gives ``cls``.
+
+    ``flatten(instance)`` gives the pair (children, metadata), and
+    ``unflatten(metadata, children)`` the instance. Trees whose metadata differ have
+    different structures. Without the functions (as a decorator) the class has them, as
+    a method ``tree_flatten`` and a class method ``tree_unflatten``.
+
+    >>> @register_node
+    ... class Interval:
+    ...     def __init__(self, low, high):
+    ...         self.low, self.high = low, high
+    ...
+    ...     def tree_flatten(self):
+    ...         return (self.low, self.high), None
+    ...
+    ...     @classmethod
+    ...     def tree_unflatten(cls, metadata, children):
+    ...         return cls(*children)
+    >>> map(lambda x: 2 * x, Interval(1, 4)).high
+    8
     """
-    register: Any = optree.register_pytree_node
-    register(nodetype, flatten_func, unflatten_func, namespace=_EVERYWHERE)
+    take, make = flatten, unflatten
+    if take is None or make is None:
+        own = cast(Any, cls)
+        if not hasattr(own, "tree_flatten") or not hasattr(own, "tree_unflatten"):
+            raise ArgumentError(
+                f"register_node: {cls.__name__} has no tree_flatten and "
+                "tree_unflatten; give it these methods, or register_node the functions",
+                user_location(),
+            )
+        take, make = own.tree_flatten, own.tree_unflatten
+    optree.register_pytree_node(
+        cast(Any, cls),
+        lambda node: (tuple((parts := take(node))[0]), parts[1]),
+        cast(Any, make),
+        path_entry_type=optree.GetItemEntry,
+        namespace=_OWN,
+    )
+    return cls
+
+
+def register_static(cls: C) -> C:
+    """Make instances of ``cls`` parts of the structure, without leaves; gives ``cls``.
+
+    They are hashable, and compared by ``==``: a function is compiled anew for each.
+
+    >>> @register_static
+    ... class Mode(str):
+    ...     pass
+    >>> leaves((Mode("fast"), 1))
+    [1]
+    """
+    optree.register_pytree_node(
+        cast(Any, cls),
+        lambda node: ((), node),
+        lambda node, _: cast(Any, node),
+        namespace=_OWN,
+    )
+    return cls
+
+
+def register_dataclass(
+    nodetype: type | None = None,
+    data_fields: Sequence[str] | None = None,
+    meta_fields: Sequence[str] | None = None,
+    drop_fields: Sequence[str] = (),
+) -> Any:
+    """Make instances of a dataclass nodes of trees; usable as a decorator.
+
+    Fields in ``data_fields`` are children, those in ``meta_fields`` part of the
+    structure, and hashable. By default all fields of the constructor are children but
+    those declared as ``field(metadata={"static": True})``. ``drop_fields`` are left to
+    the constructor. Raises ArgumentError for fields that are not there, or left out.
+
+    >>> from dataclasses import dataclass, field
+    >>> @register_dataclass
+    ... @dataclass
+    ... class Layer:
+    ...     weights: float
+    ...     name: str = field(metadata={"static": True})
+    >>> map(lambda x: x + 1.0, Layer(1.0, "first"))
+    Layer(weights=2.0, name='first')
+    """
+    if nodetype is None:
+        return lambda cls: register_dataclass(
+            cls, data_fields, meta_fields, drop_fields
+        )
+    data, meta = _fields(nodetype, data_fields, meta_fields, drop_fields)
+
+    def flat(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+        static = tuple(getattr(node, name) for name in meta)
+        try:
+            hash(static)
+        except TypeError:
+            _refuse_unhashable(node, meta)
+        return tuple(getattr(node, name) for name in data), static, data
+
+    def made(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
+        given = dict(zip(data, children, strict=True))
+        given.update(zip(meta, static, strict=True))
+        return nodetype(**given)
+
+    optree.register_pytree_node(
+        cast(Any, nodetype),
+        flat,
+        cast(Any, made),
+        path_entry_type=optree.GetAttrEntry,
+        namespace=_OWN,
+    )
+    return nodetype
+
+
+def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
+    for name in meta:
+        value = getattr(node, name)
+        try:
+            hash(value)
+        except TypeError:
+            raise ArgumentError(
+                f"the static field {name!r} of {type(node).__name__} is a "
+                f"{type(value).__name__}, which is not hashable; give a tuple for a "
+                "list, or make the field one of data_fields",
+                user_location(),
+            ) from None
+
+
+def _fields(
+    cls: type,
+    data: Sequence[str] | None,
+    meta: Sequence[str] | None,
+    dropped: Sequence[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the fields that are children, and of those that are not."""
+    name = cls.__name__
+    if not dataclasses.is_dataclass(cls):
+        if data is None or meta is None:
+            raise ArgumentError(
+                f"register_dataclass: {name} is no dataclass; decorate it with "
+                "@dataclass below @register_dataclass, or name its data_fields and "
+                "meta_fields",
+                user_location(),
+            )
+        return tuple(data), tuple(meta)
+    fields = [f for f in dataclasses.fields(cls) if f.init and f.name not in dropped]
+    if data is None and meta is None:
+        static = {f.name for f in fields if f.metadata.get("static")}
+        names = [f.name for f in fields]
+        return (
+            tuple(n for n in names if n not in static),
+            tuple(n for n in names if n in static),
+        )
+    data, meta = tuple(data or ()), tuple(meta or ())
+    if sorted((*data, *meta)) != sorted(f.name for f in fields):
+        raise ArgumentError(
+            f"register_dataclass: data_fields {data} and meta_fields {meta} are to "
+            f"name each field of {name}'s constructor once: "
+            f"{tuple(f.name for f in fields)}; name others in drop_fields",
+            user_location(),
+        )
+    return data, meta

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from arrayfn import tree
+from arrayfn.errors import ArgumentError
+from arrayfn.functions import grad, make_program, vmap
+from arrayfn.jit import jit
 
 
 class Point(NamedTuple):
@@ -58,3 +63,155 @@ def test_a_prefix_is_repeated_for_the_leaves_below_it():
 def test_a_prefix_of_another_structure_is_refused():
     with pytest.raises(ValueError, match=r"prefix|mismatch|[Ee]xpected"):
         tree.broadcast_prefix((0, 0, 0), (1, 2))
+
+
+# Reductions, paths, transposition.
+
+
+def test_leaves_are_reduced_in_order():
+    assert tree.reduce(lambda x, y: x + y, {"b": "1", "a": ("2", "3")}) == "231"
+    assert tree.reduce(lambda x, y: x + y, [], 5) == 5
+    assert tree.reduce(lambda x, y: x * y, (2, 3), 10) == 60
+    with pytest.raises(TypeError, match="needs an initializer"):
+        tree.reduce(lambda x, y: x, {})
+    assert tree.all({"a": (1, True)})
+    assert not tree.all([1, 0])
+
+
+def test_what_is_a_leaf_may_be_chosen():
+    pair = {"a": (1, 2), "b": [3]}
+    assert tree.leaves(pair, is_leaf=lambda x: isinstance(x, tuple)) == [(1, 2), 3]
+    assert tree.map(len, pair, is_leaf=lambda x: x is not pair) == {"a": 2, "b": 1}
+
+
+def test_trees_of_trees_turn_inside_out():
+    rows = [{"a": 1, "b": (2,)}, {"a": 3, "b": (4,)}]
+    outer, inner = tree.structure([0, 0]), tree.structure(rows[0])
+    expected = {"a": [1, 3], "b": ([2, 4],)}
+    assert tree.transpose(outer, inner, rows) == expected
+    assert tree.transpose(outer, None, rows) == expected
+
+
+def test_paths_lead_to_leaves():
+    nested = {"w": [1, Point(2, 3)]}
+    pairs, structure = tree.flatten_with_path(nested)
+    assert structure == tree.structure(nested)
+    assert [tree.keystr(path) for path, _ in pairs] == [
+        "['w'][0]",
+        "['w'][1].x",
+        "['w'][1].y",
+    ]
+    assert [path(nested) for path, _ in pairs] == [1, 2, 3]
+    assert [entry.entry for entry in pairs[0][0]] == ["w", 0]
+    assert tree.leaves_with_path(nested) == pairs
+    named = tree.map_with_path(lambda p, x, y: (tree.keystr(p), x + y), nested, nested)
+    assert named["w"][1].y == ("['w'][1].y", 6)
+
+
+# Classes of one's own.
+
+
+@tree.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    weights: Any
+    bias: Any
+    name: Any = dataclasses.field(default="layer", metadata={"static": True})
+
+
+def test_dataclasses_are_nodes():
+    layer = Layer(1.0, {"b": 2.0}, "first")
+    assert tree.leaves(layer) == [1.0, 2.0]
+    assert tree.paths(layer) == [".weights", ".bias['b']"]
+    assert tree.map(lambda x: 2 * x, layer) == Layer(2.0, {"b": 4.0}, "first")
+    assert tree.structure(layer) != tree.structure(Layer(1.0, {"b": 2.0}, "second"))
+    assert hash(tree.structure(layer)) == hash(tree.structure(layer))
+    with pytest.raises(ArgumentError, match="static field 'name' of Layer is a list"):
+        tree.leaves(Layer(1.0, 2.0, ["a"]))
+
+
+def test_dataclasses_go_through_transformations():
+    def loss(layer, x):
+        scale = 2.0 if layer.name == "double" else 1.0
+        return (scale * (x @ layer.weights + layer.bias) ** 2).sum()
+
+    layer = Layer(np.ones((2, 1)), np.zeros(1))
+    x = np.array([[1.0, 2.0]])
+    for f in (grad(loss), jit(grad(loss))):
+        gradient = f(layer, x)
+        assert isinstance(gradient, Layer)
+        assert gradient.weights.tolist() == [[6.0], [12.0]]
+        doubled = f(dataclasses.replace(layer, name="double"), x)
+        assert (doubled.bias.tolist(), doubled.name) == ([12.0], "double")
+    mapped = vmap(loss, (Layer(0, None), None))(
+        Layer(np.ones((3, 2, 1)), np.zeros(1)), x
+    )
+    assert mapped.tolist() == [9.0] * 3
+
+
+def test_a_name_in_a_program_is_the_field_s():
+    program = make_program(lambda layer: layer.weights * 2)(Layer(1.0, 2.0))
+    assert "layer_weights: ~f64[]" in str(program)
+
+
+def test_fields_may_be_chosen():
+    @dataclasses.dataclass
+    class Model:
+        a: Any
+        b: Any
+        cache: Any = None
+
+    tree.register_dataclass(Model, ["a"], ["b"], drop_fields=["cache"])
+    model = tree.map(lambda x: x + 1, Model(1, 2, cache=3))
+    assert (model.a, model.b, model.cache) == (2, 2, None)
+
+    @dataclasses.dataclass
+    class Other:
+        a: Any
+        b: Any
+
+    with pytest.raises(ArgumentError, match="are to name each field of Other's"):
+        tree.register_dataclass(Other, ["a"], [])
+    with pytest.raises(ArgumentError, match="int is no dataclass; decorate it"):
+        tree.register_dataclass(int)
+
+
+def test_other_classes_are_nodes_by_their_functions():
+    class Box:
+        def __init__(self, content, label):
+            self.content, self.label = content, label
+
+    tree.register_node(
+        Box, lambda b: ([b.content], b.label), lambda label, xs: Box(xs[0], label)
+    )
+    box = tree.map(lambda x: x + 1, Box(1, "l"))
+    assert (box.content, box.label) == (2, "l")
+    assert grad(lambda b: b.content**2)(Box(3.0, "m")).content == 6.0
+    with pytest.raises(ArgumentError, match="has no tree_flatten and tree_unflatten"):
+        tree.register_node(dict)
+
+
+def test_static_classes_are_part_of_the_structure():
+    @tree.register_static
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        power: int
+
+    traced = []
+
+    @jit
+    def f(x, options):
+        traced.append(options)
+        return x**options.power
+
+    assert [f(3.0, Options(k)) for k in (2, 3, 2)] == [9.0, 27.0, 9.0]
+    assert traced == [Options(2), Options(3)]
+
+
+def test_a_dataclass_that_is_not_registered_is_an_error_that_says_so():
+    @dataclasses.dataclass
+    class Bare:
+        x: float
+
+    with pytest.raises(ArgumentError, match=r"Bare .* @tree\.register_dataclass"):
+        jit(lambda b: b.x)(Bare(1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -39,6 +40,13 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         raise ArgumentError(
             f"{name} is an array of {leaf.dtype}, which arrayfn does not have; "
             "convert it, or make the argument static (jit(f, static_argnums=...))",
+            user_location(),
+        )
+    if dataclasses.is_dataclass(leaf):
+        raise ArgumentError(
+            f"{name} is {type(leaf).__name__} ({short(leaf)}), a dataclass that is not "
+            "registered as a tree of its fields; decorate it with "
+            "@tree.register_dataclass",
             user_location(),
         )
     raise ArgumentError(

@@ -100,7 +100,7 @@ def _of_children(_: None, children: tuple[Array, ...]) -> Key:
     return Key(children[0])
 
 
-tree.register_pytree_node(Key, _children, _of_children)
+tree.register_node(Key, _children, _of_children)
 
 
 def key(seed: ArrayLike, /) -> Key:
