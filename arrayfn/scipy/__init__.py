@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from arrayfn.scipy import linalg, special
+from arrayfn.scipy import integrate, linalg, optimize, special
 
-__all__ = ["linalg", "special"]
+__all__ = ["integrate", "linalg", "optimize", "special"]

@@ -1,0 +1,280 @@
+"""Minimisation of functions of a vector, compiled as one loop.
+
+Sources: Nocedal and Wright, Numerical Optimization (2006): algorithm 6.1 (BFGS), and
+3.5 and 3.6 (a step that satisfies the strong Wolfe conditions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.functions import value_and_grad
+from arrayfn.lax import while_loop
+from arrayfn.numpy._operands import Array, ArrayLike
+
+Function = Callable[..., Any]
+Evaluate = Callable[[Array], tuple[Array, Array]]
+
+# Of the Wolfe conditions: how much a step descends, and how flat it is at its end.
+_DESCENT = 1e-4
+_FLATNESS = 0.9
+_STEPS_TO_MINIMUM = 200  # times the number of unknowns
+
+
+class OptimizeResults(NamedTuple):
+    """What ``minimize`` found.
+
+    ``x`` is the minimum, ``fun`` and ``jac`` the value and the gradient there,
+    ``hess_inv`` the approximation of the inverse of the second derivatives. ``status``
+    is 0 if ``success``, 1 if the number of steps was not enough, 2 if no step descended
+    any more. ``nfev``, ``njev`` and ``nit`` count values, gradients and steps.
+    """
+
+    x: Array
+    success: Array
+    status: Array
+    fun: Array
+    jac: Array
+    hess_inv: Array
+    nfev: Array
+    njev: Array
+    nit: Array
+
+
+def minimize(
+    fun: Function,
+    x0: ArrayLike,
+    args: tuple[Any, ...] = (),
+    *,
+    method: str = "BFGS",
+    tol: float | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> OptimizeResults:
+    """The vector x at which ``fun(x, *args)`` has a minimum, sought from ``x0``.
+
+    ``fun`` gives a real number and is differentiated and compiled; the search is one
+    loop, also under ``jit`` and ``vmap``. ``tol`` is the option ``gtol``.
+
+    Args:
+        fun: the function.
+        x0: where to begin: a real floating-point vector.
+        args: more arguments of ``fun``.
+        method: "BFGS", the only one.
+        tol: the gradient's largest element at which to stop.
+        options: ``gtol`` (1e-5), ``maxiter`` (200 steps for each unknown) and
+            ``line_search_maxiter`` (20 trials for each step).
+
+    Raises:
+        ArgumentError: for another method, or an option that there is not.
+        ShapeError: if ``x0`` is no vector, or ``fun`` gives more than a number.
+
+    >>> import numpy as np
+    >>> found = minimize(lambda x: ((x - 3.0) ** 2).sum(), np.zeros(2))
+    >>> np.round(found.x, 6)
+    array([3., 3.])
+    """
+    if method.upper() != "BFGS":
+        raise ArgumentError(
+            f"minimize has the method 'BFGS', not {method!r}", user_location()
+        )
+    x = anp.asarray(x0)
+    if x.ndim != 1:
+        raise ShapeError(
+            f"minimize begins at a vector, not at an array of shape {x.shape}; ravel "
+            "it, and reshape it inside the function",
+            user_location(),
+        )
+    if x.dtype not in (dtypes.float32, dtypes.float64):
+        raise DTypeError(
+            f"minimize begins at float32 or float64 numbers, not {x.dtype}",
+            user_location(),
+        )
+    given: dict[str, Any] = {
+        "gtol": 1e-5 if tol is None else tol,
+        "maxiter": x.shape[0] * _STEPS_TO_MINIMUM,
+        "line_search_maxiter": 20,
+    }
+    unknown = set(options or {}) - set(given)
+    if unknown:
+        raise ArgumentError(
+            f"minimize has no options {sorted(unknown)}; it has {sorted(given)}",
+            user_location(),
+        )
+    given.update(options or {})
+    evaluate = value_and_grad(lambda v: fun(v, *args))
+    limits = given["gtol"], given["maxiter"], given["line_search_maxiter"]
+    return _bfgs(evaluate, x, *limits)
+
+
+class _Search(NamedTuple):
+    """Where BFGS is; ``state`` is 0 while it runs, else 1 + the status."""
+
+    state: Array
+    steps: Array
+    evaluations: Array
+    x: Array
+    value: Array
+    slope: Array
+    inverse: Array
+
+
+def _bfgs(
+    evaluate: Evaluate, x: Array, gtol: float, maxiter: int, trials: int
+) -> OptimizeResults:
+    value, slope = evaluate(x)
+    zero = anp.asarray(0)
+    begin = _Search(
+        anp.where(_is_flat(slope, gtol), 1, zero),
+        zero,
+        zero + 1,
+        x,
+        value,
+        slope,
+        anp.eye(x.shape[0], dtype=x.dtype),
+    )
+
+    def go_on(at: _Search) -> Array:
+        return (at.state == 0) & (at.steps < maxiter)
+
+    def step(at: _Search) -> _Search:
+        direction = -(at.inverse @ at.slope)
+        found = _line_search(evaluate, at.x, direction, at.value, at.slope, trials)
+        moved = found.step * direction
+        inverse = _updated(at.inverse, moved, found.slope - at.slope)
+        descends = found.value < at.value
+        state = anp.where(_is_flat(found.slope, gtol), 1, anp.where(descends, 0, 3))
+        return _Search(
+            anp.where(anp.isfinite(found.value), state, 3),
+            at.steps + 1,
+            at.evaluations + found.trials,
+            at.x + moved,
+            found.value,
+            found.slope,
+            inverse,
+        )
+
+    end = while_loop(go_on, step, begin)
+    status = anp.where(end.state == 0, 1, end.state - 1)
+    return OptimizeResults(
+        x=end.x,
+        success=anp.equal(status, 0),
+        status=status,
+        fun=end.value,
+        jac=end.slope,
+        hess_inv=end.inverse,
+        nfev=end.evaluations,
+        njev=end.evaluations,
+        nit=end.steps,
+    )
+
+
+def _is_flat(slope: Array, gtol: float) -> Array:
+    return (
+        anp.max(anp.abs(slope), axis=None) <= gtol if slope.size else anp.asarray(True)
+    )
+
+
+def _updated(inverse: Array, moved: Array, turned: Array) -> Array:
+    """The inverse Hessian after a step and the change of slope along it (6.17)."""
+    along = turned @ moved
+    bends = along > 0
+    rho = 1.0 / anp.where(bends, along, 1.0)
+    left = anp.eye(moved.shape[0], dtype=moved.dtype) - rho * anp.outer(moved, turned)
+    updated = left @ inverse @ left.T + rho * anp.outer(moved, moved)
+    return anp.where(bends, updated, inverse)
+
+
+# The step along a direction.
+
+
+class _Point(NamedTuple):
+    """A step, and the function's value and slope along the direction there."""
+
+    step: Array
+    value: Array
+    along: Array
+
+
+class _Line(NamedTuple):
+    """A search along a line.
+
+    ``stage`` is 0 while steps grow, 1 between two points, 2 at the end. ``low`` is the
+    best point; between two points ``high`` is the other. ``next`` is the step to try.
+    """
+
+    stage: Array
+    trials: Array
+    low: _Point
+    high: _Point
+    next: Array
+    slope: Array
+
+
+class _Found(NamedTuple):
+    step: Array
+    value: Array
+    slope: Array
+    trials: Array
+
+
+def _line_search(
+    evaluate: Evaluate,
+    x: Array,
+    direction: Array,
+    value: Array,
+    slope: Array,
+    trials: int,
+) -> _Found:
+    start = _Point(anp.zeros_like(value), value, slope @ direction)
+    begin = _Line(
+        anp.asarray(0), anp.asarray(0), start, start, anp.ones_like(value), slope
+    )
+
+    def go_on(at: _Line) -> Array:
+        return (at.stage < 2) & (at.trials < trials)
+
+    def trial(at: _Line) -> _Line:
+        height, gradient = evaluate(x + at.next * direction)
+        here = _Point(at.next, height, gradient @ direction)
+        growing = at.stage == 0
+        limit = value + _DESCENT * here.step * start.along
+        # A value that is not a number is as one too high.
+        high = ~(height <= limit) | ((at.trials > 0) & ~(height < at.low.value))
+        flat = ~high & (anp.abs(here.along) <= -_FLATNESS * start.along)
+        # Beyond the minimum the best point changes sides.
+        beyond = here.along * anp.where(growing, 1.0, at.high.step - at.low.step) >= 0
+        low = _chosen(high, at.low, here)
+        other = _chosen(growing | beyond, at.low, at.high)
+        bracket = _chosen(high, here, other)
+        stage = anp.where(growing & ~high & ~beyond, 0, 1)
+        stage = anp.where(flat, 2, stage)
+        following = anp.where(stage == 0, 2.0 * here.step, _between(low, bracket))
+        return _Line(
+            stage,
+            at.trials + 1,
+            low,
+            bracket,
+            following,
+            anp.where(high, at.slope, gradient),
+        )
+
+    end = while_loop(go_on, trial, begin)
+    return _Found(end.low.step, end.low.value, end.slope, end.trials)
+
+
+def _chosen(condition: Array, first: _Point, second: _Point) -> _Point:
+    pairs = zip(first, second, strict=True)
+    return _Point(*[anp.where(condition, a, b) for a, b in pairs])
+
+
+def _between(low: _Point, high: _Point) -> Array:
+    """Where the parabola through both points is least, not too near to an end."""
+    width = high.step - low.step
+    rise = high.value - low.value - low.along * width
+    bent = (rise > 0) & anp.isfinite(rise)
+    share = -0.5 * low.along * width / anp.where(bent, rise, 1.0)
+    return low.step + width * anp.clip(anp.where(bent, share, 0.5), 0.1, 0.9)
