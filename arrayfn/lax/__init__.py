@@ -45,9 +45,19 @@ from arrayfn.lax.collectives import (
     psum,
     psum_scatter,
 )
-from arrayfn.lax.control_flow_associative import associative_scan
-from arrayfn.lax.control_flow_branches import cond, switch
-from arrayfn.lax.control_flow_loops import fori_loop, map, scan, while_loop
+from arrayfn.lax.control_flow_associative import (
+    associative_scan,
+)
+from arrayfn.lax.control_flow_branches import (
+    cond,
+    switch,
+)
+from arrayfn.lax.control_flow_loops import (
+    fori_loop,
+    map,
+    scan,
+    while_loop,
+)
 from arrayfn.lax.convolution import (
     ConvDimensionNumbers,
     conv,
@@ -57,16 +67,67 @@ from arrayfn.lax.convolution import (
     conv_transpose,
     conv_with_general_padding,
 )
-from arrayfn.lax.sorting import sort, sort_key_val, top_k
-from arrayfn.lax.special_bessel import bessel_i0e, bessel_i1e
-from arrayfn.lax.special_incomplete_beta import betainc
+from arrayfn.lax.indexing import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    gather,
+    scatter,
+    scatter_add,
+    scatter_apply,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
+)
+from arrayfn.lax.reductions import (
+    FftType,
+    cumlogsumexp,
+    fft,
+    mulhi,
+    reduce,
+    reduce_precision,
+    reduce_xor,
+    select_n,
+)
+from arrayfn.lax.shapes import (
+    batch_matmul,
+    broadcast_like,
+    broadcast_shapes,
+    broadcast_to_rank,
+    collapse,
+    dtype,
+    dynamic_update_index_in_dim,
+    empty,
+    index_in_dim,
+    index_take,
+    split,
+    stack,
+    tile,
+    unstack,
+)
+from arrayfn.lax.sorting import (
+    sort,
+    sort_key_val,
+    top_k,
+)
+from arrayfn.lax.special_bessel import (
+    bessel_i0e,
+    bessel_i1e,
+)
+from arrayfn.lax.special_incomplete_beta import (
+    betainc,
+)
 from arrayfn.lax.special_incomplete_gamma import (
     igamma,
     igamma_grad_a,
     igammac,
     random_gamma_grad,
 )
-from arrayfn.lax.special_zeta import polygamma, zeta
+from arrayfn.lax.special_zeta import (
+    polygamma,
+    zeta,
+)
 from arrayfn.lax.structure import (
     argmax,
     argmin,
@@ -148,11 +209,17 @@ from arrayfn.lax.unary import (
     tan,
     tanh,
 )
-from arrayfn.lax.windowed import reduce_window
+from arrayfn.lax.windowed import (
+    reduce_window,
+)
 
 __all__ = [
     "ConvDimensionNumbers",
+    "FftType",
+    "GatherDimensionNumbers",
+    "GatherScatterMode",
     "RoundingMethod",
+    "ScatterDimensionNumbers",
     "abs",
     "acos",
     "acosh",
@@ -169,6 +236,7 @@ __all__ = [
     "atanh",
     "axis_index",
     "axis_size",
+    "batch_matmul",
     "bessel_i0e",
     "bessel_i1e",
     "betainc",
@@ -179,11 +247,15 @@ __all__ = [
     "bitwise_xor",
     "broadcast",
     "broadcast_in_dim",
+    "broadcast_like",
+    "broadcast_shapes",
+    "broadcast_to_rank",
     "broadcasted_iota",
     "cbrt",
     "ceil",
     "clamp",
     "clz",
+    "collapse",
     "complex",
     "concatenate",
     "cond",
@@ -197,6 +269,7 @@ __all__ = [
     "convert_element_type",
     "cos",
     "cosh",
+    "cumlogsumexp",
     "cummax",
     "cummin",
     "cumprod",
@@ -205,11 +278,14 @@ __all__ = [
     "div",
     "dot",
     "dot_general",
+    "dtype",
     "dynamic_index_in_dim",
     "dynamic_slice",
     "dynamic_slice_in_dim",
+    "dynamic_update_index_in_dim",
     "dynamic_update_slice",
     "dynamic_update_slice_in_dim",
+    "empty",
     "eq",
     "erf",
     "erf_inv",
@@ -218,16 +294,20 @@ __all__ = [
     "exp2",
     "expand_dims",
     "expm1",
+    "fft",
     "floor",
     "fori_loop",
     "full",
     "full_like",
+    "gather",
     "ge",
     "gt",
     "igamma",
     "igamma_grad_a",
     "igammac",
     "imag",
+    "index_in_dim",
+    "index_take",
     "integer_pow",
     "iota",
     "is_finite",
@@ -242,6 +322,7 @@ __all__ = [
     "max",
     "min",
     "mul",
+    "mulhi",
     "ne",
     "neg",
     "nextafter",
@@ -258,20 +339,31 @@ __all__ = [
     "random_gamma_grad",
     "real",
     "reciprocal",
+    "reduce",
     "reduce_and",
     "reduce_max",
     "reduce_min",
     "reduce_or",
+    "reduce_precision",
     "reduce_prod",
     "reduce_sum",
     "reduce_window",
+    "reduce_xor",
     "rem",
     "reshape",
     "rev",
     "round",
     "rsqrt",
     "scan",
+    "scatter",
+    "scatter_add",
+    "scatter_apply",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
     "select",
+    "select_n",
     "shift_left",
     "shift_right_arithmetic",
     "shift_right_logical",
@@ -282,16 +374,20 @@ __all__ = [
     "slice_in_dim",
     "sort",
     "sort_key_val",
+    "split",
     "sqrt",
     "square",
     "squeeze",
+    "stack",
     "stop_gradient",
     "sub",
     "switch",
     "tan",
     "tanh",
+    "tile",
     "top_k",
     "transpose",
+    "unstack",
     "while_loop",
     "zeta",
 ]
