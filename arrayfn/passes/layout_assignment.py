@@ -26,6 +26,7 @@ from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read, record_reads
 from arrayfn.primitives import contraction, rematerialization, views
 from arrayfn.primitives.base import (
+    Body,
     Contraction,
     Control,
     Library,
@@ -102,6 +103,8 @@ class _Assignment:
             operands[first:] = [self.row_major(x) for x in operands[first:]]
         elif isinstance(row.kernel, Control):
             operands, params = self.control(operands, equation)
+        elif isinstance(row.kernel, Body):
+            operands = [self.row_major(x) for x in operands]
         if isinstance(row.kernel, (Library, Template)):
             for number in overwritten(equation):
                 operands[number] = self.own(operands[number], equation, number)
