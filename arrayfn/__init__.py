@@ -55,8 +55,11 @@ from arrayfn.functions import (
     vjp,
     vmap,
 )
+from arrayfn.immediate import compile_long_loops
 from arrayfn.jit import jit
 from arrayfn.operators import operator
+
+compile_long_loops()
 
 try:
     __version__ = version("arrayfn")

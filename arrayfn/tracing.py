@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from arrayfn.ir import (
     Atom,
     Equation,
     Literal,
+    Params,
     Program,
     Var,
     type_of,
@@ -35,6 +36,7 @@ from arrayfn.tracer import Namespace, Tracer
 
 __all__ = [
     "Frame",
+    "Immediate",
     "NamedAxis",
     "Namespace",
     "Trace",
@@ -124,6 +126,17 @@ class NamedAxis:
 
     size: int
     index: Tracer
+
+
+class Immediate:
+    """What computes loops whose operands are known: ``arrayfn.immediate`` fills it.
+
+    It gives None for what NumPy's reference is to compute.
+    """
+
+    compute: ClassVar[
+        Callable[[Primitive, Sequence[Array], Params], Sequence[Array] | None] | None
+    ] = None
 
 
 class _Local(threading.local):
@@ -235,8 +248,7 @@ def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
         row = equation.primitive
         assert isinstance(row, Primitive)
         if frame is None:
-            arrays = [_array(x) for x in arguments]
-            result = row.reference(*arrays, **equation.params)
+            result = _results(row, [_array(x) for x in arguments], equation.params)
         else:
             result = _stage(frame, row, arguments, equation.params, equation.source)
         results = result if isinstance(result, (tuple, list)) else (result,)
@@ -282,7 +294,7 @@ def _stage(
     known = None if frame.abstract or primitive.effect else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])
-    result = primitive.reference(*known, **params)
+    result = _results(primitive, known, params)
     values = result if isinstance(result, (tuple, list)) else [result]
     return tuple(
         Tracer(frame, var, value, location)
@@ -316,6 +328,15 @@ def _array(value: Any) -> Array:
     return np.asarray(value)
 
 
+def _results(primitive: Primitive, arrays: Sequence[Array], params: Params) -> Any:
+    """The result, or results, of ``primitive`` on arrays."""
+    if Immediate.compute is not None and params:
+        results = Immediate.compute(primitive, arrays, params)
+        if results is not None:
+            return tuple(results)
+    return primitive.reference(*arrays, **params)
+
+
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
     for operand in operands:
         if isinstance(operand, Tracer):
@@ -328,7 +349,7 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
         if error.location is None:
             raise type(error)(str(error), user_location()) from None
         raise
-    result = primitive.reference(*arrays, **params)
+    result = _results(primitive, arrays, params)
     taken = {id(a) for a in arrays}
     if isinstance(result, (tuple, list)):
         return tuple(own(x, taken) for x in result)

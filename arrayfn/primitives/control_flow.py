@@ -19,7 +19,7 @@ from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Array, Primitive
+from arrayfn.primitives.base import Array, Primitive, has_effect
 from arrayfn.primitives.calls import evaluate
 
 T = TypeVar("T")
@@ -200,12 +200,17 @@ def emitted(program: Program, operands: Sequence[Atom]) -> list[Atom]:
     return current_builder().inline(program, operands)
 
 
-def pruned(program: Program, outputs: Sequence[Atom]) -> tuple[Program, set[Atom]]:
-    """``program`` with these outputs and what they need, and all that they read."""
+def pruned(
+    program: Program, outputs: Sequence[Atom], *, effects: bool = False
+) -> tuple[Program, set[Atom]]:
+    """``program`` with these outputs and what they need, and all that they read.
+
+    Equations that have an effect are kept if ``effects`` says so.
+    """
     live: set[Atom] = set(outputs)
     kept: list[Equation] = []
     for made in reversed(program.equations):
-        if any(v in live for v in made.outputs):
+        if any(v in live for v in made.outputs) or (effects and has_effect(made)):
             kept.append(made)
             live.update(made.inputs)
     kept.reverse()

@@ -155,7 +155,7 @@ class _Recording:
         consts: int,
         kept: Sequence[bool],
     ) -> None:
-        self.advance, _ = pruned(body, body.outputs[: len(kept)])
+        self.advance, _ = pruned(body, body.outputs[: len(kept)], effects=True)
         self.condition = condition
         self.for_cond = for_cond
         self.kept = kept

@@ -1,0 +1,198 @@
+"""Loops where their values are known, outside ``jit``: compiled, if they are long.
+
+A loop of a few steps is interpreted, which takes less time than to compile it. One that
+has come to more than that, in a single call or in several of the same Program, runs
+compiled from then on, a ``while_loop`` from the step that it had got to.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.registry import choose
+from arrayfn.builder import ProgramBuilder
+from arrayfn.ir import Equation, Literal, Params, Program, Var, type_of
+from arrayfn.ir_text import format_program, parse_program
+from arrayfn.passes.expand import expand
+from arrayfn.primitives.base import Primitive, has_effect
+from arrayfn.primitives.table import TABLE
+from arrayfn.tracing import Immediate
+
+Array = np.ndarray[Any, Any]
+
+# To compile an equation takes as long as to interpret it so often, about.
+_PATIENCE: Final = 300
+_MOST_LOOPS: Final = 1024
+_LOOPS: Final = ("scan", "while_loop", "while_linear")
+
+
+def compile_long_loops() -> None:
+    """Let operations on arrays outside ``jit`` use ``compute``."""
+    Immediate.compute = compute
+
+
+def compute(
+    primitive: Primitive, arrays: Sequence[Array], params: Params
+) -> Sequence[Array] | None:
+    """The results of a primitive that holds a loop; None if NumPy is to compute them.
+
+    ``arrays`` are its operands.
+    """
+    if not _has_loop(primitive, params):
+        return None
+    operands = [np.asarray(x, order="C") for x in arrays]
+    program = _alone(primitive, operands, params)
+    text = format_program(program, comments=False)
+    left = _PATIENCE * _size(program) - _spent.of(text)
+    if has_effect(program.equations[0]):
+        left = 0  # what is begun anew would have its effects twice
+    run = _Interpreter(max(0, left))
+    try:
+        return run.evaluate(expand(program), operands)
+    except _OutOfPatienceError:
+        if primitive.name == "while_loop" and run.carry is not None:
+            operands = [np.asarray(x, order="C") for x in run.carry]
+        return _executable(text)(tuple(operands))
+    finally:
+        _spent.add(text, run.done)
+
+
+class _OutOfPatienceError(Exception):
+    """A loop that is interpreted for longer than it takes to compile it."""
+
+
+class _Interpreter:
+    """Evaluates Programs as the reference does, up to a number of equations.
+
+    ``carry`` are the operands with which the outermost while_loop is to be continued.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.done = 0
+        self.carry: list[Any] | None = None
+        self.depth = 0
+
+    def evaluate(self, program: Program, operands: Sequence[Any]) -> list[Any]:
+        """The outputs; raises _OutOfPatienceError after ``limit`` equations."""
+        values: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
+        self.depth += 1
+        for equation in program.equations:
+            self.done += 1
+            if self.done > self.limit:
+                raise _OutOfPatienceError
+            arguments = [_value(a, values) for a in equation.inputs]
+            results = self.results(equation, arguments)
+            values.update(zip(equation.outputs, results, strict=True))
+        self.depth -= 1
+        return [_value(a, values) for a in program.outputs]
+
+    def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
+        """What one equation gives."""
+        row, params = equation.primitive, equation.params
+        assert isinstance(row, Primitive)
+        if row.name == "while_loop":
+            return self.while_loop(params, arguments)
+        if row.name == "scan":
+            return self.scan(equation, arguments)
+        if row.name == "cond":
+            branches = params["branches"]
+            chosen = min(max(int(arguments[0]), 0), len(branches) - 1)
+            return self.evaluate(branches[chosen], arguments[1:])
+        result = row.reference(*arguments, **params)
+        return result if isinstance(result, (tuple, list)) else (result,)
+
+    def while_loop(self, params: Params, arguments: list[Any]) -> list[Any]:
+        """The last carry."""
+        condition, body = params["cond_program"], params["body_program"]
+        first = params["cond_consts"]
+        second = first + params["body_consts"]
+        for_cond, for_body = arguments[:first], arguments[first:second]
+        carry = arguments[second:]
+        outermost = self.depth == 1
+        while True:
+            if outermost:
+                self.carry = [*arguments[:second], *carry]
+            if not self.evaluate(condition, [*for_cond, *carry])[0]:
+                return carry
+            carry = self.evaluate(body, [*for_body, *carry])
+
+    def scan(self, equation: Equation, arguments: list[Any]) -> list[Any]:
+        """The last carry and the stacked results."""
+        params = equation.params
+        first = params["consts"]
+        second = first + params["carry"]
+        fixed, xs = arguments[:first], arguments[second:]
+        carry = arguments[first:second]
+        count, length = len(carry), params["length"]
+        ys = [np.zeros(v.type.shape, v.type.dtype) for v in equation.outputs[count:]]
+        for step in reversed(range(length)) if params["reverse"] else range(length):
+            taken = [*fixed, *carry, *(x[step] for x in xs)]
+            results = self.evaluate(params["program"], taken)
+            carry = results[:count]
+            for y, value in zip(ys, results[count:], strict=True):
+                y[step] = value
+        return [*carry, *ys]
+
+
+def _value(atom: Any, values: dict[Var, Any]) -> Any:
+    if isinstance(atom, Literal):
+        return np.asarray(atom.value).astype(atom.type.dtype)
+    return values[atom]
+
+
+class _Spent:
+    """How many equations of each loop have been interpreted, by its text."""
+
+    def __init__(self) -> None:
+        self.equations: dict[str, int] = {}
+
+    def of(self, text: str) -> int:
+        """The equations so far."""
+        return self.equations.get(text, 0)
+
+    def add(self, text: str, count: int) -> None:
+        """``count`` more."""
+        if len(self.equations) > _MOST_LOOPS:
+            self.equations.clear()
+        self.equations[text] = self.of(text) + count
+
+
+_spent = _Spent()
+
+
+def _has_loop(primitive: Primitive, params: Params) -> bool:
+    if primitive.name in _LOOPS:
+        return True
+    inner = Equation(primitive, (), params, ()).subprograms() if params else ()
+    return any(
+        isinstance(equation.primitive, Primitive)
+        and _has_loop(equation.primitive, equation.params)
+        for program in inner
+        for equation in program.equations
+    )
+
+
+def _alone(primitive: Primitive, operands: list[Array], params: Params) -> Program:
+    """The Program of one equation."""
+    builder = ProgramBuilder(primitive.name)
+    inputs = [builder.input(type_of(x)) for x in operands]
+    return builder.build(builder.emit(primitive, inputs, params))
+
+
+def _size(program: Program) -> int:
+    """The equations of ``program``, with those inside."""
+    return sum(
+        1 + sum(map(_size, equation.subprograms())) for equation in program.equations
+    )
+
+
+@functools.lru_cache(maxsize=_MOST_LOOPS)
+def _executable(text: str) -> Any:
+    backend = choose("cpu")
+    program = parse_program(text, TABLE)
+    return backend.load(backend.lower(program, frozenset()))
