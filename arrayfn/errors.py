@@ -64,6 +64,13 @@ class ArrayfnError(Exception):
         super().__init__(where + message)
 
 
+def located(error: ArrayfnError, location: SourceLocation | None) -> ArrayfnError:
+    """``error`` with ``location``, if it names no line yet."""
+    if error.location is not None or location is None:
+        return error
+    return type(error)(str(error), location)
+
+
 class ShapeError(ArrayfnError, ValueError, TypeError):
     """Shapes that do not fit an operation."""
 

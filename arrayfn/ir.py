@@ -125,9 +125,12 @@ class PrimitiveRow(Protocol):
         ...
 
     def result_types(
-        self, inputs: Sequence[Atom], params: Params
+        self,
+        inputs: Sequence[Atom],
+        params: Params,
+        source: SourceLocation | None = None,
     ) -> tuple[ArrayType, ...]:
-        """The types of the outputs; raises ShapeError or DTypeError."""
+        """The types of the outputs; raises ShapeError or DTypeError, at ``source``."""
         ...
 
 
@@ -150,7 +153,7 @@ class Equation:
         source: SourceLocation | None = None,
     ) -> Equation:
         """The equation with fresh outputs of the types that the rule gives."""
-        types = primitive.result_types(inputs, params)
+        types = primitive.result_types(inputs, params, source)
         outputs = tuple([Var(t) for t in types])
         kept = MappingProxyType(dict(params)) if params else NO_PARAMS
         return cls(primitive, inputs, kept, outputs, source)

@@ -19,7 +19,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.errors import ArrayfnError, SourceLocation, user_location
+from arrayfn.errors import ArrayfnError, SourceLocation, located, user_location
 from arrayfn.ir import (
     NO_PARAMS,
     ArrayType,
@@ -248,7 +248,15 @@ def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
         row = equation.primitive
         assert isinstance(row, Primitive)
         if frame is None:
+<<<<<<< HEAD
+            arrays = [_array(x) for x in arguments]
+            try:
+                result = row.reference(*arrays, **equation.params)
+            except ArrayfnError as error:
+                raise located(error, equation.source) from None
+=======
             result = _results(row, [_array(x) for x in arguments], equation.params)
+>>>>>>> 9c8ca2b3cc4e5a2709588366f29a61923035d996
         else:
             result = _stage(frame, row, arguments, equation.params, equation.source)
         results = result if isinstance(result, (tuple, list)) else (result,)
@@ -311,9 +319,7 @@ def _output_types(
     try:
         result = primitive.types(*types, **params)
     except ArrayfnError as error:
-        if error.location is None and location is not None:
-            raise type(error)(str(error), location) from None
-        raise
+        raise located(error, location) from None
     return result if isinstance(result, tuple) else (result,)
 
 

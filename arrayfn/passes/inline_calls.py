@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.errors import located
 from arrayfn.ir import Equation, Program
 from arrayfn.primitives.base import Body, Primitive
+from arrayfn.primitives.custom_rules import custom_vjp_linear, forward_mode_error
 
 
 def keep_none(equation: Equation) -> bool:
@@ -36,6 +38,9 @@ def inline_calls(
                 walk(body)
                 results = [rename(a, environment) for a in body.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
+            elif row is custom_vjp_linear:
+                error = forward_mode_error(equation.params["name"])
+                raise located(error, equation.source)
             else:
                 builder.replay(equation, environment)
 

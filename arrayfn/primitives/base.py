@@ -29,7 +29,13 @@ import numpy as np
 
 from arrayfn.builder import current_builder
 from arrayfn.dtypes import DType, PythonScalar
-from arrayfn.errors import ArrayfnError, DifferentiationError, user_location
+from arrayfn.errors import (
+    ArrayfnError,
+    DifferentiationError,
+    SourceLocation,
+    located,
+    user_location,
+)
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Params, Var
 
 Array = np.ndarray[Any, Any]
@@ -268,15 +274,16 @@ class Primitive:
     effect: bool = False  # it does something: it is run once, and in its place
 
     def result_types(
-        self, inputs: Sequence[Atom], params: Params
+        self,
+        inputs: Sequence[Atom],
+        params: Params,
+        source: SourceLocation | None = None,
     ) -> tuple[ArrayType, ...]:
-        """The types of the outputs, as a tuple."""
+        """The types of the outputs, as a tuple; errors name the line ``source``."""
         try:
             result = self.types(*[a.type for a in inputs], **params)
         except ArrayfnError as error:
-            if error.location is None and (location := user_location()) is not None:
-                raise type(error)(str(error), location) from None
-            raise
+            raise located(error, source or user_location()) from None
         return result if isinstance(result, tuple) else (result,)
 
     def __call__(self, *operands: Atom | PythonScalar, **params: Any) -> Any:

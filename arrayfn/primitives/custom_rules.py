@@ -289,6 +289,14 @@ custom_vjp = Primitive(
 # custom_vjp_linear
 
 
+def forward_mode_error(name: str) -> DifferentiationError:
+    """The error for a linear part that is run rather than transposed."""
+    return DifferentiationError(
+        f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
+        "grad or vjp, or give the function a custom_jvp rule"
+    )
+
+
 def _linear_types(
     *operands: ArrayType, name: str, backward: Rule, residuals: int, results: Results
 ) -> tuple[ArrayType, ...]:
@@ -298,10 +306,7 @@ def _linear_types(
 def _linear_reference(
     *operands: Array, name: str, backward: Rule, residuals: int, results: Results
 ) -> Any:
-    raise DifferentiationError(
-        f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
-        "grad or vjp, or give the function a custom_jvp rule"
-    )
+    raise forward_mode_error(name)
 
 
 def _linear_transpose(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.errors import ArrayfnError, located
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.primitives import views
 from arrayfn.primitives.base import THROUGH_BODY, Dim, Marker, OverPrograms, Primitive
@@ -90,7 +91,10 @@ def emit_batched(
             builder.replay(equation, values)
             continue
         operands = [rename(a, values) for a in equation.inputs]
-        outputs, output_dims = _apply_rule(equation, size, operands, given)
+        try:
+            outputs, output_dims = _apply_rule(equation, size, operands, given)
+        except ArrayfnError as error:
+            raise located(error, equation.source) from None
         values.update(zip(equation.outputs, outputs, strict=True))
         mapped.update(zip(equation.outputs, output_dims, strict=True))
     outputs = [rename(a, values) for a in program.outputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.errors import DifferentiationError
+from arrayfn.errors import ArrayfnError, DifferentiationError, located
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
@@ -66,39 +66,46 @@ def push_forward(
     for equation in program.equations:
         builder.source = equation.source
         given = [_tangent(a, varies) for a in equation.inputs]
-        row = equation.primitive
-        assert isinstance(row, Primitive)
         if all(t is None for t in given):
             builder.replay(equation, values)
             continue
-        if row.jvp == THROUGH_BODY:
-            operands = [rename(a, values) for a in equation.inputs]
-            body = equation.params["body"]
-            outputs, results = push_forward(builder, body, operands, given)
-            values.update(zip(equation.outputs, outputs, strict=True))
-        elif isinstance(row.jvp, JvpWithOutputs):
-            operands = [rename(a, values) for a in equation.inputs]
-            outputs, results = row.jvp.rule(operands, given, **equation.params)
-            values.update(zip(equation.outputs, outputs, strict=True))
-        elif isinstance(row.jvp, OverPrograms):
-            operands = [rename(a, values) for a in equation.inputs]
-            outputs, results = row.jvp.rule(
-                jvp_varying, operands, given, **equation.params
-            )
-            values.update(zip(equation.outputs, outputs, strict=True))
-        else:
-            builder.replay(equation, values)
-            results = _apply_rule(equation, row, values, given)
+        try:
+            outputs, results = _differentiated(builder, equation, values, given)
+        except ArrayfnError as error:
+            raise located(error, equation.source) from None
+        values.update(zip(equation.outputs, outputs, strict=True))
         pairs = zip(equation.outputs, results, strict=True)
         varies.update((var, t) for var, t in pairs if t is not None)
     outputs = [rename(a, values) for a in program.outputs]
     return outputs, [_tangent(a, varies) for a in program.outputs]
 
 
+def _differentiated(
+    builder: ProgramBuilder,
+    equation: Equation,
+    values: dict[Var, Atom],
+    given: Sequence[Atom | None],
+) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
+    """Emit ``equation`` and its tangents: the outputs, and those."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    operands = [rename(a, values) for a in equation.inputs]
+    if row.jvp == THROUGH_BODY:
+        return push_forward(builder, equation.params["body"], operands, given)
+    if isinstance(row.jvp, JvpWithOutputs):
+        return row.jvp.rule(operands, given, **equation.params)
+    if isinstance(row.jvp, OverPrograms):
+        return row.jvp.rule(jvp_varying, operands, given, **equation.params)
+    builder.replay(equation, values)
+    outputs = [rename(v, values) for v in equation.outputs]
+    return outputs, _apply_rule(equation, row, operands, outputs, given)
+
+
 def _apply_rule(
     equation: Equation,
     row: Primitive,
-    values: dict[Var, Atom],
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
     tangents: Sequence[Atom | None],
 ) -> Sequence[Atom | None]:
     if row.jvp == ZERO_TANGENT:
@@ -109,8 +116,6 @@ def _apply_rule(
         raise DifferentiationError(
             f"{row.name} has no derivative: {row.jvp.reason}", equation.source
         )
-    primals = [rename(a, values) for a in equation.inputs]
-    outputs = [rename(v, values) for v in equation.outputs]
     assert not isinstance(row.jvp, (JvpWithOutputs, OverPrograms))
     return row.jvp(primals, outputs, tangents, **equation.params)
 

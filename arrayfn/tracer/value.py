@@ -7,13 +7,10 @@ belongs to is being traced.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 
-from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     AbstractValueError,
@@ -25,8 +22,26 @@ from arrayfn.errors import (
 )
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
+from arrayfn.tracer.methods import (
+    Namespace,
+    Traced,
+    called,
+    in_place,
+    in_place_method,
+    is_operand,
+    operator,
+    reflected,
+)
 
 Array = np.ndarray[Any, Any]
+
+_SCALAR_REMEDY: Final = (
+    "Keep it an array, or make the argument static (jit(f, static_argnums=...))"
+)
+_INDEX_REMEDY: Final = (
+    "Write arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n), keep it "
+    "an array, or make the argument static (jit(f, static_argnums=...))"
+)
 
 
 class Owner(Protocol):
@@ -43,103 +58,7 @@ class Owner(Protocol):
         ...
 
 
-class Namespace:
-    """What operators, methods, ufuncs and NumPy's functions of Tracers call.
-
-    ``functions`` are by name, ``ufuncs`` by (ufunc, method), ``array_functions`` by
-    NumPy's function. ``arrayfn.numpy`` fills them.
-    """
-
-    functions: ClassVar[dict[str, Callable[..., Any]]] = {}
-    ufuncs: ClassVar[dict[tuple[Any, str], Callable[..., Any]]] = {}
-    array_functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
-    module: ClassVar[Any] = None
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    def method(self: Tracer, *operands: Any, **options: Any) -> Any:
-        if name in _BINARY and operands and not _is_operand(operands[0]):
-            return _not_an_operand(name, operands[0])
-        return Namespace.functions[name](self, *operands, **options)
-
-    method.__name__ = name
-    return method
-
-
-def _reflected(name: str) -> Callable[[Tracer, Any], Any]:
-    def method(self: Tracer, other: Any) -> Any:
-        if not _is_operand(other):
-            return _not_an_operand(name, other)
-        return Namespace.functions[name](other, self)
-
-    return method
-
-
-def _not_an_operand(name: str, value: Any) -> Any:
-    """NotImplemented; an error for sequences, whose own operators would repeat them."""
-    if isinstance(value, (list, tuple)):
-        raise ArgumentError(
-            f"{name} takes arrays and numbers, not {type(value).__name__}; convert it "
-            "with arrayfn.numpy.asarray",
-            user_location(),
-        )
-    return NotImplemented
-
-
-def _is_operand(value: Any) -> bool:
-    return isinstance(
-        value, (Tracer, np.ndarray, np.generic)
-    ) or dtypes.is_python_scalar(value)
-
-
-_BINARY = frozenset(
-    {
-        "add",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "equal",
-        "floor_divide",
-        "greater",
-        "greater_equal",
-        "left_shift",
-        "less",
-        "less_equal",
-        "matmul",
-        "multiply",
-        "not_equal",
-        "power",
-        "remainder",
-        "right_shift",
-        "subtract",
-        "true_divide",
-    }
-)
-
-
-def _in_place(symbol: str) -> Callable[[Tracer, Any], NoReturn]:
-    def method(self: Tracer, other: Any) -> NoReturn:
-        raise InPlaceError(
-            f"x {symbol}= y would change an array that is being traced, and those are "
-            f"immutable; write x = x {symbol} y",
-            user_location(),
-        )
-
-    return method
-
-
-def _in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
-    def method(self: Tracer, *args: Any, **options: Any) -> NoReturn:
-        raise InPlaceError(
-            f"x.{name}(...) would change an array that is being traced, and those are "
-            f"immutable; write x = {instead}",
-            user_location(),
-        )
-
-    return method
-
-
-class Tracer:
+class Tracer(Traced):
     """A value of the Program being traced: an immutable array.
 
     ``value`` is the array itself where that is known, else None.
@@ -281,6 +200,7 @@ class Tracer:
             f"a traced value ({self.type}) is not converted to a NumPy array: what is "
             "computed from that would not be traced. Use functions of arrayfn.numpy "
             "(asarray and stack among them), or NumPy's that take arrays as they are; "
+            "to index a NumPy array by it, arrayfn.numpy.asarray(array)[index]; "
             "x.value is the array alone, if it is known",
             user_location(),
         )
@@ -309,13 +229,13 @@ class Tracer:
             )
         function = Namespace.ufuncs.get((ufunc, method))
         if function is None:
-            if not all(_is_operand(x) for x in inputs):
+            if not all(is_operand(x) for x in inputs):
                 return NotImplemented
             raise ArgumentError(
                 f"numpy.{name} cannot be traced: arrayfn.numpy has no such function",
                 user_location(),
             )
-        return _called(f"numpy.{name}", function, inputs, options)
+        return called(f"numpy.{name}", function, inputs, options)
 
     def __array_function__(
         self, function: Any, types: Any, args: Any, kwargs: Any
@@ -327,7 +247,7 @@ class Tracer:
                 f"{name} cannot be traced: arrayfn.numpy has no such function",
                 user_location(),
             )
-        return _called(name, traced, args, kwargs)
+        return called(name, traced, args, kwargs)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
         return Namespace.module
@@ -339,7 +259,11 @@ class Tracer:
 
     def __iter__(self) -> Any:
         if not self.shape:
-            raise TypeError("iteration over a rank-0 array")
+            raise ArgumentError(
+                f"iteration over an array of rank 0 ({self.type}); if it counts the "
+                "rounds of a loop, write arrayfn.lax.fori_loop(0, n, body, value)",
+                user_location(),
+            )
         return (self[i] for i in range(self.shape[0]))
 
     def __getitem__(self, index: Any) -> Any:
@@ -384,112 +308,88 @@ class Tracer:
             user_location(),
         )
 
-    __neg__ = _operator("negative")
-    __pos__ = _operator("positive")
-    __abs__ = _operator("absolute")
-    __invert__ = _operator("invert")
-    __add__ = _operator("add")
-    __sub__ = _operator("subtract")
-    __mul__ = _operator("multiply")
-    __truediv__ = _operator("true_divide")
-    __floordiv__ = _operator("floor_divide")
-    __mod__ = _operator("remainder")
-    __pow__ = _operator("power")
-    __matmul__ = _operator("matmul")
-    __and__ = _operator("bitwise_and")
-    __or__ = _operator("bitwise_or")
-    __xor__ = _operator("bitwise_xor")
-    __lshift__ = _operator("left_shift")
-    __rshift__ = _operator("right_shift")
-    __eq__ = _operator("equal")  # type: ignore[assignment]
-    __ne__ = _operator("not_equal")  # type: ignore[assignment]
-    __lt__ = _operator("less")
-    __le__ = _operator("less_equal")
-    __gt__ = _operator("greater")
-    __ge__ = _operator("greater_equal")
-    __radd__ = _reflected("add")
-    __rsub__ = _reflected("subtract")
-    __rmul__ = _reflected("multiply")
-    __rtruediv__ = _reflected("true_divide")
-    __rfloordiv__ = _reflected("floor_divide")
-    __rmod__ = _reflected("remainder")
-    __rpow__ = _reflected("power")
-    __rmatmul__ = _reflected("matmul")
-    __rand__ = _reflected("bitwise_and")
-    __ror__ = _reflected("bitwise_or")
-    __rxor__ = _reflected("bitwise_xor")
-    __rlshift__ = _reflected("left_shift")
-    __rrshift__ = _reflected("right_shift")
-    __iadd__ = _in_place("+")
-    __isub__ = _in_place("-")
-    __imul__ = _in_place("*")
-    __itruediv__ = _in_place("/")
-    __ifloordiv__ = _in_place("//")
-    __imod__ = _in_place("%")
-    __ipow__ = _in_place("**")
-    __imatmul__ = _in_place("@")
-    __iand__ = _in_place("&")
-    __ior__ = _in_place("|")
-    __ixor__ = _in_place("^")
+    __neg__ = operator("negative")
+    __pos__ = operator("positive")
+    __abs__ = operator("absolute")
+    __invert__ = operator("invert")
+    __add__ = operator("add")
+    __sub__ = operator("subtract")
+    __mul__ = operator("multiply")
+    __truediv__ = operator("true_divide")
+    __floordiv__ = operator("floor_divide")
+    __mod__ = operator("remainder")
+    __pow__ = operator("power")
+    __matmul__ = operator("matmul")
+    __and__ = operator("bitwise_and")
+    __or__ = operator("bitwise_or")
+    __xor__ = operator("bitwise_xor")
+    __lshift__ = operator("left_shift")
+    __rshift__ = operator("right_shift")
+    __eq__ = operator("equal")  # type: ignore[assignment]
+    __ne__ = operator("not_equal")  # type: ignore[assignment]
+    __lt__ = operator("less")
+    __le__ = operator("less_equal")
+    __gt__ = operator("greater")
+    __ge__ = operator("greater_equal")
+    __radd__ = reflected("add")
+    __rsub__ = reflected("subtract")
+    __rmul__ = reflected("multiply")
+    __rtruediv__ = reflected("true_divide")
+    __rfloordiv__ = reflected("floor_divide")
+    __rmod__ = reflected("remainder")
+    __rpow__ = reflected("power")
+    __rmatmul__ = reflected("matmul")
+    __rand__ = reflected("bitwise_and")
+    __ror__ = reflected("bitwise_or")
+    __rxor__ = reflected("bitwise_xor")
+    __rlshift__ = reflected("left_shift")
+    __rrshift__ = reflected("right_shift")
+    __iadd__ = in_place("+")
+    __isub__ = in_place("-")
+    __imul__ = in_place("*")
+    __itruediv__ = in_place("/")
+    __ifloordiv__ = in_place("//")
+    __imod__ = in_place("%")
+    __ipow__ = in_place("**")
+    __imatmul__ = in_place("@")
+    __iand__ = in_place("&")
+    __ior__ = in_place("|")
+    __ixor__ = in_place("^")
 
-    all = _operator("all")
-    any = _operator("any")
-    argmax = _operator("argmax")
-    argmin = _operator("argmin")
-    astype = _operator("astype")
-    clip = _operator("clip")
-    conj = _operator("conj")
-    conjugate = _operator("conj")
-    copy = _operator("copy")
-    cumprod = _operator("cumprod")
-    cumsum = _operator("cumsum")
-    diagonal = _operator("diagonal")
-    dot = _operator("dot")
-    flatten = _operator("ravel")
-    max = _operator("max")
-    mean = _operator("mean")
-    min = _operator("min")
-    prod = _operator("prod")
-    ravel = _operator("ravel")
-    repeat = _operator("repeat")
-    reshape = _operator("reshape_method")
-    round = _operator("round")
-    squeeze = _operator("squeeze")
-    std = _operator("std")
-    sum = _operator("sum")
-    swapaxes = _operator("swapaxes")
-    take = _operator("take")
-    trace = _operator("trace")
-    transpose = _operator("transpose_method")
-    var = _operator("var")
+    all = operator("all")
+    any = operator("any")
+    argmax = operator("argmax")
+    argmin = operator("argmin")
+    astype = operator("astype")
+    clip = operator("clip")
+    conj = operator("conj")
+    conjugate = operator("conj")
+    copy = operator("copy")
+    cumprod = operator("cumprod")
+    cumsum = operator("cumsum")
+    diagonal = operator("diagonal")
+    dot = operator("dot")
+    flatten = operator("ravel")
+    max = operator("max")
+    mean = operator("mean")
+    min = operator("min")
+    prod = operator("prod")
+    ravel = operator("ravel")
+    repeat = operator("repeat")
+    reshape = operator("reshape_method")
+    round = operator("round")
+    squeeze = operator("squeeze")
+    std = operator("std")
+    sum = operator("sum")
+    swapaxes = operator("swapaxes")
+    take = operator("take")
+    trace = operator("trace")
+    transpose = operator("transpose_method")
+    var = operator("var")
 
-    fill = _in_place_method("fill", "arrayfn.numpy.full_like(x, value)")
-    itemset = _in_place_method("itemset", "x.at[index].set(value)")
-    partition = _in_place_method("partition", "arrayfn.numpy.partition(x, kth)")
-    put = _in_place_method("put", "x.at[index].set(values)")
-    resize = _in_place_method("resize", "arrayfn.numpy.reshape(x, shape)")
-    sort = _in_place_method("sort", "arrayfn.numpy.sort(x)")
-
-
-def _called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """``function`` in place of NumPy's ``name``; an error for options it has not."""
-    try:
-        return function(*args, **options)
-    except TypeError:
-        try:
-            inspect.signature(function).bind(*args, **options)
-        except TypeError as misfit:
-            raise ArgumentError(
-                f"{name} cannot be traced with these arguments: {misfit}",
-                user_location(),
-            ) from None
-        raise
-
-
-_SCALAR_REMEDY = (
-    "Keep it an array, or make the argument static (jit(f, static_argnums=...))"
-)
-_INDEX_REMEDY = (
-    "Write arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n), keep it "
-    "an array, or make the argument static (jit(f, static_argnums=...))"
-)
+    fill = in_place_method("fill", "arrayfn.numpy.full_like(x, value)")
+    itemset = in_place_method("itemset", "x.at[index].set(value)")
+    partition = in_place_method("partition", "arrayfn.numpy.partition(x, kth)")
+    put = in_place_method("put", "x.at[index].set(values)")
+    resize = in_place_method("resize", "arrayfn.numpy.reshape(x, shape)")
+    sort = in_place_method("sort", "arrayfn.numpy.sort(x)")

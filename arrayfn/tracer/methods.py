@@ -1,0 +1,141 @@
+"""What operators and methods of Tracers are made of: functions looked up by name.
+
+``Namespace`` is filled by ``arrayfn.numpy``, which is a later room.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, InPlaceError, user_location
+
+
+class Traced:
+    """What a Tracer is: a value that operators of Tracers take."""
+
+    __slots__ = ()
+
+
+class Namespace:
+    """What operators, methods, ufuncs and NumPy's functions of Tracers call.
+
+    ``functions`` are by name, ``ufuncs`` by (ufunc, method), ``array_functions`` by
+    NumPy's function. ``arrayfn.numpy`` fills them.
+    """
+
+    functions: ClassVar[dict[str, Callable[..., Any]]] = {}
+    ufuncs: ClassVar[dict[tuple[Any, str], Callable[..., Any]]] = {}
+    array_functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    module: ClassVar[Any] = None
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """A method that calls the function ``name`` of ``Namespace``."""
+
+    def method(self: Any, *operands: Any, **options: Any) -> Any:
+        if name in _BINARY and operands and not is_operand(operands[0]):
+            return _not_an_operand(name, operands[0])
+        return Namespace.functions[name](self, *operands, **options)
+
+    method.__name__ = name
+    return method
+
+
+def reflected(name: str) -> Callable[[Any, Any], Any]:
+    """A method that calls the function ``name`` with operands exchanged."""
+
+    def method(self: Any, other: Any) -> Any:
+        if not is_operand(other):
+            return _not_an_operand(name, other)
+        return Namespace.functions[name](other, self)
+
+    return method
+
+
+def _not_an_operand(name: str, value: Any) -> Any:
+    """NotImplemented; an error for sequences, whose own operators would repeat them."""
+    if isinstance(value, (list, tuple)):
+        raise ArgumentError(
+            f"{name} takes arrays and numbers, not {type(value).__name__}; convert it "
+            "with arrayfn.numpy.asarray",
+            user_location(),
+        )
+    return NotImplemented
+
+
+def is_operand(value: Any) -> bool:
+    """Whether ``value`` is an array, a number or a traced value."""
+    return isinstance(
+        value, (Traced, np.ndarray, np.generic)
+    ) or dtypes.is_python_scalar(value)
+
+
+_BINARY = frozenset(
+    {
+        "add",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "equal",
+        "floor_divide",
+        "greater",
+        "greater_equal",
+        "left_shift",
+        "less",
+        "less_equal",
+        "matmul",
+        "multiply",
+        "not_equal",
+        "power",
+        "remainder",
+        "right_shift",
+        "subtract",
+        "true_divide",
+    }
+)
+
+
+def in_place(symbol: str) -> Callable[[Any, Any], NoReturn]:
+    """A method that refuses ``x symbol= y``."""
+
+    def method(self: Any, other: Any) -> NoReturn:
+        raise InPlaceError(
+            f"x {symbol}= y would change an array that is being traced, and those are "
+            f"immutable; write x = x {symbol} y",
+            user_location(),
+        )
+
+    return method
+
+
+def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
+    """A method that refuses ``x.name(...)``, and says what to write instead."""
+
+    def method(self: Any, *args: Any, **options: Any) -> NoReturn:
+        raise InPlaceError(
+            f"x.{name}(...) would change an array that is being traced, and those are "
+            f"immutable; write x = {instead}",
+            user_location(),
+        )
+
+    return method
+
+
+def called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
+    """``function`` in place of NumPy's ``name``; an error for options it has not."""
+    try:
+        return function(*args, **options)
+    except TypeError:
+        try:
+            inspect.signature(function).bind(*args, **options)
+        except TypeError as misfit:
+            raise ArgumentError(
+                f"{name} cannot be traced with these arguments: {misfit}",
+                user_location(),
+            ) from None
+        raise
