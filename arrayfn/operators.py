@@ -16,81 +16,20 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arrayfn import tree
 from arrayfn.custom import closed_over, with_inputs
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import name_of, trace_function
-from arrayfn.ir import ArrayType
+from arrayfn.lowering.operator_kernels import (
+    KERNELS,
+    Condition,
+    Function,
+    OperatorKernel,
+)
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, is_staged
-
-Function = Callable[..., Any]
-# Whether a kernel takes operands of these types, with these static arguments.
-Condition = Callable[..., bool]
-
-
-@dataclass(frozen=True)
-class OperatorKernel:
-    """One implementation of an operator: for which backend, and for which operands.
-
-    ``when(*types, **static)`` sees the operands' types (ArrayType) and the static
-    arguments; None accepts all. The function takes the operands' arrays, then those to
-    write the results into, then the static arguments by name.
-    """
-
-    operator: str
-    backend: str
-    function: Function
-    when: Condition | None = None
-
-    def accepts(self, types: Sequence[ArrayType], static: dict[str, Any]) -> bool:
-        """Whether it implements the operator for these operands."""
-        return self.when is None or self.when(*types, **static)
-
-
-class KernelTable:
-    """The registered kernels, by operator and backend; later ones go first."""
-
-    def __init__(self) -> None:
-        self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
-
-    def register(self, kernel: OperatorKernel) -> None:
-        """Add ``kernel``, before those there are."""
-        key = kernel.operator, kernel.backend
-        self._kernels.setdefault(key, []).insert(0, kernel)
-
-    def forget(self, operator: str) -> None:
-        """Remove the kernels of ``operator``."""
-        for key in [key for key in self._kernels if key[0] == operator]:
-            del self._kernels[key]
-
-    def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
-        """The kernels of ``operator``, of one backend or of all."""
-        return [
-            kernel
-            for (name, kind), kernels in self._kernels.items()
-            if name == operator and backend in (None, kind)
-            for kernel in kernels
-        ]
-
-    def find(
-        self,
-        operator: str,
-        backend: str,
-        types: Sequence[ArrayType],
-        static: dict[str, Any],
-    ) -> OperatorKernel | None:
-        """The first kernel that accepts these operands; None if the body is to run."""
-        for kernel in self._kernels.get((operator, backend), ()):
-            if kernel.accepts(types, static):
-                return kernel
-        return None
-
-
-KERNELS = KernelTable()
 
 
 class Operator:
@@ -112,16 +51,20 @@ class Operator:
         return tuple(KERNELS.of(self.name))
 
     def kernel(
-        self, backend: str, *, when: Condition | None = None
+        self, backend: str, *, when: Condition | None = None, prepared: bool = False
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
         It is taken for operands that ``when(*types, **static)`` accepts; of several the
-        one that was registered last.
+        one that was registered last. For ``"cuda"`` it is called with the operands as
+        DeviceArrays, then those to write the results into, then the static arguments by
+        name; what it launches may be on any stream that waits for the default one. See
+        ``OperatorKernel`` for ``prepared`` ones.
         """
 
         def register(function: Function) -> Function:
-            KERNELS.register(OperatorKernel(self.name, backend, function, when))
+            made = OperatorKernel(self.name, backend, function, when, prepared)
+            KERNELS.register(made)
             return function
 
         return register
@@ -129,12 +72,14 @@ class Operator:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function; one equation inside a trace."""
         dynamic, static = self._split(args, kwargs)
-        leaves, structure = tree.flatten(dynamic)
+        # In the order of the parameters, in which kernels take them.
+        leaves, structure = tree.flatten(tuple(dynamic.values()))
         if not is_staged(leaves):
             return self.function(*args, **kwargs)
 
         def body(*operands: Any) -> Any:
-            named = tree.unflatten(structure, operands)
+            values = tree.unflatten(structure, operands)
+            named = dict(zip(dynamic, values, strict=True))
             return self.function(**named, **static)
 
         body.__name__ = self.name

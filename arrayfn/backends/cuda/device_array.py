@@ -34,12 +34,20 @@ def interned(type: ArrayType) -> ArrayType:
 class DeviceArray:
     """An array on a GPU. Made by ``device_put``, ``from_dlpack`` and compiled calls."""
 
-    __slots__ = ("__arrayfn_type__", "__weakref__", "owner", "pointer", "shared")
+    __slots__ = (
+        "__arrayfn_type__",
+        "__weakref__",
+        "owner",
+        "pointer",
+        "shared",
+        "writable",
+    )
 
     __arrayfn_type__: ArrayType
     pointer: int
     owner: object  # of memory that is not the pool's
     shared: bool  # whether another library has seen the memory
+    writable: bool  # only while a kernel of an operator computes it
 
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100
@@ -49,6 +57,7 @@ class DeviceArray:
         self.pointer = pointer
         self.owner = owner
         self.shared = False
+        self.writable = False
 
     def __del__(self) -> None:
         if self.pointer and self.owner is None and not sys.is_finalizing():
@@ -202,7 +211,7 @@ class DeviceArray:
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (self.address() if self.size else 0, True),
+            "data": (self.address() if self.size else 0, not self.writable),
             "strides": None if self.layout == layout.C else self.strides,
             "stream": device().stream,
             "version": 3,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from arrayfn.dtypes import DType
-from arrayfn.errors import BackendError
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
+from arrayfn.lowering.cuda.host_steps import operator_call_of, reference_call
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
 from arrayfn.lowering.cuda.schedule import (
     GPU,
@@ -29,6 +29,7 @@ from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.primitives.base import Contraction, Library, Primitive
@@ -42,7 +43,14 @@ _STEMS = {
 }
 
 
-_PASSES: Final = pipeline(PRODUCTS, sums=False)
+LIBRARIES: Final[frozenset[str]] = frozenset()
+"""The library rows that NVIDIA's libraries compute."""
+
+_PASSES: Final = pipeline(
+    PRODUCTS,
+    keep=lambda equation: KERNELS.for_call(equation, "cuda") is not None,
+    sums=False,
+)
 
 
 def lower(
@@ -81,6 +89,10 @@ class _CudaLowering(Lowering):
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         row = equation.primitive
         assert isinstance(row, Primitive)
+        kernel = KERNELS.for_call(equation, "cuda")
+        if kernel is not None:
+            self.library(operator_call_of(equation, kernel, self.reads))
+            return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)
             return
@@ -105,18 +117,11 @@ class _CudaLowering(Lowering):
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
     def library_row(self, form: Library, equation: Equation) -> None:
-        raise BackendError(
-            f"{form.name} has no kernel for a GPU: compute it in a function of its own "
-            "with jit(..., device='cpu')",
-            equation.source,
-        )
-
-    def control(self, equation: Equation) -> None:
-        raise BackendError(
-            f"{equation.primitive.name} has no steps for a GPU yet: use "
-            "jit(..., device='cpu')",
-            equation.source,
-        )
+        """By NVIDIA's library where there is one, else by NumPy on the host."""
+        if form.name in LIBRARIES:
+            super().library_row(form, equation)
+        else:
+            self.library(reference_call(equation, self.reads))
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One item: the library has all of the GPU do the product."""

@@ -7,27 +7,18 @@ A provider takes the integers of a call, once, when a plan is loaded, and gives 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from arrayfn.backends.cuda.libraries import host
+from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.errors import BackendError
-
-
-@dataclass(frozen=True)
-class Call:
-    """``enqueue(stream, *addresses)`` of ``arrays``, by their names in the call.
-
-    ``capturable`` says that it can be captured into a graph.
-    """
-
-    enqueue: Callable[..., None]
-    arrays: tuple[str, ...]
-    capturable: bool = True
-
 
 Provider = Callable[[str, Mapping[str, int], int], Call]
 
-PROVIDERS: Final[dict[str, Provider]] = {}
+PROVIDERS: Final[dict[str, Provider]] = {
+    "operator": host.operator,
+    "reference": host.reference,
+}
 """By the first word of a provider's name; the rest says the dtype."""
 
 

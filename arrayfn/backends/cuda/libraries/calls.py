@@ -1,0 +1,18 @@
+"""What a provider prepares when a plan is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Call:
+    """``enqueue(stream, *addresses)`` of ``arrays``, by their names in the call.
+
+    ``capturable`` says that it can be captured into a graph.
+    """
+
+    enqueue: Callable[..., None]
+    arrays: tuple[str, ...]
+    capturable: bool = True

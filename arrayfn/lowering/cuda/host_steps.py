@@ -1,0 +1,121 @@
+"""Steps of a plan for a GPU that Python enqueues: kernels of operators, references.
+
+What they call is no plain data, so a plan holds a number by which it is found, in the
+process that lowered it. A *reference* step computes a primitive on the host, by NumPy:
+the arrays go there and back. The plan names it; it is for what no library here has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrayfn.errors import BackendError
+from arrayfn.ir import ArrayType, Atom, Equation, Var
+from arrayfn.layout import from_strides
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
+from arrayfn.passes.reads import Read
+from arrayfn.primitives.base import Primitive
+
+Reads = Mapping[Var, Read]
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """``function(*operands)`` on the host, or an operator's ``kernel`` on the GPU."""
+
+    name: str
+    operands: tuple[ArrayType, ...]
+    results: tuple[ArrayType, ...]
+    function: Callable[..., Any] | None = None
+    kernel: OperatorKernel | None = None
+    static: tuple[tuple[str, Any], ...] = ()
+
+
+class HostSteps:
+    """The steps of this process's plans, by number."""
+
+    def __init__(self) -> None:
+        self._steps: list[HostStep] = []
+
+    def add(self, step: HostStep) -> int:
+        """The number under which a runtime finds ``step``."""
+        self._steps.append(step)
+        return len(self._steps) - 1
+
+    def find(self, number: int) -> HostStep:
+        """The step of this number."""
+        if not 0 <= number < len(self._steps):
+            raise BackendError(
+                f"the plan calls Python step {number}, which belongs to another "
+                "process; compile the function here"
+            )
+        return self._steps[number]
+
+
+HOST_STEPS: Final = HostSteps()
+
+
+def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
+    """``equation`` by its primitive's reference, on the host."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    params = dict(equation.params)
+    name = row.name
+    step = HostStep(
+        name,
+        tuple(_type_of(atom, reads) for atom in equation.inputs),
+        tuple(var.type for var in equation.outputs),
+        function=lambda *arrays: row.reference(*arrays, **params),
+    )
+    text = f"NumPy's reference of {name}, on the host"
+    return _call("reference", step, equation, reads, text)
+
+
+def operator_call_of(
+    equation: Equation, kernel: OperatorKernel, reads: Reads
+) -> LibraryCall:
+    """An ``operator_call`` by ``kernel``."""
+    step = HostStep(
+        kernel.operator,
+        tuple(_type_of(atom, reads) for atom in equation.inputs),
+        tuple(var.type for var in equation.outputs),
+        kernel=kernel,
+        static=tuple(static_of(equation).items()),
+    )
+    function = getattr(kernel.function, "__name__", "a kernel")
+    text = f"{kernel.operator} by {function}"
+    return _call("operator", step, equation, reads, text)
+
+
+def _call(
+    kind: str, step: HostStep, equation: Equation, reads: Reads, text: str
+) -> LibraryCall:
+    return LibraryCall(
+        provider=f"{kind}_{HOST_STEPS.add(step)}",
+        reads={f"x{k}": _place(a, reads) for k, a in enumerate(equation.inputs)},
+        writes={f"y{k}": Place(v) for k, v in enumerate(equation.outputs)},
+        integers={},
+        items=1,
+        library=text,
+    )
+
+
+def _place(atom: Atom, reads: Reads) -> Place:
+    assert isinstance(atom, Var)
+    read = reads[atom]
+    base = read.base.type
+    return Place(read.base, read.offset(base.layout.strides(base.shape)))
+
+
+def _type_of(atom: Atom, reads: Reads) -> ArrayType:
+    """The type of an operand, with the layout that it has where it lies."""
+    assert isinstance(atom, Var)
+    read = reads[atom]
+    base = read.base.type
+    strides = read.strides(base.layout.strides(base.shape), atom.type.ndim)
+    return ArrayType(
+        atom.type.shape, atom.type.dtype, from_strides(atom.type.shape, strides)
+    )

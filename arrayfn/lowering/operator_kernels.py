@@ -1,0 +1,96 @@
+"""Kernels that are registered for operators, and which one of them is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrayfn.ir import ArrayType, Equation
+
+Function = Callable[..., Any]
+# Whether a kernel takes operands of these types, with these static arguments.
+Condition = Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class OperatorKernel:
+    """One implementation of an operator: for which backend, and for which operands.
+
+    ``when(*types, **static)`` sees the operands' types (ArrayType) and the static
+    arguments; None accepts all. The function takes the operands' arrays, then those to
+    write the results into, then the static arguments by name. A function that is
+    ``prepared`` is called once, when a plan is loaded, with the types in the places of
+    the arrays; what it gives enqueues the work, as its backend says.
+    """
+
+    operator: str
+    backend: str
+    function: Function
+    when: Condition | None = None
+    prepared: bool = False
+
+    def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
+        """Whether it implements the operator for these operands."""
+        return self.when is None or self.when(*types, **static)
+
+
+class KernelTable:
+    """The registered kernels, by operator and backend; later ones go first."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
+
+    def register(self, kernel: OperatorKernel) -> None:
+        """Add ``kernel``, before those there are."""
+        key = kernel.operator, kernel.backend
+        self._kernels.setdefault(key, []).insert(0, kernel)
+
+    def forget(self, operator: str) -> None:
+        """Remove the kernels of ``operator``."""
+        for key in [key for key in self._kernels if key[0] == operator]:
+            del self._kernels[key]
+
+    def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
+        """The kernels of ``operator``, of one backend or of all."""
+        return [
+            kernel
+            for (name, kind), kernels in self._kernels.items()
+            if name == operator and backend in (None, kind)
+            for kernel in kernels
+        ]
+
+    def find(
+        self,
+        operator: str,
+        backend: str,
+        types: Sequence[ArrayType],
+        static: Mapping[str, Any],
+    ) -> OperatorKernel | None:
+        """The first kernel that accepts these operands; None if the body is to run."""
+        for kernel in self._kernels.get((operator, backend), ()):
+            if kernel.accepts(types, static):
+                return kernel
+        return None
+
+    def for_call(self, equation: Equation, backend: str) -> OperatorKernel | None:
+        """The kernel for an ``operator_call``, if there is one.
+
+        None where a transformation has made another function of the operator's body:
+        the kernel computes the operator itself.
+        """
+        name = equation.params.get("name")
+        if name is None or equation.primitive.name != "operator_call":
+            return None
+        if equation.params["body"].name != name:
+            return None
+        types = [atom.type for atom in equation.inputs]
+        return self.find(name, backend, types, static_of(equation))
+
+
+def static_of(equation: Equation) -> dict[str, Any]:
+    """The static arguments of an ``operator_call``, by name."""
+    return dict(equation.params.get("static", ()))
+
+
+KERNELS: Final = KernelTable()
