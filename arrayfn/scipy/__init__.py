@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from arrayfn.scipy import integrate, linalg, optimize, special
+from arrayfn.scipy import integrate, linalg, ndimage, optimize, signal, special
 
-__all__ = ["integrate", "linalg", "optimize", "special"]
+__all__ = ["integrate", "linalg", "ndimage", "optimize", "signal", "special"]

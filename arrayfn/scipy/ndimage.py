@@ -1,0 +1,115 @@
+"""Interpolation of arrays, under ``scipy.ndimage``'s names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+
+MODES: Final = ("constant", "nearest", "wrap", "mirror", "reflect")
+
+
+def map_coordinates(
+    input: ArrayLike,
+    coordinates: Sequence[ArrayLike] | ArrayLike,
+    order: int,
+    mode: str = "constant",
+    cval: float = 0.0,
+) -> Array:
+    """``input`` at fractional positions, one array of ``coordinates`` for each axis.
+
+    ``order`` is 0 (the nearest element) or 1 (linear). What lies outside is ``cval``
+    ("constant"), the "nearest" element, or the array repeated ("wrap"), mirrored about
+    its last elements ("mirror") or its edges ("reflect"). The result has the input's
+    dtype and the coordinates' shape; it is differentiable by both.
+
+    >>> import numpy as np
+    >>> x = np.arange(6.0).reshape(2, 3)
+    >>> map_coordinates(x, [np.array([0.5, 1.0]), np.array([0.5, 2.0])], order=1)
+    array([2., 5.])
+    """
+    x = anp.asarray(input)
+    places = [anp.asarray(c) for c in coordinates]
+    if len(places) != len(x.shape):
+        raise ArgumentError(
+            f"map_coordinates takes coordinates for each of {len(x.shape)} axes, not "
+            f"{len(places)}",
+            user_location(),
+        )
+    if order not in (0, 1):
+        raise ArgumentError(
+            f"map_coordinates interpolates by order 0 or 1, not {order}; for splines, "
+            "use scipy.ndimage outside of traced functions",
+            user_location(),
+        )
+    if mode not in MODES:
+        raise ArgumentError(
+            f"map_coordinates has the modes {', '.join(MODES)}, not {mode!r}",
+            user_location(),
+        )
+    # For each axis: positions, whether they are inside, and weights.
+    per_axis = [
+        _neighbours(place, extent, order, mode)
+        for place, extent in zip(places, x.shape, strict=True)
+    ]
+    total = None
+    for corner in itertools.product(*per_axis):
+        value = x[tuple(index for index, _, _ in corner)]
+        inside = None
+        for _, valid, _ in corner:
+            if valid is not None:
+                inside = valid if inside is None else anp.logical_and(inside, valid)
+        if inside is not None:
+            value = anp.where(inside, value, ops.scalar(cval, x.dtype).value)
+        for _, _, weight in corner:
+            if weight is not None:
+                value = anp.multiply(value, weight)
+        total = value if total is None else anp.add(total, value)
+    assert total is not None
+    if x.dtype in dtypes.INTEGERS and total.dtype not in dtypes.INTEGERS:
+        total = anp.round(total)
+    return ops.as_array(ops.convert(total, x.dtype))
+
+
+Neighbour = tuple[Array, Array | None, Array | None]
+
+
+def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighbour]:
+    """The elements around ``place`` along one axis, and what each counts."""
+    if order == 0:
+        nearest = ops.convert(anp.floor(anp.add(place, 0.5)), dtypes.int64)
+        return [(*_inside(nearest, extent, mode), None)]
+    below = anp.floor(place)
+    share = anp.subtract(place, below)
+    index = ops.convert(below, dtypes.int64)
+    return [
+        (*_inside(index, extent, mode), anp.subtract(1, share)),
+        (*_inside(anp.add(index, 1), extent, mode), share),
+    ]
+
+
+def _inside(index: Array, extent: int, mode: str) -> tuple[Array, Array | None]:
+    """``index`` within the axis, and where it was (None: it always counts)."""
+    if mode == "constant":
+        valid = anp.logical_and(anp.greater_equal(index, 0), anp.less(index, extent))
+        return anp.clip(index, 0, extent - 1), valid
+    if mode == "nearest":
+        return anp.clip(index, 0, extent - 1), None
+    if mode == "wrap":
+        return anp.mod(index, extent), None
+    if mode == "mirror":
+        period = max(1, 2 * (extent - 1))
+        folded = anp.mod(index, period)
+        return anp.minimum(folded, anp.subtract(period, folded)), None
+    period = 2 * extent
+    folded = anp.mod(index, period)
+    return anp.minimum(folded, anp.subtract(period - 1, folded)), None
+
+
+__all__ = ["map_coordinates"]

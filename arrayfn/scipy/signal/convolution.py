@@ -1,0 +1,254 @@
+"""Convolution and correlation of signals: directly, or through Fourier transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, fft, lax
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives.convolution import conv_general
+from arrayfn.primitives.convolution_forms import Roles
+from arrayfn.tracing import apply
+
+DIRECT: Final = 64
+"""Up to so many products for an element, ``convolve`` adds them up directly."""
+MODES: Final = ("full", "same", "valid")
+
+
+def convolve(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto"
+) -> Array:
+    """The convolution of two arrays with the same number of axes.
+
+    ``mode`` is "full", "same" (the middle part, of ``in1``'s shape) or "valid" (what
+    does not reach over a border). ``method`` is "direct", "fft", or "auto", which takes
+    transforms for long floating-point operands.
+
+    >>> import numpy as np
+    >>> convolve(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.5]))
+    array([0. , 1. , 2.5, 4. , 1.5])
+    """
+    x, y = _operands("convolve", in1, in2, mode)
+    if mode == "valid":
+        x, y = _larger_first("convolve", x, y)
+    if method not in ("auto", "direct", "fft"):
+        raise ArgumentError(
+            f"convolve has the methods 'auto', 'direct' and 'fft', not {method!r}",
+            user_location(),
+        )
+    if method == "auto":
+        short = min(math.prod(x.shape), math.prod(y.shape)) <= DIRECT
+        method = "direct" if short or x.dtype not in dtypes.INEXACT else "fft"
+    if method == "fft":
+        return fftconvolve(x, y, mode)
+    pads = _pads(y.shape, mode)
+    if any(pad != (0, 0) for pad in pads):
+        x = lax.pad(x, 0, [(low, high, 0) for low, high in pads])
+    return _valid(x, lax.rev(y, range(len(y.shape))))
+
+
+def correlate(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto"
+) -> Array:
+    """The cross-correlation of two arrays: ``convolve`` with the reversed conjugate.
+
+    >>> import numpy as np
+    >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.5]))
+    array([0.5, 2. , 3.5, 3. , 0. ])
+    """
+    ndim = ops.type_of_operand("correlate", in2).ndim
+    reverse = lax.rev(in2, range(ndim))
+    return convolve(in1, anp.conj(reverse), mode, method)
+
+
+def convolve2d(
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+) -> Array:
+    """The convolution of two matrices.
+
+    Beyond the border of ``in1`` is ``fillvalue`` ("fill"), its opposite side ("wrap"),
+    or its mirror image ("symm").
+    """
+    x, y = _operands("convolve2d", in1, in2, mode)
+    if len(x.shape) != 2:
+        raise ShapeError(
+            f"convolve2d takes matrices, not arrays of shapes {x.shape} and {y.shape}",
+            user_location(),
+        )
+    if mode == "valid":
+        x, y = _larger_first("convolve2d", x, y)
+    pads = _pads(y.shape, mode)
+    modes = {"wrap": "wrap", "symm": "symmetric"}
+    if boundary == "fill":
+        x = lax.pad(x, fillvalue, [(low, high, 0) for low, high in pads])
+    elif boundary in modes:
+        x = anp.pad(x, pads, modes[boundary])
+    else:
+        raise ArgumentError(
+            "convolve2d has the boundaries 'fill', 'wrap' and 'symm', not "
+            f"{boundary!r}",
+            user_location(),
+        )
+    return _valid(x, lax.rev(y, (0, 1)))
+
+
+def correlate2d(
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+) -> Array:
+    """The cross-correlation of two matrices; arguments are those of ``convolve2d``."""
+    reverse = lax.rev(in2, range(ops.type_of_operand("correlate2d", in2).ndim))
+    if mode == "same":
+        # Of an even extent there are two middles: this has the one before.
+        x, y = _operands("correlate2d", in1, in2, mode)
+        full = convolve2d(x, anp.conj(reverse), "full", boundary, fillvalue)
+        starts = [n // 2 for n in y.shape]
+        limits = [s + n for s, n in zip(starts, x.shape, strict=True)]
+        return lax.slice(full, starts, limits)
+    return convolve2d(in1, anp.conj(reverse), mode, boundary, fillvalue)
+
+
+def fftconvolve(
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    axes: Sequence[int] | int | None = None,
+) -> Array:
+    """The convolution along ``axes`` (None: all), by Fourier transforms.
+
+    The other axes broadcast. Integers become floating-point.
+
+    >>> import numpy as np
+    >>> fftconvolve(np.array([1.0, 2.0]), np.array([3.0, 4.0])).round(12)
+    array([ 3., 10.,  8.])
+    """
+    x, y = _operands("fftconvolve", in1, in2, mode, axes)
+    dtype = ops.floating_dtype(x.dtype)
+    x, y = ops.convert(x, dtype), ops.convert(y, dtype)
+    ndim = len(x.shape)
+    given = axes if axes is None or isinstance(axes, int) else tuple(axes)
+    along = ops.normalize_axes("fftconvolve", given, ndim)
+    if mode == "valid":
+        x, y = _larger_first("fftconvolve", x, y, along)
+    if not along or 0 in (*x.shape, *y.shape):
+        return anp.multiply(x, y)
+    full = tuple(x.shape[axis] + y.shape[axis] - 1 for axis in along)
+    lengths = [fast_length(n) for n in full]
+    if x.dtype in dtypes.COMPLEX:
+        product = anp.multiply(fft.fftn(x, lengths, along), fft.fftn(y, lengths, along))
+        result = fft.ifftn(product, lengths, along)
+    else:
+        product = anp.multiply(
+            fft.rfftn(x, lengths, along), fft.rfftn(y, lengths, along)
+        )
+        result = fft.irfftn(product, lengths, along)
+    result = ops.convert(result, x.dtype)
+    starts, limits = [0] * ndim, list(result.shape)
+    for axis, n in zip(along, full, strict=True):
+        wanted = n
+        if mode == "same":
+            wanted = x.shape[axis]
+        elif mode == "valid":
+            wanted = x.shape[axis] - y.shape[axis] + 1
+        starts[axis] = (n - wanted) // 2
+        limits[axis] = starts[axis] + wanted
+    return lax.slice(result, starts, limits)
+
+
+def fast_length(n: int) -> int:
+    """The least number from ``n`` on that has no prime factor above 5.
+
+    >>> [fast_length(n) for n in (1, 7, 11, 1021)]
+    [1, 8, 12, 1024]
+    """
+    while True:
+        rest = n
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return n
+        n += 1
+
+
+def _operands(
+    name: str,
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str,
+    axes: Sequence[int] | int | None = None,
+) -> tuple[Array, Array]:
+    """Both in one dtype, and with the same number of axes."""
+    if mode not in MODES:
+        raise ArgumentError(
+            f"{name} has the modes 'full', 'same' and 'valid', not {mode!r}",
+            user_location(),
+        )
+    (x, y), types, _ = ops.promoted(name, (in1, in2))
+    if types[0].ndim != types[1].ndim or not types[0].ndim:
+        raise ShapeError(
+            f"{name} takes arrays with the same number of axes, and at least one, but "
+            f"was given {types[0]} and {types[1]}",
+            user_location(),
+        )
+    if axes is None and 0 in (*types[0].shape, *types[1].shape):
+        raise ShapeError(
+            f"{name} takes arrays that have elements, not {types[0]} and {types[1]}",
+            user_location(),
+        )
+    return ops.as_array(x), ops.as_array(y)
+
+
+def _larger_first(
+    name: str, x: Array, y: Array, axes: Sequence[int] | None = None
+) -> tuple[Array, Array]:
+    """The operands so that the first is as long as the second along each axis."""
+    along = range(len(x.shape)) if axes is None else axes
+    if all(x.shape[k] >= y.shape[k] for k in along):
+        return x, y
+    if all(y.shape[k] >= x.shape[k] for k in along):
+        return y, x
+    raise ShapeError(
+        f"{name} in mode 'valid' takes one array that is as long as the other along "
+        f"every axis, not shapes {x.shape} and {y.shape}",
+        user_location(),
+    )
+
+
+def _pads(kernel: Shape, mode: str) -> list[tuple[int, int]]:
+    """What a kernel reaches beyond the operand on each side."""
+    if mode == "full":
+        return [(n - 1, n - 1) for n in kernel]
+    if mode == "same":
+        return [(n - 1 - (n - 1) // 2, (n - 1) // 2) for n in kernel]
+    return [(0, 0)] * len(kernel)
+
+
+def _valid(x: Array, kernel: Array) -> Array:
+    """The kernel over all places of ``x`` where it fits."""
+    axes = tuple(range(len(x.shape)))
+    roles: Roles = ((), (), (), axes)
+    ones = (1,) * len(axes)
+    return apply(
+        conv_general,
+        x,
+        kernel,
+        lhs=roles,
+        rhs=roles,
+        out=roles,
+        strides=ones,
+        dilations=ones,
+    )

@@ -1,0 +1,315 @@
+"""Short-time Fourier transforms, and the power spectra that they average to.
+
+Welch, The use of fast Fourier transform for the estimation of power spectra (1967).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, fft, lax
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.primitives.windowed import sliding_windows
+from arrayfn.scipy.signal.trends import detrend as _detrend
+from arrayfn.tracing import apply
+
+# Coefficients of the windows that are sums of cosines.
+_COSINES: Final[dict[str, tuple[float, ...]]] = {
+    "boxcar": (1.0,),
+    "hann": (0.5, 0.5),
+    "hamming": (0.54, 0.46),
+    "blackman": (0.42, 0.5, 0.08),
+}
+
+
+def _window(window: Any, length: int) -> Any:
+    """The window's values: of a name (periodic), or as they are given."""
+    if isinstance(window, str):
+        if window not in _COSINES:
+            raise ArgumentError(
+                f"windows are {', '.join(_COSINES)} or an array of values, not "
+                f"{window!r}",
+                user_location(),
+            )
+        angle = 2 * np.pi * np.arange(length) / length
+        terms = enumerate(_COSINES[window])
+        return sum((-1) ** k * c * np.cos(k * angle) for k, c in terms)
+    values = np.asarray(window, np.float64)
+    if values.ndim != 1:
+        raise ArgumentError(
+            f"a window is a vector, not of shape {values.shape}", user_location()
+        )
+    return values
+
+
+class _Segments:
+    """How a signal is cut: lengths, the window, and whether half the spectrum does."""
+
+    def __init__(
+        self,
+        name: str,
+        extent: int,
+        window: Any,
+        nperseg: int | None,
+        noverlap: int | None,
+        nfft: int | None,
+    ) -> None:
+        if nperseg is None:
+            nperseg = 256 if isinstance(window, str) else len(window)
+        if isinstance(window, str):
+            nperseg = min(nperseg, extent)
+        self.length = nperseg
+        self.window = _window(window, nperseg)
+        self.overlap = nperseg // 2 if noverlap is None else noverlap
+        self.nfft = nperseg if nfft is None else nfft
+        self.step = self.length - self.overlap
+        if len(self.window) != nperseg or self.step < 1 or self.nfft < nperseg:
+            raise ArgumentError(
+                f"{name}: segments of {nperseg} take a window of that length (not "
+                f"{len(self.window)}), a smaller overlap (not {self.overlap}) and "
+                f"transforms as long (not {self.nfft})",
+                user_location(),
+            )
+
+
+def _spectra(x: Array, cut: _Segments, detrend: Any, onesided: bool) -> Array:
+    """The transform of each windowed segment of the last axis: (..., segments, f)."""
+    ndim = len(x.shape)
+    segments = apply(
+        sliding_windows,
+        x,
+        axes=(ndim - 1,),
+        sizes=(cut.length,),
+        strides=(cut.step,),
+        dilations=(1,),
+        order=tuple(range(ndim + 1)),
+    )
+    if detrend:
+        segments = _detrend(segments, type=detrend)
+    real = dtypes.real_of(x.dtype)
+    windowed = anp.multiply(segments, cut.window.astype(real))
+    transform = fft.rfft if onesided else fft.fft
+    return transform(windowed, cut.nfft)
+
+
+def _frequencies(cut: _Segments, fs: float, onesided: bool) -> Array:
+    return (fft.rfftfreq if onesided else fft.fftfreq)(cut.nfft, 1 / fs)
+
+
+def stft(
+    x: ArrayLike,
+    fs: float = 1.0,
+    window: Any = "hann",
+    nperseg: int = 256,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = False,
+    return_onesided: bool = True,
+    boundary: str | None = "zeros",
+    padded: bool = True,
+    axis: int = -1,
+) -> tuple[Array, Array, Array]:
+    """Frequencies, times, and the Fourier transform of each windowed segment of x.
+
+    Segments of ``nperseg`` share ``noverlap`` elements (half of them if None). With
+    ``boundary`` "zeros" half a segment is added on both sides, with ``padded`` as many
+    zeros as complete the last segment. The transform has the axes of x, with
+    frequencies in the place of ``axis``, and segments last. Its scale is SciPy's
+    "spectrum": a sine's amplitude is 1/2.
+    """
+    (x,) = ops.floated("stft", x)
+    place = ops.normalize_axis("stft", axis, len(x.shape))
+    x = anp.moveaxis(x, place, -1)
+    cut = _Segments("stft", x.shape[-1], window, nperseg, noverlap, nfft)
+    if boundary not in (None, "zeros"):
+        raise ArgumentError(
+            f"stft has the boundaries 'zeros' and None, not {boundary!r}: pad x by "
+            "arrayfn.numpy.pad",
+            user_location(),
+        )
+    side = cut.length // 2 if boundary else 0
+    extent = x.shape[-1] + 2 * side
+    missing = -(extent - cut.length) % cut.step if padded else 0
+    x = _bordered(x, side, side + missing)
+    onesided = return_onesided and x.dtype not in dtypes.COMPLEX
+    spectra = anp.divide(_spectra(x, cut, detrend, onesided), float(np.sum(cut.window)))
+    count = spectra.shape[-2]
+    times = (np.arange(count) * cut.step + cut.length / 2 - side) / fs
+    return _frequencies(cut, fs, onesided), times, anp.moveaxis(spectra, -1, place)
+
+
+def _bordered(x: Array, low: int, high: int) -> Array:
+    config = [(0, 0, 0)] * (len(x.shape) - 1)
+    return lax.pad(x, 0, [*config, (low, high, 0)])
+
+
+def istft(
+    Zxx: ArrayLike,
+    fs: float = 1.0,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    input_onesided: bool = True,
+    boundary: bool = True,
+    time_axis: int = -1,
+    freq_axis: int = -2,
+) -> tuple[Array, Array]:
+    """Times, and the signal whose ``stft`` is ``Zxx``, by weighted overlap-add.
+
+    Griffin and Lim, Signal estimation from modified short-time Fourier transform
+    (1984): the least-squares estimate.
+    """
+    type = ops.type_of_operand("istft", Zxx)
+    times_at = ops.normalize_axis("istft", time_axis, type.ndim)
+    bins_at = ops.normalize_axis("istft", freq_axis, type.ndim)
+    z = anp.moveaxis(Zxx, (times_at, bins_at), (-2, -1))
+    bins, count = z.shape[-1], z.shape[-2]
+    whole = 2 * (bins - 1) if input_onesided else bins
+    length = whole if nperseg is None else nperseg
+    cut = _Segments("istft", length, window, length, noverlap, nfft)
+    if input_onesided:
+        segments = fft.irfft(z, cut.nfft)
+    else:
+        segments = fft.ifft(z, cut.nfft)
+    segments = segments[..., : cut.length]
+    real = dtypes.real_of(segments.dtype)
+    weights = cut.window.astype(real)
+    scaled = anp.multiply(segments, weights * real.type(np.sum(cut.window)))
+    extent = cut.length + (count - 1) * cut.step
+    total = _added(scaled, cut, extent)
+    norm = np.zeros(extent)
+    for k in range(count):
+        norm[k * cut.step : k * cut.step + cut.length] += cut.window**2
+    norm = np.where(norm > 1e-10, norm, 1.0).astype(real)
+    signal = anp.divide(total, norm)
+    if boundary:
+        side = cut.length // 2
+        signal = signal[..., side : extent - side]
+    times = np.arange(signal.shape[-1]) / fs
+    # The signal's axis stands where the earlier of the two was.
+    place = min(times_at, bins_at)
+    return times, anp.moveaxis(signal, -1, place)
+
+
+def _added(segments: Array, cut: _Segments, extent: int) -> Array:
+    """Segments added up where they overlap: pieces of a step's length, shifted."""
+    pieces = -(-cut.length // cut.step)
+    missing = pieces * cut.step - cut.length
+    wide = _bordered(segments, 0, missing)
+    *outer, count, _ = wide.shape
+    parts = anp.reshape(wide, (*outer, count, pieces, cut.step))
+    total = None
+    for k in range(pieces):
+        rows = parts[..., k, :]
+        around = [(0, 0, 0)] * len(outer) + [(k, pieces - 1 - k, 0), (0, 0, 0)]
+        shifted = lax.pad(rows, 0, around)
+        total = shifted if total is None else anp.add(total, shifted)
+    flat = anp.reshape(total, (*outer, (count + pieces - 1) * cut.step))
+    return flat[..., :extent]
+
+
+def csd(
+    x: ArrayLike,
+    y: ArrayLike,
+    fs: float = 1.0,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    return_onesided: bool = True,
+    scaling: str = "density",
+    axis: int = -1,
+    average: str = "mean",
+) -> tuple[Array, Array]:
+    """Frequencies, and the cross power spectral density of x and y.
+
+    By Welch's method: the mean (or ``average="median"``, with the bias taken out) over
+    windowed segments. ``scaling`` is "density" (per unit of frequency) or "spectrum".
+    """
+    (x, y), _, _ = ops.promoted("csd", ops.floated("csd", x, y))
+    place = ops.normalize_axis("csd", axis, len(x.shape))
+    x, y = anp.moveaxis(x, place, -1), anp.moveaxis(y, place, -1)
+    cut = _Segments("csd", x.shape[-1], window, nperseg, noverlap, nfft)
+    onesided = return_onesided and x.dtype not in dtypes.COMPLEX
+    if scaling == "density":
+        scale = 1.0 / (fs * float(np.sum(cut.window**2)))
+    elif scaling == "spectrum":
+        scale = 1.0 / float(np.sum(cut.window)) ** 2
+    else:
+        raise ArgumentError(
+            f"csd has the scalings 'density' and 'spectrum', not {scaling!r}",
+            user_location(),
+        )
+    left = _spectra(x, cut, detrend, onesided)
+    right = left if y is x else _spectra(y, cut, detrend, onesided)
+    power = anp.multiply(anp.conj(left), right)
+    if average == "mean":
+        mean = anp.mean(power, axis=-2)
+    elif average == "median":
+        mean = anp.divide(_median(power), _median_bias(power.shape[-2]))
+    else:
+        raise ArgumentError(
+            f"csd averages by 'mean' or 'median', not {average!r}", user_location()
+        )
+    counts = np.full(mean.shape[-1], scale)
+    if onesided:
+        # All but frequency 0, and the last of an even length, stand for two.
+        counts[1 : (cut.nfft + 1) // 2] *= 2
+    result = anp.multiply(mean, counts.astype(dtypes.real_of(mean.dtype)))
+    return _frequencies(cut, fs, onesided), anp.moveaxis(result, -1, place)
+
+
+def _median(power: Array) -> Array:
+    """The median over segments, of real and imaginary parts."""
+    real = anp.median(anp.real(power), axis=-2)
+    return lax.complex(real, anp.median(anp.imag(power), axis=-2))
+
+
+def _median_bias(count: int) -> float:
+    """The mean of the median of ``count`` powers of noise, over their mean."""
+    pairs = 2.0 * np.arange(1.0, (count - 1) // 2 + 1)
+    return float(1.0 + np.sum(1.0 / (pairs + 1) - 1.0 / pairs))
+
+
+def welch(
+    x: ArrayLike,
+    fs: float = 1.0,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    return_onesided: bool = True,
+    scaling: str = "density",
+    axis: int = -1,
+    average: str = "mean",
+) -> tuple[Array, Array]:
+    """Frequencies, and the power spectral density of x: ``csd`` of it with itself.
+
+    >>> x = np.sin(2 * np.pi * 0.25 * np.arange(1024))
+    >>> frequencies, power = welch(x)
+    >>> float(frequencies[np.argmax(power)])
+    0.25
+    """
+    frequencies, power = csd(
+        x,
+        x,
+        fs,
+        window,
+        nperseg,
+        noverlap,
+        nfft,
+        detrend,
+        return_onesided,
+        scaling,
+        axis,
+        average,
+    )
+    return frequencies, anp.real(power)
