@@ -248,15 +248,11 @@ def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
         row = equation.primitive
         assert isinstance(row, Primitive)
         if frame is None:
-<<<<<<< HEAD
             arrays = [_array(x) for x in arguments]
             try:
-                result = row.reference(*arrays, **equation.params)
+                result = _results(row, arrays, equation.params)
             except ArrayfnError as error:
                 raise located(error, equation.source) from None
-=======
-            result = _results(row, [_array(x) for x in arguments], equation.params)
->>>>>>> 9c8ca2b3cc4e5a2709588366f29a61923035d996
         else:
             result = _stage(frame, row, arguments, equation.params, equation.source)
         results = result if isinstance(result, (tuple, list)) else (result,)
