@@ -184,7 +184,8 @@ def _with_slope(form: Any, a: Array, x: Array) -> tuple[Array, Array]:
 
 
 def _slope_by_a(a: Array, x: Array) -> Array:
-    below, above, (a1, x1), (a2, x2) = _slopes(a, x)
+    log = anp.log(anp.where(x > 0, x, 1.0))
+    below, above, (a1, x1), (a2, x2) = _slopes(a, x, log)
     value = anp.where(
         _is_series(a, x), _factor(a1, x1) * below, -_factor(a2, x2) * a2 * above
     )
@@ -192,18 +193,27 @@ def _slope_by_a(a: Array, x: Array) -> Array:
 
 
 def _sample_slope(a: Array, x: Array) -> Array:
-    below, above, (a1, x1), (_, x2) = _slopes(a, x)
-    value = anp.where(_is_series(a, x), -x1 / a1 * below, x2 * above)
-    return anp.where(x == 0, 0.0, anp.where(_valid(a, x), value, math.nan))
+    positive = x > 0
+    log = anp.log(anp.where(positive, x, 1.0))
+    return anp.where(positive, x * log_sample_slope(a, log), x * 0.0)
 
 
-def _slopes(a: Array, x: Array) -> tuple[Array, Array, Any, Any]:
-    """dP/da = D * first where the series is used, dQ/da = D a * second elsewhere."""
+def log_sample_slope(a: Array, log: Array) -> Array:
+    """The derivative by a of the logarithm of a gamma sample, which is ``log``.
+
+    Of float64 arrays; the sample itself may underflow.
+    """
+    below, above = _slopes(a, anp.exp(log), log)[:2]
+    value = anp.where(_is_series(a, anp.exp(log)), -below / a, above)
+    return anp.where((a > 0) & (log < math.inf), value, math.nan)
+
+
+def _slopes(a: Array, x: Array, log: Array) -> tuple[Array, Array, Any, Any]:
+    """dP/da = D * first where the series is used, dQ/da = -D a * second elsewhere."""
     (a1, x1), (a2, x2) = _operands(a, x)
     total, total_slope = _with_slope(_sum, a1, x1)
-    # At 0 the series is 1, and its factor 0.
-    log = anp.log(anp.where(x1 > 0, x1, 1.0))
-    below = (log - _digamma(a1 + 1.0)) * total + total_slope
+    b = anp.where(a > 0, a, 1.0)
+    below = (log - _digamma(b + 1.0)) * total + total_slope
     fraction, fraction_slope = _with_slope(_fraction, a2, x2)
-    above = (anp.log(x2) - _digamma(a2)) * fraction + fraction_slope
+    above = (log - _digamma(b)) * fraction + fraction_slope
     return below, above, (a1, x1), (a2, x2)

@@ -14,7 +14,11 @@ unless given, as JAX's are with ``jax_enable_x64``.
 
 from __future__ import annotations
 
-from arrayfn.random.bits import bits, randint, uniform
+from arrayfn.random.bits import (
+    bits,
+    randint,
+    uniform,
+)
 from arrayfn.random.continuous import (
     cauchy,
     double_sided_maxwell,
@@ -32,6 +36,11 @@ from arrayfn.random.continuous import (
     wald,
     weibull_min,
 )
+from arrayfn.random.counts import (
+    binomial,
+    multinomial,
+    poisson,
+)
 from arrayfn.random.discrete import (
     bernoulli,
     categorical,
@@ -39,6 +48,17 @@ from arrayfn.random.discrete import (
     geometric,
     permutation,
     rademacher,
+)
+from arrayfn.random.gamma_family import (
+    ball,
+    beta,
+    chisquare,
+    dirichlet,
+    f,
+    gamma,
+    generalized_normal,
+    loggamma,
+    t,
 )
 from arrayfn.random.keys import (
     Key,
@@ -50,34 +70,52 @@ from arrayfn.random.keys import (
     split,
     wrap_key_data,
 )
+from arrayfn.random.matrices import (
+    multivariate_normal,
+    orthogonal,
+)
 
 __all__ = [
     "Key",
     "PRNGKey",
+    "ball",
     "bernoulli",
+    "beta",
+    "binomial",
     "bits",
     "categorical",
     "cauchy",
+    "chisquare",
     "choice",
     "clone",
+    "dirichlet",
     "double_sided_maxwell",
     "exponential",
+    "f",
     "fold_in",
+    "gamma",
+    "generalized_normal",
     "geometric",
     "gumbel",
     "key",
     "key_data",
     "laplace",
+    "loggamma",
     "logistic",
     "lognormal",
     "maxwell",
+    "multinomial",
+    "multivariate_normal",
     "normal",
+    "orthogonal",
     "pareto",
     "permutation",
+    "poisson",
     "rademacher",
     "randint",
     "rayleigh",
     "split",
+    "t",
     "triangular",
     "truncated_normal",
     "uniform",

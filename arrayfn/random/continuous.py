@@ -125,7 +125,7 @@ def exponential(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 def laplace(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Numbers of density exp(-|x|) / 2."""
     found, wanted, kind = _drawn("laplace", key, shape, dtype)
-    low = float(_limits(kind).epsneg) - 1.0
+    low = float(_limits(kind).eps) / 2 - 1.0
     u = between(unit(found, flat(wanted), kind), low, 1.0, kind)
     sample = anp.multiply(anp.sign(u), anp.log1p(anp.negative(anp.abs(u))))
     return anp.reshape(sample, wanted)

@@ -131,6 +131,10 @@ def permutation(
     """``x`` in random order along ``axis``; for an integer, arange(x).
 
     With ``independent`` each vector along the axis has an order of its own.
+
+    >>> from arrayfn import random
+    >>> sorted(random.permutation(random.key(0), 4).tolist())
+    [0, 1, 2, 3]
     """
     found = single("permutation", key)
     type = ops.type_of_operand("random.permutation", x)

@@ -50,7 +50,7 @@ def case(name):
     return PERMUTATIONS[arguments[0]]
 
 
-OTHERS = ("jax", "key", "normal", "permutation")
+OTHERS = ("jax", "key", "normal")
 EXACT = [n for n in EXPECTED if n.split()[0] not in OTHERS]
 
 

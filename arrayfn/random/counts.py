@@ -1,0 +1,236 @@
+"""Distributions of counts: Poisson, binomial, multinomial.
+
+Small means are inverted: the distribution function is added up until it exceeds a
+uniform number. Large ones are by Hörmann's transformed rejection, all elements in each
+round until every one is accepted. Computed in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.layout import Shape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.random.bits import (
+    AnyKey,
+    floating,
+    integer,
+    parameter,
+    shape_for,
+    unit,
+)
+from arrayfn.random.keys import Key, fold_in, single, split
+
+_SMALL_MEAN = 10.0
+_HARMLESS_MEAN = 100.0
+
+
+def poisson(
+    key: AnyKey, lam: ArrayLike, shape: Any = None, dtype: DTypeLike = None
+) -> Array:
+    """The number of events of a process that has ``lam`` on average; int64.
+
+    -1 where ``lam`` is negative or NaN.
+
+    >>> from arrayfn import random
+    >>> round(float(random.poisson(random.key(0), 4.0, (2000,)).mean()))
+    4
+    """
+    kind = integer("poisson", dtype)
+    wanted = shape_for("poisson", shape, lam)
+    rate = anp.broadcast_to(parameter(lam, dtypes.float64), wanted)
+    small_key, large_key = split(single("poisson", key))
+    small = rate < _SMALL_MEAN
+    few = anp.where((rate >= 0) & small, rate, 0.0)
+    below = _inverted(small_key, wanted, anp.exp(-few), lambda k: few / k)
+    many = anp.where(rate >= _SMALL_MEAN, rate, _HARMLESS_MEAN)
+    above = _poisson_rejection(large_key, many, wanted)
+    value = anp.where(small, below, above)
+    return anp.astype(anp.where(rate >= 0, value, -1.0), kind)
+
+
+def _inverted(
+    key: Key, shape: Shape, first: Array, ratio: Callable[[Any], Array]
+) -> Array:
+    """The smallest k whose distribution function exceeds a uniform number.
+
+    ``first`` is the probability of 0, ``ratio(k)`` that of k over that of k - 1.
+    """
+    u = unit(key, shape, dtypes.float64)
+
+    def step(state: Any) -> Any:
+        k, count, mass, total = state
+        going = (u >= total) & (mass > 0)
+        mass = mass * ratio(k)
+        count = anp.where(going, k, count)
+        return k + 1.0, count, anp.where(going, mass, 0.0), total + mass
+
+    def any_left(state: Any) -> Array:
+        return anp.any((u >= state[3]) & (state[2] > 0))
+
+    zero = anp.zeros(shape, dtype=dtypes.float64)
+    mass = anp.broadcast_to(first, shape)
+    one = ops.as_array(ops.scalar(1.0, dtypes.float64))
+    return lax.while_loop(any_left, step, (one, zero, mass, mass))[1]
+
+
+def _until_accepted(key: Key, shape: Shape, propose: Callable[..., Any]) -> Array:
+    """``propose(u, v)`` of two uniform arrays gives samples and which are accepted."""
+
+    def step(state: Any) -> Any:
+        number, accepted, value = state
+        first, second = split(fold_in(key, number))
+        u, v = (unit(k, shape, dtypes.float64) for k in (first, second))
+        # 1 - v is never 0.
+        sample, good = propose(u - 0.5, 1.0 - v)
+        value = anp.where(accepted, value, sample)
+        return number + 1, accepted | good, value
+
+    state = (
+        anp.zeros((), dtype=dtypes.uint32),
+        anp.zeros(shape, dtype=bool),
+        anp.zeros(shape, dtype=dtypes.float64),
+    )
+    return lax.while_loop(lambda s: ~anp.all(s[1]), step, state)[2]
+
+
+def _poisson_rejection(key: Key, rate: Array, shape: Shape) -> Array:
+    """For a mean of 10 or more.
+
+    Hörmann, The transformed rejection method for generating Poisson random variables,
+    1993: algorithm PTRS.
+    """
+    log_rate = anp.log(rate)
+    b = 0.931 + 2.53 * anp.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
+    quick = 0.9277 - 3.6224 / (b - 2.0)
+
+    def propose(u: Array, v: Array) -> tuple[Array, Array]:
+        distance = 0.5 - anp.abs(u)
+        near = anp.maximum(distance, 1e-300)
+        k = anp.floor((2.0 * a / near + b) * u + rate + 0.43)
+        possible = (k >= 0) & ((distance >= 0.013) | (v <= distance))
+        count = anp.where(possible, k, 0.0)
+        level = anp.log(v * inverse_alpha / (a / (near * near) + b))
+        good = level <= count * log_rate - rate - lax.lgamma(count + 1.0)
+        return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
+
+    return _until_accepted(key, shape, propose)
+
+
+def binomial(
+    key: AnyKey,
+    n: ArrayLike,
+    p: ArrayLike,
+    shape: Any = None,
+    dtype: DTypeLike = None,
+) -> Array:
+    """The number of successes in ``n`` trials of probability ``p``; float64.
+
+    ``n`` is rounded down. NaN where n is negative or p is not in [0, 1].
+
+    >>> from arrayfn import random
+    >>> round(float(random.binomial(random.key(0), 20, 0.25, (2000,)).mean()))
+    5
+    """
+    kind = floating("binomial", dtype)
+    wanted = shape_for("binomial", shape, n, p)
+    count = anp.floor(anp.broadcast_to(parameter(n, dtypes.float64), wanted))
+    chance = anp.broadcast_to(parameter(p, dtypes.float64), wanted)
+    valid = (count >= 0) & (count < anp.inf) & (chance >= 0) & (chance <= 1)
+    # Of successes or failures, what is the rarer.
+    q = anp.where(valid, anp.minimum(chance, 1.0 - chance), 0.0)
+    trials = anp.where(valid, count, 0.0)
+    small = trials * q < _SMALL_MEAN
+    small_key, large_key = split(single("binomial", key))
+    few_q, few = anp.where(small, q, 0.0), anp.where(small, trials, 0.0)
+    odds = few_q / (1.0 - few_q)
+    below = _inverted(
+        small_key,
+        wanted,
+        anp.exp(few * anp.log1p(-few_q)),
+        lambda k: odds * (few - k + 1.0) / k,
+    )
+    above = _binomial_rejection(
+        large_key,
+        anp.where(small, _HARMLESS_MEAN, trials),
+        anp.where(small, 0.5, q),
+        wanted,
+    )
+    value = anp.where(small, below, above)
+    value = anp.where(chance > 0.5, trials - value, value)
+    return anp.astype(anp.where(valid, value, anp.nan), kind)
+
+
+def _binomial_rejection(key: Key, n: Array, p: Array, shape: Shape) -> Array:
+    """For a mean of 10 or more and p <= 1/2.
+
+    Hörmann, The generation of binomial random variates, 1993: algorithm BTRS.
+    """
+    spread = anp.sqrt(n * p * (1.0 - p))
+    b = 1.15 + 2.53 * spread
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    center = n * p + 0.5
+    quick = 0.92 - 4.2 / b
+    alpha = (2.83 + 5.1 / b) * spread
+    log_odds = anp.log(p) - anp.log1p(-p)
+    mode = anp.floor((n + 1.0) * p)
+    at_mode = lax.lgamma(mode + 1.0) + lax.lgamma(n - mode + 1.0)
+
+    def propose(u: Array, v: Array) -> tuple[Array, Array]:
+        distance = 0.5 - anp.abs(u)
+        near = anp.maximum(distance, 1e-300)
+        k = anp.floor((2.0 * a / near + b) * u + center)
+        possible = (k >= 0) & (k <= n)
+        count = anp.where(possible, k, 0.0)
+        level = anp.log(v * alpha / (a / (near * near) + b))
+        here = lax.lgamma(count + 1.0) + lax.lgamma(n - count + 1.0)
+        good = level <= at_mode - here + (count - mode) * log_odds
+        return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
+
+    return _until_accepted(key, shape, propose)
+
+
+def multinomial(
+    key: AnyKey,
+    n: ArrayLike,
+    p: ArrayLike,
+    *,
+    shape: Any = None,
+    dtype: DTypeLike = None,
+) -> Array:
+    """How often each outcome comes in ``n`` trials, for probabilities ``p`` [..., m].
+
+    ``shape``, which ends with m, is p's by default. The counts, float64, add up to n.
+
+    >>> import numpy as np
+    >>> from arrayfn import random
+    >>> float(random.multinomial(random.key(0), 7, np.array([0.2, 0.8])).sum())
+    7.0
+    """
+    kind = floating("multinomial", dtype)
+    probabilities = parameter(p, dtypes.float64)
+    wanted = tuple(probabilities.shape) if shape is None else ops.as_shape("p", shape)
+    probabilities = anp.broadcast_to(probabilities, wanted)
+    trials = anp.broadcast_to(parameter(n, dtypes.float64), wanted[:-1])
+    # Of the trials that are left, those with the next outcome.
+    first = anp.moveaxis(probabilities, -1, 0)
+    remaining = anp.flip(anp.cumsum(anp.flip(first, 0), 0), 0)
+    ratios = anp.clip(first / anp.where(remaining > 0, remaining, 1.0), 0.0, 1.0)
+    keys = split(single("multinomial", key), wanted[-1])
+
+    def step(left: Array, one: Any) -> tuple[Array, Array]:
+        ratio, words = one
+        count = binomial(Key(words), left, ratio)
+        return left - count, count
+
+    _, counts = lax.scan(step, trials, (ratios, keys.data))
+    return anp.astype(anp.moveaxis(counts, 0, -1), kind)
+
+
+__all__ = ["binomial", "multinomial", "poisson"]
