@@ -81,8 +81,10 @@ class ProgramBuilder:
     def inline(self, program: Program, operands: Sequence[Atom]) -> list[Atom]:
         """Append the equations of ``program`` applied to ``operands``; its outputs."""
         environment = self.bind_inputs(program, operands)
+        source = self.source
         for equation in program.equations:
             self.replay(equation, environment)
+        self.source = source
         return [rename(a, environment) for a in program.outputs]
 
     def bind_inputs(
