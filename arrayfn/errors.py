@@ -75,6 +75,10 @@ class ShapeError(ArrayfnError, ValueError, TypeError):
     """Shapes that do not fit an operation."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis that an array does not have."""
+
+
 class DTypeError(ArrayfnError, TypeError):
     """Data types that do not fit an operation."""
 

@@ -81,8 +81,8 @@ def test_a_dtype_error_of_a_primitive_names_the_users_line():
 
 def test_outside_a_trace_too():
     with pytest.raises(DTypeError) as caught:
-        anp.arcsin(np.array([1j]))  # arcsin
-    assert_says(caught, "arcsin", "asin is not defined for c128; it takes f16")
+        anp.cbrt(np.array([1j]))  # cbrt
+    assert_says(caught, "cbrt", "cbrt is not defined for c128; it takes f16")
 
 
 def test_a_matrix_product_that_does_not_fit():
@@ -310,10 +310,10 @@ def test_a_value_traced_in_one_thread_is_a_leak_in_another():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (np.frexp, "numpy.frexp cannot be traced: arrayfn.numpy has no such function"),
+        (np.isnat, "numpy.isnat cannot be traced: arrayfn.numpy has no such function"),
         (
-            np.unwrap,
-            "numpy.unwrap cannot be traced: arrayfn.numpy has no such function",
+            lambda x: np.may_share_memory(x, x),
+            "numpy.may_share_memory cannot be traced: arrayfn.numpy has no such",
         ),
         (
             lambda x: np.exp(x, where=x > 0),

@@ -111,10 +111,6 @@ from arrayfn.lax.sorting import (
     sort_key_val,
     top_k,
 )
-from arrayfn.lax.special_bessel import (
-    bessel_i0e,
-    bessel_i1e,
-)
 from arrayfn.lax.special_incomplete_beta import (
     betainc,
 )
@@ -211,6 +207,10 @@ from arrayfn.lax.unary import (
 )
 from arrayfn.lax.windowed import (
     reduce_window,
+)
+from arrayfn.numpy.bessel import (
+    bessel_i0e,
+    bessel_i1e,
 )
 
 __all__ = [

@@ -9,34 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.dtypes import DType
 from arrayfn.lax.control_flow_loops import while_loop
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array
 
-# On NumPy arrays at once, an overflow in a branch that is not taken is no news.
-quiet = np.errstate(all="ignore")
 EPSILON = 2.0**-53
 # What a denominator of a continued fraction is at least, instead of 0.
 TINY = 1e-300
 _MOST_STEPS = 100_000
 # Derivatives of a fraction settle a few steps after its value.
 _STEPS_AFTER = 6
-
-
-def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:
-    """``operands`` as float64 arrays of one shape, and the dtype of the result.
-
-    Numbers and rank-0 arrays stay of rank 0 if all are.
-    """
-    converted = ops.floated(name, *operands)
-    dtype = ops.type_of_operand(name, converted[0]).dtype
-    wide = [ops.as_array(ops.convert(x, dtypes.float64)) for x in converted]
-    return list(anp.broadcast_arrays(*wide)), dtype
 
 
 def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
@@ -92,12 +76,3 @@ def continued_fraction(
 
 def _not_zero(x: Array) -> Array:
     return anp.where(anp.abs(x) < TINY, TINY, x)
-
-
-def horner(x: Array, coefficients: Any) -> Array:
-    """The polynomial with these coefficients, the constant first."""
-    *others, last = coefficients
-    total: Any = last
-    for coefficient in reversed(others):
-        total = x * total + coefficient
-    return total

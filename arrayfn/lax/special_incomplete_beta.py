@@ -8,9 +8,10 @@ from typing import Any
 import arrayfn.numpy as anp
 from arrayfn.custom import custom_jvp
 from arrayfn.functions import jvp
-from arrayfn.lax.special_convergence import continued_fraction, in_float64, quiet
+from arrayfn.lax.special_convergence import continued_fraction
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
 

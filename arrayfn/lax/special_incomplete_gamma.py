@@ -13,14 +13,10 @@ from typing import Any
 import arrayfn.numpy as anp
 from arrayfn.custom import custom_jvp
 from arrayfn.functions import jvp
-from arrayfn.lax.special_convergence import (
-    continued_fraction,
-    in_float64,
-    quiet,
-    series,
-)
+from arrayfn.lax.special_convergence import continued_fraction, series
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
 

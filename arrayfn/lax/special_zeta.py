@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
-from arrayfn.lax.special_convergence import in_float64, quiet
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
 

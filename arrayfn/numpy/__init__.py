@@ -64,6 +64,9 @@ from arrayfn.numpy.arithmetic import (
     true_divide,
     trunc,
 )
+from arrayfn.numpy.bessel import (
+    i0,
+)
 from arrayfn.numpy.comparison import (
     bitwise_and,
     bitwise_count,
@@ -461,6 +464,7 @@ from arrayfn.numpy.window_functions import (
     blackman,
     hamming,
     hanning,
+    kaiser,
 )
 
 __array_api_version__ = "2024.12"
@@ -642,6 +646,7 @@ __all__ = [
     "hsplit",
     "hstack",
     "hypot",
+    "i0",
     "identity",
     "iinfo",
     "imag",
@@ -676,6 +681,7 @@ __all__ = [
     "issubdtype",
     "iterable",
     "ix_",
+    "kaiser",
     "kron",
     "lcm",
     "ldexp",

@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, AxisError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Literal, type_of
 from arrayfn.layout import Shape
 from arrayfn.primitives import conversion, views
@@ -209,10 +209,10 @@ def whole(value: Any) -> int:
 
 
 def normalize_axis(name: str, axis: Any, ndim: int) -> int:
-    """``axis`` counted from the front; ShapeError if there is no such axis."""
+    """``axis`` counted from the front; AxisError if there is no such axis."""
     position = whole(axis)
     if not -ndim <= position < ndim:
-        raise ShapeError(
+        raise AxisError(
             f"{name}: axis {position} is out of bounds for an array with {ndim} axes",
             user_location(),
         )

@@ -128,13 +128,14 @@ def _nonzero(
     name: str, x: ArrayLike, size: int | None, fill_value: Any
 ) -> tuple[Array, ...]:
     type = ops.type_of_operand(name, x)
+    value = known(name, x, _size_remedy(name)) if size is None else None
     if not type.shape:
         raise ArgumentError(
             f"{name} takes arrays with axes, not a single number; use atleast_1d",
             user_location(),
         )
-    if size is None:
-        return tuple(np.nonzero(known(name, x, _size_remedy(name))))
+    if value is not None:
+        return tuple(np.nonzero(value))
     places: Any = flatnonzero(x, size=size, fill_value=type.size)
     fillers = fill_value if isinstance(fill_value, tuple) else (fill_value,) * type.ndim
     beyond = places >= type.size

@@ -208,8 +208,9 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     """Diagonal ``offset`` of the matrices in ``axis1``, ``axis2``, as the last axis."""
     x = moveaxis(x, (axis1, axis2), (-2, -1))
     *leading, rows, columns = x.shape
-    first_row, first_column = max(-offset, 0), max(offset, 0)
-    count = max(min(rows - first_row, columns - first_column), 0)
+    first_row = min(max(-offset, 0), rows)
+    first_column = min(max(offset, 0), columns)
+    count = min(rows - first_row, columns - first_column)
     ndim = len(leading) + 2
     x = slice_along(x, first_row, first_row + count, ndim - 2)
     x = slice_along(x, first_column, first_column + count, ndim - 1)

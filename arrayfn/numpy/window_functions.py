@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from arrayfn.numpy._operands import Array
-from arrayfn.numpy.arithmetic import absolute, divide
+from arrayfn import dtypes
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import absolute, divide, sqrt, square
+from arrayfn.numpy.bessel import i0
 from arrayfn.numpy.creation import arange, ones
 from arrayfn.numpy.transcendental import cos
 
@@ -46,3 +49,11 @@ def hanning(m: int, /) -> Array:
     if m <= 1:
         return ones(max(m, 0))
     return 0.5 + 0.5 * cos(math.pi * _centred(m))
+
+
+def kaiser(m: int, beta: ArrayLike, /) -> Array:
+    """The Kaiser window of m points: i0(beta sqrt(1 - t**2)) / i0(beta): float64."""
+    if m <= 1:
+        return ones(max(m, 0))
+    width = ops.as_array(ops.convert(beta, dtypes.float64))
+    return divide(i0(width * sqrt(1.0 - square(_centred(m)))), i0(width))

@@ -192,6 +192,10 @@ FORMULAS = [
     ("xp.hamming(7) * x", V),
     ("xp.hanning(7) * x", V),
     ("xp.hanning(1) * x", V),
+    ("xp.kaiser(7, 3.5) * x", V),
+    ("xp.i0(x * 5)", V),
+    ("xp.diagonal(x, 9)", M),
+    ("xp.trace(x[:0], 2)", M),
     # Repeats.
     ("xp.repeat(x, np.array([1, 0, 2]), axis=0)", M),
     ("xp.repeat(x, [2])", V),

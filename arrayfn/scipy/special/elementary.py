@@ -7,8 +7,8 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn.custom import custom_jvp
-from arrayfn.lax import special_bessel as bessel
 from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import bessel
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import special
 
@@ -142,7 +142,7 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
 
 def i0(x: ArrayLike, /) -> Array:
     """The modified Bessel function of the first kind of order 0."""
-    return bessel.bessel_i0(x)
+    return bessel.i0(x)
 
 
 def i0e(x: ArrayLike, /) -> Array:
@@ -152,7 +152,7 @@ def i0e(x: ArrayLike, /) -> Array:
 
 def i1(x: ArrayLike, /) -> Array:
     """The modified Bessel function of the first kind of order 1."""
-    return bessel.bessel_i1(x)
+    return bessel.i1(x)
 
 
 def i1e(x: ArrayLike, /) -> Array:

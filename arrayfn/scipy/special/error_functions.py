@@ -7,10 +7,10 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn.custom import custom_jvp
-from arrayfn.lax.special_convergence import horner, in_float64, quiet
 from arrayfn.lowering.scalars.error_functions import ERFCX, ERFCX_CENTER
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
 

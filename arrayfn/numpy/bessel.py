@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import arrayfn.numpy as anp
 from arrayfn.custom import custom_jvp
-from arrayfn.lax.special_convergence import horner, in_float64, quiet
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import absolute, minimum, sign, sqrt
+from arrayfn.numpy.comparison import isinf, isnan, where
+from arrayfn.numpy.double_precision import horner, in_float64, quiet
+from arrayfn.numpy.transcendental import exp
 
 _BORDER = 8.0
 _SERIES_0 = tuple(1 / math.factorial(k) ** 2 for k in range(27))
@@ -100,32 +102,32 @@ def bessel_i1e(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def bessel_i0(x: ArrayLike, /) -> Array:
-    """I0(x), infinite where it exceeds the largest number."""
-    (x,), dtype = in_float64("bessel_i0", x)
+def i0(x: ArrayLike, /) -> Array:
+    """The modified Bessel function I0(x); infinite where it exceeds all numbers."""
+    (x,), dtype = in_float64("i0", x)
     return ops.convert(_unscaled(_i0e(x), x, math.inf), dtype)
 
 
 @quiet
-def bessel_i1(x: ArrayLike, /) -> Array:
-    """I1(x), infinite where it exceeds the largest number."""
-    (x,), dtype = in_float64("bessel_i1", x)
+def i1(x: ArrayLike, /) -> Array:
+    """The modified Bessel function I1(x); infinite where it exceeds all numbers."""
+    (x,), dtype = in_float64("i1", x)
     return ops.convert(_unscaled(_i1e(x), x, x), dtype)
 
 
 def _scaled(
     x: Array, small: tuple[float, ...], large: tuple[float, ...], order: int
 ) -> Array:
-    a = anp.abs(x)
-    near = anp.minimum(a, _BORDER)
-    below = horner(0.25 * near * near, small) * anp.exp(-near)
+    a = absolute(x)
+    near = minimum(a, _BORDER)
+    below = horner(0.25 * near * near, small) * exp(-near)
     if order:
         below = below * (0.5 * near)
-    far = anp.where(a > _BORDER, a, _BORDER)
-    above = horner(2.0 * _BORDER / far - 1.0, large) / anp.sqrt(far)
-    value = anp.where(a > _BORDER, above, below)
-    value = anp.where(anp.isnan(x), x, value)
-    return anp.where(x < 0, -value, value) if order else value
+    far = where(a > _BORDER, a, _BORDER)
+    above = horner(2.0 * _BORDER / far - 1.0, large) / sqrt(far)
+    value = where(a > _BORDER, above, below)
+    value = where(isnan(x), x, value)
+    return where(x < 0, -value, value) if order else value
 
 
 @custom_jvp
@@ -145,7 +147,7 @@ def _i1e(x: Array) -> Array:
 def _i0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
     value = _i0e.function(x)
-    return value, (_i1e.function(x) - anp.sign(x) * value) * dx
+    return value, (_i1e.function(x) - sign(x) * value) * dx
 
 
 @_i1e.defjvp
@@ -154,14 +156,14 @@ def _i1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     value = _i1e.function(x)
     # I1(x) / x is 1/2 at 0.
     zero = x == 0
-    ratio = anp.where(zero, 0.5, value / anp.where(zero, 1.0, x))
-    return value, (_i0e.function(x) - anp.sign(x) * value - ratio) * dx
+    ratio = where(zero, 0.5, value / where(zero, 1.0, x))
+    return value, (_i0e.function(x) - sign(x) * value - ratio) * dx
 
 
 def _unscaled(scaled: Array, x: Array, limit: ArrayLike) -> Array:
     # In two steps, as exp(x) overflows first.
-    half = anp.exp(0.5 * anp.abs(x))
-    return anp.where(anp.isinf(x), limit, scaled * half * half)
+    half = exp(0.5 * absolute(x))
+    return where(isinf(x), limit, scaled * half * half)
 
 
-__all__ = ["bessel_i0", "bessel_i0e", "bessel_i1", "bessel_i1e"]
+__all__ = ["bessel_i0e", "bessel_i1e", "i0", "i1"]

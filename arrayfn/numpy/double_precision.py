@@ -1,0 +1,36 @@
+"""Special functions' arithmetic: in float64, whatever the operands' dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.manipulation import broadcast_arrays
+
+# On NumPy arrays at once, an overflow in a branch that is not taken is no news.
+quiet = np.errstate(all="ignore")
+
+
+def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:
+    """``operands`` as float64 arrays of one shape, and the dtype of the result.
+
+    Numbers and rank-0 arrays stay of rank 0 if all are.
+    """
+    converted = ops.floated(name, *operands)
+    dtype = ops.type_of_operand(name, converted[0]).dtype
+    wide = [ops.as_array(ops.convert(x, dtypes.float64)) for x in converted]
+    return list(broadcast_arrays(*wide)), dtype
+
+
+def horner(x: Array, coefficients: Any) -> Array:
+    """The polynomial with these coefficients, the constant first."""
+    *others, last = coefficients
+    total: Any = last
+    for coefficient in reversed(others):
+        total = x * total + coefficient
+    return total
