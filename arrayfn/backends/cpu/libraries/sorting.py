@@ -16,7 +16,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.code import optimized_addresses
-from arrayfn.backends.cpu.libraries import sorting_loops as loops
+from arrayfn.backends.cpu.libraries import merging, sorting_loops
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import CFunction, call, load, native, store
 from arrayfn.dtypes import BY_SHORT_NAME, DType
@@ -190,9 +190,8 @@ def _loops() -> dict[str, int]:
         *(f"pack_{kind}" for kind in ("i16", "u16", "i8", "u8")),
         *(f"keys_{kind}" for kind in ("f64", "i64", "u64")),
         *("encode_halves", "decode_halves", "unpack", "order_ties"),
-        *("merge_32", "merge_64"),
     )
-    return dict(zip(names, optimized_addresses(loops, names), strict=True))
+    return dict(zip(names, optimized_addresses(sorting_loops, names), strict=True))
 
 
 @cache
@@ -246,10 +245,9 @@ def argsort_words(dtype: str) -> tuple[int, ...]:
 def merge_words(dtype: str) -> tuple[int, ...]:
     """The words of ``merge``."""
     kind = BY_SHORT_NAME[dtype]
-    how = {"f": loops.FLOAT, "i": loops.SIGNED, "u": loops.UNSIGNED}[kind.kind]
-    own = _loops()
-    merge = own[f"merge_{8 * kind.itemsize}"]
-    return merge, how, kind.itemsize, own["unpack"]
+    kinds = {"f": merging.FLOAT, "i": merging.SIGNED, "u": merging.UNSIGNED}
+    (merge,) = optimized_addresses(merging, (f"merge_{8 * kind.itemsize}",))
+    return merge, kinds[kind.kind], kind.itemsize, _loops()["unpack"]
 
 
 # Without a compiler.
