@@ -11,6 +11,7 @@ from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cuda.host_steps import operator_call_of, reference_call
+from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
 from arrayfn.lowering.cuda.schedule import (
     GPU,
@@ -42,9 +43,6 @@ _STEMS = {
     Transpose: "transpose",
 }
 
-
-LIBRARIES: Final[frozenset[str]] = frozenset()
-"""The library rows that NVIDIA's libraries compute."""
 
 _PASSES: Final = pipeline(
     PRODUCTS,
@@ -118,10 +116,17 @@ class _CudaLowering(Lowering):
 
     def library_row(self, form: Library, equation: Equation) -> None:
         """By NVIDIA's library where there is one, else by NumPy on the host."""
-        if form.name in LIBRARIES:
-            super().library_row(form, equation)
-        else:
+        make = LIBRARIES.get(form.name)
+        if make is None:
             self.library(reference_call(equation, self.reads))
+            return
+        if form.in_place:
+            self.take_over(equation)
+        for made in make(equation, self.reads, self.names):
+            if isinstance(made, Nest):
+                self.nest(made)
+            else:
+                self.library(made)
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One item: the library has all of the GPU do the product."""

@@ -7,9 +7,10 @@ A provider takes the integers of a call, once, when a plan is loaded, and gives 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
-from arrayfn.backends.cuda.libraries import host
+from arrayfn.backends.cuda.libraries import fourier, host, solvers
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.errors import BackendError
 
@@ -18,6 +19,13 @@ Provider = Callable[[str, Mapping[str, int], int], Call]
 PROVIDERS: Final[dict[str, Provider]] = {
     "operator": host.operator,
     "reference": host.reference,
+    "potrf": solvers.cholesky,
+    "syevd": solvers.eigh,
+    "trsm": solvers.triangular,
+    **{
+        kind: partial(fourier.transform, kind)
+        for kind in ("fft", "ifft", "rfft", "irfft")
+    },
 }
 """By the first word of a provider's name; the rest says the dtype."""
 
