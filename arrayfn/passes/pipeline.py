@@ -13,6 +13,7 @@ from arrayfn.passes.dce import dce
 from arrayfn.passes.expand import BLAS, Products, expand
 from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.passes.layout_assignment import assign_layouts
+from arrayfn.passes.loop_products import products_out_of_loops
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
 from arrayfn.passes.small import small_loops
@@ -67,6 +68,7 @@ def pipeline(
         simplify,
         dce,
         control_flow,
+        products_out_of_loops,
         with_own_sums,
         dce,
     )

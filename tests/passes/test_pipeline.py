@@ -79,6 +79,7 @@ def test_the_order_of_the_passes() -> None:
         "simplify",
         "dce",
         "control_flow",
+        "products_out_of_loops",
         "with_own_sums",
         "dce",
         "assign_layouts",

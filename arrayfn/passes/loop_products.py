@@ -1,0 +1,242 @@
+"""Large matrix products out of scans: one product for all steps, not one for each.
+
+A product of what does not depend on the carry (a constant, a slice, what follows from
+them) is computed before the loop, of all slices at once. A product that is only added
+up, as the gradient of a matrix of weights, is computed after the loop, of all steps at
+once: the sum over steps is one more contracted axis.
+
+After it: the body of no scan has a large product of either kind. Sums over steps are
+taken in the order of the library's product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.primitives import contraction, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Control, Primitive, has_effect
+from arrayfn.transforms.batch import batch_varying
+
+LEAST_WORK: Final = 1 << 16
+"""Multiplications of a product that is large: with fewer, a step is one kernel."""
+MOST_BYTES: Final = 1 << 28
+"""What may be kept of all steps for a product after the loop."""
+
+
+def products_out_of_loops(program: Program) -> Program:
+    """``program`` with large products of its scans before or after these."""
+    if not any(_has_products(equation) for equation in program.equations):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        zeros: set[Atom] = set()
+        for equation in program.equations:
+            builder.source = equation.source
+            if _has_products(equation):
+                operands = [rename(a, environment) for a in equation.inputs]
+                results = _Scan(builder, equation, operands, zeros).emit()
+                environment.update(zip(equation.outputs, results, strict=True))
+            else:
+                builder.replay(equation, environment)
+                if _is_zeros(equation):
+                    zeros.add(environment[equation.outputs[0]])
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _has_products(equation: Equation) -> bool:
+    if equation.primitive.name != "scan" or equation.params["length"] < 2:
+        return False
+    return any(_is_large(inner) for inner in equation.params["program"].equations)
+
+
+def _is_zeros(equation: Equation) -> bool:
+    if equation.primitive is not views.broadcast_in_dim:
+        return False
+    value = equation.inputs[0]
+    return isinstance(value, Literal) and value.value == 0
+
+
+def _is_large(equation: Equation) -> bool:
+    if equation.primitive is not contraction.dot_general:
+        return False
+    types = [a.type for a in (*equation.inputs, *equation.outputs)]
+    if len({t.dtype for t in types}) > 1 or types[0].dtype not in dtypes.INEXACT:
+        return False
+    contract, _ = equation.params["contract"]
+    depth = math.prod(types[0].shape[axis] for axis in contract)
+    return depth * types[-1].size >= LEAST_WORK
+
+
+class _Scan:
+    """A scan in parts, and operands for what is taken out of it.
+
+    ``fixed``, ``carry`` and ``xs`` pair an input of the body with an operand;
+    ``zeros`` are arrays of zeros.
+    """
+
+    def __init__(
+        self,
+        builder: ProgramBuilder,
+        equation: Equation,
+        operands: Sequence[Atom],
+        zeros: set[Atom],
+    ) -> None:
+        self.zeros = zeros
+        self.builder = builder
+        self.equation = equation
+        self.params = dict(equation.params)
+        self.body: Program = self.params["program"]
+        first = self.params["consts"]
+        second = first + self.params["carry"]
+        pairs = list(zip(self.body.inputs, operands, strict=True))
+        self.fixed, self.carry = pairs[:first], pairs[first:second]
+        self.xs = pairs[second:]
+        self.equations = list(self.body.equations)
+
+    def emit(self) -> list[Atom]:
+        """The loop and what is before and after it; its results."""
+        sums = self.sums()
+        self.before({id(product) for product in sums.values()})
+        return self.loop(sums)
+
+    # Before the loop.
+
+    def before(self, summed: set[int]) -> None:
+        """Compute products of constants and slices before the loop, but ``summed``."""
+        length = self.params["length"]
+        ready = {v for v, _ in (*self.fixed, *self.xs)}
+        wanted: list[Equation] = []
+        for equation in self.equations:
+            row = equation.primitive
+            assert isinstance(row, Primitive)
+            computed = not isinstance(row.kernel, Control) and not has_effect(equation)
+            if computed and all(
+                not isinstance(a, Var) or a in ready for a in equation.inputs
+            ):
+                ready.update(equation.outputs)
+                size = equation.outputs[0].type.nbytes * length
+                fits = size <= MOST_BYTES and id(equation) not in summed
+                if fits and _is_large(equation):
+                    wanted.append(equation)
+        if not wanted:
+            return
+        taken = [equation.outputs[0] for equation in wanted]
+        inputs = [*self.fixed, *self.xs]
+        alone = Program(
+            self.body.name,
+            tuple(v for v, _ in inputs),
+            tuple(_needed(self.equations, taken)),
+            tuple(taken),
+        )
+        mapped = [False] * len(self.fixed) + [True] * len(self.xs)
+        program, varies = batch_varying(alone, length, mapped, [False] * len(taken))
+        results = self.builder.inline(program, [operand for _, operand in inputs])
+        for var, result, of_steps in zip(taken, results, varies, strict=True):
+            (self.xs if of_steps else self.fixed).append((var, result))
+        self.equations = [q for q in self.equations if q not in wanted]
+
+    # After the loop.
+
+    def sums(self) -> dict[int, Equation]:
+        """The products that are only added to a value carried, by its number."""
+        uses: Counter[Atom] = Counter(
+            a
+            for atoms in (*(q.inputs for q in self.equations), self.body.outputs)
+            for a in atoms
+        )
+        made = {v: q for q in self.equations for v in q.outputs}
+        inputs = {v for v, _ in (*self.fixed, *self.xs)}
+        kept = 0
+        found: dict[int, Equation] = {}
+        for number, (value, _) in enumerate(self.carry):
+            total = self.body.outputs[number]
+            adds = made.get(total) if isinstance(total, Var) else None
+            if adds is None or adds.primitive is not e.add or value not in adds.inputs:
+                continue
+            (term,) = [a for a in adds.inputs if a is not value] or [value]
+            product = made.get(term) if isinstance(term, Var) else None
+            alone = all(uses[a] == 1 for a in (value, total, term))
+            if product is None or not alone or not _is_large(product):
+                continue
+            read = {a for a in product.inputs if a not in inputs}
+            size = sum(a.type.nbytes for a in read) * self.params["length"]
+            fixed = any(a is v for a in product.inputs for v, _ in self.fixed)
+            if fixed or kept + size > MOST_BYTES:
+                continue
+            kept += size
+            found[number] = product
+        return found
+
+    def loop(self, sums: dict[int, Equation]) -> list[Atom]:
+        """The scan without ``sums``, and these after it."""
+        count = len(self.carry)
+        state = [c for k, c in enumerate(self.carry) if k not in sums]
+        ys = list(self.body.outputs[count:])
+        slices = dict(self.xs)
+        factors = [a for q in sums.values() for a in q.inputs if a not in slices]
+        extra = list(dict.fromkeys(factors))
+        outputs = [
+            *(a for k, a in enumerate(self.body.outputs[:count]) if k not in sums),
+            *ys,
+            *extra,
+        ]
+        equations = _needed(self.equations, outputs)
+        read = {a for q in equations for a in q.inputs} | {*outputs}
+        fixed = [(v, x) for v, x in self.fixed if v in read]
+        xs = [(v, x) for v, x in self.xs if v in read]
+        inputs = [*fixed, *state, *xs]
+        program = Program(
+            self.body.name,
+            tuple(v for v, _ in inputs),
+            tuple(equations),
+            tuple(outputs),
+        )
+        params: dict[str, Any] = {
+            **self.params,
+            "program": program,
+            "consts": len(fixed),
+            "carry": len(state),
+        }
+        made = self.builder.emit(
+            self.equation.primitive, [operand for _, operand in inputs], params
+        )
+        last = iter(made[: len(state)])
+        kept = len(state) + len(ys)
+        stacked = {**slices, **dict(zip(extra, made[kept:], strict=True))}
+        return [
+            *(
+                self.total(operand, sums[k], stacked) if k in sums else next(last)
+                for k, (_, operand) in enumerate(self.carry)
+            ),
+            *made[len(state) : kept],
+        ]
+
+    def total(self, first: Atom, product: Equation, stacked: dict[Any, Atom]) -> Atom:
+        """``first`` and the products of all steps, whose operands are stacked."""
+        x, y = (stacked[a] for a in product.inputs)
+        contract, batch = product.params["contract"], product.params["batch"]
+        params = {
+            **product.params,
+            "contract": tuple((0, *(k + 1 for k in axes)) for axes in contract),
+            "batch": tuple(tuple(k + 1 for k in axes) for axes in batch),
+        }
+        result = contraction.dot_general(x, y, **params)
+        return result if first in self.zeros else e.add(first, result)
+
+
+def _needed(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
+    live: set[Atom] = set(outputs)
+    kept: list[Equation] = []
+    for equation in reversed(equations):
+        if any(v in live for v in equation.outputs) or has_effect(equation):
+            kept.append(equation)
+            live.update(equation.inputs)
+    return kept[::-1]
