@@ -10,9 +10,8 @@ import pytest
 import scipy.linalg as theirs
 
 import arrayfn as af
-from arrayfn.errors import ArgumentError, BackendError, ShapeError
+from arrayfn.errors import ArgumentError, ShapeError
 from arrayfn.lax import linalg as lax_linalg
-from arrayfn.lowering.cuda import lower as cuda
 from arrayfn.scipy import linalg as ours
 
 Array = np.ndarray[Any, Any]
@@ -171,9 +170,3 @@ def test_bad_arguments_are_named() -> None:
         ours.solve_triangular(A, B, "X")
     with pytest.raises(ArgumentError, match="'gen'"):
         ours.solve(A, B, assume_a="banded")
-
-
-def test_a_gpu_is_told_to_leave_it_to_the_cpu() -> None:
-    program = af.jit(lax_linalg.cholesky).lower(A).program
-    with pytest.raises(BackendError, match="device='cpu'"):
-        cuda.lower(program)
