@@ -64,6 +64,12 @@ from arrayfn.numpy.arithmetic import (
     true_divide,
     trunc,
 )
+from arrayfn.numpy.averages import (
+    average,
+    mean,
+    std,
+    var,
+)
 from arrayfn.numpy.bessel import (
     i0,
 )
@@ -359,19 +365,15 @@ from arrayfn.numpy.reductions import (
     argmin,
     array_equal,
     array_equiv,
-    average,
     count_nonzero,
     max,
-    mean,
     min,
     ndim,
     prod,
     ptp,
     shape,
     size,
-    std,
     sum,
-    var,
 )
 from arrayfn.numpy.representation import (
     frexp,

@@ -11,6 +11,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.numpy.arithmetic import absolute, divide, sqrt, square, subtract
+from arrayfn.numpy.averages import mean, std, var
 from arrayfn.numpy.comparison import isnan, logical_not, where
 from arrayfn.numpy.cumulative import cumprod, cumsum
 from arrayfn.numpy.reductions import (
@@ -18,12 +19,9 @@ from arrayfn.numpy.reductions import (
     argmax,
     argmin,
     max,
-    mean,
     min,
     prod,
-    std,
     sum,
-    var,
 )
 from arrayfn.tracing import Tracer
 

@@ -12,6 +12,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import add, multiply, rint, subtract
+from arrayfn.numpy.averages import mean
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import (
     broadcast_to,
@@ -21,7 +22,6 @@ from arrayfn.numpy.manipulation import (
 )
 from arrayfn.numpy.rearrangement import flip
 from arrayfn.numpy.reductions import max as max_
-from arrayfn.numpy.reductions import mean
 from arrayfn.numpy.reductions import min as min_
 from arrayfn.primitives import views
 from arrayfn.tracing import apply

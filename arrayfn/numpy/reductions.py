@@ -1,20 +1,22 @@
 """Reductions over axes: sums, extrema, statistics, and where extrema are.
 
 ``axis`` is an axis, a tuple of them, or None for all; ``keepdims`` leaves the reduced
-axes with extent 1. Halves are summed in float32; integer sums are int64 or uint64.
+axes with extent 1. Only elements where ``where`` is true take part, and ``initial``
+does beside them. Halves are summed in float32; integer sums are int64 or uint64.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
-from arrayfn.numpy.arithmetic import absolute, divide, multiply, sqrt, square, subtract
+from arrayfn.numpy.arithmetic import add, maximum, minimum, multiply, subtract
 from arrayfn.numpy.comparison import isclose, isnan, logical_not, not_equal
 from arrayfn.primitives import reductions as r
 from arrayfn.primitives import views
@@ -50,53 +52,110 @@ def accumulation_dtype(dtype: DType, wanted: DTypeLike) -> DType:
     return dtype
 
 
+def _chosen(x: ArrayLike, condition: ArrayLike | None, instead: ArrayLike) -> ArrayLike:
+    """x with ``instead`` where the condition, if there is one, is false."""
+    return x if condition is None else comparison.where(condition, x, instead)
+
+
 def sum(
-    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """The sum over ``axis``; 0 of nothing."""
     axes = _axes("sum", x, axis)
     wanted = accumulation_dtype(ops.type_of_operand("sum", x).dtype, dtype)
-    return _reduce(r.reduce_sum, ops.convert(x, wanted), axes, keepdims)
+    x = _chosen(ops.convert(x, wanted), where, ops.scalar(0, wanted))
+    value = _reduce(r.reduce_sum, x, axes, keepdims)
+    return value if initial is None else add(value, ops.convert(initial, wanted))
 
 
 def prod(
-    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """The product over ``axis``; 1 of nothing."""
     axes = _axes("prod", x, axis)
     wanted = accumulation_dtype(ops.type_of_operand("prod", x).dtype, dtype)
-    return _reduce(r.reduce_prod, ops.convert(x, wanted), axes, keepdims)
+    x = _chosen(ops.convert(x, wanted), where, ops.scalar(1, wanted))
+    value = _reduce(r.reduce_prod, x, axes, keepdims)
+    return value if initial is None else multiply(value, ops.convert(initial, wanted))
 
 
 def _extremum(
-    primitive: Primitive,
-    of_bools: Primitive,
     name: str,
     x: ArrayLike,
     axis: Axis,
     keepdims: bool,
+    initial: ArrayLike | None,
+    condition: ArrayLike | None,
 ) -> Array:
+    primitive, of_bools, combine = _EXTREMA[name]
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
-    if 0 in [type.shape[k] for k in axes]:
-        raise ShapeError(
-            f"{name} of nothing: axes {axes} of {type} are empty", user_location()
-        )
+    if initial is None:
+        if condition is not None:
+            raise ArgumentError(
+                f"{name} with where takes an initial value too, for where that is "
+                "nowhere true",
+                user_location(),
+            )
+        if 0 in [type.shape[k] for k in axes]:
+            raise ShapeError(
+                f"{name} of nothing: axes {axes} of {type} are empty", user_location()
+            )
     chosen = of_bools if type.dtype == dtypes.bool_ else primitive
-    return _reduce(chosen, x, axes, keepdims)
+    if initial is None:
+        return _reduce(chosen, x, axes, keepdims)
+    start = ops.convert(initial, type.dtype)
+    value = _reduce(chosen, _chosen(x, condition, start), axes, keepdims)
+    return combine(value, start)
 
 
-def max(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+_EXTREMA: dict[str, tuple[Primitive, Primitive, Callable[..., Array]]] = {
+    "max": (r.reduce_max, r.reduce_or, maximum),
+    "min": (r.reduce_min, r.reduce_and, minimum),
+}
+
+
+def max(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """The largest element over ``axis``; NaN if one is. ShapeError of nothing."""
-    return _extremum(r.reduce_max, r.reduce_or, "max", x, axis, keepdims)
+    return _extremum("max", x, axis, keepdims, initial, where)
 
 
 amax = max
 
 
-def min(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def min(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """The smallest element over ``axis``; NaN if one is. ShapeError of nothing."""
-    return _extremum(r.reduce_min, r.reduce_and, "min", x, axis, keepdims)
+    return _extremum("min", x, axis, keepdims, initial, where)
 
 
 amin = min
@@ -107,14 +166,30 @@ def ptp(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
     return subtract(max(x, axis, keepdims), min(x, axis, keepdims))
 
 
-def all(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def all(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
+) -> Array:
     """Whether no element over ``axis`` is 0 (False): bool."""
-    return _reduce(r.reduce_and, _truth(x), _axes("all", x, axis), keepdims)
+    truth = _chosen(_truth(x), where, ops.scalar(True, dtypes.bool_))
+    return _reduce(r.reduce_and, truth, _axes("all", x, axis), keepdims)
 
 
-def any(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def any(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
+) -> Array:
     """Whether an element over ``axis`` is not 0 (False): bool."""
-    return _reduce(r.reduce_or, _truth(x), _axes("any", x, axis), keepdims)
+    truth = _chosen(_truth(x), where, ops.scalar(False, dtypes.bool_))
+    return _reduce(r.reduce_or, truth, _axes("any", x, axis), keepdims)
 
 
 def _truth(x: ArrayLike) -> ArrayLike:
@@ -177,102 +252,6 @@ def array_equiv(x: ArrayLike, y: ArrayLike, /) -> Array:
     if common not in (first, second):
         return ops.full(False, (), dtypes.bool_)
     return logical_not(any(not_equal(x, y)))
-
-
-# Statistics.
-
-
-def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
-    """x in the dtype to compute in, and the dtype of the result."""
-    given = ops.type_of_operand(name, x).dtype
-    if dtype is not None:
-        result = dtypes.canonical(dtype)
-    else:
-        result = given if given in dtypes.INEXACT else dtypes.float64
-    return ops.convert(x, dtypes.compute_dtype(result)), result
-
-
-def _count(x: ArrayLike, axes: tuple[int, ...]) -> int:
-    extents = shape(x)
-    return math.prod(extents[k] for k in axes)
-
-
-def mean(
-    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
-) -> Array:
-    """The arithmetic mean over ``axis``; of integers in float64. NaN of nothing."""
-    wide, result = _wide("mean", x, dtype)
-    return ops.convert(_mean(wide, _axes("mean", x, axis), keepdims), result)
-
-
-def _mean(x: ArrayLike, axes: tuple[int, ...], keepdims: bool) -> Array:
-    total = _reduce(r.reduce_sum, x, axes, keepdims)
-    return divide(total, float(_count(x, axes)))
-
-
-def average(
-    x: ArrayLike, /, axis: Axis = None, weights: ArrayLike | None = None
-) -> Array:
-    """The mean over ``axis``, each element counted ``weights`` times.
-
-    ``weights`` has x's shape, or is a vector along the one ``axis``.
-    """
-    if weights is None:
-        return mean(x, axis)
-    type, given = (ops.type_of_operand("average", a) for a in (x, weights))
-    if given.ndim == 1 != type.ndim and isinstance(axis, int):
-        place = ops.normalize_axis("average", axis, type.ndim)
-        weights = apply(
-            views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)
-        )
-    return divide(sum(multiply(x, weights), axis), sum(weights, axis))
-
-
-def _variance(
-    x: ArrayLike, axes: tuple[int, ...], correction: float, keepdims: bool
-) -> Array:
-    centred = subtract(x, _mean(x, axes, keepdims=True))
-    real = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
-    total = _reduce(r.reduce_sum, square(real), axes, keepdims)
-    count = float(_count(x, axes) - correction)
-    return divide(total, count if count > 0 else 0.0)
-
-
-def var(
-    x: ArrayLike,
-    /,
-    axis: Axis = None,
-    dtype: DTypeLike = None,
-    ddof: float = 0,
-    keepdims: bool = False,
-    *,
-    correction: float | None = None,
-) -> Array:
-    """The variance over ``axis``: the mean squared distance from the mean.
-
-    The divisor is the count less ``correction`` (NumPy's older name: ``ddof``).
-    """
-    wide, result = _wide("var", x, dtype)
-    less = ddof if correction is None else correction
-    value = _variance(wide, _axes("var", x, axis), less, keepdims)
-    return ops.convert(value, dtypes.real_of(result))
-
-
-def std(
-    x: ArrayLike,
-    /,
-    axis: Axis = None,
-    dtype: DTypeLike = None,
-    ddof: float = 0,
-    keepdims: bool = False,
-    *,
-    correction: float | None = None,
-) -> Array:
-    """The standard deviation over ``axis``: the square root of ``var``."""
-    wide, result = _wide("std", x, dtype)
-    less = ddof if correction is None else correction
-    value = sqrt(_variance(wide, _axes("std", x, axis), less, keepdims))
-    return ops.convert(value, dtypes.real_of(result))
 
 
 # Positions.

@@ -18,6 +18,7 @@ from arrayfn.numpy.arithmetic import (
     sqrt,
     subtract,
 )
+from arrayfn.numpy.averages import average
 from arrayfn.numpy.linear_algebra import diagonal, matmul
 from arrayfn.numpy.manipulation import (
     atleast_2d,
@@ -26,7 +27,6 @@ from arrayfn.numpy.manipulation import (
     matrix_transpose,
     squeeze,
 )
-from arrayfn.numpy.reductions import average
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.primitives import complex_numbers
 from arrayfn.tracing import apply

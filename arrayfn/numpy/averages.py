@@ -1,0 +1,135 @@
+"""Means, variances and standard deviations over axes.
+
+``axis`` is an axis, a tuple of them, or None for all; ``keepdims`` leaves the reduced
+axes with extent 1. Only elements where ``where`` is true take part. Integers are taken
+in float64, halves are summed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import comparison
+from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
+from arrayfn.numpy.arithmetic import absolute, divide, multiply, sqrt, square, subtract
+from arrayfn.numpy.manipulation import broadcast_to
+from arrayfn.numpy.reductions import count_nonzero, shape, sum
+from arrayfn.primitives import views
+from arrayfn.tracing import apply
+
+
+def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
+    """x in the dtype to compute in, and the dtype of the result."""
+    given = ops.type_of_operand(name, x).dtype
+    if dtype is not None:
+        result = dtypes.canonical(dtype)
+    else:
+        result = given if given in dtypes.INEXACT else dtypes.float64
+    return ops.convert(x, dtypes.compute_dtype(result)), result
+
+
+def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> Any:
+    """How many elements over ``axis`` take part."""
+    extents = shape(x)
+    if where is not None:
+        dtype = dtypes.real_of(ops.type_of_operand("mean", x).dtype)
+        number = count_nonzero(broadcast_to(where, extents), axis, keepdims)
+        return ops.convert(number, dtype)
+    axes = ops.normalize_axes("mean", axis, len(extents))
+    return float(math.prod(extents[k] for k in axes))
+
+
+def mean(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
+) -> Array:
+    """The arithmetic mean over ``axis``; of integers in float64. NaN of nothing."""
+    wide, result = _wide("mean", x, dtype)
+    return ops.convert(_mean(wide, axis, keepdims, where), result)
+
+
+def _mean(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> Array:
+    total = sum(x, axis, keepdims=keepdims, where=where)
+    return divide(total, _count(x, axis, keepdims, where))
+
+
+def average(
+    x: ArrayLike, /, axis: Axis = None, weights: ArrayLike | None = None
+) -> Array:
+    """The mean over ``axis``, each element counted ``weights`` times.
+
+    ``weights`` has x's shape, or is a vector along the one ``axis``.
+    """
+    if weights is None:
+        return mean(x, axis)
+    type, given = (ops.type_of_operand("average", a) for a in (x, weights))
+    if given.ndim == 1 != type.ndim and isinstance(axis, int):
+        place = ops.normalize_axis("average", axis, type.ndim)
+        weights = apply(
+            views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)
+        )
+    return divide(sum(multiply(x, weights), axis), sum(weights, axis))
+
+
+def _variance(
+    x: ArrayLike,
+    axis: Axis,
+    correction: float,
+    keepdims: bool,
+    where: ArrayLike | None,
+) -> Array:
+    centred = subtract(x, _mean(x, axis, keepdims=True, where=where))
+    real = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
+    total = sum(square(real), axis, keepdims=keepdims, where=where)
+    count = _count(x, axis, keepdims, where) - correction
+    if where is None:
+        return divide(total, count if count > 0 else 0.0)
+    return divide(total, comparison.where(count > 0, count, 0.0))
+
+
+def var(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
+    """The variance over ``axis``: the mean squared distance from the mean.
+
+    The divisor is the count less ``correction`` (NumPy's older name: ``ddof``).
+    """
+    wide, result = _wide("var", x, dtype)
+    less = ddof if correction is None else correction
+    value = _variance(wide, axis, less, keepdims, where)
+    return ops.convert(value, dtypes.real_of(result))
+
+
+def std(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
+    """The standard deviation over ``axis``: the square root of ``var``."""
+    wide, result = _wide("std", x, dtype)
+    less = ddof if correction is None else correction
+    value = sqrt(_variance(wide, axis, less, keepdims, where))
+    return ops.convert(value, dtypes.real_of(result))
