@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Equation, Program, Var
@@ -36,8 +36,9 @@ class Group:
     stages: dict[Var, int] = field(default_factory=dict)
     arrays: dict[Var, AxisIds] = field(default_factory=dict)
     crossing: set[Var] = field(default_factory=set)  # arrays read along several axes
-    before: int = 0  # bit set of the groups it needs
-    after: int = 0  # bit set of the groups that need it
+    before: int = 0  # bit set of the groups it needs, directly or not
+    needs: set[int] = field(default_factory=set)  # groups it needs directly
+    needed_by: set[int] = field(default_factory=set)  # and those that need it
 
     @property
     def kept(self) -> frozenset[int]:
@@ -100,26 +101,49 @@ class Groups:
                     self.order(self.groups[reader], group)
 
     def order(self, first: Group, second: Group) -> None:
+        """Have ``second`` run after ``first``."""
         if second.before >> first.number & 1:
             return
+        second.needs.add(first.number)
+        first.needed_by.add(second.number)
         earlier = first.before | 1 << first.number
-        later = second.after | 1 << second.number
-        for number in bits_of(earlier):
-            self.groups[number].after |= later
-        for number in bits_of(later):
-            self.groups[number].before |= earlier
+        for group in self.later(second):
+            group.before |= earlier
+
+    def later(self, first: Group) -> list[Group]:
+        """``first``, and the groups that need it, directly or not."""
+        found = {first.number: first}
+        pending = [first]
+        while pending:
+            for number in pending.pop().needed_by:
+                if number not in found:
+                    found[number] = self.groups[number]
+                    pending.append(self.groups[number])
+        return list(found.values())
+
+    def is_between(self, first: Group, second: Group) -> bool:
+        """Whether some group needs ``first`` and is needed by ``second``."""
+        return any(
+            second.before >> number & 1
+            for number in first.needed_by
+            if number != second.number
+        )
 
     def absorb(self, other: Group, group: Group) -> None:
+        """Make of ``other`` a part of ``group``."""
         bit, own = 1 << other.number, 1 << group.number
-        before = (group.before | other.before) & ~(bit | own)
-        after = (group.after | other.after) & ~(bit | own)
-        group.before, group.after = before, after
-        for number in bits_of(before):
-            g = self.groups[number]
-            g.after = (g.after & ~bit) | after | own
-        for number in bits_of(after):
-            g = self.groups[number]
-            g.before = (g.before & ~bit) | before | own
+        both = {other.number, group.number}
+        group.before = (group.before | other.before) & ~(bit | own)
+        for number in other.needs - both:
+            self.groups[number].needed_by.discard(other.number)
+            self.groups[number].needed_by.add(group.number)
+        for number in other.needed_by - both:
+            self.groups[number].needs.discard(other.number)
+            self.groups[number].needs.add(group.number)
+        group.needs = (group.needs | other.needs) - both
+        group.needed_by = (group.needed_by | other.needed_by) - both
+        for later in self.later(group)[1:]:
+            later.before = (later.before & ~bit) | group.before | own
         del self.groups[other.number]
 
     def bases(self, equation: Equation) -> list[Var]:
@@ -201,11 +225,3 @@ def price_of(equation: Equation) -> int | None:
     if isinstance(row.kernel, Scalar) and row.kernel.cost <= 5:
         return row.kernel.cost
     return None
-
-
-def bits_of(mask: int) -> Iterable[int]:
-    """The numbers of the bits of ``mask`` that are set."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low

@@ -33,8 +33,8 @@ class Merging(AxisMatching):
         if (
             len(other.equations) + len(group.equations) > MAX_STATEMENTS
             or len(other.arrays) + len(group.arrays) > MAX_ARRAYS
-            or other.after & group.before
-            or group.after & other.before
+            or self.is_between(other, group)
+            or self.is_between(group, other)
         ):
             return
         ids = self.correspondence(equation, other, group)
