@@ -43,7 +43,8 @@ class _Builder:
     ) -> None:
         self.group = group
         self.reads = reads
-        self.names = dict(names)
+        self.names = names
+        self.own_names: dict[Var, str] = {}
         self.operands: list[ArrayOperand] = []
         self.statements: list[Statement] = []
         self.values: dict[Var, Value] = {}
@@ -68,6 +69,9 @@ class _Builder:
             self.group.reason,
         )
         return merge_axes(order_axes(drop_unit_axes(nest)))
+
+    def name(self, var: Var) -> str:
+        return self.own_names.get(var) or self.names[var]
 
     # Operands.
 
@@ -95,7 +99,7 @@ class _Builder:
         if atom in self.values:
             # The same value at another place: a scalar of its own.
             again = Var(atom.type)
-            self.names[again] = f"{self.names[atom]}_{len(self.operands)}"
+            self.own_names[again] = f"{self.name(atom)}_{len(self.operands)}"
             atom = again
         operand = ArrayOperand(read.base, atom.type.dtype, strides, offset, False)
         self.operands.append(operand)
@@ -114,7 +118,7 @@ class _Builder:
         return "element" if any(strides[i] for i in self.group.reduced) else "outer"
 
     def define(self, var: Var, level: Level, stage: int) -> Value:
-        value = Value(self.names[var], compute_dtype(var.type.dtype))
+        value = Value(self.name(var), compute_dtype(var.type.dtype))
         self.values[var] = value
         self.levels[var] = level
         self.stages[var] = stage
@@ -179,7 +183,7 @@ class _Builder:
         if target in dtypes.HALVES:
             functions.append((f"convert_{short_name(target)}_f32", dtypes.float32))
         for number, (function, dtype) in enumerate(functions[:-1]):
-            result = Value(f"{self.names[output]}_bits{number}", dtype)
+            result = Value(f"{self.name(output)}_bits{number}", dtype)
             arguments = (operand,)
             self.statements.append(
                 Compute(result, function, arguments, level, stage, 1, equation.source)
@@ -248,7 +252,7 @@ class _Builder:
     ) -> None:
         output = equation.outputs[0]
         dtype = compute_dtype(output.type.dtype)
-        index = Value(f"{self.names[output]}_index", dtypes.int64)
+        index = Value(f"{self.name(output)}_index", dtypes.int64)
         self.statements.append(Count(index, axis, level, stage, equation.source))
         result = self.define(output, level, stage)
         function = convert_function(dtypes.int64, dtype) or "identity_i64"
