@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.lax._operands import typed
-from arrayfn.lax.structure import rev, slice_in_dim
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import moveaxis
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -86,13 +84,8 @@ def top_k(operand: ArrayLike, k: int) -> tuple[Array, Array]:
             f"top_k takes 0 to {most} elements of {type}, not {k}",
             user_location(),
         )
-    last = (type.ndim - 1,)
-    # Descending is the reverse of ascending; reversed before, so that of equal
-    # elements the first is the last in that.
-    order = rev(apply(s.argsort, rev(x, last)), last)
-    first = slice_in_dim(order, 0, k, axis=-1)
-    places = ops.convert(type.shape[-1] - 1 - first, dtypes.int32)
-    return _take(x, places), places
+    values, places = apply(s.top_k, x, k=k)
+    return values, places
 
 
 def _along(primitive: Any, x: Array, dimension: int) -> Array:

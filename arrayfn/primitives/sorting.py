@@ -1,4 +1,4 @@
-"""Sorting along the last axis: the sorted values, and the order that sorts.
+"""Sorting along the last axis: sorted values, the order that sorts, the greatest few.
 
 Ascending, as NumPy sorts: NaN after all else, -0.0 and 0.0 equal, complex numbers by
 their real and then their imaginary parts, False before True.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError
+from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import families, indexing, views
 from arrayfn.primitives.base import (
@@ -117,4 +117,65 @@ argsort = Primitive(
     doc="The order that sorts along the last axis, as int64; stable.",
 )
 
-ROWS = (sort, argsort)
+
+# top_k
+
+
+def _top_k_types(x: ArrayType, *, k: int) -> tuple[ArrayType, ArrayType]:
+    _check("top_k", x)
+    if x.dtype in dtypes.COMPLEX:
+        raise DTypeError(f"top_k is not defined for {x}")
+    if not 0 <= k <= x.shape[-1]:
+        raise ShapeError(f"top_k takes 0 to {x.shape[-1]} elements of {x}, not {k}")
+    shape = (*x.shape[:-1], k)
+    return x.with_shape(shape), ArrayType(shape, dtypes.int32)
+
+
+def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
+    # Descending is the reverse of ascending; among equal elements too, if reversed.
+    values = _ordered(x)[..., ::-1]
+    last = x.shape[-1] - 1
+    order = last - np.argsort(values, axis=-1, kind="stable")[..., ::-1][..., :k]
+    return np.take_along_axis(x, order, -1), order.astype(dtypes.int32)
+
+
+def _top_k_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    k: int,
+) -> list[Atom | None]:
+    (t,) = tangents
+    return [None if t is None else take_along_last(t, outputs[1]), None]
+
+
+def _top_k_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, k: int
+) -> tuple[list[Atom], list[Dim]]:
+    x = views.move_axis(inputs[0], dims[0] or 0, 0)
+    return list(top_k(x, k=k)), [0, 0]
+
+
+def _top_k_samples() -> Iterable[Sample]:
+    for number, sample in enumerate(_samples()):
+        (x,) = sample.inputs
+        if x.dtype not in dtypes.COMPLEX:
+            yield Sample((x,), {"k": 1 + number % 4}, sample.differentiate)
+
+
+top_k = Primitive(
+    name="top_k",
+    family="sorting",
+    types=_top_k_types,
+    reference=_top_k_reference,
+    kernel=Library("top_k"),
+    jvp=_top_k_jvp,
+    transpose=NOT_LINEAR,
+    batch=_top_k_batch,
+    samples=_top_k_samples,
+    doc="The k greatest along the last axis, descending, and their positions; NaN is "
+    "the greatest, and of equal elements the first comes first.",
+)
+
+ROWS = (sort, argsort, top_k)

@@ -129,3 +129,15 @@ def test_what_cannot_be_sorted_is_refused() -> None:
         lax.sort((np.zeros(3), np.zeros(4)))
     with pytest.raises(ArgumentError, match="1 to 2 keys"):
         lax.sort((np.zeros(3), np.zeros(3)), num_keys=3)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2"])
+def test_top_k_of_long_rows_in_every_order(dtype: str) -> None:
+    x = RNG.standard_normal(3000) * 100
+    rows = np.stack([x, np.sort(x), np.sort(x)[::-1], np.round(x / 50)]).astype(dtype)
+    for k in (1, 7, 900, 3000):
+        values, places = af.jit(lambda x, k=k: lax.top_k(x, k))(rows)
+        order = 2999 - np.argsort(rows[:, ::-1], axis=-1, kind="stable")[:, ::-1]
+        np.testing.assert_array_equal(places, order[:, :k])
+        want = np.take_along_axis(rows, order[:, :k], -1)
+        np.testing.assert_array_equal(values, want)

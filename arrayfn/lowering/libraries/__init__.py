@@ -26,6 +26,7 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
     "triangular_solve": triangular.triangular_solve,
     "sort": sorting.sort,
     "argsort": sorting.argsort,
+    "top_k": sorting.top_k,
     "fft": fourier.fft,
     "lu": factorizations.lu,
     "pivots_to_permutation": factorizations.pivots_to_permutation,

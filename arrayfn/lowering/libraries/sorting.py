@@ -49,6 +49,29 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     return _sorted(equation, reads, "argsort", dtypes.int64)
 
 
+def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """The greatest of each row, in a buffer that holds more candidates than these."""
+    (x,), (values, indices) = equation.inputs, equation.outputs
+    n, k = x.type.shape[-1], equation.params["k"]
+    dtype = x.type.dtype
+    room = n if dtype.itemsize == 8 else min(n, 2 * k + 256)
+    yield LibraryCall(
+        provider=f"top_k_{dtypes.short_name(dtype)}",
+        reads={"x": place_of(x, reads)},
+        writes={"values": Place(values), "indices": Place(indices)},
+        scratch={"keys": n * 8, "buffer": max(1, room) * 8},
+        integers={
+            "n": n,
+            "k": k,
+            "room": room,
+            "infinity": INFINITY.get(dtype, 0),
+        },
+        items=math.prod(x.type.shape[:-1]) if k else 0,
+        grain=grain_of(2 * n),
+        library="NumPy",
+    )
+
+
 def _sorted(
     equation: Equation, reads: Reads, name: str, index: DType
 ) -> Iterable[LibraryCall]:

@@ -21,6 +21,7 @@ from arrayfn.backends.cpu.libraries import (
     qr,
     sorting,
     svd,
+    top_k,
     triangular,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -31,6 +32,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
     **gemm.PROVIDERS,
     **triangular.PROVIDERS,
     **sorting.PROVIDERS,
+    **top_k.PROVIDERS,
     **fourier.PROVIDERS,
     **cholesky.PROVIDERS,
     **lu.PROVIDERS,
@@ -53,6 +55,7 @@ MODULES: Final = (
     eig,
     svd,
     sorting,
+    top_k,
     fourier,
 )
 ROUTINES: Final = tuple(

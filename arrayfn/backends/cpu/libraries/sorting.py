@@ -183,19 +183,20 @@ def merge_run(arguments: int, begin: int, end: int) -> int:
 
 
 @cache
-def _loops() -> dict[str, int]:
+def loop_addresses() -> dict[str, int]:
     """The addresses of the inner loops, compiled or from the cache."""
     names = (
         *(f"pack_{kind}" for kind in ("f32", "i32", "u32", "halves")),
         *(f"pack_{kind}" for kind in ("i16", "u16", "i8", "u8")),
         *(f"keys_{kind}" for kind in ("f64", "i64", "u64")),
         *("encode_halves", "decode_halves", "unpack", "order_ties"),
+        *("select_packed", "reverse_keys"),
     )
     return dict(zip(names, optimized_addresses(sorting_loops, names), strict=True))
 
 
 @cache
-def _function(dtype: DType, position: int) -> int:
+def sort_function(dtype: DType, position: int) -> int:
     """The address of one of the functions in a dtype's table."""
     capsule = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -216,28 +217,28 @@ def sort_words(dtype: str) -> tuple[int, ...]:
     # A radix sort of the bits, made to order as integers.
     halves = kind in dtypes.HALVES
     sorted_as = dtypes.uint16 if halves else kind
-    quick = _function(sorted_as, TABLE_SORT + QUICK)
-    best = _function(sorted_as, TABLE_SORT + STABLE) if narrow else quick
+    quick = sort_function(sorted_as, TABLE_SORT + QUICK)
+    best = sort_function(sorted_as, TABLE_SORT + STABLE) if narrow else quick
     codes = [0, 0]
     if halves:
-        codes = [_loops()["encode_halves"], _loops()["decode_halves"]]
+        codes = [loop_addresses()["encode_halves"], loop_addresses()["decode_halves"]]
     return kind.itemsize, best, *codes, quick, 0
 
 
 def argsort_words(dtype: str) -> tuple[int, ...]:
     """The words of ``argsort``."""
     kind = BY_SHORT_NAME[dtype]
-    integers = _function(dtypes.int64, TABLE_SORT + QUICK)
+    integers = sort_function(dtypes.int64, TABLE_SORT + QUICK)
     if kind.kind == "c":
-        order = _function(kind, TABLE_ARGSORT + STABLE)
+        order = sort_function(kind, TABLE_ARGSORT + STABLE)
         return kind.itemsize, integers, 0, 0, PLAIN, order
     if kind.itemsize == 8:
-        order = _function(dtypes.int64, TABLE_ARGSORT + QUICK)
-        own = _loops()
+        order = sort_function(dtypes.int64, TABLE_ARGSORT + QUICK)
+        own = loop_addresses()
         encode, ties = own[f"keys_{dtype}"], own["order_ties"]
         return kind.itemsize, integers, encode, ties, KEYED, order
     name = "halves" if kind in dtypes.HALVES else "u8" if dtype == "bool" else dtype
-    own = _loops()
+    own = loop_addresses()
     pack = own[f"pack_{name}"]
     return kind.itemsize, integers, pack, own["unpack"], PACKED, 0
 
@@ -247,7 +248,7 @@ def merge_words(dtype: str) -> tuple[int, ...]:
     kind = BY_SHORT_NAME[dtype]
     kinds = {"f": merging.FLOAT, "i": merging.SIGNED, "u": merging.UNSIGNED}
     (merge,) = optimized_addresses(merging, (f"merge_{8 * kind.itemsize}",))
-    return merge, kinds[kind.kind], kind.itemsize, _loops()["unpack"]
+    return merge, kinds[kind.kind], kind.itemsize, loop_addresses()["unpack"]
 
 
 # Without a compiler.
@@ -255,7 +256,7 @@ def merge_words(dtype: str) -> tuple[int, ...]:
 _HALVES: Final = {0x7C00: dtypes.float16, 0x7F80: dtypes.bfloat16}
 
 
-def _values(x: Any, infinity: int) -> Any:
+def values_of(x: Any, infinity: int) -> Any:
     """Elements as NumPy sorts them; halves come as bits."""
     return x.view(_HALVES[infinity]).astype(np.float32) if infinity else x
 
@@ -271,7 +272,7 @@ def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
     infinity = int(given["infinity"])
     x, out = (given[name].array(shape) for name in ("x", "sorted"))
     for part in _ranges(given):
-        values = np.sort(_values(x[:, part], infinity), axis=-1)
+        values = np.sort(values_of(x[:, part], infinity), axis=-1)
         if infinity:
             values = values.astype(_HALVES[infinity]).view(np.uint16)
         out[:, part] = values
@@ -280,7 +281,7 @@ def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
 def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
     """All chunks, by NumPy; elements and positions are packed if there are several."""
     shape = (items // int(given["chunks"]), int(given["n"]))
-    x = _values(given["x"].array(shape), int(given["infinity"]))
+    x = values_of(given["x"].array(shape), int(given["infinity"]))
     out = given["sorted"].array(shape)
     if int(given["chunks"]) == 1:
         out[...] = np.argsort(x, axis=-1, kind="stable")

@@ -28,6 +28,7 @@ INFINITY_64: Final = 0x7FF0000000000000
 SIGN_64: Final = -0x8000000000000000
 MAGNITUDE_16: Final = 0x7FFF
 LOW_HALF: Final = 0xFFFFFFFF
+HIGH_HALF: Final = -0x100000000
 
 
 @native
@@ -209,4 +210,39 @@ def order_ties(keys: int, order: int, count: int, sort: int) -> int:
         if last - first > 1:
             call(sort, order + 8 * first, last - first, 0)
         first = last
+    return 0
+
+
+# The first few of an order that descends.
+
+
+@native
+def select_packed(
+    packed: int, count: int, k: int, buffer: int, room: int, sort: int
+) -> int:
+    """The ``k`` greatest of packed elements, in the order of the descending sort.
+
+    Candidates are collected in a ``buffer`` with ``room`` for them, and thinned out to
+    ``k`` when it is full; from then on only what is greater than the least is one.
+    """
+    have = 0
+    limit = MAGNITUDE_64
+    for position in range(count):
+        value = load(packed + 8 * position) ^ HIGH_HALF
+        if value < limit:
+            store(buffer + 8 * have, value)
+            have += 1
+            if have == room:
+                call(sort, buffer, have, 0)
+                have = k
+                limit = load(buffer + 8 * (k - 1))
+    call(sort, buffer, have, 0)
+    return 0
+
+
+@native
+def reverse_keys(keys: int, count: int) -> int:
+    """Keys of the opposite order."""
+    for k in range(count):
+        store(keys + 8 * k, load(keys + 8 * k) ^ -1)
     return 0
