@@ -78,6 +78,17 @@ class ProgramBuilder:
         self.equations.append(made)
         environment.update(zip(equation.outputs, made.outputs, strict=True))
 
+    def take(self, equation: Equation, environment: dict[Var, Atom]) -> None:
+        """Append ``equation`` itself where possible: its outputs stay what they are.
+
+        They are defined nowhere else in the Program being built.
+        """
+        inputs = tuple([rename(a, environment) for a in equation.inputs])
+        self.source = equation.source
+        made = equation.given(inputs)
+        self.equations.append(made)
+        environment.update(zip(equation.outputs, made.outputs, strict=True))
+
     def inline(self, program: Program, operands: Sequence[Atom]) -> list[Atom]:
         """Append the equations of ``program`` applied to ``operands``; its outputs."""
         environment = self.bind_inputs(program, operands)

@@ -166,6 +166,18 @@ class Equation:
         outputs = tuple([Var(v.type) for v in self.outputs])
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
+    def given(self, inputs: tuple[Atom, ...]) -> Equation:
+        """The same of other ``inputs``, with its own outputs if their types stay."""
+        same = True
+        for have, atom in zip(self.inputs, inputs, strict=True):
+            if atom is not have:
+                same = False
+                if atom.type is not have.type:
+                    return self.renamed(inputs)
+        if same:
+            return self
+        return Equation(self.primitive, inputs, self.params, self.outputs, self.source)
+
     def check(self) -> None:
         """Raise ProgramError unless the outputs have the rule's types.
 

@@ -236,11 +236,16 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     return tracers[0] if len(tracers) == 1 else tracers
 
 
-def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
-    """The outputs of ``program`` on Tracers and arrays, by inlining or computing it."""
+def apply_program(
+    program: Program, operands: Sequence[Any], once: bool = False
+) -> list[Any]:
+    """The outputs of ``program`` on Tracers and arrays, by inlining or computing it.
+
+    If it is applied ``once`` only its equations may become part of what is traced.
+    """
     frame = _local.frame if is_staged(operands) else None
     if frame is not None and frame.abstract:
-        return _inlined(frame, program, operands)
+        return _inlined(frame, program, operands, once)
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
@@ -269,14 +274,16 @@ def apply_program(program: Program, operands: Sequence[Any]) -> list[Any]:
     return owned
 
 
-def _inlined(frame: Frame, program: Program, operands: Sequence[Any]) -> list[Any]:
+def _inlined(
+    frame: Frame, program: Program, operands: Sequence[Any], once: bool
+) -> list[Any]:
     """The equations of ``program`` in ``frame``, where no value is known."""
     given = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
     environment = {v: frame.atom(x) for v, x in zip(inputs, given, strict=True)}
-    builder = frame.builder
+    emit = frame.builder.take if once else frame.builder.replay
     for equation in program.equations:
-        builder.replay(equation, environment)
+        emit(equation, environment)
     location = user_location()
     return [
         Tracer(frame, rename(a, environment), None, location) for a in program.outputs

@@ -44,7 +44,7 @@ def jvp(
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
     directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
-    results = apply_program(program, [*leaves, *captured, *directions])
+    results = apply_program(program, [*leaves, *captured, *directions], once=True)
     outputs = len(traced.program.outputs)
     values, derivatives = results[:outputs], results[outputs:]
     if not has_aux:
@@ -82,7 +82,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     own = value_tree.num_leaves
     wrt = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
     split = linearize_program(program, wrt + [False] * len(captured))
-    results = apply_program(split.known, [*leaves, *captured])
+    results = apply_program(split.known, [*leaves, *captured], once=True)
     outputs = len(program.outputs)
     residuals = results[outputs:]
     backward = transpose(_first_outputs(split.linear, own), split.residuals)
@@ -125,7 +125,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     types = [leaf_type(x) for x in leaves]
     wrt = [t.dtype in dtypes.INEXACT for t in types]
     split = linearize_program(traced.program, wrt + [False] * len(captured))
-    results = apply_program(split.known, [*leaves, *captured])
+    results = apply_program(split.known, [*leaves, *captured], once=True)
     outputs = len(traced.program.outputs)
     residuals = results[outputs:]
     linear = _first_outputs(split.linear, own)

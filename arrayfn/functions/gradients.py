@@ -52,7 +52,7 @@ def value_and_grad(
         _check_scalar(function, program, out_tree, holomorphic)
         wrt += [False] * len(traced.trace.captured)
         operands = [*tree.leaves((args, kwargs)), *traced.trace.captured]
-        results = apply_program(grad_program(program, wrt), operands)
+        results = apply_program(grad_program(program, wrt), operands, once=True)
         outputs = len(program.outputs)
         value, aux, gradients = results[0], results[1:outputs], results[outputs:]
         gradient = tree.unflatten(shape_of_gradient, gradients)

@@ -75,7 +75,7 @@ def vmap(
         all_dims = [*dims, *[0] * len(indices), *[None] * len(captured)]
         mapped = batch(traced.program, size, all_dims, out_dims)
         _check_unmapped(name, traced.program, mapped, out_dims)
-        results = apply_program(mapped, [*leaves, *indices, *captured])
+        results = apply_program(mapped, [*leaves, *indices, *captured], once=True)
         return tree.unflatten(traced.out_tree, results)
 
     return wrapper

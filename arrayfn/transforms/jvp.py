@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.errors import ArrayfnError, DifferentiationError, located
@@ -17,6 +17,8 @@ from arrayfn.primitives.base import (
     OverPrograms,
     Primitive,
 )
+
+Emit = Callable[[Equation, dict[Var, Atom]], None]
 
 
 def jvp(program: Program, wrt: Sequence[bool]) -> Program:
@@ -36,12 +38,16 @@ def jvp_varying(
     """
     builder = ProgramBuilder(f"jvp_{program.name}")
     with builder:
-        primals = builder.inputs_of(program)
+        # The values are computed by the equations of ``program`` themselves.
+        primals = program.inputs
+        builder.inputs += primals
         tangents = [
             builder.input(v.type) if wanted else None
             for v, wanted in zip(primals, wrt, strict=True)
         ]
-        outputs, output_tangents = push_forward(builder, program, primals, tangents)
+        outputs, output_tangents = push_forward(
+            builder, program, primals, tangents, builder.take
+        )
         directions = [
             views.broadcast_literal(0, y.type) if t is None and wanted else t
             for y, t, wanted in zip(outputs, output_tangents, dense, strict=True)
@@ -55,8 +61,13 @@ def push_forward(
     program: Program,
     primals: Sequence[Atom],
     tangents: Sequence[Atom | None],
+    emit: Emit | None = None,
 ) -> tuple[list[Atom], list[Atom | None]]:
-    """Emit ``program`` at ``primals``, and its tangents; None is a tangent of zero."""
+    """Emit ``program`` at ``primals``, and its tangents; None is a tangent of zero.
+
+    Equations for values are emitted by ``emit``: the builder's ``replay``, or ``take``.
+    """
+    emit = emit or builder.replay
     values = builder.bind_inputs(program, primals)
     varies: dict[Var, Atom] = {
         var: tangent
@@ -67,10 +78,10 @@ def push_forward(
         builder.source = equation.source
         given = [_tangent(a, varies) for a in equation.inputs]
         if all(t is None for t in given):
-            builder.replay(equation, values)
+            emit(equation, values)
             continue
         try:
-            outputs, results = _differentiated(builder, equation, values, given)
+            outputs, results = _differentiated(builder, equation, values, given, emit)
         except ArrayfnError as error:
             raise located(error, equation.source) from None
         values.update(zip(equation.outputs, outputs, strict=True))
@@ -85,6 +96,7 @@ def _differentiated(
     equation: Equation,
     values: dict[Var, Atom],
     given: Sequence[Atom | None],
+    emit: Emit,
 ) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
     """Emit ``equation`` and its tangents: the outputs, and those."""
     row = equation.primitive
@@ -96,7 +108,7 @@ def _differentiated(
         return row.jvp.rule(operands, given, **equation.params)
     if isinstance(row.jvp, OverPrograms):
         return row.jvp.rule(jvp_varying, operands, given, **equation.params)
-    builder.replay(equation, values)
+    emit(equation, values)
     outputs = [rename(v, values) for v in equation.outputs]
     return outputs, _apply_rule(equation, row, operands, outputs, given)
 
