@@ -26,23 +26,22 @@ from arrayfn.numpy.manipulation import (
 
 
 def apply_along_axis(
-    function: Callable[..., Any],
+    func1d: Callable[..., Any],
     axis: int,
-    x: ArrayLike,
-    /,
+    arr: ArrayLike,
     *args: Any,
     **options: Any,
 ) -> Array:
-    """``function`` of each vector of x along ``axis``; its axes take that one's place.
+    """``func1d`` of each vector of arr along ``axis``; its axes take that one's place.
 
     ``args`` and ``options`` are passed to it too.
     """
-    type = ops.type_of_operand("apply_along_axis", x)
+    type = ops.type_of_operand("apply_along_axis", arr)
     place = ops.normalize_axis("apply_along_axis", axis, type.ndim)
-    along = moveaxis(x, place, -1)
+    along = moveaxis(arr, place, -1)
 
     def mapped(vector: Any) -> Any:
-        return asarray(function(vector, *args, **options))
+        return asarray(func1d(vector, *args, **options))
 
     call: Callable[..., Any] = mapped
     for _ in range(type.ndim - 1):
@@ -57,17 +56,17 @@ def apply_along_axis(
 
 
 def apply_over_axes(
-    function: Callable[..., Any], x: ArrayLike, /, axes: int | Sequence[int]
+    func: Callable[..., Any], a: ArrayLike, axes: int | Sequence[int]
 ) -> Array:
-    """``function(x, axis)`` over one of ``axes`` after the other.
+    """``func(a, axis)`` over one of ``axes`` after the other.
 
     An axis that a result lacks is put back with extent 1.
     """
-    ndim = ops.type_of_operand("apply_over_axes", x).ndim
-    value = ops.same(x)
+    ndim = ops.type_of_operand("apply_over_axes", a).ndim
+    value = ops.same(a)
     for axis in axes if isinstance(axes, (list, tuple)) else (axes,):
         place = ops.normalize_axis("apply_over_axes", axis, ndim)
-        value = function(value, place)
+        value = func(value, place)
         if value.ndim == ndim - 1:
             value = expand_dims(value, place)
         elif value.ndim != ndim:
@@ -80,9 +79,9 @@ def apply_over_axes(
 
 def piecewise(
     x: ArrayLike,
+    /,
     condlist: Any,
     funclist: Sequence[Any],
-    /,
     *args: Any,
     **options: Any,
 ) -> Array:

@@ -63,21 +63,34 @@ def _mean(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> 
 
 
 def average(
-    x: ArrayLike, /, axis: Axis = None, weights: ArrayLike | None = None
-) -> Array:
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    weights: ArrayLike | None = None,
+    returned: bool = False,
+    *,
+    keepdims: bool = False,
+) -> Any:
     """The mean over ``axis``, each element counted ``weights`` times.
 
-    ``weights`` has x's shape, or is a vector along the one ``axis``.
+    ``weights`` has x's shape, or is a vector along the one ``axis``. With ``returned``
+    a pair of that and of the sum of the weights.
     """
     if weights is None:
-        return mean(x, axis)
+        plain = mean(x, axis, keepdims=keepdims)
+        if not returned:
+            return plain
+        count = _count(x, axis, keepdims, None)
+        return plain, ops.full(count, plain.shape, plain.dtype)
     type, given = (ops.type_of_operand("average", a) for a in (x, weights))
     if given.ndim == 1 != type.ndim and isinstance(axis, int):
         place = ops.normalize_axis("average", axis, type.ndim)
         weights = apply(
             views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)
         )
-    return divide(sum(multiply(x, weights), axis), sum(weights, axis))
+    total = sum(weights, axis, keepdims=keepdims)
+    value = divide(sum(multiply(x, weights), axis, keepdims=keepdims), total)
+    return (value, broadcast_to(total, value.shape)) if returned else value
 
 
 def _variance(

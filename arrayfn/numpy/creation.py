@@ -284,9 +284,10 @@ def logspace(
     endpoint: bool = True,
     base: ArrayLike = 10.0,
     dtype: DTypeLike = None,
+    axis: int = 0,
 ) -> Array:
     """``base`` to the powers ``linspace(start, stop, num)``."""
-    values = power(base, linspace(start, stop, num, endpoint))
+    values = power(base, linspace(start, stop, num, endpoint, axis=axis))
     return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
 
 

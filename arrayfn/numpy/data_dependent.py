@@ -165,20 +165,19 @@ def argwhere(
 
 def compress(
     condition: ArrayLike,
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: int | None = None,
     *,
     size: int | None = None,
     fill_value: Any = 0,
 ) -> Array:
-    """The slices of x along ``axis`` (None: of x flat) where ``condition`` is true.
+    """The slices of a along ``axis`` (None: of a flat) where ``condition`` is true.
 
     With ``size`` so many of them, then slices of ``fill_value``.
     """
     if axis is None:
-        x, axis = ravel(x), 0
-    type = ops.type_of_operand("compress", x)
+        a, axis = ravel(a), 0
+    type = ops.type_of_operand("compress", a)
     place = ops.normalize_axis("compress", axis, type.ndim)
     condition = ops.as_array(condition)
     if isinstance(condition, (list, tuple)):
@@ -186,13 +185,13 @@ def compress(
     count = ops.type_of_operand("compress", condition).size
     if size is None:
         chosen = known("compress", condition, _size_remedy("compress"))
-        return take(x, np.flatnonzero(chosen), place)
+        return take(a, np.flatnonzero(chosen), place)
     # Beyond the end, mode "fill" reads the fill value.
     rest = ops.full(False, (max(type.shape[place] - count, 0),), dtypes.bool_)
     mask = concatenate([_truth(ravel(condition)), rest])
     places = true_positions(mask, ops.whole(size), type.shape[place])
     filler = ops.as_array(ops.convert(fill_value, type.dtype))
-    return take(x, places, place, mode="fill", fill_value=filler.item())
+    return take(a, places, place, mode="fill", fill_value=filler.item())
 
 
 def extract(
@@ -225,8 +224,8 @@ def trim_zeros(x: ArrayLike, /, trim: str = "fb") -> Array:
 
 def repeat(
     x: ArrayLike,
-    repeats: Any,
     /,
+    repeats: Any,
     axis: int | None = None,
     *,
     total_repeat_length: int | None = None,

@@ -342,8 +342,8 @@ def gather(
 
 def take(
     x: ArrayLike,
-    indices: ArrayLike,
     /,
+    indices: ArrayLike,
     axis: int | None = None,
     *,
     mode: str | None = None,
@@ -381,12 +381,23 @@ def take(
 
 
 def take_along_axis(
-    x: ArrayLike, indices: ArrayLike, /, axis: int | None = -1
+    x: ArrayLike,
+    /,
+    indices: ArrayLike,
+    axis: int | None = -1,
+    mode: str | None = None,
+    fill_value: Any = None,
 ) -> Array:
     """For each place of ``indices``, the element of x there but for its ``axis``.
 
     x and ``indices`` broadcast along the other axes; ``axis=None`` takes of x flat.
+    ``mode`` and ``fill_value`` are as for ``take``, but for "wrap".
     """
+    if mode not in (None, "fill", "clip", "promise_in_bounds"):
+        raise ArgumentError(
+            f"take_along_axis has no mode {mode!r}; it has 'fill' and 'clip'",
+            user_location(),
+        )
     if axis is None:
         x, axis = reshape(x, -1), 0
     type, wanted = (ops.type_of_operand("take_along_axis", a) for a in (x, indices))
@@ -398,7 +409,8 @@ def take_along_axis(
         )
     place = ops.normalize_axis("take_along_axis", axis, type.ndim)
     index = np.asarray(indices) if dtypes.is_python_scalar(indices) else indices
-    _check_bounds(index, type.shape[place], place)
+    if mode is None:
+        _check_bounds(index, type.shape[place], place)
     others = tuple(k for k in range(type.ndim) if k != place)
     shape = ops.broadcast_shape(
         "take_along_axis",
@@ -411,5 +423,6 @@ def take_along_axis(
     index = broadcast_to(index, tuple(full)) if tuple(full) != wanted.shape else index
     columns, _ = index_columns([index], [type.shape[place]])
     windows = Windows((), (place,), (place,), (others, others))
-    mode = "fill" if known_value(index) is None else "promise_in_bounds"
-    return gather(x, columns, windows, (1,) * type.ndim, mode)
+    if mode is None:
+        mode = "fill" if known_value(index) is None else "promise_in_bounds"
+    return gather(ops.as_array(x), columns, windows, (1,) * type.ndim, mode, fill_value)

@@ -32,9 +32,9 @@ _KNOWN = "Which elements those are decides the places of the others: make it sta
 
 
 def insert(
-    x: ArrayLike, index: Any, values: ArrayLike, /, axis: int | None = None
+    x: ArrayLike, /, obj: Any, values: ArrayLike, axis: int | None = None
 ) -> Array:
-    """x with ``values`` put before the positions ``index`` (known) along ``axis``.
+    """x with ``values`` put before the positions ``obj`` (known) along ``axis``.
 
     With ``axis=None`` x is taken as a vector.
     """
@@ -43,7 +43,7 @@ def insert(
     type = ops.type_of_operand("insert", x)
     place = ops.normalize_axis("insert", axis, type.ndim)
     extent = type.shape[place]
-    where_to = index if isinstance(index, slice) else _known_index("insert", index)
+    where_to = obj if isinstance(obj, slice) else _known_index("insert", obj)
     new = ops.as_array(ops.convert(_array(values), type.dtype))
     single = not isinstance(where_to, slice) and np.ndim(where_to) == 0
     if single:
@@ -75,24 +75,24 @@ def _known_index(name: str, index: Any) -> Any:
     return known(name, index, _KNOWN)
 
 
-def delete(x: ArrayLike, index: Any, /, axis: int | None = None) -> Array:
-    """x without the elements at ``index`` (known) along ``axis`` (None: x as a vector).
+def delete(x: ArrayLike, /, obj: Any, axis: int | None = None) -> Array:
+    """x without the elements at ``obj`` (known) along ``axis`` (None: x as a vector).
 
-    ``index`` is a number, a slice, numbers, or a mask.
+    ``obj`` is a number, a slice, numbers, or a mask.
     """
     if axis is None:
         x, axis = ravel(x), 0
     type = ops.type_of_operand("delete", x)
     place = ops.normalize_axis("delete", axis, type.ndim)
-    gone = index if isinstance(index, slice) else _known_index("delete", index)
+    gone = obj if isinstance(obj, slice) else _known_index("delete", obj)
     kept = np.delete(np.arange(type.shape[place]), gone)
     return take(x, kept, place)
 
 
-def resize(x: ArrayLike, shape: Any, /) -> Array:
-    """x's elements, over and over as often as need be, as ``shape``."""
+def resize(x: ArrayLike, /, new_shape: Any) -> Array:
+    """x's elements, over and over as often as need be, as ``new_shape``."""
     type = ops.type_of_operand("resize", x)
-    wanted = ops.as_shape("resize", shape)
+    wanted = ops.as_shape("resize", new_shape)
     size = math.prod(wanted)
     if not type.size:
         return ops.full(0, wanted, type.dtype)
@@ -136,9 +136,9 @@ def put(
 
 def put_along_axis(
     x: ArrayLike,
+    /,
     indices: ArrayLike,
     values: ArrayLike,
-    /,
     axis: int | None = None,
     *,
     inplace: bool = False,
@@ -203,13 +203,13 @@ def place(
 
 def fill_diagonal(
     x: ArrayLike,
-    value: ArrayLike,
     /,
+    val: ArrayLike,
     wrap: bool = False,
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of x with ``value`` on its diagonal.
+    """A copy of x with ``val`` on its diagonal.
 
     An array of values is repeated along it. ``wrap``: the diagonal of a tall matrix
     begins anew below its end.
@@ -228,13 +228,13 @@ def fill_diagonal(
         step = 1 + sum(math.prod(type.shape[:k]) for k in range(1, type.ndim))
         end = type.size
     count = len(range(0, end, step))
-    new = resize(ravel(_array(value)), (count,))
+    new = resize(ravel(_array(val)), (count,))
     places = arange(0, end, step) if count else np.zeros(0, np.int64)
     flat = at(ravel(x))[places].set(ops.convert(new, type.dtype), unique_indices=True)
     return reshape(flat, type.shape)
 
 
-def choose(x: ArrayLike, choices: Any, /, mode: str = "raise") -> Array:
+def choose(x: ArrayLike, /, choices: Any, mode: str = "raise") -> Array:
     """For each element the choice that x, a whole number, numbers there.
 
     ``mode`` says what becomes of numbers out of bounds: "wrap", "clip", or "raise",

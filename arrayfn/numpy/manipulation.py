@@ -273,7 +273,7 @@ def column_stack(x: Sequence[ArrayLike], /) -> Array:
     return concatenate([p if p.ndim > 1 else expand_dims(p, 1) for p in parts], 1)
 
 
-def append(x: ArrayLike, values: ArrayLike, /, axis: int | None = None) -> Array:
+def append(x: ArrayLike, /, values: ArrayLike, axis: int | None = None) -> Array:
     """x and then ``values``, along ``axis`` (None: both as vectors)."""
     return concatenate([x, values], axis)
 

@@ -9,15 +9,17 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
-from arrayfn.numpy.arithmetic import absolute, divide, sqrt, square, subtract
-from arrayfn.numpy.averages import mean, std, var
-from arrayfn.numpy.comparison import isnan, logical_not, where
+from arrayfn.numpy.arithmetic import sqrt
+from arrayfn.numpy.averages import mean, var
+from arrayfn.numpy.comparison import isnan, logical_and, logical_not
 from arrayfn.numpy.cumulative import cumprod, cumsum
 from arrayfn.numpy.reductions import (
     all,
     argmax,
     argmin,
+    count_nonzero,
     max,
     min,
     prod,
@@ -33,21 +35,37 @@ def is_inexact(name: str, x: ArrayLike) -> bool:
 
 def without_nan(name: str, x: ArrayLike, instead: float) -> ArrayLike:
     """x with ``instead`` in the place of NaN."""
-    return where(isnan(x), instead, x) if is_inexact(name, x) else x
+    return comparison.where(isnan(x), instead, x) if is_inexact(name, x) else x
 
 
 def nansum(
-    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """The sum over ``axis`` of what is not NaN."""
-    return sum(without_nan("nansum", x, 0), axis, dtype, keepdims)
+    x = without_nan("nansum", x, 0)
+    return sum(x, axis, dtype, keepdims, initial=initial, where=where)
 
 
 def nanprod(
-    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """The product over ``axis`` of what is not NaN."""
-    return prod(without_nan("nanprod", x, 1), axis, dtype, keepdims)
+    x = without_nan("nanprod", x, 1)
+    return prod(x, axis, dtype, keepdims, initial=initial, where=where)
 
 
 def nancumsum(
@@ -64,20 +82,26 @@ def nancumprod(
     return cumprod(without_nan("nancumprod", x, 1), axis, dtype)
 
 
-def _numbers(x: ArrayLike, axis: Axis, keepdims: bool, like: Array) -> Array:
-    """How many elements over ``axis`` are not NaN, in the real dtype of ``like``."""
-    count = sum(logical_not(isnan(x)), axis, keepdims=keepdims)
-    return ops.convert(count, dtypes.real_of(like.dtype))
+def _known_numbers(x: ArrayLike, where: ArrayLike | None) -> Array:
+    """Where x is not NaN, and ``where`` is true."""
+    numbers = logical_not(isnan(x))
+    return numbers if where is None else logical_and(numbers, where)
 
 
 def nanmean(
-    x: ArrayLike, /, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
 ) -> Array:
     """The mean over ``axis`` of what is not NaN; NaN where all is."""
     if not is_inexact("nanmean", x):
-        return mean(x, axis, dtype, keepdims)
-    total = nansum(x, axis, dtype, keepdims)
-    return divide(total, _numbers(x, axis, keepdims, total))
+        return mean(x, axis, dtype, keepdims, where=where)
+    numbers = _known_numbers(x, where)
+    return mean(without_nan("nanmean", x, 0), axis, dtype, keepdims, where=numbers)
 
 
 def nanvar(
@@ -87,18 +111,20 @@ def nanvar(
     dtype: DTypeLike = None,
     ddof: float = 0,
     keepdims: bool = False,
+    *,
+    correction: float | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """The variance over ``axis`` of what is not NaN; NaN of less than ``ddof`` + 1."""
+    less = ddof if correction is None else correction
     if not is_inexact("nanvar", x):
-        return var(x, axis, dtype, ddof, keepdims)
-    if dtype is not None:
-        x = ops.convert(x, dtypes.canonical(dtype))
-    centred = subtract(x, nanmean(x, axis, keepdims=True))
-    size = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
+        return var(x, axis, dtype, less, keepdims, where=where)
+    numbers = _known_numbers(x, where)
+    count = count_nonzero(numbers, axis, keepdims)
     # NaN is left out before the square, whose derivative would spread it.
-    total = sum(square(where(isnan(x), 0, size)), axis, keepdims=keepdims)
-    count = _numbers(x, axis, keepdims, total) - ddof
-    return divide(total, where(count > 0, count, float("nan")))
+    x = without_nan("nanvar", x, 0)
+    value = var(x, axis, dtype, less, keepdims, where=numbers)
+    return comparison.where(count > less, value, float("nan"))
 
 
 def nanstd(
@@ -108,21 +134,41 @@ def nanstd(
     dtype: DTypeLike = None,
     ddof: float = 0,
     keepdims: bool = False,
+    *,
+    correction: float | None = None,
+    where: ArrayLike | None = None,
 ) -> Array:
     """The standard deviation over ``axis`` of what is not NaN."""
-    if not is_inexact("nanstd", x):
-        return std(x, axis, dtype, ddof, keepdims)
-    return sqrt(nanvar(x, axis, dtype, ddof, keepdims))
+    less = ddof if correction is None else correction
+    return sqrt(nanvar(x, axis, dtype, less, keepdims, where=where))
 
 
-def nanmax(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def nanmax(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """The largest element over ``axis`` that is not NaN; NaN if all are."""
-    return _nan_if_all_are(max, "nanmax", x, axis, keepdims, -float("inf"))
+    low = -float("inf")
+    return _nan_if_all_are(max, "nanmax", x, axis, keepdims, low, initial, where)
 
 
-def nanmin(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def nanmin(
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """The smallest element over ``axis`` that is not NaN; NaN if all are."""
-    return _nan_if_all_are(min, "nanmin", x, axis, keepdims, float("inf"))
+    high = float("inf")
+    return _nan_if_all_are(min, "nanmin", x, axis, keepdims, high, initial, where)
 
 
 def _nan_if_all_are(
@@ -132,11 +178,15 @@ def _nan_if_all_are(
     axis: Axis,
     keepdims: bool,
     instead: float,
+    initial: ArrayLike | None,
+    where: ArrayLike | None,
 ) -> Array:
-    value = extremum(without_nan(name, x, instead), axis, keepdims)
-    if value.dtype not in dtypes.INEXACT:
+    value = extremum(
+        without_nan(name, x, instead), axis, keepdims, initial=initial, where=where
+    )
+    if value.dtype not in dtypes.INEXACT or initial is not None:
         return value
-    return where(all(isnan(x), axis, keepdims), float("nan"), value)
+    return comparison.where(all(isnan(x), axis, keepdims), float("nan"), value)
 
 
 def nanargmax(
@@ -174,4 +224,4 @@ def _position(
     known = nothing.value if isinstance(nothing, Tracer) else nothing
     if known is not None and np.any(known):
         raise ArgumentError(f"{name}: all elements are NaN", user_location())
-    return where(nothing, -1, place)
+    return comparison.where(nothing, -1, place)

@@ -44,8 +44,8 @@ _MODES = (
 
 def pad(
     x: ArrayLike,
-    pad_width: Any,
     /,
+    pad_width: Any,
     mode: str | Callable[..., Any] = "constant",
     *,
     constant_values: Any = 0,

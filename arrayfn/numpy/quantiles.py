@@ -186,8 +186,8 @@ def _check_fractions(name: str, q: ArrayLike) -> None:
 
 def quantile(
     x: ArrayLike,
-    q: ArrayLike,
     /,
+    q: ArrayLike,
     axis: Axis = None,
     *,
     method: str = "linear",
@@ -207,8 +207,8 @@ def quantile(
 
 def nanquantile(
     x: ArrayLike,
-    q: ArrayLike,
     /,
+    q: ArrayLike,
     axis: Axis = None,
     *,
     method: str = "linear",
@@ -226,8 +226,8 @@ def _hundredths(q: ArrayLike) -> ArrayLike:
 
 def percentile(
     x: ArrayLike,
-    q: ArrayLike,
     /,
+    q: ArrayLike,
     axis: Axis = None,
     *,
     method: str = "linear",
@@ -239,8 +239,8 @@ def percentile(
 
 def nanpercentile(
     x: ArrayLike,
-    q: ArrayLike,
     /,
+    q: ArrayLike,
     axis: Axis = None,
     *,
     method: str = "linear",

@@ -71,11 +71,9 @@ def roll(x: ArrayLike, /, shift: int | Sequence[int], axis: Axis = None) -> Arra
     return value
 
 
-def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Array:
-    """x laid side by side, ``repetitions`` times along each of the last axes."""
-    counts = (
-        list(repetitions) if isinstance(repetitions, (tuple, list)) else [repetitions]
-    )
+def tile(x: ArrayLike, /, reps: int | Sequence[int]) -> Array:
+    """x laid side by side, ``reps`` times along each of the last axes."""
+    counts = list(reps) if isinstance(reps, (tuple, list)) else [reps]
     shape = list(ops.type_of_operand("tile", x).shape)
     ndim = max(len(shape), len(counts))
     shape = [1] * (ndim - len(shape)) + shape
@@ -118,6 +116,17 @@ def _edge(
     return broadcast_to(value, one)
 
 
-def ediff1d(x: ArrayLike, /) -> Array:
-    """The differences of neighbours in x as a vector."""
-    return diff(ravel(x))
+def ediff1d(
+    x: ArrayLike,
+    /,
+    to_end: ArrayLike | None = None,
+    to_begin: ArrayLike | None = None,
+) -> Array:
+    """The differences of neighbours in x as a vector, with others at its ends."""
+    value = diff(ravel(x))
+    before, after = (
+        [] if e is None else [ravel(ops.as_array(ops.convert(e, value.dtype)))]
+        for e in (to_begin, to_end)
+    )
+    parts = [*before, value, *after]
+    return concatenate(parts) if len(parts) > 1 else value

@@ -85,7 +85,7 @@ def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
     return less_equal(x, values) | isnan(values)
 
 
-def digitize(x: ArrayLike, bins: ArrayLike, /, right: bool = False) -> Array:
+def digitize(x: ArrayLike, /, bins: ArrayLike, right: bool = False) -> Array:
     """Between which of ``bins``, which ascend or descend, each x lies: int64.
 
     Bin i is from edge i - 1 (inclusive, or exclusive if ``right``) to edge i.

@@ -224,21 +224,21 @@ def unique_values(
 
 def isin(
     x: ArrayLike,
-    elements: ArrayLike,
     /,
+    test_elements: ArrayLike,
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Array:
-    """Whether each x is among ``elements`` (is not, if ``invert``): bool.
+    """Whether each x is among ``test_elements`` (is not, if ``invert``): bool.
 
-    By bisection in the sorted elements.
+    By bisection in the test elements, sorted.
     """
-    if isinstance(elements, (list, tuple)):
-        elements = np.asarray(elements)
-    (x, elements), types, _ = ops.promoted("isin", (x, elements))
+    if isinstance(test_elements, (list, tuple)):
+        test_elements = np.asarray(test_elements)
+    (x, test_elements), types, _ = ops.promoted("isin", (x, test_elements))
     if not types[1].size:
         return ops.full(invert, types[0].shape, dtypes.bool_)
-    ordered = sort(ravel(ops.as_array(elements)))
+    ordered = sort(ravel(ops.as_array(test_elements)))
     places = searchsorted(ordered, x)
     found = equal(take(ordered, places, mode="clip"), x)
     return logical_not(found) if invert else found

@@ -103,7 +103,7 @@ def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
 
 
 def partition(
-    x: ArrayLike, kth: int | Sequence[int], /, axis: int | None = -1
+    x: ArrayLike, /, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
     """x with its kth element in place, none before it greater and none after it less.
 
@@ -115,7 +115,7 @@ def partition(
 
 
 def argpartition(
-    x: ArrayLike, kth: int | Sequence[int], /, axis: int | None = -1
+    x: ArrayLike, /, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
     """The indices that ``partition`` x, which are those that sort it: int64."""
     along, _ = _along("argpartition", x, axis)
