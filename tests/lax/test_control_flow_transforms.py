@@ -283,6 +283,15 @@ def test_mapping_is_a_loop(case: Case) -> None:
     np.testing.assert_allclose(af.vmap(af.grad(case.staged))(points), want, 1e-9, 1e-12)
 
 
+@EVERY
+def test_compiled_values_and_gradients_are_those_of_the_reference(case: Case) -> None:
+    both = af.jit(af.value_and_grad(case.staged))
+    for x in case.points:
+        value, gradient = both(x)
+        np.testing.assert_allclose(value, case.staged(x), 1e-11)
+        np.testing.assert_allclose(gradient, af.grad(case.staged)(x), 1e-9, 1e-12)
+
+
 def test_the_gradient_of_a_mapped_loop_is_that_of_each() -> None:
     have = af.grad(lambda xs: af.vmap(newton)(xs).sum())(POSITIVE)
     want = [af.grad(newton)(x) for x in POSITIVE]
