@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn import tree
 from arrayfn.errors import AbstractValueError, ArgumentError
 from arrayfn.functions import trace_function
 
@@ -223,6 +224,22 @@ def formula(text):
 def test_formula(text, x, check):
     make = formula(text)
     check(make(anp), make(np), x)
+
+
+# Named so by NumPy too, and so traced through its own functions: all but these.
+NUMPYS_OWN = ("xp.r_", "xp.c_", "xp.vectorize")
+DISPATCHED = [(text, x) for text, x in FORMULAS if not text.startswith(NUMPYS_OWN)]
+
+
+@pytest.mark.parametrize(
+    ("text", "x"), DISPATCHED, ids=[text for text, _ in DISPATCHED]
+)
+def test_formula_of_numpy_functions_traced(text, x, traced):
+    function = formula(text)(np)
+    with np.errstate(all="ignore"):
+        expected = tree.leaves(function(x))
+    for ours, theirs in zip(traced(function, x), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize(

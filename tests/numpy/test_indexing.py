@@ -213,3 +213,51 @@ def test_a_mask_that_is_known_takes_the_path():
 def test_indices_of_other_types_are_refused():
     with pytest.raises(ArgumentError, match="not indexed by str; indices are integers"):
         grad(lambda x: x["a"].sum())(X)
+
+
+# Out of bounds, as a mode has it.
+
+
+V = np.arange(5.0)
+BEYOND = np.array([1, 7, -9, -1])
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: anp.at(x)[BEYOND].get(mode="clip"), [1, 4, 0, 4]),
+        (lambda x: anp.at(x)[BEYOND].get(mode="fill", fill_value=9), [1, 9, 9, 4]),
+        (lambda x: anp.at(x)[7].get(mode="clip"), 4),
+        (lambda x: anp.at(x)[BEYOND].set(6, mode="drop"), [0, 6, 2, 3, 6]),
+        (lambda x: anp.at(x)[BEYOND].set(6, mode="clip"), [6, 6, 2, 3, 6]),
+        (lambda x: anp.at(x)[BEYOND].add(10, mode="fill"), [0, 11, 2, 3, 14]),
+        (lambda x: anp.at(x)[BEYOND].add(10, mode="clip"), [10, 11, 2, 3, 24]),
+        (lambda x: anp.at(x)[BEYOND].subtract(10, mode="drop"), [0, -9, 2, 3, -6]),
+        (lambda x: anp.at(x)[BEYOND].multiply(2, mode="clip"), [0, 2, 2, 3, 16]),
+        (lambda x: anp.at(x)[BEYOND].divide(2, mode="drop"), [0, 0.5, 2, 3, 2]),
+        (lambda x: anp.at(x)[BEYOND].min(-1, mode="drop"), [0, -1, 2, 3, -1]),
+        (lambda x: anp.at(x)[BEYOND].max(9, mode="drop"), [0, 9, 2, 3, 9]),
+        (lambda x: anp.at(x)[9].set(6, mode="drop"), [0, 1, 2, 3, 4]),
+        (lambda x: anp.at(x)[1:3].set(6, mode="drop"), [0, 6, 6, 3, 4]),
+    ],
+)
+def test_modes_say_what_becomes_of_an_index_out_of_bounds(function, expected, traced):
+    np.testing.assert_array_equal(function(V), expected)
+    (result,) = traced(function, V)
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_modes_and_slices_with_steps():
+    x = np.zeros((3, 4))
+    changed = anp.at(x)[np.array([0, 5]), ::2].set(1.0, mode="drop")
+    np.testing.assert_array_equal(changed, [[1, 0, 1, 0], [0] * 4, [0] * 4])
+
+
+def test_a_mode_that_there_is_not_is_refused():
+    with pytest.raises(ArgumentError, match=r"x\.at\[...\] has no mode 'wrap'"):
+        anp.at(V)[0].set(1.0, mode="wrap")
+
+
+def test_divide_by_updates_that_meet():
+    result = anp.at(V)[np.array([4, 4, 2])].divide(np.array([2.0, 4.0, 2.0]))
+    np.testing.assert_array_equal(result, [0, 1, 1, 3, 0.5])

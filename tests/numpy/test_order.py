@@ -77,6 +77,14 @@ def test_formula(text, x, check):
     check(make(anp), make(np), x)
 
 
+# Named so by NumPy too, and so traced through its own functions.
+@pytest.mark.parametrize(("text", "x"), FORMULAS, ids=[text for text, _ in FORMULAS])
+def test_formula_of_numpy_functions_traced(text, x, traced):
+    function = formula(text)(np)
+    (result,) = traced(function, x)
+    np.testing.assert_allclose(result, function(x), rtol=1e-5)
+
+
 @pytest.mark.parametrize("x", [P, NANS, V])
 def test_descending_order_is_stable(x, traced):
     order = anp.argsort(x, descending=True)
