@@ -42,8 +42,10 @@ from arrayfn.lax.collectives import (
     pmean,
     pmin,
     ppermute,
+    pshuffle,
     psum,
     psum_scatter,
+    pswapaxes,
 )
 from arrayfn.lax.control_flow_associative import (
     associative_scan,
@@ -66,6 +68,10 @@ from arrayfn.lax.convolution import (
     conv_general_dilated_patches,
     conv_transpose,
     conv_with_general_padding,
+)
+from arrayfn.lax.hints import (
+    Precision,
+    optimization_barrier,
 )
 from arrayfn.lax.indexing import (
     GatherDimensionNumbers,
@@ -218,6 +224,7 @@ __all__ = [
     "FftType",
     "GatherDimensionNumbers",
     "GatherScatterMode",
+    "Precision",
     "RoundingMethod",
     "ScatterDimensionNumbers",
     "abs",
@@ -326,6 +333,7 @@ __all__ = [
     "ne",
     "neg",
     "nextafter",
+    "optimization_barrier",
     "pad",
     "pmax",
     "pmean",
@@ -334,8 +342,10 @@ __all__ = [
     "population_count",
     "pow",
     "ppermute",
+    "pshuffle",
     "psum",
     "psum_scatter",
+    "pswapaxes",
     "random_gamma_grad",
     "real",
     "reciprocal",

@@ -167,6 +167,16 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
     return tree.map(moved, x)
 
 
+def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:
+    """x of the member that ``perm``, at this one's number, names."""
+    return ppermute(x, axis_name, [(source, k) for k, source in enumerate(perm)])
+
+
+def pswapaxes(x: Any, axis_name: str, axis: int) -> Any:
+    """The named axis exchanged with ``axis``, which is as long."""
+    return all_to_all(x, axis_name, axis, axis)
+
+
 def all_to_all(
     x: Any,
     axis_name: str,

@@ -12,7 +12,7 @@ import pytest
 
 from arrayfn import lax
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.functions import grad, trace_function
+from arrayfn.functions import grad, trace_function, vmap
 from arrayfn.primitives.calls import evaluate
 
 X = np.arange(12.0).reshape(3, 4)
@@ -195,3 +195,29 @@ def test_fft_of_the_last_axes():
     np.testing.assert_allclose(lax.fft(x, "FFT", (3, 4)), np.fft.fft2(x), rtol=1e-13)
     result = lax.fft(X, lax.FftType.RFFT, (4,))
     np.testing.assert_allclose(result, np.fft.rfft(X), rtol=1e-13, atol=1e-13)
+
+
+def test_precision_goes_by_its_name():
+    program = trace_function(
+        lambda x: lax.dot(x, x.T, precision=lax.Precision.HIGH), (X,), {}, abstract=True
+    ).program
+    assert program.equations[-1].params["precision"] == "tf32"
+    result = lax.dot(X, X.T, precision=lax.Precision.HIGHEST)
+    np.testing.assert_array_equal(result, X @ X.T)
+
+
+def test_optimization_barrier_keeps_values_and_derivatives():
+    def f(x):
+        y, z = lax.optimization_barrier((x * x, 2.0 * x))
+        return (y * z).sum()
+
+    assert grad(f)(3.0) == 6 * 3.0**2
+    np.testing.assert_array_equal(lax.optimization_barrier([X])[0], X)
+
+
+def test_members_of_a_named_axis_are_shuffled_and_swapped():
+    x = np.arange(9.0).reshape(3, 3)
+    turned = vmap(lambda v: lax.pshuffle(v, "i", [2, 0, 1]), axis_name="i")(x)
+    np.testing.assert_array_equal(turned, x[[2, 0, 1]])
+    swapped = vmap(lambda v: lax.pswapaxes(v, "i", 0), axis_name="i")(x)
+    np.testing.assert_array_equal(swapped, x.T)
