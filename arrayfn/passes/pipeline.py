@@ -13,7 +13,9 @@ from arrayfn.passes.dce import dce
 from arrayfn.passes.expand import BLAS, Products, expand
 from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.passes.layout_assignment import assign_layouts
+from arrayfn.passes.loop_invariants import loop_invariants
 from arrayfn.passes.loop_products import products_out_of_loops
+from arrayfn.passes.loop_unrolling import unroll_loops
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
 from arrayfn.passes.small import small_loops
@@ -67,7 +69,9 @@ def pipeline(
         cse,
         simplify,
         dce,
+        unroll_loops,
         control_flow,
+        loop_invariants,
         products_out_of_loops,
         with_own_sums,
         dce,

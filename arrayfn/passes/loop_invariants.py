@@ -1,0 +1,145 @@
+"""What a loop computes of constants alone, computed once before it.
+
+After it: the body of a scan or while_loop holds no costly equation that depends on
+constants of the loop alone. Cheap ones stay: to read a value costs as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    Contraction,
+    Control,
+    Convert,
+    Library,
+    Primitive,
+    Reduction,
+    Scalar,
+    Template,
+    has_effect,
+)
+
+LEAST_ELEMENTS: Final = 64
+"""Elements below which to compute again is as quick as another kernel."""
+LEAST_COST: Final = 4
+"""The cost of an elementwise operation, in additions, above which it is kept."""
+
+
+def loop_invariants(program: Program) -> Program:
+    """``program`` with what is costly and the same in all steps before its loops."""
+    if not any(_costly_invariants(q) for q in program.equations):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        for equation in program.equations:
+            builder.source = equation.source
+            wanted = _costly_invariants(equation)
+            if not wanted:
+                builder.replay(equation, environment)
+                continue
+            operands = [rename(a, environment) for a in equation.inputs]
+            outputs = _hoisted(builder, equation, operands, wanted)
+            environment.update(zip(equation.outputs, outputs, strict=True))
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _loop(equation: Equation) -> tuple[str, int, int] | None:
+    """The param that is a loop's body, and the numbers of its constants."""
+    params = equation.params
+    if equation.primitive.name == "scan" and params["length"] > 1:
+        return "program", 0, params["consts"]
+    if equation.primitive.name == "while_loop":
+        first = params["cond_consts"]
+        return "body_program", first, first + params["body_consts"]
+    return None
+
+
+def _costly_invariants(equation: Equation) -> list[Equation]:
+    """The costly equations in the body of a loop that follow from its constants."""
+    loop = _loop(equation)
+    if loop is None:
+        return []
+    key, first, second = loop
+    body: Program = equation.params[key]
+    known = set(body.inputs[: second - first])
+    found: list[Equation] = []
+    for inner in body.equations:
+        if has_effect(inner) or not any(isinstance(a, Var) for a in inner.inputs):
+            continue
+        if all(not isinstance(a, Var) or a in known for a in inner.inputs):
+            known.update(inner.outputs)
+            if _is_costly(inner):
+                found.append(inner)
+    return found
+
+
+def _is_costly(equation: Equation) -> bool:
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    kernel = row.kernel
+    if isinstance(kernel, (Contraction, Control, Library)):
+        return True
+    size = max(a.type.size for a in (*equation.inputs, *equation.outputs))
+    if size < LEAST_ELEMENTS:
+        return False
+    if isinstance(kernel, (Scalar, Convert)):
+        return isinstance(kernel, Scalar) and kernel.cost > LEAST_COST
+    if isinstance(kernel, Template):
+        return True
+    return isinstance(kernel, Reduction) or row is views.relayout
+
+
+def _hoisted(
+    builder: ProgramBuilder,
+    equation: Equation,
+    operands: Sequence[Atom],
+    wanted: Sequence[Equation],
+) -> tuple[Var, ...]:
+    """The loop with more constants: the outputs of ``wanted``, computed before it."""
+    loop = _loop(equation)
+    assert loop is not None
+    key, first, second = loop
+    body: Program = equation.params[key]
+    count = second - first
+    taken = [v for inner in wanted for v in inner.outputs]
+    alone = Program(
+        body.name,
+        body.inputs[:count],
+        tuple(_needed(body.equations, taken)),
+        tuple(taken),
+    )
+    results = builder.inline(alone, operands[first:second])
+    out = set(wanted)
+    left = _needed([q for q in body.equations if q not in out], body.outputs)
+    read = {a for q in left for a in q.inputs} | {*body.outputs}
+    pairs = [
+        *zip(body.inputs[:count], operands[first:second], strict=True),
+        *zip(taken, results, strict=True),
+    ]
+    consts = [(v, x) for v, x in pairs if v in read]
+    program = Program(
+        body.name,
+        (*(v for v, _ in consts), *body.inputs[count:]),
+        tuple(left),
+        body.outputs,
+    )
+    name = "consts" if key == "program" else "body_consts"
+    params: dict[str, Any] = {**equation.params, key: program, name: len(consts)}
+    inputs = [*operands[:first], *(x for _, x in consts), *operands[second:]]
+    return builder.emit(equation.primitive, inputs, params)
+
+
+def _needed(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
+    live: set[Atom] = set(outputs)
+    kept: list[Equation] = []
+    for equation in reversed(equations):
+        if any(v in live for v in equation.outputs) or has_effect(equation):
+            kept.append(equation)
+            live.update(equation.inputs)
+    return kept[::-1]

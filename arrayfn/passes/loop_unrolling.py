@@ -1,0 +1,181 @@
+"""Steps of scans written out: those that ``unroll`` asks for, and single ones.
+
+After it: no scan has one step, or an ``unroll`` other than 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.primitives import views
+
+
+def unroll_loops(program: Program) -> Program:
+    """``program`` with the steps of its scans written out as their params say."""
+    if not any(_is_unrolled(equation) for equation in program.equations):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        for equation in program.equations:
+            builder.source = equation.source
+            if not _is_unrolled(equation):
+                builder.replay(equation, environment)
+                continue
+            operands = [rename(a, environment) for a in equation.inputs]
+            results = _Unrolled(builder, equation).emit(operands)
+            environment.update(zip(equation.outputs, results, strict=True))
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _is_unrolled(equation: Equation) -> bool:
+    if equation.primitive.name != "scan":
+        return False
+    length = equation.params["length"]
+    return length == 1 or (length > 1 and equation.params["unroll"] > 1)
+
+
+class _Unrolled:
+    """A scan whose steps are written out, ``together`` in a row."""
+
+    def __init__(self, builder: ProgramBuilder, equation: Equation) -> None:
+        params = equation.params
+        self.builder = builder
+        self.equation = equation
+        self.body: Program = params["program"]
+        self.consts, self.carry = params["consts"], params["carry"]
+        self.reverse = params["reverse"]
+        self.length = params["length"]
+        self.together = min(params["unroll"], self.length)
+
+    def emit(self, operands: Sequence[Atom]) -> list[Atom]:
+        """The results: of a loop over groups of steps, and of those left over."""
+        second = self.consts + self.carry
+        fixed, xs = operands[: self.consts], operands[second:]
+        state = list(operands[self.consts : second])
+        looped = self.length // self.together * self.together
+        if looped == self.together:
+            looped = 0  # a single group
+        rest = range(looped, self.length)
+        if self.reverse:  # the first steps are those left over, which come last
+            rest = range(self.length - looped)
+        begin = self.length - looped if self.reverse else 0
+        groups: list[Atom] = []
+        if looped:
+            state, groups = self.loop(fixed, state, xs, begin, looped)
+        state, singles = self.steps(fixed, state, xs, rest)
+        if not looped:
+            return [*state, *self.stacked(singles)]
+        if not rest:
+            return [*state, *groups]
+        pieces = [self.stacked(singles), groups]
+        if not self.reverse:
+            pieces.reverse()
+        return [
+            *state,
+            *(views.concatenate(*y, axis=0) for y in zip(*pieces, strict=True)),
+        ]
+
+    def steps(
+        self,
+        fixed: Sequence[Atom],
+        state: list[Atom],
+        xs: Sequence[Atom],
+        numbers: range,
+    ) -> tuple[list[Atom], list[list[Atom]]]:
+        """Steps in a row: the carry after them, and each one's results in order."""
+        results: list[list[Atom]] = []
+        for number in reversed(numbers) if self.reverse else numbers:
+            taken = [_slice(x, number) for x in xs]
+            outputs = self.builder.inline(self.body, [*fixed, *state, *taken])
+            state = outputs[: self.carry]
+            results.append(outputs[self.carry :])
+        return state, results[::-1] if self.reverse else results
+
+    def stacked(self, results: Sequence[Sequence[Atom]]) -> list[Atom]:
+        """The results of steps, one after the other along axis 0."""
+        stacks: list[Atom] = []
+        for of_steps in zip(*results, strict=True):
+            rows = [views.reshape(y, shape=(1, *y.type.shape)) for y in of_steps]
+            stacks.append(
+                rows[0] if len(rows) == 1 else views.concatenate(*rows, axis=0)
+            )
+        return stacks
+
+    def loop(
+        self,
+        fixed: Sequence[Atom],
+        state: list[Atom],
+        xs: Sequence[Atom],
+        begin: int,
+        count: int,
+    ) -> tuple[list[Atom], list[Atom]]:
+        """A scan over groups of the ``count`` steps from ``begin`` on."""
+        groups = count // self.together
+        grouped = [_grouped(x, begin, count, self.together) for x in xs]
+        program = self.group(grouped)
+        params: dict[str, Any] = {
+            **self.equation.params,
+            "program": program,
+            "length": groups,
+            "unroll": 1,
+        }
+        outputs = self.builder.emit(
+            self.equation.primitive, [*fixed, *state, *grouped], params
+        )
+        ys = [
+            views.reshape(y, shape=(count, *y.type.shape[2:]))
+            for y in outputs[self.carry :]
+        ]
+        return list(outputs[: self.carry]), ys
+
+    def group(self, grouped: Sequence[Atom]) -> Program:
+        """The body of the loop over groups."""
+        builder = ProgramBuilder(self.body.name)
+        outside, self.builder = self.builder, builder
+        with builder:
+            inputs = [
+                builder.input(v.type, v.hint)
+                for v in self.body.inputs[: self.consts + self.carry]
+            ]
+            slices: list[Var] = [
+                builder.input(x.type.with_shape(x.type.shape[1:])) for x in grouped
+            ]
+            state, results = self.steps(
+                inputs[: self.consts],
+                list(inputs[self.consts :]),
+                slices,
+                range(self.together),
+            )
+            program = builder.build([*state, *self.stacked(results)])
+        self.builder = outside
+        return program
+
+
+def _slice(x: Atom, number: int) -> Atom:
+    """Slice ``number`` of ``x`` along axis 0."""
+    shape = x.type.shape
+    rest = len(shape) - 1
+    piece = views.slice_(
+        x,
+        start=(number, *[0] * rest),
+        limit=(number + 1, *shape[1:]),
+        strides=(1,) * len(shape),
+    )
+    return views.reshape(piece, shape=shape[1:])
+
+
+def _grouped(x: Atom, begin: int, count: int, together: int) -> Atom:
+    """The slices from ``begin`` on, in groups along a new axis 0."""
+    shape = x.type.shape
+    if count < shape[0]:
+        x = views.slice_(
+            x,
+            start=(begin, *[0] * (len(shape) - 1)),
+            limit=(begin + count, *shape[1:]),
+            strides=(1,) * len(shape),
+        )
+    return views.reshape(x, shape=(count // together, together, *shape[1:]))
