@@ -299,6 +299,10 @@ class LLVMArithmetic:
             existing.initializer = ir.Constant(array, list(table))
         return existing
 
+    def native(self, function: str, arguments: Sequence[Any]) -> Any:
+        """What the target has for a scalar function; None if its formula is emitted."""
+        return None
+
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
         b, other = self.builder, self.raw(y, x.dtype)
         if operation == "add":

@@ -80,7 +80,8 @@ def emit(
             )
         else:
             values.append(m.wrap(value, "u16" if dtype in HALVES else dtype))
-    result = function.formula(m, *values)
+    native = m.native(function.name, values)
+    result = function.formula(m, *values) if native is None else native
     if isinstance(result, LLVMValue):
         return result.value
     real, imaginary = (part.value for part in result)

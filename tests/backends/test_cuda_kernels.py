@@ -312,6 +312,8 @@ PIPELINES = GpuConfig(
     max_threads=256,
     shared_bytes=16 << 10,
     pipeline_from=256,
+    pipeline_to=1 << 20,
+    pipelines=(2, 1),
     pipeline_words=8,
     pipeline_threads=256,
     most_cluster=4,
@@ -336,7 +338,7 @@ def test_long_rows_are_fetched_ahead(case):
 @pytest.mark.cuda
 def test_rows_fetched_ahead_pass_through_shared_memory():
     compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
-    arguments = random(64, 32768), random(32768, seed=1)
+    arguments = random(32, 32768), random(32768, seed=1)
     program = trace_function(layernorm, arguments, {}).program
     (kernel,) = lower(program).kernels
     ptx = compile_ptx(kernel, (9, 0))

@@ -31,7 +31,8 @@ from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
-from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
+from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.steps import CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.primitives.base import Contraction, Library, Primitive
 
@@ -78,7 +79,12 @@ class _CudaLowering(Lowering):
         outside, self.products = self.products, {}
         steps = super().block(program)
         outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
-        steps, changed = fold_epilogues(steps, self.products, outputs, self.storage.of)
+        made = {
+            position: self.products[id(step)]
+            for position, step in enumerate(steps)
+            if id(step) in self.products
+        }
+        steps, changed = fold_epilogues(steps, made, outputs, self.storage.of)
         for position, call in changed.items():
             steps[position] = self.call_of(call)
         self.products = outside
@@ -95,8 +101,8 @@ class _CudaLowering(Lowering):
             super().single(equation, outputs)
             return
         made = product(equation, self.reads, self.tiles, provider_of(equation))
-        self.products[len(self.steps)] = made
         self.library(made)
+        self.products[id(self.steps[-1])] = made
 
     def call_of(self, call: LibraryCall) -> PlanStep:
         """The step of a library's call."""
@@ -113,6 +119,20 @@ class _CudaLowering(Lowering):
         schedule = choose(step.nest, self.gpu)
         name = self.fresh(_STEMS[type(schedule)])
         return self.scheduled(print_kernel(step.nest, name, schedule))
+
+    def print_loop(self, loop: LoopStep) -> CallStep:
+        """A small loop is one thread's, and has all of its items."""
+        call = super().print_loop(loop)
+        kernel = self.kernels[call.kernel]
+        assert isinstance(kernel, Kernel)
+        if not kernel.threads:
+            items = tuple(Parameter(name, "i64") for name in ("begin", "end"))
+            parameters = (*kernel.parameters, *items)
+            made = replace(kernel, threads=1, parameters=parameters)
+            self.kernels[call.kernel] = made
+        call.integers = [*call.integers, 0, call.items]
+        call.items = min(1, call.items)
+        return call
 
     def library_row(self, form: Library, equation: Equation) -> None:
         """By NVIDIA's library where there is one, else by NumPy on the host."""

@@ -54,11 +54,12 @@ class GpuConfig:
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction
     most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
+    pipeline_to: int = 16384  # words of a row, up to where many rows are fetched ahead
     shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipelines may have
-    pipeline_from: int = 4096  # words of a row, from where it is fetched ahead
+    pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
     pipeline_words: int = 32  # that a thread may keep of its part
     pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
-    pipelines: tuple[int, ...] = (2, 1)  # of a multiprocessor: what is tried first
+    pipelines: tuple[int, ...] = (1,)  # of a multiprocessor: what is tried first
 
 
 GPU: Final = GpuConfig()
@@ -291,9 +292,13 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     words = kept_words(nest)
     used = [nest.operands[k] for k in (*fetched, *held)]
     whole = all(is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in used)
-    if not whole or length * words < gpu.pipeline_from:
-        return None
     rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    few = 2 * rows <= gpu.multiprocessors
+    if not whole or length * words <= gpu.pipeline_from:
+        return None
+    if length * words > gpu.pipeline_to and not few:
+        # Blocks of a cluster wait for each other longer than a second reading takes.
+        return None
     row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
     held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
     cluster = 1
