@@ -115,12 +115,18 @@ class _LoopPrinter:
         self.titles: list[str] = []
         self.outside = {self.of(var) for var in loop.arrays()}
         self.raw: set[Var] = set()
-        self.find_raw([loop])
+        carried: list[set[Var]] = []
+        self.find_raw([loop], carried)
+        while any(self.raw & roots and not roots <= self.raw for roots in carried):
+            self.raw.update(*(roots for roots in carried if self.raw & roots))
         self.source = ""
         self.parameters: tuple[Parameter, ...] = ()
 
-    def find_raw(self, steps: Sequence[PlanStep]) -> None:
-        """Note the arrays that some nest reads or writes as another dtype."""
+    def find_raw(self, steps: Sequence[PlanStep], carried: list[set[Var]]) -> None:
+        """Note the arrays that are used as another dtype, or by slices: in memory.
+
+        ``carried`` are the places of each value of a loop: all in memory, or none.
+        """
         for step in steps:
             if isinstance(step, NestStep):
                 self.raw.update(
@@ -129,10 +135,15 @@ class _LoopPrinter:
                     if o.dtype != self.of(o.array).type.dtype
                 )
             elif isinstance(step, LoopStep):
-                self.find_raw(step.body)
+                self.raw.update(self.of(s.outer) for s in step.slices)
+                carried += [
+                    {self.of(c.current), self.of(c.next), self.of(c.result)}
+                    for c in step.carries
+                ]
+                self.find_raw(step.body, carried)
             elif isinstance(step, BranchStep):
                 for branch in step.branches:
-                    self.find_raw(branch)
+                    self.find_raw(branch, carried)
 
     # Names.
 
@@ -314,6 +325,9 @@ class _LoopPrinter:
         current, following = self.of(c.current), self.of(c.next)
         initial, result = self.of(c.initial), self.of(c.result)
         if current in self.registers:
+            value = self.read(initial)
+            if value != self.registers[current]:
+                self.line(f"{self.registers[current]} = {value}")
             return False
         if self.fits(current) and self.fits(following):
             value = self.read(initial)
@@ -345,9 +359,12 @@ class _LoopPrinter:
         """The last value goes to the result."""
         current, following = self.of(c.current), self.of(c.next)
         if current in self.registers:
+            result = self.of(c.result)
+            if result is current and result not in self.outside | self.places.keys():
+                return
             value = self.registers.pop(current)
             self.registers.pop(following, None)
-            self.assign(self.of(c.result), value)
+            self.assign(result, value)
 
     def copy(self, source: Var, target: Var) -> None:
         """Copy an array, element by element."""
