@@ -148,6 +148,10 @@ class _CudaLowering(Lowering):
             else:
                 self.library(made)
 
+    def is_serial(self, equation: Equation) -> bool:
+        """No: a thread of a GPU is slow, and its host runs the loop."""
+        return False
+
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One item: the library has all of the GPU do the product."""
         items = min(1, gemm.batch * gemm.m * gemm.n)
