@@ -216,15 +216,18 @@ def sample(
     """``prompt`` and what the model writes after it: ``length`` tokens together.
 
     One token at a time, in a ``lax.scan``; each layer keeps the keys and values of the
-    positions before. With learned positions ``length`` is at most the context.
+    positions before, and attends to as many as there were in training. With learned
+    positions ``length`` is at most the context.
     """
     shape = (1, length, config.kv_heads, config.head_size)
     nothing = anp.zeros(shape, dtype=np.float32)
     prompt = prompt.astype(np.int32)
+    positions = anp.arange(length, dtype=np.int32)
 
     def step(carry: Any, position: Array) -> tuple[Any, Array]:
         token, caches = carry
         x = embed(params, token.reshape(1, 1), position.reshape(1))
+        near = (positions <= position) & (positions > position - config.context)
         kept: list[tuple[Array, Array]] = []
 
         def attend(q: Array, k: Array, v: Array) -> Array:
@@ -235,8 +238,7 @@ def sample(
                 for old, new in zip(cache, (k, v), strict=True)
             )
             kept.append((k, v))
-            known = (position + 1).reshape(1)
-            return nn.dot_product_attention(q, k, v, key_value_seq_lengths=known)
+            return nn.dot_product_attention(q, k, v, mask=near)
 
         for block in params["blocks"]:
             x = apply_block(block, x, position.reshape(1), attend, config)
@@ -250,13 +252,12 @@ def sample(
         return (chosen, kept), token
 
     caches = [(nothing, nothing) for _ in params["blocks"]]
-    positions = anp.arange(length, dtype=np.int32)
     _, tokens = lax.scan(step, (prompt[0], caches), positions)
     return tokens
 
 
 def write(
-    params: Params, config: Config, prompt: str, length: int, temperature: float = 0.6
+    params: Params, config: Config, prompt: str, length: int, temperature: float = 0.7
 ) -> str:
     """The prompt and what the model writes after it."""
     if not config.rope:
@@ -270,8 +271,8 @@ def main() -> None:
     """Train, and show the loss and a sample."""
     parser = argparse.ArgumentParser(description="Train a GPT on the standard library.")
     for name, default in (
-        ("steps", 300),
-        ("batch", 16),
+        ("steps", 800),
+        ("batch", 8),
         ("layers", Config.layers),
         ("width", Config.width),
         ("heads", Config.heads),
