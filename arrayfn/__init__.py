@@ -39,7 +39,13 @@ from arrayfn.backends.registry import (
     is_backend_available,
 )
 from arrayfn.callbacks import pure_callback
-from arrayfn.custom import custom_jvp, custom_vjp, stop_gradient
+from arrayfn.custom import (
+    closure_convert,
+    custom_gradient,
+    custom_jvp,
+    custom_vjp,
+    stop_gradient,
+)
 from arrayfn.functions import (
     ShapeDtypeStruct,
     eval_shape,
@@ -75,6 +81,8 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
+    "closure_convert",
+    "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "debug",

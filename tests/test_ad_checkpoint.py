@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from arrayfn import checkpoint_policies as policies
+from arrayfn import lax
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.functions import grad, hessian, jvp, linearize, make_program, vmap
 from arrayfn.jit import jit
@@ -176,3 +177,17 @@ def test_static_arguments_keywords_and_pytrees():
 
     assert grad(lambda x: power({"x": x}, 3, scale=2.0)["y"])(2.0) == 24.0
     assert jit(lambda x: power({"x": x}, 2, scale=x)["y"])(3.0) == 27.0
+
+
+def test_a_barrier_hides_what_is_equal():
+    def f(x):
+        first, second = np.sin(x), np.sin(lax.optimization_barrier((x, 1.0))[0])
+        return first * second
+
+    lowered = jit(f).lower(X).compiled_program
+    assert lowered.text.count("= sin(") == 2
+    np.testing.assert_allclose(jit(f)(X), np.sin(X) ** 2, rtol=1e-14)
+    np.testing.assert_allclose(vmap(f)(X), np.sin(X) ** 2, rtol=1e-14)
+    slope = grad(lambda x: f(x).sum())
+    np.testing.assert_allclose(jit(slope)(X), np.sin(2 * X), rtol=1e-13, atol=1e-15)
+    assert lax.optimization_barrier({"a": 1})["a"] == 1

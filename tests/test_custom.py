@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn.custom import SymbolicZero, custom_jvp, custom_vjp, stop_gradient
+from arrayfn.custom import (
+    SymbolicZero,
+    closure_convert,
+    custom_gradient,
+    custom_jvp,
+    custom_vjp,
+    stop_gradient,
+)
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 from arrayfn.functions import grad, jvp, trace_function, vmap
 from arrayfn.jit import jit
@@ -383,3 +390,47 @@ def test_rules_that_close_over_what_a_later_derivative_cannot_reach():
 
     with pytest.raises(DifferentiationError, match="closes over a traced value"):
         jit(f)(2.0)
+
+
+def test_a_gradient_that_closes_over_the_forward_pass():
+    @custom_gradient
+    def f(x, y):
+        root = np.sqrt(x)
+
+        def rule(ct):
+            return ct * 100 * root * y, None
+
+        return root * y, rule
+
+    assert f(4.0, 3.0) == 6.0
+    assert grad(f, argnums=(0, 1))(4.0, 3.0) == (600.0, 0.0)
+    assert jit(grad(f))(4.0, 3.0) == 600.0
+    np.testing.assert_allclose(vmap(grad(f))(X**2, X), 100 * np.abs(X) * X)
+    twice = grad(lambda x: grad(f)(x, 3.0))(4.0)
+    assert twice == pytest.approx(100 * 3.0 * 0.5 / 2.0)
+
+
+def test_what_a_function_closes_over_becomes_arguments():
+    def integrate(function, x, *values):
+        @custom_vjp
+        def total(x, values):
+            return function(x, *values) * 2
+
+        total.defvjp(
+            lambda x, values: (total(x, values), (x, values)),
+            lambda saved, ct: (ct, tuple(ct * 1000 + 0 * v for v in saved[1])),
+        )
+        return total(x, values)
+
+    def f(w, table):
+        converted, values = closure_convert(lambda x: w * x + table[0] + X[1], 1.0)
+        return integrate(converted, 2.0, *values)
+
+    assert f(3.0, X) == 2 * (6.0 + X[0] + X[1])
+    assert grad(f)(3.0, X) == 1000.0
+    assert jit(grad(f))(3.0, X) == 1000.0
+    converted, values = closure_convert(lambda x: {"y": x["a"] * 2}, {"a": 1.0})
+    assert values == []
+    assert converted({"a": 4.0}) == {"y": 8.0}
+    with pytest.raises(ArgumentError, match="takes arguments of structure"):
+        converted(4.0)

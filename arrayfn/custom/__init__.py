@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from arrayfn import dtypes, tree
+from arrayfn.custom.closed_functions import closure_convert, custom_gradient
 from arrayfn.custom.closures import closed_over, with_inputs
 from arrayfn.custom.forward import custom_jvp
 from arrayfn.custom.functions import SymbolicZero
@@ -21,6 +22,8 @@ __all__ = [
     "CustomVJPPrimal",
     "SymbolicZero",
     "closed_over",
+    "closure_convert",
+    "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "stop_gradient",

@@ -75,6 +75,14 @@ def test_permutations_and_exchanges():
     np.testing.assert_array_equal(tiled, parts)
 
 
+def test_shuffles_and_exchanged_axes():
+    f = mapped(lambda x: lax.pshuffle(x, "i", [1, 2, 0]))
+    np.testing.assert_array_equal(f(M), M[[1, 2, 0]])
+    x = np.arange(18.0).reshape(3, 3, 2)
+    turned = mapped(lambda x: lax.pswapaxes(x, "i", 0))(x)
+    np.testing.assert_array_equal(turned, x.swapaxes(0, 1))
+
+
 def test_scattered_sums():
     x = np.random.default_rng(1).standard_normal((3, 3, 2))
     f = mapped(lambda x: lax.psum_scatter(x, "i"))
