@@ -10,7 +10,10 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.libraries import blocked
 
 Array = np.ndarray[Any, Any]
 theirs = np.linalg
@@ -271,3 +274,82 @@ def test_bits_do_not_depend_on_the_thread_count() -> None:
 def test_linalg_is_one_module_under_several_names() -> None:
     assert af.linalg.solve is anp.linalg.solve
     assert set(af.linalg.__all__) == set(anp.linalg.__all__)
+
+
+# Large matrices, in blocks.
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few rows, so that small matrices have several."""
+    monkeypatch.setattr(blocked, "LEAST", 4)
+    for name in ("CHOLESKY_BLOCK", "LU_BLOCK", "QR_BLOCK"):
+        monkeypatch.setattr(blocked, name, 3)
+    monkeypatch.setattr(blocked, "CHUNK", 4)
+
+
+def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
+    """The results of compiled code, and of un-jitted code."""
+    compiled = af.jit(f)
+    have = compiled(x)
+    unjitted = run_unjitted(compiled.lower(x).compiled_program, (x,))
+    return [list(have) if isinstance(have, tuple) else [have], unjitted]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("shape", [(10, 10), (8, 11), (11, 8), (2, 9, 9)])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
+def test_factors_in_blocks(shape: tuple[int, ...], dtype: Any) -> None:
+    x = RNG.standard_normal(shape).astype(dtype)
+    if x.dtype.kind == "c":
+        x = (x + 1j * RNG.standard_normal(shape)).astype(dtype)
+    bound = {"rtol": 1e-9, "atol": 1e-4 if dtype == np.float32 else 1e-10}
+    for full in (False, True):
+        mode = "complete" if full else "reduced"
+        want = theirs.qr(x, mode=mode)
+        for have in both_ways(lambda a, m=mode: tuple(anp.linalg.qr(a, mode=m)), x):
+            for ours, other in zip(have, want, strict=True):
+                np.testing.assert_allclose(ours, other, **bound)
+    k = min(shape[-2:])
+    for factors, _, order in both_ways(af.lax.linalg.lu, x):
+        lower = np.tril(factors[..., :, :k], -1) + np.eye(shape[-2], k)
+        permuted = np.take_along_axis(x, order[..., None], -2)
+        np.testing.assert_allclose(
+            lower @ np.triu(factors[..., :k, :]), permuted, **bound
+        )
+    if shape[-1] == shape[-2]:
+        good = positive(x).astype(dtype)
+        bad = good.copy()
+        bad[..., -4, -4] = -100.0
+        for (have,) in both_ways(anp.linalg.cholesky, good):
+            np.testing.assert_allclose(have, theirs.cholesky(good), **bound)
+        for (have,) in both_ways(anp.linalg.cholesky, bad):
+            assert np.isnan(have).all()
+
+
+def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
+    x = np.random.default_rng(2).standard_normal((400, 400))
+    assert blocked.is_blocked(ArrayType(x.shape, x.dtype))
+
+    @af.jit
+    def all_of(x: Any) -> Any:
+        p = x @ x.T + 400 * np.eye(400)
+        q, r = anp.linalg.qr(x)
+        return anp.linalg.cholesky(p), anp.linalg.solve(x, p), q, r
+
+    count = af.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            af.set_num_threads(threads)
+            results.append(all_of(x))
+    finally:
+        af.set_num_threads(count)
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    factor, solution, q, r = results[0]
+    p = x @ x.T + 400 * np.eye(400)
+    np.testing.assert_allclose(factor @ factor.T, p, atol=1e-9)
+    np.testing.assert_allclose(x @ solution, p, atol=1e-7)
+    np.testing.assert_allclose(q @ r, x, atol=1e-12)

@@ -12,6 +12,7 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Equation
+from arrayfn.lowering.libraries import blocked
 from arrayfn.lowering.libraries.calls import (
     LibraryCall,
     Place,
@@ -34,22 +35,20 @@ def _count(type: ArrayType) -> int:
 
 def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """potrf over the operand. Its lower triangle is, by columns, an upper one."""
-    type = equation.outputs[0].type
-    n = type.shape[-1]
-    yield LibraryCall(
-        provider=_provider("potrf", type),
-        reads={},
-        writes={"a": Place(equation.outputs[0])},
-        integers={"n": n},
-        items=_count(type) if n else 0,
-        grain=grain_of(n**3 / 6),
-        library="LAPACK",
-    )
+    output = equation.outputs[0]
+    if blocked.is_blocked(output.type):
+        yield from blocked.cholesky(equation)
+        return
+    n = output.type.shape[-1]
+    yield blocked.factor(Place(output), n, n, _count(output.type), whole=True)
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """getrf over the operand, which lies by columns."""
     factors, pivots, permutation = equation.outputs
+    if blocked.is_blocked(factors.type):
+        yield from blocked.lu(equation)
+        return
     columns, rows = factors.type.shape[-2:]
     yield LibraryCall(
         provider=_provider("getrf", factors.type),
@@ -83,6 +82,9 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gelqf and orglq: by columns, the transposed matrix is L Q."""
     q, r = equation.outputs
     x = equation.inputs[0].type
+    if blocked.is_blocked(x):
+        yield from blocked.qr(equation, reads)
+        return
     rows, columns = x.shape[-2:]
     inner = q.type.shape[-1]
     size = x.dtype.itemsize

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
+from arrayfn.backends.cpu.libraries.matrices import one_bits
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import (
     CFunction,
@@ -26,7 +27,7 @@ from arrayfn.backends.cpu.native import (
     store_u8,
 )
 from arrayfn.backends.cpu.pointer import Pointer
-from arrayfn.dtypes import BY_SHORT_NAME, real_of
+from arrayfn.dtypes import BY_SHORT_NAME
 
 Array = np.ndarray[Any, Any]
 
@@ -252,12 +253,9 @@ def matrix_vector(
 
 def words(dtype: str) -> tuple[int, ...]:
     """GEMM, GEMV, the bits of 1, the bytes of an element."""
-    letter = LETTERS[dtype]
-    kind = BY_SHORT_NAME[dtype]
-    one = int.from_bytes(np.ones((), real_of(kind)).tobytes(), "little")
-    library = blas()
+    letter, library = LETTERS[dtype], blas()
     gemm, gemv = library.address(letter + "gemm"), library.address(letter + "gemv")
-    return gemm, gemv, one, kind.itemsize
+    return gemm, gemv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:

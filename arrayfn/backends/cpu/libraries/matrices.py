@@ -30,9 +30,13 @@ COMPLEX: Final = 16
 FUNCTIONS: Final = 24  # the first of the functions' addresses
 
 LETTER_A: Final = ord("A")
+LETTER_C: Final = ord("C")
+LETTER_F: Final = ord("F")
 LETTER_L: Final = ord("L")
 LETTER_N: Final = ord("N")
+LETTER_R: Final = ord("R")
 LETTER_S: Final = ord("S")
+LETTER_T: Final = ord("T")
 LETTER_U: Final = ord("U")
 LETTER_V: Final = ord("V")
 SIGN_F64: Final = -(1 << 63)
@@ -53,6 +57,13 @@ def lapack_words(dtype: str, *functions: str) -> tuple[int, ...]:
     chosen = (other if other and kind.kind == "c" else name for name, _, other in names)
     addresses = (lapack_address(name.replace("?", letter)) for name in chosen)
     return kind.itemsize, bits, int(kind.kind == "c"), *addresses
+
+
+def one_bits(dtype: str, one: int) -> int:
+    """The bits of 1 or -1 as a real number of ``dtype``'s parts, in one word."""
+    kind = real_of(BY_SHORT_NAME[dtype])
+    bits = int.from_bytes(np.array(one, kind).tobytes(), "little")
+    return bits - (1 << 64) if bits >> 63 else bits
 
 
 @native

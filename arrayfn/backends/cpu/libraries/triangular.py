@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
+from arrayfn.backends.cpu.libraries.gemm import at_least
+from arrayfn.backends.cpu.libraries.matrices import one_bits
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import (
     call,
@@ -22,7 +24,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
-from arrayfn.dtypes import BY_SHORT_NAME, real_of
+from arrayfn.dtypes import BY_SHORT_NAME
 
 TRSM: Final = 0
 ONE: Final = 8
@@ -37,6 +39,10 @@ LEFT: Final = 72
 LOWER: Final = 80
 TRANSPOSE: Final = 88
 UNIT: Final = 96
+LEADING_A: Final = 104
+LEADING_B: Final = 112
+STRIDE_A: Final = 120
+STRIDE_B: Final = 128
 
 LETTER_L: Final = ord("L")
 LETTER_U: Final = ord("U")
@@ -60,10 +66,8 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
     one = stack(2)
     store(one, load(arguments + ONE))
     store(one + 8, 0)
-    n = columns
     store_u8(letters, LETTER_L)
     if left:
-        n = rows
         store_u8(letters, LETTER_R)
     store_u8(letters + 1, LETTER_L)
     if load(arguments + LOWER):
@@ -76,12 +80,13 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
     store_u8(letters + 3, LETTER_N)
     if load(arguments + UNIT):
         store_u8(letters + 3, LETTER_U)
-    store_i32(ints + 8, n)
-    store_i32(ints + 12, columns)
+    leading = load(arguments + LEADING_B)
+    store_i32(ints + 8, at_least(load(arguments + LEADING_A), 1))
+    store_i32(ints + 12, at_least(leading, 1))
     for item in range(begin, end):
         problem = item // chunks
         first = item % chunks * chunk
-        b = load(arguments + B) + problem * rows * columns * size
+        b = load(arguments + B) + problem * load(arguments + STRIDE_B) * size
         if left:
             width = columns - first
             if width > chunk:
@@ -93,7 +98,7 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
             width = rows - first
             if width > chunk:
                 width = chunk
-            b += first * columns * size
+            b += first * leading * size
             store_i32(ints, columns)
             store_i32(ints + 4, width)
         call(
@@ -105,7 +110,7 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
             ints,
             ints + 4,
             one,
-            load(arguments + A) + problem * n * n * size,
+            load(arguments + A) + problem * load(arguments + STRIDE_A) * size,
             ints + 8,
             b,
             ints + 12,
@@ -115,9 +120,8 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """trsm, the bits of 1, the bytes of an element."""
-    kind = BY_SHORT_NAME[dtype]
-    one = int.from_bytes(np.ones((), real_of(kind)).tobytes(), "little")
-    return blas().address(LETTERS[dtype] + "trsm"), one, kind.itemsize
+    trsm = blas().address(LETTERS[dtype] + "trsm")
+    return trsm, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
@@ -128,8 +132,10 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
     left = bool(given["left"])
     n = rows if left else columns
     batch = items // int(given["chunks"])
-    a = given["a"].array((batch, n, n))
-    b = given["b"].array((batch, rows, columns))
+    strides = int(given["stride_a"]), int(given["leading_a"]), 1
+    a = given["a"].array((batch, n, n), strides)
+    strides = int(given["stride_b"]), int(given["leading_b"]), 1
+    b = given["b"].array((batch, rows, columns), strides)
     unit = bool(given["unit"])
     for matrix, sides in zip(a, b, strict=True):
         triangle = np.tril(matrix) if given["lower"] else np.triu(matrix)

@@ -1,0 +1,218 @@
+"""Factorizations of large matrices in blocks, so that threads share one of them.
+
+A panel of columns is factored by LAPACK on one thread; what it means for the others is
+independent work. Sizes of blocks follow from nothing but the matrix, so the bits do not
+depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.libraries.calls import (
+    LibraryCall,
+    Place,
+    Reads,
+    grain_of,
+    place_of,
+)
+from arrayfn.lowering.libraries.triangular import substitution
+
+LEAST: Final = 384  # extent of matrices that are worth several threads each
+MANY: Final = 16  # matrices of a batch from which they keep all threads busy
+CHOLESKY_BLOCK: Final = 128
+LU_BLOCK: Final = 64
+QR_BLOCK: Final = 64
+CHUNK: Final = 128  # rows or columns of an item
+
+
+def is_blocked(type: ArrayType) -> bool:
+    """Whether matrices of ``type`` are large and few."""
+    return min(type.shape[-2:]) >= LEAST and math.prod(type.shape[:-2]) < MANY
+
+
+def _suffix(type: ArrayType) -> str:
+    return dtypes.short_name(type.dtype)
+
+
+def cholesky(equation: Equation) -> Iterable[LibraryCall]:
+    """A block of the diagonal; the panel below it; what is right of that, in tiles."""
+    output = equation.outputs[0]
+    type = output.type
+    n = type.shape[-1]
+    count = math.prod(type.shape[:-2])
+    for k in range(0, n, CHOLESKY_BLOCK):
+        width = min(CHOLESKY_BLOCK, n - k)
+        corner = Place(output, k * n + k)
+        yield factor(corner, width, n, count, whole=False)
+        rest = n - k - width
+        if not rest:
+            break
+        panel = Place(output, (k + width) * n + k)
+        yield substitution(
+            corner,
+            panel,
+            rows=rest,
+            columns=width,
+            chunk=CHUNK // 2,
+            count=count,
+            left=False,
+            lower=True,
+            transpose=1 + (type.dtype in dtypes.COMPLEX),
+            leading=(n, n),
+            strides=(n * n, n * n),
+        )
+        tiles = -(-rest // CHUNK)
+        yield LibraryCall(
+            provider=f"potrf_update_{_suffix(type)}",
+            reads={"panel": panel},
+            writes={"a": Place(output, (k + width) * (n + 1))},
+            integers={
+                "n": rest,
+                "width": width,
+                "leading": n,
+                "stride": n * n,
+                "tile": CHUNK,
+            },
+            items=count * tiles * (tiles + 1) // 2,
+            grain=grain_of(CHUNK * CHUNK * width),
+            library="BLAS",
+        )
+    rows = min(CHUNK, n)
+    yield LibraryCall(
+        provider=f"potrf_finish_{_suffix(type)}",
+        reads={},
+        writes={"a": Place(output)},
+        integers={"n": n, "rows": rows},
+        items=count * -(-n // rows),
+        grain=grain_of(rows * n),
+    )
+
+
+def factor(
+    place: Place, n: int, leading: int, count: int, *, whole: bool
+) -> LibraryCall:
+    """potrf of matrices, ``leading`` elements between rows, n of which are factored.
+
+    ``whole``: also write zeros above the diagonal, and NaN everywhere if it fails; else
+    NaN into what was to be factored.
+    """
+    type = place.array.type
+    return LibraryCall(
+        provider=f"potrf_{_suffix(type)}",
+        reads={},
+        writes={"a": place},
+        integers={
+            "n": n,
+            "leading": leading,
+            "stride": math.prod(type.shape[-2:]),
+            "whole": int(whole),
+        },
+        items=count if n else 0,
+        grain=grain_of(n**3 / 6),
+        library="LAPACK",
+    )
+
+
+def lu(equation: Equation) -> Iterable[LibraryCall]:
+    """A panel of columns, then the others in chunks: swapped, solved, and updated."""
+    factors, pivots, permutation = equation.outputs
+    type = factors.type
+    columns, rows = type.shape[-2:]
+    k = min(rows, columns)
+    count = math.prod(type.shape[:-2])
+    suffix = _suffix(type)
+    extents = {"rows": rows, "columns": columns}
+    for start in range(0, k, LU_BLOCK):
+        width = min(LU_BLOCK, k - start)
+        block = {**extents, "start": start, "width": width}
+        yield LibraryCall(
+            provider=f"getrf_panel_{suffix}",
+            reads={},
+            writes={"a": Place(factors), "pivots": Place(pivots)},
+            integers=block,
+            items=count,
+            library="LAPACK",
+        )
+        rest = columns - start - width
+        left, right = -(-start // CHUNK), -(-rest // CHUNK)
+        yield LibraryCall(
+            provider=f"getrf_update_{suffix}",
+            reads={"pivots": Place(pivots)},
+            writes={"a": Place(factors)},
+            integers={**block, "chunk": CHUNK, "left": left, "right": right},
+            items=count * (left + right),
+            library="BLAS",
+        )
+    yield LibraryCall(
+        provider=f"getrf_finish_{suffix}",
+        reads={},
+        writes={"pivots": Place(pivots), "permutation": Place(permutation)},
+        integers={**extents, "block": LU_BLOCK},
+        items=count,
+    )
+
+
+def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """A panel of reflections, then the other columns in chunks; Q in chunks at last.
+
+    The reflections are kept in a copy of the operand, with the triangular factors of
+    the panels beside them.
+    """
+    q, r = equation.outputs
+    x = equation.inputs[0].type
+    rows, columns = x.shape[-2:]
+    k, inner = min(rows, columns), q.type.shape[-1]
+    count = math.prod(x.shape[:-2])
+    suffix = _suffix(x)
+    copy = Var(ArrayType(x.shape, x.dtype))
+    panels = -(-k // QR_BLOCK)
+    triangles = Var(ArrayType((count, panels, QR_BLOCK, QR_BLOCK), x.dtype))
+    extents = {"rows": rows, "columns": columns, "inner": inner, "block": QR_BLOCK}
+    work = {"work": QR_BLOCK * CHUNK * x.dtype.itemsize}
+    yield LibraryCall(
+        provider=f"copy_{suffix}",
+        reads={"x": place_of(equation.inputs[0], reads)},
+        writes={"y": Place(copy)},
+        integers={"elements": columns},
+        items=count * rows,
+        grain=grain_of(columns),
+    )
+    for start in range(0, k, QR_BLOCK):
+        width = min(QR_BLOCK, k - start)
+        block = {**extents, "start": start, "width": width}
+        size = x.dtype.itemsize
+        words = QR_BLOCK * QR_BLOCK
+        yield LibraryCall(
+            provider=f"gelqf_panel_{suffix}",
+            reads={},
+            writes={"a": Place(copy), "t": Place(triangles)},
+            scratch={"tau": QR_BLOCK * size, "work": words * size},
+            integers={**block, "words": words},
+            items=count,
+            library="LAPACK",
+        )
+        rest = columns - start - width
+        if rest:
+            yield LibraryCall(
+                provider=f"gelqf_update_{suffix}",
+                reads={"t": Place(triangles)},
+                writes={"a": Place(copy)},
+                scratch=work,
+                integers={**block, "chunk": CHUNK},
+                items=count * -(-rest // CHUNK),
+                library="LAPACK",
+            )
+    yield LibraryCall(
+        provider=f"gelqf_finish_{suffix}",
+        reads={"a": Place(copy), "t": Place(triangles)},
+        writes={"q": Place(q), "r": Place(r)},
+        scratch=work,
+        integers={**extents, "chunk": CHUNK},
+        items=count * -(-inner // CHUNK),
+        library="LAPACK",
+    )
