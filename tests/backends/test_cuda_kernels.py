@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
@@ -346,3 +348,119 @@ def test_rows_fetched_ahead_pass_through_shared_memory():
     assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
     assert "cp.async.bulk.shared::cluster.global" in ptx
     assert "ld.global" not in ptx
+
+
+SCAN_CASES = {
+    "rows": (lambda x: anp.cumsum(x, axis=1), (random(3, 700),)),
+    "float64": (anp.cumsum, (random(1100, dtype=float),)),
+    "product": (lambda x: anp.cumprod(x, axis=1), (random(2, 100) / 9 + 1,)),
+    "backwards": (lambda x: anp.cumsum(x[::-1])[::-1], (np.arange(300),)),
+}
+
+
+@pytest.mark.parametrize("case", SCAN_CASES)
+def test_running_values_are_shared_by_a_block(case):
+    function, arguments = SCAN_CASES[case]
+    program = trace_function(
+        function, arguments, {}, abstract=True, with_values=False
+    ).program
+    compiled = lower(program, check=True)
+    assert compiled.kernels[0].threads >= 32
+    (result,) = run_plan(compiled, arguments)
+    np.testing.assert_allclose(result, function(*arguments), rtol=1e-5, atol=1e-5)
+
+
+HALVES = dtypes.bfloat16
+NARROW_CASES = {
+    "bias": ("gemm_f32_bias", lambda x, y, b: x @ y + b, np.float32),
+    "bias and relu": (
+        "gemm_f32_bias_relu",
+        lambda x, y, b: anp.maximum(x @ y + b, 0),
+        np.float32,
+    ),
+    "relu": ("gemm_f32_relu", lambda x, y, b: anp.maximum(x @ y, 0), np.float32),
+    "half": ("gemm_f16", lambda x, y, b: x @ y, np.float16),
+    "bfloat16": ("gemm_bf16_bias", lambda x, y, b: x @ y + b, HALVES),
+    "bfloat16 summed as float32": (
+        "gemm_bf16_f32",
+        lambda x, y, b: lax.dot(x, y, preferred_element_type=np.float32),
+        HALVES,
+    ),
+    "tf32": (
+        "gemm_f32_tf32",
+        lambda x, y, b: anp.matmul(x, y, precision="tf32"),
+        np.float32,
+    ),
+    "computed bias": ("gemm_f32_bias", lambda x, y, b: x @ y + anp.exp(b), np.float32),
+}
+
+
+@pytest.mark.parametrize("case", NARROW_CASES)
+def test_products_have_the_library_do_what_follows(case):
+    provider, function, dtype = NARROW_CASES[case]
+    arguments = [
+        random(*s, dtype=dtype, seed=k) for k, s in enumerate(((5, 7), (7, 3)))
+    ]
+    arguments.append(random(3, dtype=dtype, seed=2))
+    program = trace_function(function, tuple(arguments), {}).program
+    compiled = lower(program, check=True)
+    assert compiled.plan.steps[-1].kernel == provider
+    (result,) = run_plan(compiled, arguments)
+    (expected,) = evaluate(program, arguments)
+    assert result.dtype == expected.dtype
+    tolerance = 1e-5 if dtype == np.float32 else 3e-2
+    np.testing.assert_allclose(
+        result.astype(float), expected.astype(float), tolerance, tolerance
+    )
+
+
+def test_a_product_that_is_needed_itself_is_written():
+    def both(x, y, b):
+        hidden = x @ y + b
+        return hidden, anp.maximum(hidden, 0)
+
+    arguments = random(4, 6), random(6, 8), random(8)
+    compiled = lower(trace_function(both, arguments, {}).program)
+    assert [step.kernel for step in compiled.plan.steps] == [
+        "gemm_f32",
+        "elementwise_0",
+    ]
+
+
+def test_a_small_loop_is_one_kernel():
+    def powers(x):
+        start = 0, x
+        return lax.while_loop(
+            lambda s: s[0] < 10, lambda s: (s[0] + 1, s[1] * 2), start
+        )
+
+    program = trace_function(powers, (1.5,), {}, abstract=True, with_values=False)
+    results = run_plan(lower(program.program, check=True), (np.float64(1.5),))
+    assert [r.item() for r in results] == [10, 1536.0]
+
+
+def test_a_library_row_without_a_library_is_computed_on_the_host_and_said_to_be():
+    program = trace_function(anp.sort, (random(3, 4),), {}).program
+    (kernel,) = lower(program).kernels
+    assert kernel.reason == "NumPy's reference of sort, on the host"
+
+
+def test_a_registered_kernel_stands_for_its_operator_alone():
+    @af.operator(name="test_doubled")
+    def doubled(x):
+        return x * 2
+
+    @doubled.kernel("cuda", when=lambda x: x.ndim == 1)
+    def doubled_rows(x, out):
+        """Never called here."""
+
+    def names(function, *arguments):
+        program = trace_function(
+            function, arguments, {}, abstract=True, with_values=False
+        ).program
+        return [k.reason for k in lower(program).kernels]
+
+    vector = random(4)
+    assert names(doubled, vector) == ["test_doubled by doubled_rows"]
+    for other in (lambda x: doubled(anp.outer(x, x)), af.vmap(doubled)):
+        assert all("doubled_rows" not in text for text in names(other, vector))

@@ -8,6 +8,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import dtypes, lax, nn
 from arrayfn.backends.cuda import (
     CudaBackend,
     DeviceArray,
@@ -44,7 +45,11 @@ def on_gpu(function, **options):
 # Kernels.
 
 
-@pytest.mark.parametrize("row", LOWERED, ids=lambda row: row.name)
+# Eigenvectors have no sign of their own: see test_decompositions.
+COMPARED = [row for row in LOWERED if row.name != "eigh"]
+
+
+@pytest.mark.parametrize("row", COMPARED, ids=lambda row: row.name)
 def test_every_row_agrees_with_the_reference(row):
     program, inputs, labels = program_of_samples(row)
     backend = CudaBackend()
@@ -86,6 +91,144 @@ def test_products_keep_their_precision(dtype, shape):
     assert np.linalg.norm(have - wide) <= bound * np.linalg.norm(wide)
     turned = np.asarray(on_gpu(lambda x, y: y.T @ x.T)(x, y))
     assert np.linalg.norm(turned - wide.T) <= bound * np.linalg.norm(wide)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 700, 65), (256, 128, 512)], ids=str)
+def test_products_of_halves_are_summed_in_float32(dtype, shape):
+    m, k, n = shape
+    dtype = np.dtype(dtype)
+    x, y = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+    wide = x.astype(np.float64) @ y.astype(np.float64)
+    rounded = np.asarray(on_gpu(lambda x, y: x @ y)(x, y))
+    assert rounded.dtype == dtype
+    error = np.linalg.norm(rounded.astype(np.float64) - wide) / np.linalg.norm(wide)
+    assert error <= (1e-3 if dtype == np.float16 else 4e-3)
+    f = on_gpu(lambda x, y: lax.dot(x, y, preferred_element_type=np.float32))
+    whole = np.asarray(f(x, y))
+    assert whole.dtype == np.float32
+    assert np.linalg.norm(whole - wide) <= 1e-6 * np.linalg.norm(wide)
+
+
+def test_tf32_is_used_only_if_asked_for():
+    x, y = random(256, 512), random(512, 384, seed=1)
+    wide = x.astype(np.float64) @ y.astype(np.float64)
+
+    def error(**options):
+        have = np.asarray(on_gpu(lambda x, y: anp.matmul(x, y, **options))(x, y))
+        return np.linalg.norm(have - wide) / np.linalg.norm(wide)
+
+    assert error() <= 1e-6
+    assert 1e-5 <= error(precision="tf32") <= 1e-3
+
+
+def test_relu_folded_into_a_product_keeps_nan():
+    x = random(16, 32)
+    x[3] = np.nan
+    f = on_gpu(lambda x, y, b: anp.maximum(x @ y + b, 0))
+    y, b = random(32, 16, seed=1), random(16, seed=2)
+    assert f.lower(x, y, b).plan.steps[0].kernel == "gemm_f32_bias_relu"
+    result = np.asarray(f(x, y, b))
+    assert np.isnan(result[3]).all()
+    wide = np.maximum(x.astype(np.float64) @ y + b, 0)
+    np.testing.assert_allclose(result, wide, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_decompositions(dtype):
+    x = random(2, 24, 24, dtype=dtype)
+    if dtype.startswith("c"):
+        x = x + 1j * x[:, ::-1]
+    a = x @ x.conj().swapaxes(1, 2) + 50 * np.eye(24, dtype=dtype)
+    bound = 1e-4 if dtype == "float32" else 1e-11
+    factor = np.asarray(on_gpu(anp.linalg.cholesky)(a))
+    np.testing.assert_allclose(factor, np.linalg.cholesky(a), bound, bound * 10)
+    assert np.isnan(np.asarray(on_gpu(anp.linalg.cholesky)(-a))).all()
+    values, vectors = map(np.asarray, on_gpu(lambda a: tuple(anp.linalg.eigh(a)))(a))
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(a), bound, bound * 100)
+    again = vectors * values[:, None, :] @ vectors.conj().swapaxes(1, 2)
+    np.testing.assert_allclose(again, a, bound, bound * 1000)
+    solved = np.asarray(on_gpu(anp.linalg.solve)(a, x))
+    np.testing.assert_allclose(a @ solved, x, bound, bound * 100)
+
+
+def test_attention_is_cudnn_s_and_has_gradients():
+    pytest.importorskip("cudnn")
+    q, k, v = (random(2, 40, n, 64, dtype=dtypes.bfloat16) / 3 for n in (4, 2, 2))
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+
+    def attend(*arrays):
+        return nn.dot_product_attention(*arrays, is_causal=True)
+
+    def loss(*arrays):
+        return anp.sum(anp.sin(attend(*arrays).astype(np.float64)))
+
+    f = on_gpu(attend)
+    assert [k.reason for k in f.lower(q, k, v).kernels] == [
+        "attention by cudnn_attention"
+    ]
+    pairs = [(f(q, k, v), attend(*wide))]
+    gradients = on_gpu(af.grad(loss, argnums=(0, 1, 2)))(q, k, v)
+    pairs += zip(
+        gradients, af.jit(af.grad(loss, argnums=(0, 1, 2)))(*wide), strict=True
+    )
+    for have, want in pairs:
+        error = np.linalg.norm(np.asarray(have).astype(np.float64) - want)
+        assert error <= 1e-2 * np.linalg.norm(want)
+
+
+def test_kernels_of_operators_are_called_with_arrays_of_the_gpu():
+    cupy = pytest.importorskip("cupy")
+
+    @af.operator(name="test_tripled")
+    def tripled(x):
+        return x * 3
+
+    @tripled.kernel("cuda")
+    def tripled_by_cupy(x, out):
+        cupy.multiply(cupy.asarray(x), 3, out=cupy.asarray(out))
+
+    f = on_gpu(lambda x: tripled(x + 1) - 1)
+    x = random(50, 70)
+    for _ in range(5):
+        np.testing.assert_array_equal(f(x), (x + 1) * 3 - 1)
+
+
+LENGTHS = [(40, 8192), (500, 12288), (300, 16384), (3, 65536), (2, 100000)]
+
+
+@pytest.mark.parametrize("shape", LENGTHS, ids=str)
+def test_long_rows(shape):
+    x, scale = random(*shape), random(shape[1], seed=1)
+
+    def layernorm(x, scale):
+        d = x - anp.mean(x, axis=1, keepdims=True)
+        return d / anp.sqrt(anp.mean(d * d, axis=1, keepdims=True) + 1e-5) * scale
+
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(on_gpu(softmax)(x), softmax(wide), 2e-5, 1e-9)
+    have = np.asarray(on_gpu(layernorm)(x, scale))
+    np.testing.assert_allclose(have, layernorm(wide, scale), 1e-4, 1e-4)
+
+
+def test_running_values_of_long_rows():
+    x = random(3, 50_001)
+    have = np.asarray(on_gpu(lambda x: anp.cumsum(x, axis=1))(x))
+    want = np.cumsum(x.astype(np.float64), axis=1)
+    np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-2)
+
+
+def test_loops_and_branches():
+    @on_gpu
+    def run(x, k):
+        _, y = lax.scan(lambda c, row: (c + row @ row, c + row), x[0].sum(), x)
+        z = lax.while_loop(lambda s: s.sum() < 1000, lambda s: s * 2, anp.abs(x) + 1)
+        return y, z, lax.cond(k > 0, anp.sin, anp.cos, x)
+
+    x = random(30, 300)
+    expected = af.jit(run.__wrapped__)(x, 1)
+    for have, want in zip(run(x, 1), expected, strict=True):
+        np.testing.assert_allclose(have, want, 1e-4, 1e-4)
 
 
 def test_a_product_over_nothing_is_zero():

@@ -79,35 +79,42 @@ def _unsigned(instruction: str) -> Emitter:
     return emitter
 
 
-def _shuffle_xor(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    value, mask = args
-    mask = b.trunc(mask, _I32)
-    if function.dtype in COMPLEXES:
-        result = value
-        for k in range(2):
-            part = _exchange(b, b.extract_value(value, k), mask)
-            result = b.insert_value(result, part, k)
-        return result
-    return _exchange(b, value, mask)
+def _shuffle(mode: str, clamp: int) -> Emitter:
+    def emitter(
+        b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+    ) -> Any:
+        value, lanes = args
+        lanes = b.trunc(lanes, _I32)
+        if function.dtype in COMPLEXES:
+            result = value
+            for k in range(2):
+                part = _exchange(b, b.extract_value(value, k), lanes, mode, clamp)
+                result = b.insert_value(result, part, k)
+            return result
+        return _exchange(b, value, lanes, mode, clamp)
+
+    return emitter
 
 
-def _exchange(b: Any, value: Any, mask: Any) -> Any:
-    """``value`` of the lane that differs by ``mask``, in words of 32 bits."""
+def _exchange(b: Any, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
+    """``value`` of another lane, in words of 32 bits."""
     kind = value.type
+
+    def exchanged(word: Any) -> Any:
+        return _exchange(b, word, lanes, mode, clamp)
+
     if isinstance(kind, ir.FloatType):
-        return b.bitcast(_exchange(b, b.bitcast(value, _I32), mask), kind)
+        return b.bitcast(exchanged(b.bitcast(value, _I32)), kind)
     if isinstance(kind, ir.DoubleType):
-        return b.bitcast(_exchange(b, b.bitcast(value, _I64), mask), kind)
+        return b.bitcast(exchanged(b.bitcast(value, _I64)), kind)
     if kind.width < 32:
-        return b.trunc(_exchange(b, b.zext(value, _I32), mask), kind)
+        return b.trunc(exchanged(b.zext(value, _I32)), kind)
     if kind.width == 64:
-        low = _exchange(b, b.trunc(value, _I32), mask)
-        high = _exchange(b, b.trunc(b.lshr(value, _I64(32)), _I32), mask)
+        low = exchanged(b.trunc(value, _I32))
+        high = exchanged(b.trunc(b.lshr(value, _I64(32)), _I32))
         return b.or_(b.zext(low, _I64), b.shl(b.zext(high, _I64), _I64(32)))
-    arguments = [_I32(_ALL_LANES), value, mask, _I32(31)]
-    return _intrinsic(b, "llvm.nvvm.shfl.sync.bfly.i32", _I32, arguments)
+    arguments = [_I32(_ALL_LANES), value, lanes, _I32(clamp)]
+    return _intrinsic(b, f"llvm.nvvm.shfl.sync.{mode}.i32", _I32, arguments)
 
 
 # Memory.
@@ -288,7 +295,8 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "put": _put,
     "quotient": _unsigned("udiv"),
     "remainder": _unsigned("urem"),
-    "shuffle_xor": _shuffle_xor,
+    "shuffle_xor": _shuffle("bfly", 31),
+    "shuffle_up": _shuffle("up", 0),
     "shared": _shared,
     "signals": _shared,
     "arena": _arena,

@@ -441,7 +441,9 @@ def _shuffle(warp: Sequence[_Running]) -> bool:
         raise EmulationError(f"the lanes of a warp part: {', '.join(places)}")
     values, masks = zip(*(m.arguments for m in meetings if m), strict=True)
     for lane, thread in enumerate(warp):
-        source = lane ^ int(masks[lane])
+        up = meetings[0] is not None and meetings[0].function.startswith("shuffle_up")
+        source = lane - int(masks[lane]) if up else lane ^ int(masks[lane])
+        source = lane if source < 0 else source
         if source >= len(values):
             raise EmulationError(f"lane {lane} reads lane {source}, which is not there")
         thread.resume(values[source])

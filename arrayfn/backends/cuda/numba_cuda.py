@@ -104,7 +104,7 @@ class DeviceFunctionType(types.Callable, types.Opaque):
             return signature(types.none, shared, types.int64, value, types.int64)
         if kind in ("quotient", "remainder"):
             return signature(types.int64, types.int64, types.int64)
-        if kind == "shuffle_xor":
+        if kind in ("shuffle_xor", "shuffle_up"):
             value = numba_type(dtype)
             return signature(value, value, types.int64)
         if kind in ("shared", "registers", "signals"):

@@ -20,6 +20,7 @@ from arrayfn.lowering.cuda.schedule import (
     GpuConfig,
     Pipeline,
     Rows,
+    Scan,
     Transpose,
     choose,
 )
@@ -42,6 +43,7 @@ _STEMS = {
     Pipeline: "rows",
     Columns: "columns",
     Transpose: "transpose",
+    Scan: "scan",
 }
 
 

@@ -1,6 +1,6 @@
 """CUDA's dispatch strategy: how a nest becomes blocks, threads and vector accesses.
 
-Five shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
+Six shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
 
 * ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
   axis, which it loads and stores as vectors;
@@ -8,6 +8,7 @@ Five shapes of kernel, chosen from the nest and the numbers of ``GpuConfig``:
   a block) has one row, and keeps it in registers between the stages if it fits;
 * ``Pipeline``: the same for long rows, where a block or a cluster of blocks goes from
   row to row, and the next ones are on their way to shared memory meanwhile;
+* ``Scan``: a running value along the innermost axis; a block goes along a row;
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
   warps take the rows in turns, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
@@ -63,6 +64,7 @@ class GpuConfig:
 
 
 GPU: Final = GpuConfig()
+SCAN_FROM: Final = 64  # elements of a row that are worth a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,23 @@ class Transpose:
     threads: int = 256
 
 
-Schedule = Elementwise | Rows | Pipeline | Columns | Transpose
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A block goes along each row; each of its ``threads`` has ``each`` elements."""
+
+    threads: int
+    each: int = 8
+
+
+Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
     """The schedule of ``nest``."""
     if any(isinstance(s, Reduce) for s in nest.statements) or nest.is_in_order:
         has_columns = any(a.reduced for a in nest.axes) and not nest.axes[-1].reduced
+        if is_scan(nest):
+            return scan(nest)
         if nest.is_in_order:
             # One thread goes through a row, or a column.
             return (
@@ -155,6 +167,28 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
             return columns(nest, gpu)
         return pipeline(nest, gpu) or rows(nest, gpu)
     return elementwise(nest, gpu)
+
+
+def is_scan(nest: Nest) -> bool:
+    """Whether ``nest`` only stores one running value along its innermost axis."""
+    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
+    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    stores = [s for s in nest.statements if isinstance(s, Store)]
+    return (
+        reduced == [len(nest.axes) - 1]
+        and not nest.has_computed_places
+        and len(reduces) == len(stores) == 1
+        and stores[0].value == reduces[0].result
+        and stores[0].where is None
+        and all(isinstance(s, Reduce) or s.level == "element" for s in nest.statements)
+        and nest.axes[-1].extent >= SCAN_FROM
+    )
+
+
+def scan(nest: Nest) -> Scan:
+    """As many threads as a row has work for."""
+    wanted = power_of_two(-(-nest.axes[-1].extent // 8))
+    return Scan(min(512, max(WARP, wanted)))
 
 
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:

@@ -9,11 +9,13 @@ from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
 from arrayfn.lowering.cuda.pipelines import PipelinePrinter
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.rows import RowsPrinter
+from arrayfn.lowering.cuda.scans import ScanPrinter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
     Pipeline,
     Rows,
+    Scan,
     Schedule,
     Transpose,
     choose,
@@ -29,6 +31,7 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Pipeline: PipelinePrinter,
     Columns: ColumnsPrinter,
     Transpose: TransposePrinter,
+    Scan: ScanPrinter,
 }
 
 

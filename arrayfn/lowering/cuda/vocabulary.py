@@ -10,7 +10,8 @@ is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements
 ``array[at]`` on to ``tile[place]`` in accesses of up to 128 bits; ``array[at]`` must
 lie at a multiple of the vector's size. ``store_TxN`` goes the other way.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
-bits of ``mask``; all 32 lanes of the warp take part. ``quotient`` and ``remainder`` are
+bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
+one; all 32 lanes of the warp take part. ``quotient`` and ``remainder`` are
 of indices below 2**31.
 
 The blocks of a cluster run at the same time. ``put_T(shared, at, value, rank)`` writes
@@ -47,6 +48,7 @@ Kind = Literal[
     "quotient",
     "remainder",
     "shuffle_xor",
+    "shuffle_up",
     "shared",
     "registers",
     "load",
@@ -121,6 +123,7 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(kind, kind)
     for t in VALUES:
         yield DeviceFunction(f"shuffle_xor_{t}", "shuffle_xor", t)
+        yield DeviceFunction(f"shuffle_up_{t}", "shuffle_up", t)
         yield DeviceFunction(f"shared_{t}", "shared", t)
         yield DeviceFunction(f"registers_{t}", "registers", t)
         yield DeviceFunction(f"put_{t}", "put", t)
@@ -139,7 +142,7 @@ FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}
 COLLECTIVE: Final = frozenset(
     f.name
     for f in FUNCTIONS.values()
-    if f.kind in ("barrier", "cluster_wait", "shuffle_xor")
+    if f.kind in ("barrier", "cluster_wait", "shuffle_xor", "shuffle_up")
 )
 """Names of the functions at which the threads of a warp or block meet."""
 
