@@ -9,6 +9,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, user_location
+from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import (
@@ -35,6 +36,7 @@ from arrayfn.numpy.comparison import (
     where,
 )
 from arrayfn.numpy.manipulation import (
+    broadcast_arrays,
     concatenate,
     expand_dims,
     moveaxis,
@@ -42,9 +44,11 @@ from arrayfn.numpy.manipulation import (
     reshape,
     slice_along,
 )
+from arrayfn.numpy.reductions import any as any_
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.primitives import complex_numbers, conversion
-from arrayfn.tracing import apply
+from arrayfn.primitives.control_flow_while import while_loop
+from arrayfn.tracing import Tracer, apply, is_staged, trace
 
 # Of float32 and float64: an integer as wide, the bits of the mantissa, and the bias.
 _FORMATS = {
@@ -173,15 +177,31 @@ def gcd(x: ArrayLike, y: ArrayLike, /) -> Array:
         raise DTypeError(
             f"gcd takes integers, not {dtypes.short_name(dtype)}", user_location()
         )
-    a, b = (absolute(ops.as_array(v)) for v in ops.broadcast("gcd", (x, y), types))
-    bits = 8 * dtype.itemsize - (dtype in dtypes.SIGNED)
-    for _ in range(int(bits * 1.45) + 2):
-        if not ops.is_staged((a, b)) and not np.any(b):
-            break
-        # The remainder by 0 is 0; then the divisor is found, and stays.
-        done = equal(b, 0)
-        a, b = where(done, a, b), where(done, 0, remainder(a, b))
-    return ops.same(a) if not ops.is_staged((a,)) else a
+    a, b = (ops.as_array(v) for v in ops.broadcast("gcd", (x, y), types))
+    if not is_staged((a, b)):
+        return np.asarray(np.gcd(a, b))
+    a, b = broadcast_arrays(absolute(a), absolute(b))
+    carry = [ArrayType(a.shape, dtype)] * 2
+    found, _ = apply(
+        while_loop,
+        a,
+        b,
+        cond_program=trace(_unfinished, carry, name="unfinished").program,
+        body_program=trace(_euclid, carry, name="euclid").program,
+        cond_consts=0,
+        body_consts=0,
+    )
+    return found
+
+
+def _unfinished(a: Array, b: Array) -> list[Array]:
+    return [any_(not_equal(b, 0))]
+
+
+def _euclid(a: Array, b: Array) -> list[Array]:
+    # The remainder by 0 is 0; then the divisor is found, and stays.
+    done = equal(b, 0)
+    return [where(done, a, b), where(done, 0, remainder(a, b))]
 
 
 def lcm(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -271,7 +291,7 @@ def real_if_close(x: ArrayLike, /, tol: float = 100) -> Array:
     Whether they are decides the dtype, so x is left complex where it is not known.
     """
     type = ops.type_of_operand("real_if_close", x)
-    value = x.value if ops.is_staged((x,)) and hasattr(x, "value") else x
+    value = x.value if isinstance(x, Tracer) else x
     if type.dtype not in dtypes.COMPLEX or value is None:
         return ops.same(x)
     eps = float(np.finfo(type.dtype).eps)

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from arrayfn.scipy import integrate, linalg, ndimage, optimize, signal, special
+from arrayfn.scipy import (
+    cluster,
+    fft,
+    integrate,
+    interpolate,
+    linalg,
+    ndimage,
+    optimize,
+    signal,
+    special,
+)
 
-__all__ = ["integrate", "linalg", "ndimage", "optimize", "signal", "special"]
+__all__ = [
+    "cluster",
+    "fft",
+    "integrate",
+    "interpolate",
+    "linalg",
+    "ndimage",
+    "optimize",
+    "signal",
+    "special",
+]

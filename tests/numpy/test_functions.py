@@ -8,7 +8,8 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.errors import AbstractValueError, ArgumentError
-from arrayfn.functions import trace_function
+from arrayfn.functions import trace_function, vmap
+from arrayfn.jit import jit
 
 M = np.random.default_rng(1).standard_normal((3, 4))
 F = M.astype(np.float32)
@@ -259,6 +260,12 @@ def test_roots(p, traced):
         np.testing.assert_allclose(np.sort_complex(result), expected, atol=1e-12)
     with pytest.raises(AbstractValueError, match="strip_zeros=False"):
         trace_function(anp.roots, (p,), {}, abstract=True)
+
+
+def test_gcd_is_a_loop_when_compiled():
+    x, y = P * 12, np.array([18, 4, 0, 36, 7, 30])
+    np.testing.assert_array_equal(jit(anp.gcd)(x, y), np.gcd(x, y))
+    np.testing.assert_array_equal(vmap(lambda v: anp.lcm(v, 6))(x), np.lcm(x, 6))
 
 
 def test_einsum_path_is_numpys():

@@ -1,0 +1,41 @@
+"""Vector quantisation: points by the nearest of a few."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.numpy._operands import Array, ArrayLike
+
+
+def vq(
+    obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True
+) -> tuple[Array, Array]:
+    """For each row of ``obs`` (n, d) the nearest row of ``code_book`` (m, d).
+
+    Gives their numbers (int64) and the Euclidean distances. ``check_finite`` is there
+    for SciPy's sake: nothing is checked.
+
+    >>> import numpy as np
+    >>> vq(np.array([[0.1], [0.8]]), np.array([[0.0], [1.0]]))
+    (array([0, 1]), array([0.1, 0.2]))
+    """
+    points, codes = anp.asarray(obs), anp.asarray(code_book)
+    if points.ndim != codes.ndim or points.ndim not in (1, 2):
+        raise ShapeError(
+            f"vq takes points and codes as rows, not {points.shape} and {codes.shape}",
+            user_location(),
+        )
+    if points.ndim == 1:
+        points, codes = points[:, None], codes[:, None]
+    if points.shape[1] != codes.shape[1]:
+        raise ShapeError(
+            f"vq: points of {points.shape[1]} numbers and codes of {codes.shape[1]}",
+            user_location(),
+        )
+    apart = anp.sum((points[:, None] - codes) ** 2, -1)
+    nearest = anp.argmin(apart, -1)
+    chosen = anp.take(codes, nearest, 0, mode="clip")
+    return nearest, anp.sqrt(anp.sum((points - chosen) ** 2, -1))
+
+
+__all__ = ["vq"]

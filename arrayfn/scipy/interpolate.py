@@ -1,0 +1,126 @@
+"""Interpolation of values on a grid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+
+
+class RegularGridInterpolator:
+    """Values at the points of a rectangular grid, as a function of any point.
+
+    It is a function of ``points`` and ``values`` too: with traced ones it belongs to
+    the function that is being traced, and has derivatives by them.
+
+    Args:
+        points: for each axis the coordinates (n,) of the grid, ascending.
+        values: the values (n0, n1, ..., ...); more axes are of several values.
+        method: "linear" between the corners of a cell, or "nearest".
+        bounds_error: must be False: whether a point lies outside is not known when the
+            function is compiled.
+        fill_value: what is outside the grid; None: what the outermost cell makes of it.
+
+    >>> import numpy as np
+    >>> f = RegularGridInterpolator((np.array([0.0, 1.0]),), np.array([3.0, 5.0]))
+    >>> f(np.array([[0.25], [2.0]]))
+    array([3.5, nan])
+    """
+
+    def __init__(
+        self,
+        points: Sequence[ArrayLike],
+        values: ArrayLike,
+        method: str = "linear",
+        bounds_error: bool = False,
+        fill_value: float | None = float("nan"),
+    ) -> None:
+        if method not in ("linear", "nearest"):
+            raise ArgumentError(
+                f"RegularGridInterpolator has the methods 'linear' and 'nearest', not "
+                f"{method!r}",
+                user_location(),
+            )
+        if bounds_error:
+            raise ArgumentError(
+                "RegularGridInterpolator raises no error for points outside; give it a "
+                "fill_value",
+                user_location(),
+            )
+        given = anp.asarray(values)
+        inexact = given.dtype in dtypes.INEXACT
+        self.values = given if inexact else anp.astype(given, dtypes.float64)
+        self.grid = tuple(anp.asarray(axis) for axis in points)
+        self.method = method
+        self.fill_value = fill_value
+        extents = tuple(axis.shape for axis in self.grid)
+        wanted = tuple((n,) for n in self.values.shape[: len(extents)])
+        if extents != wanted or any(shape[0] < 2 for shape in extents):
+            raise ShapeError(
+                f"RegularGridInterpolator: points of shapes {extents} do not fit "
+                f"values of shape {self.values.shape}; each axis has 2 points or more",
+                user_location(),
+            )
+
+    def __call__(self, xi: ArrayLike, method: str | None = None) -> Array:
+        """The values at points ``xi`` (..., axes), or at a tuple of coordinates."""
+        if isinstance(xi, tuple):
+            xi = anp.stack(anp.broadcast_arrays(*map(anp.asarray, xi)), -1)
+        at = anp.asarray(xi)
+        count = len(self.grid)
+        if not at.ndim or at.shape[-1] != count:
+            raise ShapeError(
+                f"points of a grid of {count} axes have {count} coordinates, the last "
+                f"axis, not {at.shape}",
+                user_location(),
+            )
+        lower: list[Array] = []
+        shares: list[Array] = []
+        inside: Any = True
+        for number, axis in enumerate(self.grid):
+            x = at[..., number]
+            cell = anp.clip(
+                anp.searchsorted(axis, x, "right") - 1, 0, axis.shape[0] - 2
+            )
+            low = anp.take(axis, cell, mode="clip")
+            width = anp.take(axis, cell + 1, mode="clip") - low
+            lower.append(cell)
+            shares.append((x - low) / width)
+            inside = (x >= axis[0]) & (x <= axis[-1]) & inside
+        if (method or self.method) == "nearest":
+            places = [c + (s > 0.5) for c, s in zip(lower, shares, strict=True)]
+            value = self._at(places)
+        else:
+            value = self._linear(lower, shares)
+        if self.fill_value is None:
+            return value
+        filler = ops.scalar(self.fill_value, value.dtype)
+        return anp.where(self._spread(inside), value, ops.as_array(filler))
+
+    def _linear(self, lower: list[Array], shares: list[Array]) -> Array:
+        """The sum over a cell's corners, each by its share."""
+        total: Any = 0.0
+        for corner in itertools.product((0, 1), repeat=len(lower)):
+            weight: Any = 1.0
+            for side, share in zip(corner, shares, strict=True):
+                weight = weight * (share if side else 1.0 - share)
+            places = [c + side for c, side in zip(lower, corner, strict=True)]
+            total = total + self._at(places) * self._spread(weight)
+        return total
+
+    def _at(self, places: list[Array]) -> Array:
+        return anp.at(self.values)[tuple(places)].get(mode="clip")
+
+    def _spread(self, x: Any) -> Any:
+        """x with an axis for each that the values have besides the grid's."""
+        more = self.values.ndim - len(self.grid)
+        return anp.reshape(x, (*x.shape, *(1,) * more)) if more else x
+
+
+__all__ = ["RegularGridInterpolator"]
