@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -24,6 +25,7 @@ from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
 from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
+from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.memory import ALIGNMENT
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.planning import make_plan
@@ -64,6 +66,7 @@ class Lowering:
         self.kernels: dict[str, Kernel | LibraryKernel] = {}
         self.by_key: dict[str, str] = {}
         self.steps: list[PlanStep] = []
+        self.uses: Counter[Var] = Counter()
         self.storage = Storage()
         self.counts: dict[str, int] = {}
         self.serial = False
@@ -90,6 +93,7 @@ class Lowering:
         self.reads |= resolve_reads(program)
         self.names |= name_vars(program)
         outside, self.steps = self.steps, []
+        uses, self.uses = self.uses, array_uses(program, self.reads)
         outputs = {a for a in program.outputs if isinstance(a, Var)}
         for unit in fuse(program):
             if isinstance(unit, FusedGroup):
@@ -97,6 +101,7 @@ class Lowering:
             else:
                 self.single(unit.equation, outputs)
         steps, self.steps = self.steps, outside
+        self.uses = uses
         drop_unread(steps, outputs, self.storage)
         return steps
 
@@ -196,7 +201,8 @@ class Lowering:
             else:
                 self.storage.put(output, into=base)
         elif isinstance(row.kernel, Contraction):
-            self.library(product(equation, self.reads, self.tiles))
+            call = product(equation, self.reads, self.tiles)
+            self.library(without_copy(call, self.steps, self.uses))
         elif isinstance(row.kernel, Template):
             self.template(row.kernel, equation)
         elif isinstance(row.kernel, Library):

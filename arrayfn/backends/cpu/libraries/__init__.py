@@ -24,6 +24,7 @@ from arrayfn.backends.cpu.libraries import (
     svd,
     top_k,
     triangular,
+    windows,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.errors import BackendError
@@ -31,6 +32,7 @@ from arrayfn.errors import BackendError
 PROVIDERS: Final[dict[str, Provider]] = {
     **callbacks.PROVIDERS,
     **gemm.PROVIDERS,
+    **windows.PROVIDERS,
     **triangular.PROVIDERS,
     **sorting.PROVIDERS,
     **top_k.PROVIDERS,
@@ -48,6 +50,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
 MODULES: Final = (
     callbacks,
     gemm,
+    windows,
     matrices,
     triangular,
     cholesky,
