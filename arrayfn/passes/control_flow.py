@@ -23,6 +23,7 @@ from arrayfn.ir import (
     Program,
     Var,
 )
+from arrayfn.passes.loop_motion import move_out
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect
 
@@ -204,19 +205,25 @@ def _scan(
                 for var in equation.outputs[params["carry"] :]
             ),
         ]
-    body = simplify(params["program"])
-    loop = _Loop(
-        body, operands[:first], operands[first:second], operands[second:], wanted
+    moved = move_out(
+        simplify(params["program"]),
+        operands[:first],
+        operands[first:second],
+        operands[second:],
+        params["length"],
+        wanted,
     )
+    loop = _Loop(moved.body, moved.consts, moved.carry, moved.xs, moved.wanted)
     loop.narrow()
     params["program"] = simplify(loop.program())
     consts = loop.arrays()
     carry = [operand for _, operand, _ in loop.carry.values()]
     params["consts"], params["carry"] = len(consts), len(carry)
-    if not loop.carry and not loop.ys:
-        return loop.results(())
-    xs = [operand for _, operand in loop.xs]
-    return loop.results(_emit(equation.primitive, [*consts, *carry, *xs], params))
+    outputs: Sequence[Var] = ()
+    if loop.carry or loop.ys:
+        xs = [operand for _, operand in loop.xs]
+        outputs = _emit(equation.primitive, [*consts, *carry, *xs], params)
+    return moved.finish(loop.results(outputs))
 
 
 def _while_loop(
