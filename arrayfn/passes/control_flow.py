@@ -23,7 +23,6 @@ from arrayfn.ir import (
     Program,
     Var,
 )
-from arrayfn.passes.loop_motion import move_out
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect
 
@@ -205,25 +204,19 @@ def _scan(
                 for var in equation.outputs[params["carry"] :]
             ),
         ]
-    moved = move_out(
-        simplify(params["program"]),
-        operands[:first],
-        operands[first:second],
-        operands[second:],
-        params["length"],
-        wanted,
+    body = simplify(params["program"])
+    loop = _Loop(
+        body, operands[:first], operands[first:second], operands[second:], wanted
     )
-    loop = _Loop(moved.body, moved.consts, moved.carry, moved.xs, moved.wanted)
     loop.narrow()
     params["program"] = simplify(loop.program())
     consts = loop.arrays()
     carry = [operand for _, operand, _ in loop.carry.values()]
     params["consts"], params["carry"] = len(consts), len(carry)
-    outputs: Sequence[Var] = ()
-    if loop.carry or loop.ys:
-        xs = [operand for _, operand in loop.xs]
-        outputs = _emit(equation.primitive, [*consts, *carry, *xs], params)
-    return moved.finish(loop.results(outputs))
+    if not loop.carry and not loop.ys:
+        return loop.results(())
+    xs = [operand for _, operand in loop.xs]
+    return loop.results(_emit(equation.primitive, [*consts, *carry, *xs], params))
 
 
 def _while_loop(
