@@ -29,10 +29,13 @@ MOST_DEPTH: Final = 32
 """The most products in a sum: of longer ones a library's kernel is faster."""
 
 
-def is_small(program: Program) -> bool:
-    """Whether ``program`` computes little, once, and all of it by nests."""
+def is_small(program: Program, most: int | None = None) -> bool:
+    """Whether ``program`` computes little, once, and all of it by nests.
+
+    That is up to ``most`` elements, or ``MOST_ELEMENTS``.
+    """
     work = _work(program)
-    return work is not None and work <= MOST_ELEMENTS
+    return work is not None and work <= (MOST_ELEMENTS if most is None else most)
 
 
 def _work(program: Program) -> int | None:

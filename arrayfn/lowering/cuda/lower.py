@@ -35,8 +35,10 @@ from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import pipeline, run_passes
+from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import Contraction, Library, Primitive
 
+MOST_OF_A_THREAD: Final = 1 << 8
 _STEMS = {
     Elementwise: "elementwise",
     Rows: "rows",
@@ -151,8 +153,11 @@ class _CudaLowering(Lowering):
                 self.library(made)
 
     def is_serial(self, equation: Equation) -> bool:
-        """No: a thread of a GPU is slow, and its host runs the loop."""
-        return False
+        """If it is tiny: one thread of a GPU is slow, but a launch takes longer."""
+        programs = equation.subprograms()
+        return super().is_serial(equation) and all(
+            is_small(p, MOST_OF_A_THREAD) for p in programs
+        )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One item: the library has all of the GPU do the product."""
