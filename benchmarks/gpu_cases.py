@@ -1,0 +1,266 @@
+"""What ``benchmarks.gpu`` measures: functions of an array module, and their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import jax
+import ml_dtypes
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import nn
+
+Array = np.ndarray[Any, Any]
+WIDTHS: Final = (784, 512, 512, 10)
+BF16: Final = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``function(xp, *arrays)`` on inputs of ``shapes``.
+
+    ``bound`` is the greatest relative error, in the norm. ``flops`` is given for what
+    arithmetic bounds, and not memory. A ``step`` is of gradient descent on the first
+    ``parameters`` inputs, of which the function is the loss; it and what takes NumPy
+    too long are compared with JAX's results.
+    """
+
+    group: str
+    size: str
+    function: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    bound: float = 1e-5
+    flops: float = 0.0
+    dtype: str = "float32"
+    parameters: int = 0
+    by_jax: bool = False
+    tf32: bool = False
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step of gradient descent."""
+        return self.parameters > 0
+
+
+def chain(xp: Any, x: Any, y: Any) -> Any:
+    """An elementwise chain."""
+    return xp.exp(-x * x) * y + xp.tanh(x)
+
+
+def softmax(xp: Any, x: Any) -> Any:
+    """Softmax along rows."""
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def layernorm(xp: Any, x: Any, scale: Any, shift: Any) -> Any:
+    """Layer normalisation of rows."""
+    d = x - xp.mean(x, axis=-1, keepdims=True)
+    variance = xp.mean(d * d, axis=-1, keepdims=True)
+    return d / xp.sqrt(variance + 1e-5) * scale + shift
+
+
+def affine(xp: Any, x: Any) -> Any:
+    """So little that the call itself is measured."""
+    return x * 2 + 1
+
+
+def product(xp: Any, x: Any, y: Any) -> Any:
+    """A matrix product; TF32 is asked for in the case's own way."""
+    return x @ y
+
+
+def product_tf32(xp: Any, x: Any, y: Any) -> Any:
+    """A matrix product in TF32."""
+    if xp is anp:
+        return anp.matmul(x, y, precision="tf32")
+    if xp is np:
+        return x @ y
+    return jax.numpy.matmul(x, y, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32)
+
+
+def attention(xp: Any, q: Any, k: Any, v: Any, causal: bool = False) -> Any:
+    """Attention of heads [B, T, N, H]: cuDNN's, by either library."""
+    if xp is anp:
+        return nn.dot_product_attention(q, k, v, is_causal=causal)
+    return jax.nn.dot_product_attention(
+        q, k, v, is_causal=causal, implementation="cudnn"
+    )
+
+
+def mlp(xp: Any, *arrays: Any) -> Any:
+    """The mean cross entropy of a perceptron with two hidden layers."""
+    *parameters, x, target = arrays
+    for k in range(0, len(parameters), 2):
+        x = x @ parameters[k] + parameters[k + 1]
+        if k + 2 < len(parameters):
+            x = xp.maximum(x, 0)
+    x = x - xp.max(x, axis=-1, keepdims=True)
+    logp = x - xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))
+    return -xp.mean(xp.sum(logp * target, axis=-1))
+
+
+def transformer(xp: Any, *arrays: Any, heads: int) -> Any:
+    """The mean square error of causal transformer blocks, in bfloat16."""
+    *parameters, x, target = arrays
+    B, T, D = x.shape
+    for k in range(0, len(parameters), 4):
+        qkv, out, up, down = parameters[k : k + 4]
+        parts = (_normalised(xp, x) @ qkv).reshape(B, T, 3, heads, D // heads)
+        q, k_, v = (parts[:, :, j] for j in range(3))
+        x = x + attention(xp, q, k_, v, causal=True).reshape(B, T, D) @ out
+        x = x + xp.maximum(_normalised(xp, x) @ up, 0) @ down
+    return xp.mean((x.astype(np.float32) - target.astype(np.float32)) ** 2)
+
+
+def _normalised(xp: Any, x: Any) -> Any:
+    wide = x.astype(np.float32)
+    d = wide - xp.mean(wide, axis=-1, keepdims=True)
+    variance = xp.mean(d * d, axis=-1, keepdims=True)
+    return (d / xp.sqrt(variance + 1e-5)).astype(x.dtype)
+
+
+def step_of(case: Case, xp: Any, value_and_grad: Any) -> Callable[..., Any]:
+    """One step of gradient descent: the loss and the new parameters."""
+
+    def step(*arrays: Any) -> Any:
+        count = case.parameters
+        loss = value_and_grad(
+            lambda *a: case.function(xp, *a), argnums=tuple(range(count))
+        )
+        value, gradients = loss(*arrays)
+        pairs = zip(arrays[:count], gradients, strict=True)
+        return (value, *(p - (0.01 * g).astype(p.dtype) for p, g in pairs))
+
+    return step
+
+
+def inputs_of(case: Case, seed: int) -> list[Array]:
+    """Random inputs; weights are scaled, and a perceptron's targets one-hot."""
+    rng = np.random.default_rng(seed)
+    arrays = [rng.standard_normal(s, np.float32) for s in case.shapes]
+    for k in range(case.parameters):
+        if arrays[k].ndim > 1:
+            arrays[k] /= np.float32(np.sqrt(arrays[k].shape[0]))
+    if case.function is mlp:
+        classes = rng.integers(0, WIDTHS[-1], case.shapes[-1][0])
+        arrays[-1] = np.eye(WIDTHS[-1], dtype=np.float32)[classes]
+    dtype = BF16 if case.dtype == "bfloat16" else np.dtype(case.dtype)
+    return [a.astype(dtype) for a in arrays]
+
+
+def cases() -> Iterator[Case]:
+    """All cases, in the order of the table."""
+    for n in (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26):
+        yield Case("chain", f"{n}", chain, ((n,), (n,)))
+    yield from _rows()
+    yield from _sums()
+    for n in (1024, 4096, 8192):
+        yield Case("x + y.T", f"{n}", lambda xp, x, y: x + y.T, ((n, n), (n, n)))
+    yield from _products()
+    yield from _attentions()
+    yield Case("call", "16", affine, ((16,),))
+    for batch in (64, 4096):
+        layers = list(pairwise(WIDTHS))
+        parameters = [s for a, b in layers for s in ((a, b), (b,))]
+        flops = 6.0 * batch * sum(a * b for a, b in layers)
+        shapes = (*parameters, (batch, WIDTHS[0]), (batch, WIDTHS[-1]))
+        yield Case("mlp step", f"{batch}", mlp, shapes, 1e-4, flops, parameters=6)
+    yield from _transformers()
+
+
+def _rows() -> Iterator[Case]:
+    lengths = (128, 1024, 4096, 8192, 16384, 32768, 65536, 131072)
+    for group, function in (("softmax", softmax), ("layernorm", layernorm)):
+        for length in lengths:
+            rows = (1 << 25) // length
+            weights = ((length,), (length,)) if group == "layernorm" else ()
+            yield Case(group, f"{rows}x{length}", function, ((rows, length), *weights))
+    for rows, length in ((8, 65536), (32, 16384)):
+        yield Case("softmax", f"{rows}x{length}", softmax, ((rows, length),))
+    for rows, length in ((4096, 8192), (64, 65536)):
+        cumsum = lambda xp, x: xp.cumsum(x, axis=1)  # noqa: E731
+        yield Case("cumsum", f"{rows}x{length}", cumsum, ((rows, length),))
+
+
+def _sums() -> Iterator[Case]:
+    for rows, columns in ((8192, 8192), (512, 131072), (262144, 256), (131, 4099)):
+        shape = (rows, columns)
+        for axis in (None, 0, 1):
+            label = "all" if axis is None else f"axis {axis}"
+            yield Case(
+                f"sum {label}",
+                f"{rows}x{columns}",
+                lambda xp, x, axis=axis: xp.sum(x, axis=axis),
+                (shape,),
+            )
+
+
+def _products() -> Iterator[Case]:
+    every = (512, 1024, 2048, 4096, 8192, 16384)
+    for name, dtype, bound, sizes in (
+        ("float32", "float32", 1e-5, every[:-1]),
+        ("tf32", "float32", 1e-3, every),
+        ("bfloat16", "bfloat16", 5e-3, every),
+        ("float16", "float16", 1e-3, every),
+        ("float64", "float64", 1e-13, (512, 1024, 4096)),
+        ("complex64", "complex64", 1e-5, (1024,)),
+    ):
+        for n in sizes:
+            yield Case(
+                f"matmul {name}",
+                f"{n}",
+                product_tf32 if name == "tf32" else product,
+                ((n, n), (n, n)),
+                bound,
+                (8.0 if dtype == "complex64" else 2.0) * n**3,
+                dtype=dtype,
+                by_jax=n > 4096,
+                tf32=name == "tf32",
+            )
+
+
+def _attentions() -> Iterator[Case]:
+    for causal in (False, True):
+        for B, T, N, H in ((4, 4096, 16, 128), (16, 512, 16, 64)):
+            yield Case(
+                "attention causal" if causal else "attention",
+                f"{B}x{T}x{N}x{H}",
+                lambda xp, q, k, v, causal=causal: attention(xp, q, k, v, causal),
+                ((B, T, N, H),) * 3,
+                2e-2,
+                4.0 * B * N * T * T * H / (2 if causal else 1),
+                dtype="bfloat16",
+                by_jax=True,
+            )
+
+
+def _transformers() -> Iterator[Case]:
+    for size, B, T, D, heads, layers in (
+        ("small", 4, 128, 256, 4, 2),
+        ("large", 8, 1024, 1024, 16, 4),
+    ):
+        block = ((D, 3 * D), (D, D), (D, 4 * D), (4 * D, D))
+        tokens = ((B, T, D), (B, T, D))
+        flops = layers * (6.0 * B * T * 12 * D * D + 6.0 * B * T * T * D)
+        yield Case(
+            "transformer step",
+            size,
+            lambda xp, *a, heads=heads: transformer(xp, *a, heads=heads),
+            (*(block * layers), *tokens),
+            5e-2,
+            flops,
+            dtype="bfloat16",
+            parameters=4 * layers,
+        )
+
+
+def of_group(chosen: Sequence[str]) -> Iterator[Case]:
+    """The cases whose group begins with one of ``chosen``, or all."""
+    for case in cases():
+        if not chosen or any(case.group.startswith(name) for name in chosen):
+            yield case

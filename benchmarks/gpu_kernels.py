@@ -1,0 +1,84 @@
+"""Every family of GPU kernels once, on small arrays: ``python -m benchmarks.gpu_kernels``.
+
+It is what compute-sanitizer is run over; results are compared with NumPy's.
+
+    compute-sanitizer --tool memcheck python -m benchmarks.gpu_kernels
+    compute-sanitizer --tool racecheck python -m benchmarks.gpu_kernels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn.backends.cuda.driver import device
+
+Array = np.ndarray[Any, Any]
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def softmax(xp: Any, x: Any) -> Any:
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def layernorm(xp: Any, x: Any, scale: Any) -> Any:
+    d = x - xp.mean(x, axis=-1, keepdims=True)
+    return d / xp.sqrt(xp.mean(d * d, axis=-1, keepdims=True) + 1e-5) * scale
+
+
+def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
+    """The families: a name, a function of an array module, and its arguments."""
+    yield "elementwise", lambda xp, x, y: xp.exp(x) * y, (random(4099), random(4099))
+    yield "broadcast", lambda xp, x, y: x + y, (random(33, 7, 5), random(7, 1))
+    yield "transpose", lambda xp, x, y: x + y.T, (random(70, 100), random(100, 70))
+    for length in (5, 100, 1000, 5000, 12288, 16384, 30000):
+        yield f"softmax of {length}", softmax, (random(150, length),)
+    for length in (96, 4096, 16384):
+        weights = random(length, seed=1)
+        yield f"layernorm of {length}", layernorm, (random(150, length), weights)
+    yield "cluster", softmax, (random(3, 65536),)
+    yield "few long rows", softmax, (random(2, 70001),)
+    for axis in (None, 0, 1):
+        name = f"sum over {axis}"
+        yield name, lambda xp, x, a=axis: xp.sum(x, axis=a), (random(1030, 517),)
+    yield "long sum", lambda xp, x: xp.sum(x), (random(1_000_003),)
+    yield "softmax of columns", lambda xp, x: softmax(xp, x.T), (random(300, 70),)
+    yield "running sum", lambda xp, x: xp.cumsum(x, axis=1), (random(5, 5001),)
+    yield "running columns", lambda xp, x: xp.cumsum(x, axis=0), (random(50, 70),)
+    index = np.random.default_rng(1).integers(0, 40, 100)
+    yield "gather", lambda xp, x: x[index], (random(40, 30),)
+    yield "concatenate", lambda xp, x: xp.concatenate([x, x + 1]), (random(40, 30),)
+    yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
+
+
+def main() -> None:
+    """Run all of them."""
+    for name, function, arguments in families():
+        run = af.jit(lambda *a, f=function: f(anp, *a), device="cuda")
+        have = np.asarray(run(*arguments))
+        want = function(np, *(a.astype(np.float64) for a in arguments))
+        scale = float(np.abs(want).max()) or 1.0
+        error = float(np.abs(have - want).max()) / scale
+        kernels = ", ".join(k.name for k in run.lower(*arguments).kernels)
+        print(f"{name}: {kernels}: error {error:.1e}", flush=True)
+        assert error < 1e-3, name
+    index = np.random.default_rng(1).integers(0, 40, 100)
+    x, updates = random(40, 30), random(100, 30, seed=2)
+    added = af.jit(lambda x, u: x.at[index].add(u), device="cuda")(x, updates)
+    want = x.astype(np.float64)
+    np.add.at(want, index, updates)
+    assert np.abs(np.asarray(added) - want).max() < 1e-4
+    print("scatter-add: passed")
+    device().synchronize()
+
+
+if __name__ == "__main__":
+    main()
