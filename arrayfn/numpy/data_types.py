@@ -92,20 +92,26 @@ def isdtype(dtype: DTypeLike, kind: Any) -> Any:
 class FloatInfo:
     """The limits of a floating-point dtype, as Python numbers.
 
-    ``eps`` is the distance from 1 to the next number, ``smallest_normal`` (or ``tiny``)
-    the least with all its bits, ``resolution`` what its decimal digits tell apart. Of a
-    complex dtype they are those of its parts.
+    ``eps`` is the distance from 1 to the next number, ``epsneg`` to the one before;
+    ``smallest_normal`` (or ``tiny``) is the least with all its bits, ``resolution``
+    what its decimal digits tell apart. ``nmant`` are the bits of the mantissa,
+    ``minexp`` and ``maxexp`` bound the exponent. Of a complex dtype they are those of
+    its parts.
     """
 
     dtype: DType
     bits: int
     eps: float
+    epsneg: float
     max: float
     min: float
     smallest_normal: float
     smallest_subnormal: float
     resolution: float
     precision: int
+    nmant: int
+    minexp: int
+    maxexp: int
 
     @property
     def tiny(self) -> float:
@@ -126,12 +132,16 @@ def finfo(type: Any, /) -> FloatInfo:
         dtype,
         int(limits.bits),
         float(limits.eps),
+        float(limits.epsneg),
         float(limits.max),
         float(limits.min),
         float(limits.smallest_normal),
         float(limits.smallest_subnormal),
         float(limits.resolution),
         int(limits.precision),
+        int(limits.nmant),
+        int(limits.minexp),
+        int(limits.maxexp),
     )
 
 

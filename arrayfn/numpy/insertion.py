@@ -10,6 +10,7 @@ import numpy as np
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.changed_copies import at
 from arrayfn.numpy.comparison import not_equal, where
 from arrayfn.numpy.creation import arange
 from arrayfn.numpy.cumulative import cumsum
@@ -23,7 +24,7 @@ from arrayfn.numpy.manipulation import (
     reshape,
     slice_along,
 )
-from arrayfn.numpy.updates import at, scatter_windows
+from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import Tracer

@@ -40,21 +40,6 @@ from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import apply, is_staged
 
 
-def at(x: ArrayLike, /) -> At:
-    """``at(x)[index].set(y)``: what ``x.at`` is to traced arrays, for any array."""
-    return At(x)
-
-
-class At:
-    """``x.at``: index it to say which elements of x change."""
-
-    def __init__(self, x: ArrayLike) -> None:
-        self._x = x
-
-    def __getitem__(self, index: Any) -> IndexedUpdate:
-        return IndexedUpdate(self._x, index)
-
-
 class IndexedUpdate:
     """``x.at[index]``: each method gives a copy of x changed at ``index``.
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Final
 
 import numpy as np
@@ -173,6 +174,7 @@ class Names:
 # Each namespace with ours.
 NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
     ("array_api", "arrayfn.numpy"),
+    ("array_api.array", "arrayfn.tracer:Tracer"),
     ("jax.numpy", "arrayfn.numpy"),
     ("jax.numpy.linalg", "arrayfn.numpy.linalg"),
     ("jax.numpy.fft", "arrayfn.numpy.fft"),
@@ -252,16 +254,15 @@ def _reasons(namespace: str) -> dict[str, str]:
     }
 
 
-def _has(module: str, name: str) -> bool:
-    """Whether ``module`` has the public ``name``, which may have dots."""
+def _has(ours: str, name: str) -> bool:
+    """Whether ``ours``, a module (or ``module:Class``), has the public ``name``.
+
+    The name may have dots. A module is no public name.
+    """
     try:
-        value: Any = importlib.import_module(module)
-    except ModuleNotFoundError:
+        value = resolve_name(f"{ours}.{name}" if ":" in ours else f"{ours}:{name}")
+    except (ImportError, AttributeError):
         return False
-    for part in name.split("."):
-        if not hasattr(value, part):
-            return False
-        value = getattr(value, part)
     return not inspect.ismodule(value)
 
 

@@ -13,6 +13,11 @@ _DTYPES = "arrayfn has the array API's data types, float16 and bfloat16"
 _XLA = "they speak of XLA's compiler and its choices"
 
 LEFT_OUT: Final[dict[str, dict[str, str]]] = {
+    "array_api.array": {
+        "a traced value has no memory that another library could read": (
+            "__dlpack__ __dlpack_device__"
+        ),
+    },
     "jax.numpy": {
         _DTYPES: "float4_* float6_* float8_* int1 int2 int4 uint1 uint2 uint4 "
         "character flexible object_",

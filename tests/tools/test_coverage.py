@@ -52,6 +52,13 @@ def test_the_array_api_is_whole():
     assert names.total == 189
 
 
+def test_traced_arrays_have_the_array_apis_methods():
+    everything = {n.theirs: n for n in coverage.compare_names()}
+    methods = everything["array_api.array"]
+    assert methods.missing == ()
+    assert {"__add__", "__getitem__", "mT", "to_device"} <= set(methods.here)
+
+
 def test_stored_names_stand_for_a_module_that_is_not_there():
     assert "fori_loop" in coverage.names_of("jax.lax")
     assert "linalg.cholesky" in coverage.names_of("array_api")
