@@ -203,7 +203,8 @@ def _scan(
             f"{name}: unroll is a number of steps from 1, or True, not {unroll}",
             user_location(),
         )
-    slices = [ArrayType(plain_type(x).shape[1:], x.dtype) for x in tree.leaves(xs)]
+    types = [plain_type(x) for x in tree.leaves(xs)]
+    slices = [ArrayType(t.shape[1:], t.dtype) for t in types]
 
     def step(carry: Any, x: Any) -> Any:
         pair = f(carry, x)

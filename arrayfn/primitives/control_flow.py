@@ -65,7 +65,10 @@ class Transpose(Protocol):
 
 
 class Parts(Protocol):
-    """A Program split: see ``transforms.linearize.Split``."""
+    """A Program split: see ``transforms.linearize.Split``.
+
+    A residual is one Var in both parts.
+    """
 
     @property
     def known(self) -> Program: ...

@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
-from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special, views
 from arrayfn.primitives.base import (
@@ -29,12 +29,10 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
-    Parts,
     Split,
     Transpose,
     all_of,
     arranged,
-    building,
     equation,
     parts_of,
     scan_reference,
@@ -43,6 +41,7 @@ from arrayfn.primitives.control_flow import (
     where,
     zeros,
 )
+from arrayfn.primitives.control_flow_residuals import Residuals
 from arrayfn.primitives.families import random_array
 
 
@@ -164,7 +163,7 @@ def _split(
         if parts.unknown[:carry] == varies:
             break
         varies = parts.unknown[:carry]
-    kept = _Kept(whole, parts, given)
+    kept = Residuals(whole, parts, given)
     known_outputs = unless(whole.outputs, parts.unknown)
     known: list[Equation] = []
     if known_outputs or kept.stacked:
@@ -176,126 +175,43 @@ def _split(
                 unless(whole.inputs, given),
                 {
                     **params,
-                    "program": arranged(
-                        body, body.inputs, [*outputs, *kept.stacked_inside]
-                    ),
+                    "program": arranged(body, body.inputs, [*outputs, *kept.stacked]),
                     "consts": of_consts.count(False),
                     "carry": varies.count(False),
                 },
-                [*known_outputs, *kept.stacked],
+                [*known_outputs, *kept.stacked.values()],
                 whole,
             )
         )
-    linear_inside = parts.linear.inputs[parts.residuals :]
-    inside = parts_of(linear_inside, sum(of_consts), sum(varies))
-    outside = parts_of(where(whole.inputs, given), sum(of_consts), sum(varies))
+    step = parts.linear
+    counts = sum(of_consts), sum(varies)
+    inside = parts_of(step.inputs[parts.residuals :], *counts)
+    outside = parts_of(where(whole.inputs, given), *counts)
+    program = Program(
+        step.name,
+        (*kept.fixed, *inside[0], *inside[1], *kept.sliced, *inside[2]),
+        (*kept.again, *(q for q in step.equations if q not in kept.again)),
+        step.outputs,
+    )
     linear = equation(
         scan,
-        [*kept.fixed, *outside[0], *outside[1], *kept.sliced, *outside[2]],
+        [
+            *kept.fixed.values(),
+            *outside[0],
+            *outside[1],
+            *kept.sliced.values(),
+            *outside[2],
+        ],
         {
             **params,
-            "program": arranged(
-                parts.linear,
-                [
-                    *kept.fixed_inside,
-                    *inside[0],
-                    *inside[1],
-                    *kept.sliced_inside,
-                    *inside[2],
-                ],
-                parts.linear.outputs,
-            ),
-            "consts": len(kept.fixed) + sum(of_consts),
-            "carry": sum(varies),
+            "program": program,
+            "consts": len(kept.fixed) + counts[0],
+            "carry": counts[1],
         },
         where(whole.outputs, parts.unknown),
         whole,
     )
     return [*kept.hoisted, *known], [linear]
-
-
-class _Kept:
-    """What the linear loop reads of the known one, and where it gets it from.
-
-    A constant or slice of the known loop is read as it is; what follows from constants
-    alone is computed once, before the loops (``hoisted``); the rest is ``stacked``.
-    """
-
-    def __init__(self, whole: Equation, parts: Parts, unknown: Sequence[bool]) -> None:
-        self.hoisted: list[Equation] = []
-        self.fixed: list[Atom] = []
-        self.fixed_inside: list[Var] = []
-        self.sliced: list[Atom] = []
-        self.sliced_inside: list[Var] = []
-        self.stacked: list[Var] = []
-        self.stacked_inside: list[Atom] = []
-        consts = whole.params["consts"]
-        begin = consts + whole.params["carry"]
-        length = whole.params["length"]
-        body = parts.known
-        places = unless(range(len(whole.inputs)), unknown)
-        source = dict(zip(body.inputs, places, strict=True))
-        outside: dict[Var, Atom] = {
-            v: whole.inputs[k] for v, k in source.items() if k < consts
-        }
-        count = len(body.outputs) - parts.residuals
-        known_carry = sum(k >= consts and k < begin for k in places)
-        stacks = dict(
-            zip(
-                body.outputs[known_carry:count],
-                unless(whole.outputs, parts.unknown)[known_carry:],
-                strict=True,
-            )
-        )
-        makers = _invariant(body, outside)
-        for var, inner in zip(
-            body.outputs[count:], parts.linear.inputs[: parts.residuals], strict=True
-        ):
-            assert isinstance(var, Var)
-            if var in source and source[var] >= begin:
-                self.sliced.append(whole.inputs[source[var]])
-                self.sliced_inside.append(inner)
-            elif var in outside or var in makers:
-                self._hoist(var, makers, outside, whole)
-                self.fixed.append(outside[var])
-                self.fixed_inside.append(inner)
-            else:
-                if var not in stacks:
-                    stacks[var] = Var(
-                        ArrayType((length, *var.type.shape), var.type.dtype)
-                    )
-                    self.stacked.append(stacks[var])
-                    self.stacked_inside.append(var)
-                self.sliced.append(stacks[var])
-                self.sliced_inside.append(inner)
-
-    def _hoist(
-        self,
-        var: Var,
-        makers: dict[Var, Equation],
-        outside: dict[Var, Atom],
-        whole: Equation,
-    ) -> None:
-        if var in outside:
-            return
-        made = makers[var]
-        for atom in made.inputs:
-            if isinstance(atom, Var):
-                self._hoist(atom, makers, outside, whole)
-        builder = building(whole)
-        builder.replay(made, outside)
-        self.hoisted += builder.equations
-
-
-def _invariant(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
-    """What makes the values that follow from ``fixed`` inputs alone."""
-    known = set(fixed)
-    makers: dict[Var, Equation] = {}
-    for made in body.equations:
-        if all(not isinstance(a, Var) or a in known for a in made.inputs):
-            known.update(made.outputs)
-            makers.update(dict.fromkeys(made.outputs, made))
-    return makers
 
 
 def _transpose(

@@ -12,6 +12,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.errors import DifferentiationError
 
 RNG = np.random.default_rng(5)
 W = RNG.standard_normal((2, 2)) * 0.4
@@ -356,3 +357,43 @@ def test_what_does_not_vary_has_no_tangent() -> None:
     )(1.0)
     (equation,) = [q for q in program.equations if q.primitive.name == "scan"]
     assert equation.params["carry"] == 3
+
+
+def scans(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    program = af.make_program(function)(*arguments)
+    return [q for q in program.equations if q.primitive.name == "scan"]
+
+
+def test_what_is_cheap_is_computed_again_and_what_is_constant_once() -> None:
+    def f(x: Any) -> Any:
+        def step(h: Any, row: Any) -> Any:
+            h = anp.tanh(h * anp.exp(x) + row)
+            return h, h
+
+        return lax.scan(step, x, XS)[1].sum()
+
+    forward, backward = scans(af.grad(f), np.ones(2))
+    # The carry, the results, and each step's carry; 1 - tanh^2 follows from results.
+    assert len(forward.outputs) == 3
+    # exp(x) is a constant of the backward loop.
+    inside = [q.primitive.name for q in backward.params["program"].equations]
+    assert "exp" not in inside
+    assert "tanh" not in inside
+    assert "square" in inside or "mul" in inside
+
+
+def test_slices_that_the_derivative_reads_are_not_copied() -> None:
+    def f(x: Any, xs: Any) -> Any:
+        return lax.scan(lambda h, row: (h * row, None), x, xs)[0].sum()
+
+    forward, backward = scans(af.grad(f), np.ones(2), XS)
+    assert len(forward.outputs) == 1
+    assert forward.inputs[-1] in backward.inputs
+
+
+def test_a_condition_of_what_is_linear_has_no_transpose() -> None:
+    def f(x: Any) -> Any:
+        return lax.while_loop(lambda y: y < 1.0, lambda y: y * 2.0, x)
+
+    with pytest.raises(DifferentiationError, match="the condition of a while_loop"):
+        af.linear_transpose(f, 1.0)(1.0)

@@ -1,0 +1,149 @@
+"""What the linear part of a scan reads of the known part, and where it gets it from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import views
+from arrayfn.primitives.base import Convert, Primitive, Scalar, View
+from arrayfn.primitives.control_flow import Parts, building, unless
+
+# What is computed again in the linear loop rather than stacked by the known one:
+# elementwise, of a few additions' cost each, and of at most two more arrays to read.
+_CHEAP_COST: Final = 4
+_MOST_EQUATIONS: Final = 4
+_MOST_ARRAYS: Final = 2
+
+
+class Residuals:
+    """The residuals of a scan, a scan's ``parts``.
+
+    A constant or slice of the known loop is read as it is; what follows from constants
+    alone is computed once, before the loops (``hoisted``); what is cheap to compute of
+    what there is, is computed ``again`` in the linear loop; the rest is ``stacked`` by
+    the known loop. ``fixed`` and ``sliced`` pair inputs of the linear step with
+    operands; ``stacked`` pairs values of the known step with the loop's results.
+    """
+
+    def __init__(self, whole: Equation, parts: Parts, unknown: Sequence[bool]) -> None:
+        self.whole = whole
+        self.hoisted: list[Equation] = []
+        self.again: dict[Equation, None] = {}
+        self.fixed: dict[Var, Atom] = {}
+        self.sliced: dict[Var, Atom] = {}
+        self.stacked: dict[Var, Var] = {}
+        consts = whole.params["consts"]
+        begin = consts + whole.params["carry"]
+        body = parts.known
+        places = unless(range(len(whole.inputs)), unknown)
+        source = dict(zip(body.inputs, places, strict=True))
+        self.outside: dict[Var, Atom] = {
+            v: whole.inputs[k] for v, k in source.items() if k < consts
+        }
+        self.slices = {v: whole.inputs[k] for v, k in source.items() if k >= begin}
+        count = len(body.outputs) - parts.residuals
+        carried = sum(consts <= k < begin for k in places)
+        results = unless(whole.outputs, parts.unknown)
+        self.stacks: dict[Atom, Var] = dict(
+            zip(body.outputs[carried:count], results[carried:], strict=True)
+        )
+        self.invariant = _makers_of_invariants(body, self.outside)
+        self.makers = {v: made for made in body.equations for v in made.outputs}
+        self.position = {v: k for k, v in enumerate(self.makers)}
+        # Views of literals are in the linear step already.
+        self.defined = {v for made in parts.linear.equations for v in made.outputs}
+        residuals = [v for v in body.outputs[count:] if isinstance(v, Var)]
+        for var in sorted(residuals, key=lambda v: self.position.get(v, -1)):
+            self.keep(var)
+
+    def keep(self, var: Var) -> None:
+        """Make ``var`` a value of the linear step."""
+        if self.is_there(var):
+            self.read(var)
+            return
+        recipe = self.recipe(var)
+        if recipe is None:
+            type = var.type
+            length = self.whole.params["length"]
+            stack = Var(ArrayType((length, *type.shape), type.dtype))
+            self.stacks[var] = self.stacked[var] = stack
+            self.read(var)
+            return
+        made = {v for equation in recipe for v in equation.outputs}
+        for equation in recipe:
+            for atom in equation.inputs:
+                if isinstance(atom, Var) and atom not in made:
+                    self.read(atom)
+        self.again.update(dict.fromkeys(recipe))
+
+    def is_there(self, var: Var) -> bool:
+        """Whether ``var`` is known without being stacked for the linear loop alone."""
+        known = (self.slices, self.outside, self.invariant, self.stacks)
+        return any(var in values for values in known)
+
+    def read(self, var: Var) -> None:
+        """Make ``var``, which is there, an input of the linear step."""
+        if var in self.slices:
+            self.sliced[var] = self.slices[var]
+        elif var in self.outside or var in self.invariant:
+            self._hoist(var)
+            self.fixed[var] = self.outside[var]
+        else:
+            self.sliced[var] = self.stacks[var]
+
+    def recipe(self, var: Var) -> list[Equation] | None:
+        """The equations that make ``var`` of what is there; None if it is not cheap."""
+        found: dict[Var, Equation] = {}
+        leaves: set[Var] = set()
+        pending = [var]
+        while pending:
+            wanted = pending.pop()
+            if wanted in found:
+                continue
+            if self.is_there(wanted) and wanted not in self.defined:
+                leaves.add(wanted)
+                continue
+            made = self.makers.get(wanted)
+            if made is None or not _is_cheap(made) or len(found) == _MOST_EQUATIONS:
+                return None
+            found[wanted] = made
+            pending += [a for a in made.inputs if isinstance(a, Var)]
+        more = [v for v in leaves if v.type.shape and v not in self.sliced | self.fixed]
+        if len(more) > _MOST_ARRAYS:
+            return None
+        return [q for v, q in self.makers.items() if v in found]
+
+    def _hoist(self, var: Var) -> None:
+        if var in self.outside:
+            return
+        made = self.invariant[var]
+        for atom in made.inputs:
+            if isinstance(atom, Var):
+                self._hoist(atom)
+        builder = building(self.whole)
+        builder.replay(made, self.outside)
+        self.hoisted += builder.equations
+
+
+def _is_cheap(equation: Equation) -> bool:
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    kernel = row.kernel
+    if isinstance(kernel, Scalar):
+        return kernel.cost <= _CHEAP_COST
+    return isinstance(kernel, Convert) or (
+        isinstance(kernel, View) and row is not views.relayout
+    )
+
+
+def _makers_of_invariants(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
+    """What makes the values that follow from ``fixed`` inputs alone."""
+    known = set(fixed)
+    makers: dict[Var, Equation] = {}
+    for made in body.equations:
+        if all(not isinstance(a, Var) or a in known for a in made.inputs):
+            known.update(made.outputs)
+            makers.update(dict.fromkeys(made.outputs, made))
+    return makers
