@@ -18,6 +18,7 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.errors import ArgumentError, LayoutError, user_location
 from arrayfn.ir import ArrayType, type_of
 from arrayfn.layout import Layout
+from arrayfn.tracer import Namespace
 
 Array = np.ndarray[Any, Any]
 
@@ -192,6 +193,11 @@ class DeviceArray:
     def __getitem__(self, index: Any) -> Array:
         """A part of it, copied to the host. Index inside ``jit`` to stay on the GPU."""
         return np.asarray(self)[index]
+
+    @property
+    def at(self) -> Any:
+        """``x.at[index].set(y)`` and its kin: a changed copy, computed on the GPU."""
+        return Namespace.functions["at"](self)
 
     def __repr__(self) -> str:
         if self.is_deleted:
