@@ -100,10 +100,16 @@ def check(case: Case, results: Sequence[Any], arrays: Sequence[Array]) -> list[f
     """Each engine's error against NumPy in float64, or ours against JAX."""
     if case.is_step or case.by_jax:
         ours, theirs = (r if isinstance(r, tuple) else (r,) for r in results)
-        pairs = zip(ours, theirs, strict=True)
+        pairs = zip(map(_some, ours), map(_some, theirs), strict=True)
         return [max(error_of(x, widened(y)) for x, y in pairs), 0.0]
     reference = case.function(np, *(widened(a) for a in arrays))
     return [error_of(result, reference) for result in results]
+
+
+def _some(result: Any) -> Array:
+    """A result, or the first rows of a large one."""
+    host = np.asarray(result)
+    return host[:1024] if host.ndim == 2 else host
 
 
 def time_calls(call: Callable[[int], Any], wait: Callable[[Any], Any]) -> float:

@@ -1,4 +1,4 @@
-"""Every family of GPU kernels once, on small arrays: ``python -m benchmarks.gpu_kernels``.
+"""Every family of GPU kernels once, small: ``python -m benchmarks.gpu_kernels``.
 
 It is what compute-sanitizer is run over; results are compared with NumPy's.
 

@@ -440,7 +440,7 @@ def test_a_small_loop_is_one_kernel():
 
 
 def test_a_library_row_without_a_library_is_computed_on_the_host_and_said_to_be():
-    program = trace_function(anp.sort, (random(3, 4),), {}).program
+    program = trace_function(anp.sort, (random(3, 4, dtype=float),), {}).program
     (kernel,) = lower(program).kernels
     assert kernel.reason == "NumPy's reference of sort, on the host"
 
@@ -464,3 +464,23 @@ def test_a_registered_kernel_stands_for_its_operator_alone():
     assert names(doubled, vector) == ["test_doubled by doubled_rows"]
     for other in (lambda x: doubled(anp.outer(x, x)), af.vmap(doubled)):
         assert all("doubled_rows" not in text for text in names(other, vector))
+
+
+SORTED = {
+    "float32": np.float32([3, np.nan, -1, 0, -np.inf, 2, np.inf, -2.5, 1e-40]),
+    "int32": np.int32([5, -3, 2**31 - 1, -(2**31), 0, 7, 7]),
+    "uint8": np.uint8([200, 3, 255, 0, 3]),
+}
+
+
+@pytest.mark.parametrize("dtype", SORTED)
+def test_rows_are_sorted_by_a_block_each(dtype):
+    x = np.stack([SORTED[dtype], SORTED[dtype][::-1]])
+    for function, reference in (
+        (anp.sort, np.sort),
+        (anp.argsort, lambda x: np.argsort(x, kind="stable")),
+    ):
+        program = trace_function(function, (x,), {}).program
+        compiled = lower(program, check=True)
+        assert compiled.kernels[0].threads == 32
+        np.testing.assert_array_equal(run_plan(compiled, (x,))[0], reference(x))

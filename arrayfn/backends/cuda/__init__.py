@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from arrayfn.backends.base import BackendInfo, Executable
@@ -13,12 +15,14 @@ from arrayfn.backends.cuda.driver import MemoryStats, device
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
 
 __all__ = ["CudaBackend", "DeviceArray", "device_put", "from_dlpack", "memory_stats"]
 
 # Imported when a Program is for a GPU: a process without one has no use for them.
 _LOWER: Final = "arrayfn.lowering.cuda.lower"
 _EXECUTABLE: Final = "arrayfn.backends.cuda.executable"
+_HOPPER: Final = (9, 0)
 _INSTALL: Final = "pip install 'arrayfn[cuda]'"
 
 
@@ -41,8 +45,14 @@ class CudaBackend:
         return (DeviceArray,)
 
     def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
-        """``program`` as kernels and a plan. Needs neither a GPU nor numba-cuda."""
-        return importlib.import_module(_LOWER).lower(program, donated)
+        """``program`` as kernels and a plan, for the GPU here or, if none, an H200.
+
+        Needs neither a GPU nor numba-cuda.
+        """
+        lower = importlib.import_module(_LOWER).lower
+        if missing_here():
+            return lower(program, donated)
+        return lower(program, donated, gpu=_config())
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``. Raises BackendError where there is no GPU."""
@@ -50,6 +60,14 @@ class CudaBackend:
         if reason:
             raise BackendError(f"backend 'cuda' is not available ({reason})")
         return importlib.import_module(_EXECUTABLE).Executable(compiled)
+
+
+@cache
+def _config() -> GpuConfig:
+    """The numbers of the GPU here. Before Hopper nothing copies beside a block."""
+    gpu = device()
+    cluster = GPU.most_cluster if gpu.arch >= _HOPPER else 0
+    return replace(GPU, multiprocessors=gpu.multiprocessors, most_cluster=cluster)
 
 
 def memory_stats() -> MemoryStats:

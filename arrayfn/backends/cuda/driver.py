@@ -203,8 +203,13 @@ class Device:
         size = _block_size(nbytes)
         idle = self._idle.get(size)
         if idle:
-            self._idle_bytes -= size
-            return idle.pop()
+            try:
+                known = idle.pop()
+            except IndexError:  # another thread took the last one
+                pass
+            else:
+                self._idle_bytes -= size
+                return known
         self.enter()
         pointer = ctypes.c_uint64()
         arguments = (
@@ -243,8 +248,8 @@ class Device:
         """Give what is kept, and no array has, back to the card."""
         self.enter()
         for idle in self._idle.values():
-            while idle:
-                pointer = idle.pop()
+            taken, idle[:] = list(idle), []
+            for pointer in taken:
                 self._idle_bytes -= self._sizes.pop(pointer)
                 self._free(pointer, self.stream)
         self.synchronize()

@@ -20,23 +20,17 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn.backends.cuda.emulated_memory import (
+    EmulationError,
+    GlobalMemory,
+    Memory,
+    Pointer,
+    SharedMemory,
+    Signal,
+)
 from arrayfn.lowering.cuda import vocabulary
 from arrayfn.lowering.cuda.vocabulary import WARP, DeviceFunction
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
-
-Array = np.ndarray[Any, Any]
-
-
-class EmulationError(Exception):
-    """A kernel did what is undefined on a GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """An argument that points to element ``start`` of a flat array."""
-
-    array: Array
-    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,105 +42,12 @@ class _Meeting:
     arguments: tuple[Any, ...]
 
 
-class _Memory:
-    """A flat array with checked indices: what a kernel sees as a pointer."""
-
-    def __init__(self, array: Array, name: str, start: int = 0) -> None:
-        self.array, self.name, self.start = array, name, start
-
-    def place(self, index: int) -> int:
-        place = self.start + int(index)
-        if not 0 <= place < self.array.size:
-            raise EmulationError(
-                f"{self.name}[{index}] lies outside the {self.array.size} elements of "
-                f"its array, of which it begins at {self.start}"
-            )
-        return place
-
-    def __getitem__(self, index: int) -> Any:
-        return self.array[self.place(index)]
-
-    def __setitem__(self, index: int, value: Any) -> None:
-        self.array[self.place(index)] = value
-
-
-class _Global(_Memory):
-    """Memory of the whole grid: written by one thread at most."""
-
-    running: _Running | None = None
-
-    def __init__(self, pointer: Pointer, name: str) -> None:
-        super().__init__(pointer.array, name, pointer.start)
-        self.writers: dict[int, tuple[int, int]] = {}
-
-    def __setitem__(self, index: int, value: Any) -> None:
-        assert _Global.running is not None
-        writer = (_Global.running.block.index, _Global.running.index)
-        if self.writers.setdefault(int(index), writer) != writer:
-            raise EmulationError(
-                f"threads {self.writers[int(index)]} and {writer} (block, thread) both "
-                f"write {self.name}[{index}]"
-            )
-        super().__setitem__(index, value)
-
-
-class _Shared(_Memory):
-    """Memory of a block. Between two barriers an element has one writer or readers."""
-
-    def __init__(self, array: Array, name: str, block: _Block) -> None:
-        super().__init__(array, name)
-        self.block = block
-        self.written: dict[int, tuple[int, int]] = {}
-        self.read: dict[int, tuple[int, int]] = {}
-
-    def __getitem__(self, index: int) -> Any:
-        thread = self._thread()
-        epoch, writer = self.written.get(int(index), (-1, -1))
-        if epoch == self.block.epoch and writer != thread:
-            raise self._race(index, writer, thread)
-        self.read[int(index)] = (self.block.epoch, thread)
-        return super().__getitem__(index)
-
-    def __setitem__(self, index: int, value: Any) -> None:
-        self.write(int(index), value, self._thread())
-
-    def write(self, index: int, value: Any, thread: int) -> None:
-        """Write as the thread of a number."""
-        for accesses in (self.written, self.read):
-            epoch, other = accesses.get(int(index), (-1, -1))
-            if epoch == self.block.epoch and other != thread:
-                raise self._race(index, other, thread)
-        self.written[int(index)] = (self.block.epoch, thread)
-        super().__setitem__(index, value)
-
-    def _thread(self) -> int:
-        assert _Global.running is not None
-        return _Global.running.index
-
-    def _race(self, index: int, one: int, other: int) -> EmulationError:
-        return EmulationError(
-            f"threads {one} and {other} of block {self.block.index} race for shared "
-            f"{self.name}[{index}]: no barrier stands between"
-        )
-
-
-@dataclass
-class _Signal:
-    """What is to arrive, and how often all of it did."""
-
-    expected: int = 0
-    turns: int = 0
-    arriving: list[tuple[_Shared, int, list[Any]]] = field(
-        default_factory=list["tuple[_Shared, int, list[Any]]"]
-    )
-
-
 @dataclass
 class _Block:
     index: int
     epoch: int = 0
-    shared: dict[tuple[str, int], _Shared] = field(default_factory=dict)
-    signals: dict[int, _Signal] = field(default_factory=dict[int, _Signal])
+    shared: dict[tuple[str, int], SharedMemory] = field(default_factory=dict)
+    signals: dict[int, Signal] = field(default_factory=dict[int, Signal])
     cluster: list[_Block] = field(default_factory=list)
     met: bool = False  # whether the cluster is known to run
 
@@ -170,7 +71,7 @@ class _Running:
 
     def resume(self, value: Any) -> None:
         vocabulary.set_current(self)
-        _Global.running = self
+        GlobalMemory.running = self
         try:
             assert self.body is not None
             self.waiting = self.body.send(value)
@@ -178,26 +79,26 @@ class _Running:
             self.body, self.waiting = None, None
         finally:
             vocabulary.set_current(None)
-            _Global.running = None
+            GlobalMemory.running = None
 
 
-def _shared(thread: _Running, function: DeviceFunction, arguments: Any) -> _Shared:
+def _shared(thread: _Running, function: DeviceFunction, arguments: Any) -> SharedMemory:
     # A thread asks for its arrays in the order of the text, as all others do.
     key = (function.name, thread.sites)
     thread.sites += 1
     block = thread.block
     if key not in block.shared:
         array = np.zeros(arguments[0], DTYPES[function.dtype])
-        block.shared[key] = _Shared(array, function.name, block)
+        block.shared[key] = SharedMemory(array, function.name, block)
     return block.shared[key]
 
 
-def _registers(thread: _Running, function: DeviceFunction, arguments: Any) -> _Memory:
+def _registers(thread: _Running, function: DeviceFunction, arguments: Any) -> Memory:
     array = np.zeros(arguments[0], DTYPES[function.dtype])
-    return _Memory(array, function.name)
+    return Memory(array, function.name)
 
 
-def _aligned(memory: _Memory, at: int, lanes: int) -> None:
+def _aligned(memory: Memory, at: int, lanes: int) -> None:
     address = memory.array.ctypes.data + memory.place(at) * memory.array.itemsize
     if address % min(16, lanes * memory.array.itemsize):
         raise EmulationError(
@@ -230,29 +131,29 @@ def _put(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     (key,) = (key for key, memory in block.shared.items() if memory is array)
     peer = block.cluster[int(rank)]
     if key not in peer.shared:
-        peer.shared[key] = _Shared(np.zeros_like(array.array), function.name, peer)
+        peer.shared[key] = SharedMemory(np.zeros_like(array.array), function.name, peer)
     target = peer.shared[key]
     # Threads of other blocks are told apart from the block's own.
     writer = thread.index if peer is block else -2 - block.rank
     target.write(int(at), value, writer)
 
 
-def _arena(thread: _Running, function: DeviceFunction, arguments: Any) -> _Shared:
+def _arena(thread: _Running, function: DeviceFunction, arguments: Any) -> SharedMemory:
     offset, count = arguments
     key = (function.name, -1 - int(offset))
     block = thread.block
     if key not in block.shared:
         array = np.zeros(int(count), DTYPES[function.dtype])
-        block.shared[key] = _Shared(array, f"{function.name} at {offset}", block)
+        block.shared[key] = SharedMemory(array, f"{function.name} at {offset}", block)
     return block.shared[key]
 
 
 def _signal_init(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     signals, k = arguments
-    signals[int(k)] = _Signal()
+    signals[int(k)] = Signal()
 
 
-def _signal(arguments: Any) -> _Signal:
+def _signal(arguments: Any) -> Signal:
     signals, k = arguments
     if int(k) not in signals:
         raise EmulationError(f"signal {k} is used before it is made")
@@ -377,7 +278,7 @@ def launch(
     """
     kernel = generator_of(source, name)
     passed = [
-        _Global(a, f"argument {k}") if isinstance(a, Pointer) else a
+        GlobalMemory(a, f"argument {k}") if isinstance(a, Pointer) else a
         for k, a in enumerate(arguments)
     ]
     if grid % cluster:

@@ -74,6 +74,8 @@ class Executable:
             _GRAPH_LAUNCHES <= launches <= _MOST_LAUNCHES and self._image.capturable
         )
         self._is_native = self._image.is_native
+        self._gpu = device()
+        self._direct = self._is_native and not self._by_graph and not plan.arena
         self._single = self._outputs[0] if len(self._outputs) == 1 else -1
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
@@ -105,7 +107,14 @@ class Executable:
             held = self._enter(inputs)
             if type(held) is int:
                 return held
-            self._start()
+            if self._direct:
+                addresses[self._single] = self._gpu.allocate(self._allocated[0][1])
+                status = self._run(self._image.address, self._buffers_address)
+                if status:
+                    self._gpu.free(addresses[self._single])
+                    raise_status(status)
+            else:
+                self._start()
             pointer = addresses[self._single]
             addresses[self._single] = 0
         return DeviceArray(self.output_types[0], pointer)

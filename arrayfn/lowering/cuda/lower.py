@@ -10,20 +10,20 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.host_steps import operator_call_of, reference_call
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
 from arrayfn.lowering.cuda.schedule import (
-    GPU,
     Columns,
     Elementwise,
-    GpuConfig,
     Pipeline,
     Rows,
     Scan,
     Transpose,
     choose,
 )
+from arrayfn.lowering.cuda.sorting import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.gemm_tiles import GemmTiles
@@ -140,6 +140,11 @@ class _CudaLowering(Lowering):
 
     def library_row(self, form: Library, equation: Equation) -> None:
         """By NVIDIA's library where there is one, else by NumPy on the host."""
+        if form.name in ("sort", "argsort") and can_sort(equation):
+            kernel, call = sort(equation, self.reads, self.fresh("sort"))
+            call.kernel = self.add_kernel(kernel)
+            self.steps.append(call)
+            return
         make = LIBRARIES.get(form.name)
         if make is None:
             self.library(reference_call(equation, self.reads))

@@ -13,7 +13,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.schedule import Scan
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Reduce, Store
+from arrayfn.lowering.kernel_ir import Load, Reduce, Store
 
 
 @dataclass
@@ -37,11 +37,17 @@ class ScanPrinter(CudaPrinter[Scan]):
         identity = self.constant(reduce.identity)
         combine = self.use(reduce.function)
         n, each = self.extent(inner), schedule.each
-        self.registers(f"{total}_tile", dtype, each)
+        self.registers(f"{total}_scanned", dtype, each)
         self.shared_array(reduce, "warps", schedule.threads // WARP)
         self.line(f"{total}_carried = {identity}")
         self.open(f"for start in range(0, {n}, {schedule.threads * each}):")
         self.line(f"first = start + thread * {each}")
+        loads = self.vectors(nest.statements, Load, schedule.lanes)
+        stores = self.vectors(nest.statements, Store, schedule.lanes)
+        self.declare_tiles(dict.fromkeys((*loads, *stores)), each)
+        for operand in loads:
+            self.whole(operand, variables, load=True)
+        self.staged = {k: f"{self.tile_name(k)}[slot]" for k in (*loads, *stores)}
         self.line(f"{total} = {identity}")
         self.open(f"for slot in range({each}):")
         self.line(f"i{inner} = first + slot")
@@ -51,19 +57,34 @@ class ScanPrinter(CudaPrinter[Scan]):
                 self.accumulate(s)
             elif not isinstance(s, Store):
                 self.emit(s, {**variables, inner: f"i{inner}"})
-        self.line(f"{total}_tile[slot] = {total}")
+        self.line(f"{total}_scanned[slot] = {total}")
         self.close()
         self.close()
         self.before(total, dtype, combine, identity)
         self.open(f"for slot in range({each}):")
         self.line(f"i{inner} = first + slot")
         self.open(f"if i{inner} < {n}:")
-        self.line(f"{total} = {combine}({total}_before, {total}_tile[slot])")
+        self.line(f"{total} = {combine}({total}_before, {total}_scanned[slot])")
         self.emit(store, {**variables, inner: f"i{inner}"})
         self.close()
         self.close()
+        self.staged = {}
+        for operand in stores:
+            self.whole(operand, variables, load=False)
         self.line(f"{total}_carried = {combine}({total}_carried, {total}_sum)")
         self.line(f"{self.use_device('barrier')}()")
+        self.close()
+
+    def whole(self, operand: int, variables: dict[int, str], *, load: bool) -> None:
+        """Load or store a thread's elements as vectors, those that there are."""
+        inner, schedule = len(self.nest.axes) - 1, self.schedule
+        self.open(f"for vector in range({schedule.each // schedule.lanes}):")
+        self.line(f"place = first + vector * {schedule.lanes}")
+        self.open(f"if place < {self.extent(inner)}:")
+        at = {**variables, inner: "place"}
+        move = self.load_vector if load else self.store_vector
+        move(operand, schedule.lanes, at, f"vector * {schedule.lanes}")
+        self.close()
         self.close()
 
     def before(self, total: str, dtype: str, combine: str, identity: str) -> None:

@@ -21,50 +21,18 @@ shapes alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
+from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
+from arrayfn.lowering.cuda.stage_plan import kept_words, plan_stages
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
-    Compute,
-    Count,
     Load,
     Nest,
     Reduce,
-    Statement,
     Store,
-    uses,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class GpuConfig:
-    """Numbers of the hardware that schedules are made from."""
-
-    multiprocessors: int = 132
-    vector_bytes: int = 16  # the widest access of a thread
-    max_lanes: int = 8  # elements a thread computes together
-    threads: int = 256  # of a block, where nothing else decides
-    max_threads: int = 1024  # of a block
-    tiles: int = 4  # vectors of a row that a thread is given if threads are plenty
-    row_words: int = 32  # 32-bit registers that a thread may keep of its row
-    keep_cost: int = 4  # a value dearer than this is kept, not computed again
-    waves: int = 4  # blocks for each multiprocessor that a split reduction should have
-    cache_bytes: int = 48 << 20  # of its cache that rows may take up
-    chunk: int = 8192  # elements that are worth a block of a split reduction
-    most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
-    pipeline_to: int = 16384  # words of a row, up to where many rows are fetched ahead
-    shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipelines may have
-    pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
-    pipeline_words: int = 32  # that a thread may keep of its part
-    pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
-    pipelines: tuple[int, ...] = (1,)  # of a multiprocessor: what is tried first
-
-
-GPU: Final = GpuConfig()
-SCAN_FROM: Final = 64  # elements of a row that are worth a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +111,13 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A block goes along each row; each of its ``threads`` has ``each`` elements."""
+    """A block goes along each row; each of its ``threads`` has ``each`` elements.
+
+    They are loaded and stored as vectors of ``lanes``.
+    """
 
     threads: int
+    lanes: int
     each: int = 8
 
 
@@ -157,7 +129,7 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
     if any(isinstance(s, Reduce) for s in nest.statements) or nest.is_in_order:
         has_columns = any(a.reduced for a in nest.axes) and not nest.axes[-1].reduced
         if is_scan(nest):
-            return scan(nest)
+            return scan(nest, gpu)
         if nest.is_in_order:
             # One thread goes through a row, or a column.
             return (
@@ -185,10 +157,14 @@ def is_scan(nest: Nest) -> bool:
     )
 
 
-def scan(nest: Nest) -> Scan:
+def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     """As many threads as a row has work for."""
-    wanted = power_of_two(-(-nest.axes[-1].extent // 8))
-    return Scan(min(512, max(WARP, wanted)))
+    length = nest.axes[-1].extent
+    lanes = divisor_lanes(length, widest_lanes(nest, gpu))
+    if not all(is_vector(o, lanes) for o in nest.operands):
+        lanes = 1
+    threads = power_of_two(-(-length // 8))
+    return Scan(min(gpu.max_threads // 2, max(WARP, threads)), lanes)
 
 
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
@@ -301,20 +277,6 @@ def loads_beside(nest: Nest) -> bool:
     )
 
 
-def kept_words(nest: Nest) -> int:
-    """32-bit registers that an element of the row needs between two stages."""
-    plan = plan_stages(nest, keep=True)
-    most = 1
-    for stage in range(1, nest.stages):
-        live = [
-            s.result.dtype.itemsize
-            for s in plan.kept_statements(nest)
-            if plan.first[s.result.name] < stage <= plan.last[s.result.name]
-        ]
-        most = max(most, sum(-(-size // 4) for size in live))
-    return most
-
-
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     """Long rows fetched ahead; None where they are short, or cannot be fetched so."""
     operands = _rows_and_held(nest)
@@ -414,84 +376,3 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
 def power_of_two(n: int) -> int:
     """The least power of two that is not below ``n``."""
     return 1 << max(0, n - 1).bit_length()
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """Which element statements each stage has, and which values are kept between them.
-
-    ``first`` and ``last`` are the stages in which a kept value is made and last read.
-    """
-
-    bodies: tuple[tuple[Statement, ...], ...]
-    kept: frozenset[str]
-    first: dict[str, int]
-    last: dict[str, int]
-
-    def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
-        """The statements that make the kept values."""
-        return [
-            s
-            for s in nest.statements
-            if isinstance(s, (Load, Compute, Count)) and s.result.name in self.kept
-        ]
-
-
-def plan_stages(nest: Nest, keep: bool, gpu: GpuConfig = GPU) -> StagePlan:
-    """What each stage computes. With ``keep``, loads and dear values are made once."""
-    producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    bodies: list[tuple[Statement, ...]] = []
-    for stage in range(nest.stages):
-        roots = [s for s in nest.statements if _is_root(s, stage)]
-        needed: set[str] = set()
-        pending = [v for s in roots for v in names_of(s)]
-        while pending:
-            name = pending.pop()
-            s = producers[name]
-            if name in needed or isinstance(s, Reduce) or s.level != "element":
-                continue
-            needed.add(name)
-            if name in first and keep and is_dear(producers, name, gpu):
-                last[name] = stage
-                continue
-            first.setdefault(name, stage)
-            pending += names_of(s)
-        bodies.append(
-            tuple(
-                s
-                for s in nest.statements
-                if s in roots
-                or (not isinstance(s, (Store, Reduce)) and s.result.name in needed)
-            )
-        )
-    return StagePlan(tuple(bodies), frozenset(last), first, last)
-
-
-def _is_root(s: Statement, stage: int) -> bool:
-    if isinstance(s, Store) and s.level == "outer":
-        return False
-    return isinstance(s, (Reduce, Store)) and s.stage == stage
-
-
-def is_dear(producers: Mapping[str, Statement], name: str, gpu: GpuConfig) -> bool:
-    """Whether a value is kept rather than made again: a load, or dear arithmetic."""
-    if isinstance(producers[name], Load):
-        return True
-    seen: set[str] = set()
-    pending, cost = [name], 0
-    while pending:
-        current = pending.pop()
-        s = producers[current]
-        if current in seen or not isinstance(s, Compute) or s.level != "element":
-            continue
-        seen.add(current)
-        cost += s.cost
-        pending += names_of(s)
-    return cost > gpu.keep_cost
-
-
-def names_of(s: Statement) -> list[str]:
-    """Names of the values that ``s`` reads."""
-    return [value.name for value in uses(s)]

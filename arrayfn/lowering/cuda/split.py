@@ -16,15 +16,9 @@ from dataclasses import dataclass, replace
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.build import order_axes, select_axes
-from arrayfn.lowering.cuda.schedule import (
-    GPU,
-    Columns,
-    GpuConfig,
-    Pipeline,
-    Rows,
-    choose,
-    names_of,
-)
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows, choose
+from arrayfn.lowering.cuda.stage_plan import names_of
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
     Argument,

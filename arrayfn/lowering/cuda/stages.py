@@ -10,13 +10,8 @@ from typing import Final, TypeVar
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
-from arrayfn.lowering.cuda.schedule import (
-    Columns,
-    Pipeline,
-    Rows,
-    StagePlan,
-    plan_stages,
-)
+from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
 from arrayfn.lowering.kernel_ir import Load, Reduce, Statement, Store
 
 T = TypeVar("T", Rows, Pipeline, Columns)

@@ -1,0 +1,34 @@
+"""The numbers of a GPU that schedules are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConfig:
+    """Numbers of the hardware that schedules are made from."""
+
+    multiprocessors: int = 132
+    vector_bytes: int = 16  # the widest access of a thread
+    max_lanes: int = 8  # elements a thread computes together
+    threads: int = 256  # of a block, where nothing else decides
+    max_threads: int = 1024  # of a block
+    tiles: int = 4  # vectors of a row that a thread is given if threads are plenty
+    row_words: int = 32  # 32-bit registers that a thread may keep of its row
+    keep_cost: int = 4  # a value dearer than this is kept, not computed again
+    waves: int = 4  # blocks for each multiprocessor that a split reduction should have
+    cache_bytes: int = 48 << 20  # of its cache that rows may take up
+    chunk: int = 8192  # elements that are worth a block of a split reduction
+    most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
+    pipeline_to: int = 16384  # words of a row, up to where many rows are fetched ahead
+    shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipelines may have
+    pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
+    pipeline_words: int = 32  # that a thread may keep of its part
+    pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
+    pipelines: tuple[int, ...] = (1,)  # of a multiprocessor: what is tried first
+
+
+GPU: Final = GpuConfig()
+SCAN_FROM: Final = 64  # elements of a row that are worth a block

@@ -1,0 +1,113 @@
+"""What each stage of a nest computes, and what is kept from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Count,
+    Load,
+    Nest,
+    Reduce,
+    Statement,
+    Store,
+    uses,
+)
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """Which element statements each stage has, and which values are kept between them.
+
+    ``first`` and ``last`` are the stages in which a kept value is made and last read.
+    """
+
+    bodies: tuple[tuple[Statement, ...], ...]
+    kept: frozenset[str]
+    first: dict[str, int]
+    last: dict[str, int]
+
+    def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
+        """The statements that make the kept values."""
+        return [
+            s
+            for s in nest.statements
+            if isinstance(s, (Load, Compute, Count)) and s.result.name in self.kept
+        ]
+
+
+def plan_stages(nest: Nest, keep: bool, gpu: GpuConfig = GPU) -> StagePlan:
+    """What each stage computes. With ``keep``, loads and dear values are made once."""
+    producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    bodies: list[tuple[Statement, ...]] = []
+    for stage in range(nest.stages):
+        roots = [s for s in nest.statements if _is_root(s, stage)]
+        needed: set[str] = set()
+        pending = [v for s in roots for v in names_of(s)]
+        while pending:
+            name = pending.pop()
+            s = producers[name]
+            if name in needed or isinstance(s, Reduce) or s.level != "element":
+                continue
+            needed.add(name)
+            if name in first and keep and is_dear(producers, name, gpu):
+                last[name] = stage
+                continue
+            first.setdefault(name, stage)
+            pending += names_of(s)
+        bodies.append(
+            tuple(
+                s
+                for s in nest.statements
+                if s in roots
+                or (not isinstance(s, (Store, Reduce)) and s.result.name in needed)
+            )
+        )
+    return StagePlan(tuple(bodies), frozenset(last), first, last)
+
+
+def _is_root(s: Statement, stage: int) -> bool:
+    if isinstance(s, Store) and s.level == "outer":
+        return False
+    return isinstance(s, (Reduce, Store)) and s.stage == stage
+
+
+def is_dear(producers: Mapping[str, Statement], name: str, gpu: GpuConfig) -> bool:
+    """Whether a value is kept rather than made again: a load, or dear arithmetic."""
+    if isinstance(producers[name], Load):
+        return True
+    seen: set[str] = set()
+    pending, cost = [name], 0
+    while pending:
+        current = pending.pop()
+        s = producers[current]
+        if current in seen or not isinstance(s, Compute) or s.level != "element":
+            continue
+        seen.add(current)
+        cost += s.cost
+        pending += names_of(s)
+    return cost > gpu.keep_cost
+
+
+def names_of(s: Statement) -> list[str]:
+    """Names of the values that ``s`` reads."""
+    return [value.name for value in uses(s)]
+
+
+def kept_words(nest: Nest) -> int:
+    """32-bit registers that an element of the row needs between two stages."""
+    plan = plan_stages(nest, keep=True)
+    most = 1
+    for stage in range(1, nest.stages):
+        live = [
+            s.result.dtype.itemsize
+            for s in plan.kept_statements(nest)
+            if plan.first[s.result.name] < stage <= plan.last[s.result.name]
+        ]
+        most = max(most, sum(-(-size // 4) for size in live))
+    return most
