@@ -152,6 +152,15 @@ def paths(tree: Any) -> list[str]:
     return [keystr(path) for path in optree.tree_accessors(tree, namespace=_OWN)]
 
 
+def broadcast(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> Any:
+    """A tree as ``tree``, each leaf of ``prefix`` repeated for all leaves below it.
+
+    >>> broadcast((1, 2), ((0, 0), {"a": 0}))
+    ((1, 1), {'a': 2})
+    """
+    return optree.tree_broadcast_prefix(prefix, tree, is_leaf, namespace=_OWN)
+
+
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
     """The leaves of ``prefix`` for each leaf of ``tree`` below; None counts."""
     return list(

@@ -147,6 +147,25 @@ def test_less_memory_is_needed_at_once():
     assert merged > 0.9 * plain
 
 
+def test_a_loop_keeps_what_its_body_reads_alone():
+    def arena(wrap):
+        @wrap
+        def body(x, w):
+            return block(x, [w, w, w, w])
+
+        def f(ws, x):
+            return (lax.scan(lambda c, w: (body(c, w), None), x, ws)[0] ** 2).sum()
+
+        w = np.zeros((32, 16, 16), np.float32)
+        x = np.zeros((64, 16), np.float32)
+        return jit(grad(f)).lower(w, x).plan.arena
+
+    array = 64 * 16 * 4
+    plain, again = arena(lambda f: f), arena(checkpoint)
+    assert plain > 32 * 4 * array
+    assert again < 0.5 * plain
+
+
 def test_what_is_computed_again_stands_after_the_forward_pass():
     program = make_program(grad(loss(checkpoint)))(W, X)
     calls = [e for e in program.equations if e.primitive.name == "checkpoint"]

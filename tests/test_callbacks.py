@@ -141,6 +141,21 @@ def test_what_the_function_raises_is_raised_where_the_plan_was_called():
     assert jit(lambda x: x + 1)(2.0) == 3.0
 
 
+def test_a_loop_that_waits_for_a_function_that_fails_ends():
+    def fail(x):
+        raise RuntimeError("no answer")
+
+    @jit
+    def f(x):
+        def more(state):
+            return pure_callback(fail, ShapeDtypeStruct((), bool), state)
+
+        return lax.while_loop(more, lambda x: x + 1, x)
+
+    with pytest.raises(RuntimeError, match="no answer"):
+        f(1.0)
+
+
 def test_values_are_printed_when_they_are_there(capsys):
     @jit
     def f(x):

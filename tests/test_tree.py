@@ -215,3 +215,9 @@ def test_a_dataclass_that_is_not_registered_is_an_error_that_says_so():
 
     with pytest.raises(ArgumentError, match=r"Bare .* @tree\.register_dataclass"):
         jit(lambda b: b.x)(Bare(1.0))
+
+
+def test_a_prefix_becomes_a_tree():
+    assert tree.broadcast((1, None), ((0, 0), None)) == ((1, 1), None)
+    with pytest.raises(ValueError, match=r"prefix|mismatch|[Ee]xpected"):
+        tree.broadcast((1, 2, 3), (0, 0))

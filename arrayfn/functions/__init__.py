@@ -16,7 +16,7 @@ from arrayfn.functions.arguments import (
 from arrayfn.functions.directional import jvp, linear_transpose, linearize, vjp
 from arrayfn.functions.flat_trace import FlatTrace, inside_trace, trace_function
 from arrayfn.functions.gradients import grad, value_and_grad
-from arrayfn.functions.jacobians import hessian, jacfwd, jacrev
+from arrayfn.functions.jacobians import hessian, jacfwd, jacobian, jacrev
 from arrayfn.functions.mapping import vmap
 from arrayfn.functions.shape_struct import ShapeDtypeStruct
 from arrayfn.functions.shapes import eval_shape, make_program
@@ -32,6 +32,7 @@ __all__ = [
     "hessian",
     "inside_trace",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jvp",
     "leaf_type",

@@ -62,14 +62,16 @@ def jacfwd(
 
         types = [leaf_type(x) for x in tree.leaves(chosen)]
         basis = tree.unflatten(tree.structure(chosen), _basis(types))
-        if not types:
-            derivatives, *aux = along(chosen)
+        columns = (-1, None) if has_aux else (-1,)
+        alone = _is_single(types)
+        if alone or not types:
+            derivatives, *aux = along(tree.map(lambda e: e[0], basis))
         else:
-            columns = (-1, None) if has_aux else (-1,)
             derivatives, *aux = vmap(along, out_axes=columns)(basis)
 
         def matrix(column: Any) -> Any:
-            shape = leaf_type(column).shape[:-1]
+            shape = leaf_type(column).shape
+            shape = shape if alone else shape[:-1]
             parts = _split(column, [t.shape for t in types], -1)
             placed = [
                 _reshaped(part, (*shape, *t.shape))
@@ -119,7 +121,10 @@ def jacrev(
                     user_location(),
                 )
         basis = tree.unflatten(out_tree, _basis(types))
-        rows = vmap(pull_back)(basis)
+        if _is_single(types):
+            rows = pull_back(tree.map(lambda e: e[0], basis))
+        else:
+            rows = vmap(pull_back)(basis)
         places, structure = tree.flatten(rows)
         split = [_split(row, [t.shape for t in types], 0) for row in places]
 
@@ -135,6 +140,9 @@ def jacrev(
         return (jacobian, aux[0]) if has_aux else jacobian
 
     return wrapper
+
+
+jacobian = jacrev
 
 
 def hessian(
@@ -203,6 +211,11 @@ def _basis(types: Sequence[ArrayType]) -> list[Any]:
         rows.append(unit.reshape(total, *t.shape))
         begin += t.size
     return rows
+
+
+def _is_single(types: Sequence[ArrayType]) -> bool:
+    """Whether there is one unit vector, of one array, so that nothing is mapped."""
+    return len(types) == 1 and types[0].size == 1
 
 
 def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:

@@ -68,7 +68,7 @@ class CallSite:
 
 
 class SiteTable:
-    """The calls of compiled Programs, by number."""
+    """The calls of compiled Programs, by number: of this process, and no other."""
 
     def __init__(self) -> None:
         self._sites: list[CallSite] = []

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+import arrayfn.numpy as anp
 from arrayfn import dtypes
+from arrayfn.functions import grad, make_program, vmap
 from arrayfn.ir import ArrayType, Program
 from arrayfn.ir_text import format_program, parse_program
 from arrayfn.primitives import elementwise as e
@@ -20,6 +23,7 @@ from arrayfn.transforms.transpose import value_and_grad
 from tests.programs import build
 
 SCALAR = ArrayType((), dtypes.float64)
+X = np.linspace(0.0, 1.0, 4)
 
 
 def chain(length: int) -> Program:
@@ -64,6 +68,47 @@ def test_a_long_program_is_transformed_in_linear_time(name: str) -> None:
     assert growth == pytest.approx(8.0, rel=0.02)
     # Quadratic time would be a factor of 64.
     assert seconds(function, long) < 24 * seconds(function, short)
+
+
+def long_function(length: int) -> Callable[[Any], Any]:
+    def f(x: Any) -> Any:
+        y = x
+        for _ in range(length // 4):
+            y = anp.tanh(anp.sin(y) * x + 0.5)
+        return y
+
+    return f
+
+
+FUNCTIONS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
+    "trace": lambda f: make_program(f)(0.5),
+    "gradient": lambda f: make_program(grad(f))(0.5),
+    "mapped gradient": lambda f: make_program(vmap(grad(f)))(X),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_long_function_is_traced_in_linear_time(name: str) -> None:
+    make = FUNCTIONS[name]
+    short, long = long_function(1000), long_function(8000)
+    growth = len(make(long).equations) / len(make(short).equations)
+    assert growth == pytest.approx(8.0, rel=0.02)
+
+    def taken(function: Callable[[Any], Any]) -> float:
+        best = float("inf")
+        for _ in range(3):
+            start = time.process_time()
+            make(function)
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert taken(long) < 24 * taken(short)
+
+
+def test_derivatives_share_the_equations_of_the_function() -> None:
+    program = make_program(long_function(400))(0.5)
+    shared = set(program.equations) & set(jvp(program, [True]).equations)
+    assert shared == set(program.equations)
 
 
 def test_ten_thousand_equations_differentiate() -> None:

@@ -48,20 +48,23 @@ _failure = _Failure()
 
 
 def _dispatch(arguments: int) -> None:
+    number = ctypes.c_int64.from_address(arguments + SITE).value
+    site = SITES.find(number)
+    forms = (*site.operands, *site.results)
+    words = (ctypes.c_int64 * len(forms)).from_address(arguments + POINTERS)
+    arrays = [_array(at, form) for at, form in zip(words, forms, strict=True)]
+    operands, results = arrays[: len(site.operands)], arrays[len(site.operands) :]
+    if _failure.error is None:
+        try:
+            given = site.run([np.array(x) for x in operands])
+            for target, value in zip(results, given, strict=True):
+                target[...] = value
+        except BaseException as error:  # noqa: BLE001 - it goes on in the caller
+            _failure.error = error
     if _failure.error is not None:
-        return
-    try:
-        number = ctypes.c_int64.from_address(arguments + SITE).value
-        site = SITES.find(number)
-        forms = (*site.operands, *site.results)
-        words = (ctypes.c_int64 * len(forms)).from_address(arguments + POINTERS)
-        arrays = [_array(at, form) for at, form in zip(words, forms, strict=True)]
-        count = len(site.operands)
-        given = site.run([np.array(x) for x in arrays[:count]])
-        for target, value in zip(arrays[count:], given, strict=True):
-            target[...] = value
-    except BaseException as error:  # noqa: BLE001 - it goes on in the caller
-        _failure.error = error
+        # Zeros end most loops that wait for a function's result.
+        for target in results:
+            target[...] = 0
 
 
 def _array(address: int, form: Form) -> Array:
@@ -78,7 +81,11 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_dispatch)
 
 
 def words(number: str) -> tuple[int, ...]:
-    """The words before the arguments of the call site of this number."""
+    """The words before the arguments of the call site of this number.
+
+    Raises ProgramError if this process has no such site.
+    """
+    SITES.find(int(number))
     address = ctypes.cast(_ENTRY, ctypes.c_void_p).value
     assert address is not None
     return address, int(number)
