@@ -20,6 +20,7 @@ from arrayfn.lowering.steps import (
     PlanStep,
     SliceOf,
 )
+from arrayfn.passes.aliasing import branched_in_place
 from arrayfn.passes.reads import Read
 
 Block = Callable[[Program], list[PlanStep]]
@@ -113,6 +114,8 @@ def _cond(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> BranchStep:
     index, *rest = operands
+    for number, place in branched_in_place(equation).items():
+        storage.put(rest[place], into=equation.outputs[number])
     blocks: list[list[PlanStep]] = []
     programs: tuple[Program, ...] = equation.params["branches"]
     for program in programs:

@@ -153,6 +153,9 @@ def _place_loop(
             step.operands.append(own)
             c.initial = own
             free.add(c.current)
+        if step.lanes and c.result.type.size == 1:
+            # Each block of elements reads the initial value, when others have ended.
+            free.discard(c.current)
         if in_place:
             if c.current in free:
                 _join(c.result, c.initial, storage, outputs)

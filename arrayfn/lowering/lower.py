@@ -15,8 +15,9 @@ from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.control_flow import control_step
+from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
-from arrayfn.lowering.cpu.serial import print_loop
+from arrayfn.lowering.cpu.serial import BLOCK, print_loop
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
@@ -202,7 +203,11 @@ class Lowering:
                 self.storage.put(output, into=base)
         elif isinstance(row.kernel, Contraction):
             call = product(equation, self.reads, self.tiles)
-            self.library(without_copy(call, self.steps, self.uses))
+            for made in without_copy(call, self.steps, self.uses):
+                if isinstance(made, Nest):
+                    self.nest(made)
+                else:
+                    self.library(made)
         elif isinstance(row.kernel, Template):
             self.template(row.kernel, equation)
         elif isinstance(row.kernel, Library):
@@ -241,8 +246,15 @@ class Lowering:
         step = control_step(equation, self.reads, self.storage, self.block)
         if isinstance(step, LoopStep):
             step.serial = self.serial
+            lanes = 0 if outside else self.lanes(step)
+            if lanes and (lanes >= BLOCK or not step.serial):
+                side_by_side(step, lanes)
         self.serial = outside
         self.steps.append(step)
+
+    def lanes(self, loop: LoopStep) -> int:
+        """How many elements go through a loop by themselves, in one kernel; 0: none."""
+        return lanes_of(loop)
 
     def is_serial(self, equation: Equation) -> bool:
         """Whether a loop is to be one kernel. Targets that print none say no."""

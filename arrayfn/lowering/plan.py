@@ -133,7 +133,8 @@ class KernelCall:
 
     ``grain`` is the least number of items worth giving to a thread (a runtime runs
     ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
-    thread needs. ``writes`` and ``reads`` are buffer numbers.
+    thread needs. ``writes`` and ``reads`` are buffer numbers. A kernel that is a loop
+    goes round ``turns`` times, or nobody knows how often (None).
     """
 
     kernel: str
@@ -143,6 +144,7 @@ class KernelCall:
     scratch: int = 0
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    turns: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,12 @@ class _PlanText:
             head = f"{indent}step {self.number}: "
             self.number += 1
             if isinstance(step, KernelCall):
-                self.lines.append(f"{head}{step.kernel}{arrays}, {step.items} items")
+                text = f"{head}{step.kernel}{arrays}, {step.items} items"
+                if step.turns is None:
+                    text += " with a loop"
+                elif step.turns != 1:
+                    text += f" of {step.turns} turns"
+                self.lines.append(text)
             elif isinstance(step, Loop):
                 self.lines.append(f"{head}loop{arrays}, {self.turns(step)}")
                 self.moves(step, indent + "  ")

@@ -45,6 +45,7 @@ class CallStep:
     scratch_bytes: int
     reads: list[Var]
     writes: list[Var]
+    turns: int | None = 1
 
     def arrays(self) -> list[Var]:
         """What it touches."""
@@ -83,7 +84,8 @@ class LoopStep:
 
     ``operands`` are the arrays outside that it reads: constants of the loop, initial
     values, and what is sliced. ``results`` it writes. A ``serial`` loop becomes one
-    kernel, in which a carried array has its next value in ``second``.
+    kernel, in which a carried array has its next value in ``second``; with ``lanes``
+    that many elements go through all iterations, each by itself.
     """
 
     body: list[PlanStep]
@@ -95,6 +97,7 @@ class LoopStep:
     results: list[Var]
     outputs: list[Var] = field(default_factory=list[Var])
     serial: bool = False
+    lanes: int = 0
 
     def arrays(self) -> list[Var]:
         """What it touches."""

@@ -1,7 +1,8 @@
 """Which operands an equation writes over, and which loops carry a value in place.
 
 Some primitives change their operand rather than make an array of their own: an in-place
-template or library row, and a loop whose body does so with a value that it carries.
+template or library row, a loop whose body does so with a value that it carries, and a
+branch where some of its Programs do and the others leave the operand as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ def overwritten(equation: Equation) -> tuple[int, ...]:
     assert isinstance(row, Primitive)
     if isinstance(row.kernel, (Template, Library)):
         return (0,) if row.kernel.in_place else ()
+    if equation.primitive.name == "cond":
+        return tuple(1 + k for k in branched_in_place(equation).values())
     if isinstance(row.kernel, Control):
         begin = carry_begin(equation)
         return tuple(begin + k for k in carried_in_place(equation))
@@ -48,17 +51,50 @@ def carried_in_place(equation: Equation) -> tuple[int, ...]:
         first, count = params["body_consts"], len(program.outputs)
     else:
         return ()
+    origins = _origins(program)
+    return tuple(
+        number
+        for number in range(count)
+        if origins[number] is program.inputs[first + number]
+        and origins[number] is not program.outputs[number]
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def branched_in_place(equation: Equation) -> dict[int, int]:
+    """The results of a ``cond`` that lie where an operand of its branches lay.
+
+    By number. That is where one branch changes the operand in place, and every other
+    does too, or returns it as it came.
+    """
+    branches: tuple[Program, ...] = equation.params["branches"]
+    origins = [_origins(program) for program in branches]
+    found: dict[int, int] = {}
+    for number in range(len(equation.outputs)):
+        places = set[int]()
+        for program, origin in zip(branches, origins, strict=True):
+            at = (k for k, v in enumerate(program.inputs) if v is origin[number])
+            places.add(next(at, -1))
+        changes = any(
+            origin[number] is not program.outputs[number]
+            for program, origin in zip(branches, origins, strict=True)
+        )
+        place = places.pop()
+        if changes and not places and place >= 0 and place not in found.values():
+            found[number] = place
+    return found
+
+
+def _origins(program: Program) -> list[Atom | None]:
+    """What each output lies in the memory of, as far as equations write over it."""
     makers = {var: eq for eq in program.equations for var in eq.outputs}
-    found: list[int] = []
-    for number in range(count):
-        value = program.inputs[first + number]
-        atom: Atom | None = program.outputs[number]
-        changed = atom is not value
-        while isinstance(atom, Var) and atom is not value and atom in makers:
+    origins: list[Atom | None] = []
+    for output in program.outputs:
+        atom: Atom | None = output
+        while isinstance(atom, Var) and atom in makers:
             atom = _written_over(makers[atom], atom)
-        if atom is value and changed:
-            found.append(number)
-    return tuple(found)
+        origins.append(atom)
+    return origins
 
 
 def _written_over(equation: Equation, output: Var) -> Var | None:
@@ -69,7 +105,9 @@ def _written_over(equation: Equation, output: Var) -> Var | None:
     row = equation.primitive
     assert isinstance(row, Primitive)
     number = next(k for k, var in enumerate(equation.outputs) if var is output)
-    if isinstance(row.kernel, Control):
+    if equation.primitive.name == "cond":
+        number = 1 + branched_in_place(equation).get(number, -1)
+    elif isinstance(row.kernel, Control):
         number += carry_begin(equation)
     if number not in operands:
         return None

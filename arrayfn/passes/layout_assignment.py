@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Params, Program, Var
 from arrayfn.layout import RowMajor, from_strides
-from arrayfn.passes.aliasing import carried_in_place, overwritten
+from arrayfn.passes.aliasing import branched_in_place, carried_in_place, overwritten
 from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read, record_reads
 from arrayfn.primitives import contraction, rematerialization, views
@@ -40,18 +40,24 @@ _SAME_MEMORY = (views.reshape, rematerialization.optimization_barrier)
 
 
 def assign_layouts(
-    program: Program, writable: Collection[int] = frozenset()
+    program: Program,
+    writable: Collection[int] = frozenset(),
+    returned: Collection[int] = frozenset(),
 ) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation.
 
-    Inputs with numbers in ``writable`` may be written over.
+    Inputs with numbers in ``writable`` may be written over, and outputs with numbers in
+    ``returned`` may be such inputs themselves.
     """
-    return _Assignment(program, writable).run()
+    return _Assignment(program, writable, returned).run()
 
 
 class _Assignment:
-    def __init__(self, program: Program, writable: Collection[int]) -> None:
+    def __init__(
+        self, program: Program, writable: Collection[int], returned: Collection[int]
+    ) -> None:
         self.program = program
+        self.returned = returned
         self.writable: set[Atom] = set()
         self.writable_numbers = writable
         self.last_uses = _last_uses(program)
@@ -80,9 +86,10 @@ class _Assignment:
                 builder.source = equation.source
                 self.equation(equation)
             outputs: list[Atom] = []
-            for atom in program.outputs:
+            for number, atom in enumerate(program.outputs):
                 value = rename(atom, self.environment)
-                if value not in self.owned:
+                stays = number in self.returned and value in self.writable
+                if value not in self.owned and not stays:
                     value = views.relayout(value, layout="C")
                 self.owned.discard(value)
                 outputs.append(value)
@@ -137,8 +144,7 @@ class _Assignment:
             inner = {params["body_consts"] + k for k in in_place}
             params["body_program"] = assign_layouts(params["body_program"], inner)
         else:
-            branches: tuple[Program, ...] = params["branches"]
-            params["branches"] = tuple(assign_layouts(b) for b in branches)
+            params["branches"] = self.branches(equation)
         results = [self.row_major(x) for x in operands]
         # What a body copies first, it does not write over.
         placed = Equation(equation.primitive, equation.inputs, params, equation.outputs)
@@ -146,6 +152,25 @@ class _Assignment:
             if results[number] is operands[number]:
                 results[number] = self.own(results[number], equation, number)
         return results, params
+
+    def branches(self, equation: Equation) -> tuple[Program, ...]:
+        """The branches of a ``cond`` with layouts.
+
+        They agree on which results lie where an operand lay.
+        """
+        programs: tuple[Program, ...] = equation.params["branches"]
+        pairs = branched_in_place(equation)
+        while True:
+            made = tuple(
+                assign_layouts(program, {*pairs.values()}, {*pairs})
+                for program in programs
+            )
+            params = {**equation.params, "branches": made}
+            row, outputs = equation.primitive, equation.outputs
+            found = branched_in_place(Equation(row, equation.inputs, params, outputs))
+            if found.items() >= pairs.items():
+                return made
+            pairs = {k: place for k, place in pairs.items() if found.get(k) == place}
 
     def record(self) -> None:
         """Bring ``reads`` up to the last equation."""

@@ -11,6 +11,7 @@ import pytest
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Literal, Program, Var, type_of
+from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.plan import Branch, KernelCall, Loop, kernel_calls
 from arrayfn.passes import small
 from arrayfn.primitives import (
@@ -33,11 +34,13 @@ NEAR = Tolerance(1e-5, 1e-13)
 Array = np.ndarray[Any, Any]
 
 
-@pytest.fixture(params=["nodes", "one kernel"], autouse=True)
+@pytest.fixture(params=["nodes", "lanes", "one kernel"], autouse=True)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each loop is a node of the plan, and then, as these are small, one kernel."""
-    if request.param == "nodes":
+    """Each loop as a node of the plan, and as the kernels that small ones become."""
+    if request.param != "one kernel":
         monkeypatch.setattr(small, "MOST_ELEMENTS", -1)
+    if request.param == "nodes":
+        monkeypatch.setattr(Lowering, "lanes", lambda self, loop: 0)
     return request.param
 
 
@@ -309,7 +312,7 @@ def test_loops_and_branches_three_deep(form: str) -> None:
         text = str(compiled.plan)
         assert text.count("loop") == 2
         assert "branch by input 2" in text
-    else:
+    if form == "one kernel":
         (kernel,) = compiled.kernels
         assert kernel.source.count("in range(turns") == 2
         assert kernel.source.count("else:") == 1
@@ -431,3 +434,102 @@ def test_empty_arrays(shape: tuple[int, ...]) -> None:
     inner = made(lambda a, x: [e.add(a, x), a], f32(*shape), f32(*shape))
     main = program_of(lambda a, x: scanned(inner, a, x, length=3, carry=1), inputs)
     check_kernels(main, inputs, EXACT)
+
+
+def test_elements_go_through_a_loop_in_blocks(form: str) -> None:
+    n, length = 2500, 3
+    inputs = [floats(n), floats(n, seed=1), floats(length, n, seed=2), floats(length)]
+
+    def body(c: Var, i: Var, a: Var, b: Var, x: Var, s: Var) -> Any:
+        new = e.add(e.mul(a, c), e.sub(x, s))
+        return [plus(i, 1), b, new, e.add(new, b), e.mul(s, s)]
+
+    inner = made(body, f32(n), i32(), f32(n), f32(n), f32(n), f32())
+
+    def main(c: Var, a: Var, xs: Var, ss: Var) -> Any:
+        zero = conversion.literal(0, I32)
+        return scanned(
+            inner, c, zero, a, c, xs, ss, length=length, carry=3, consts=1, reverse=True
+        )
+
+    compiled = check_kernels(program_of(main, inputs), inputs, NEAR)
+    loops = [s for s in kernel_calls(compiled.plan.steps) if s.turns == length]
+    if form == "nodes":
+        assert not loops
+    else:
+        assert [loop.items for loop in loops] == [3]  # blocks of 1024
+        source = compiled.kernels[-1].source
+        assert "for i0 in range(start, stop):" in source
+
+
+def test_a_loop_with_scalars_reads_them_before_any_block_writes_them(form: str) -> None:
+    n = 5000
+    inputs = [np.array(0, np.int32), floats(n)]
+    condition = made(lambda i, x: [less(i, 4)], i32(), f32(n))
+    body = made(lambda i, x: [plus(i, 1), e.mul(x, x)], i32(), f32(n))
+
+    def main(i: Var, x: Var) -> Any:
+        # The counter is a value that nothing else needs: it could be written over.
+        return while_loop(
+            plus(i, 1),
+            plus(x, 0.5),
+            cond_program=condition,
+            body_program=body,
+            cond_consts=0,
+            body_consts=0,
+        )
+
+    check_kernels(program_of(main, inputs), inputs, NEAR)
+
+
+def test_a_branch_that_updates_an_array_does_so_in_place(form: str) -> None:
+    n = 3000
+    inputs = [floats(n), np.array([0, 1, 1, 0, 1], np.int32)]
+
+    def update(i: Var, x: Var) -> Any:
+        return [dynamic_slices.dynamic_update_slice(x, halves(), i)]
+
+    def halves() -> Any:
+        return views.broadcast_literal(0.5, f32(1))
+
+    branches = (
+        made(lambda i, x: [x], i32(), f32(n)),
+        made(update, i32(), f32(n)),
+    )
+
+    def body(i: Var, x: Var, which: Var) -> Any:
+        return [plus(i, 7), cond(which, i, x, branches=branches)]
+
+    inner = made(body, i32(), f32(n), i32())
+
+    def main(x: Var, which: Var) -> Any:
+        zero = conversion.literal(0, I32)
+        return scanned(inner, zero, x, which, length=5, carry=2)
+
+    compiled = check_kernels(program_of(main, inputs), inputs)
+    calls = list(kernel_calls(compiled.plan.steps))
+    # The argument is copied once; no branch copies it.
+    assert [call.items for call in calls if call.items > 10] == [n]
+    assert compiled.plan.arena < 4 * n
+
+
+def test_a_branch_that_needs_an_array_after_updating_it_copies_it() -> None:
+    inputs = [np.array(1, np.int32), floats(8)]
+
+    def update(x: Var) -> Any:
+        new = dynamic_slices.dynamic_update_slice(
+            x, views.broadcast_literal(0.5, f32(2)), Literal(3, I32)
+        )
+        return [new, e.add(x, new)]
+
+    branches = (
+        made(lambda x: [x, x], f32(8)),
+        made(update, f32(8)),
+    )
+
+    def main(which: Var, x: Var) -> Any:
+        return cond(which, e.mul(x, x), branches=branches)
+
+    for which in (0, 1):
+        given = [np.array(which, np.int32), inputs[1]]
+        check_kernels(program_of(main, given), given)

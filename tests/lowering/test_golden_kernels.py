@@ -64,6 +64,31 @@ def reversed_rows(x: Any) -> Any:
     return anp.cumsum(x[::-1, 1:], axis=1)
 
 
+def network(w: Any, h: Any, xs: Any) -> Any:
+    def step(h: Any, x: Any) -> Any:
+        h = anp.tanh(h @ w + x)
+        return h, anp.sum(h)
+
+    return af.lax.scan(step, h, xs)
+
+
+def paths(x: Any, steps: Any) -> Any:
+    def walk(x: Any, step: Any) -> Any:
+        return x + anp.sin(x) * step, None
+
+    return af.lax.scan(walk, x, steps)[0]
+
+
+def newton(x: Any) -> Any:
+    def goes_on(state: Any) -> Any:
+        x, step = state
+        return (step < 20) & (anp.abs(x * x - 2.0) > 1e-6)
+
+    return af.lax.while_loop(
+        goes_on, lambda s: (0.5 * (s[0] + 2.0 / s[0]), s[1] + 1), (x, 0)
+    )
+
+
 CASES: dict[Callable[..., Any], tuple[Any, ...]] = {
     elementwise: (X, ROW),
     softmax_rows: (X,),
@@ -76,6 +101,9 @@ CASES: dict[Callable[..., Any], tuple[Any, ...]] = {
     complex_numbers: (X.astype(np.complex64),),
     integers: (LABELS,),
     reversed_rows: (X,),
+    network: (np.eye(4, dtype=np.float32), ROW, X),
+    paths: (np.zeros(100_000, np.float32), np.zeros(50, np.float32)),
+    newton: (np.float32(3.0),),
 }
 
 

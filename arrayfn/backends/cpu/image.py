@@ -330,7 +330,9 @@ def _work(steps: Sequence[Step]) -> float:
     total = 0.0
     for step in steps:
         if isinstance(step, KernelCall):
-            total += max(step.items / max(1, step.grain), LEAST_WORK)
+            turns = MANY if step.turns is None else step.turns
+            grains = step.items / max(1, step.grain)
+            total += max(grains, turns * LEAST_WORK)
         else:
             times = 1 if isinstance(step, Branch) else step.count
             inside = sum(_work(block) for block in blocks_of(step))

@@ -157,6 +157,10 @@ class _CudaLowering(Lowering):
             else:
                 self.library(made)
 
+    def lanes(self, loop: LoopStep) -> int:
+        """None: an item of such a kernel is a block of elements, one thread's here."""
+        return 0
+
     def is_serial(self, equation: Equation) -> bool:
         """If it is tiny: one thread of a GPU is slow, but a launch takes longer."""
         programs = equation.subprograms()

@@ -1,0 +1,90 @@
+"""Loops whose elements have nothing to do with each other: each can go by itself.
+
+The body computes elementwise on arrays of one size, and scalars that are the same for
+all. Then a block of elements can go through all iterations while it is in the cache,
+and blocks can go on several threads: one kernel, and no memory traffic in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from arrayfn import dtypes
+from arrayfn.ir import Var
+from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
+
+
+def lanes_of(loop: LoopStep) -> int:
+    """How many elements go through ``loop`` side by side; 0 if they need each other."""
+    found = _lanes([loop])
+    if found is None or len(found) != 1:
+        return 0
+    lanes = found.pop()
+    fits = all(
+        c.result.type.size in (1, lanes) and _is_plain(c.result)
+        for step in _loops([loop])
+        for c in step.carries
+    )
+    return lanes if fits and lanes > 1 else 0
+
+
+def side_by_side(loop: LoopStep, lanes: int) -> None:
+    """Have ``loop``, and those in it, be one kernel of elements by themselves."""
+    for step in _loops([loop]):
+        step.serial, step.lanes = True, lanes
+
+
+def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
+    for step in steps:
+        if isinstance(step, LoopStep):
+            yield step
+            yield from _loops(step.body)
+        elif isinstance(step, BranchStep):
+            for branch in step.branches:
+                yield from _loops(branch)
+
+
+def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
+    """The numbers of elements that nests have; None if one is not elementwise."""
+    lanes: set[int] = set()
+    for step in steps:
+        if isinstance(step, NestStep):
+            own = _of_nest(step.nest) if not step.partials else None
+        elif isinstance(step, LoopStep):
+            own = _lanes(step.body)
+        elif isinstance(step, BranchStep):
+            inside = [_lanes(branch) for branch in step.branches]
+            own = set[int]()
+            for branch in inside:
+                own = None if own is None or branch is None else own | branch
+        else:
+            own = None
+        if own is None:
+            return None
+        lanes |= own
+    return lanes
+
+
+def _of_nest(nest: Nest) -> set[int] | None:
+    """The extent of the only axis, if there is one; None if it is not elementwise."""
+    if len(nest.axes) > 1 or any(axis.reduced for axis in nest.axes):
+        return None
+    for statement in nest.statements:
+        if isinstance(statement, Reduce):
+            return None
+        if isinstance(statement, (Load, Store)) and statement.at:
+            return None
+    extents = {axis.extent for axis in nest.axes}
+    for operand in nest.operands:
+        type = operand.array.type
+        plain = operand.dtype == type.dtype and _is_plain(operand.array)
+        whole = not operand.offset and type.size in {1, *extents}
+        if not plain or not whole or not set(operand.strides) <= {0, 1}:
+            return None
+    return extents
+
+
+def _is_plain(array: Var) -> bool:
+    """Whether a variable can hold the array, if it is a scalar."""
+    return array.type.size != 1 or array.type.dtype not in dtypes.HALVES

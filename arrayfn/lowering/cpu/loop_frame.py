@@ -1,0 +1,198 @@
+"""What a kernel that is a loop knows while it is printed: names, and where values are.
+
+Arrays are known by the Var that they are stored in. Scalars of the loop are variables;
+all else lies in memory: an argument's, or part of one, as a slice of what is scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arrayfn import dtypes
+from arrayfn.ir import Var
+from arrayfn.lowering.in_place import Storage
+from arrayfn.lowering.kernel_printer import OWN_NAMES, Integer, ScratchRow
+from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies: in ``array``, from the element on that ``begin`` says."""
+
+    array: Var
+    begin: str = ""
+
+
+class LoopFrame:
+    """The text of one loop so far, and what it refers to."""
+
+    def __init__(
+        self,
+        loop: LoopStep,
+        storage: Storage,
+        names: Mapping[Var, str],
+        *,
+        readable: bool,
+    ) -> None:
+        self.step = loop
+        self.of = storage.of
+        self.names = names
+        self.readable = readable
+        self.lines: list[str] = []
+        self.depth = 1
+        self.imports: set[str] = set()
+        self.integers: dict[str, Integer] = {}
+        self.scratch: list[ScratchRow] = []
+        self.constants: dict[int, str] = {}
+        self.constant_lines: list[str] = []
+        self.pointers: dict[Var, str] = {}
+        self.written: set[Var] = set()
+        self.places: dict[Var, Place] = {}
+        self.registers: dict[Var, str] = {}
+        self.taken: set[str] = set()
+        self.known: dict[object, str] = {}
+        self.lanes = ""  # the parameter with their number
+        self.outside = {self.of(var) for var in loop.arrays()}
+        self.raw: set[Var] = set()
+        carried: list[set[Var]] = []
+        self.find_raw([loop], carried)
+        while any(self.raw & roots and not roots <= self.raw for roots in carried):
+            self.raw.update(*(roots for roots in carried if self.raw & roots))
+
+    def find_raw(self, steps: Sequence[PlanStep], carried: list[set[Var]]) -> None:
+        """Note the arrays that are used as another dtype, or by slices: in memory.
+
+        ``carried`` are the places of each value of a loop: all in memory, or none.
+        """
+        for step in steps:
+            if isinstance(step, NestStep):
+                self.raw.update(
+                    self.of(o.array)
+                    for o in step.nest.operands
+                    if o.dtype != self.of(o.array).type.dtype
+                )
+            elif isinstance(step, LoopStep):
+                self.raw.update(self.of(s.outer) for s in step.slices)
+                carried += [
+                    {self.of(c.current), self.of(c.next), self.of(c.result)}
+                    for c in step.carries
+                ]
+                self.find_raw(step.body, carried)
+            elif isinstance(step, BranchStep):
+                for branch in step.branches:
+                    self.find_raw(branch, carried)
+
+    # Names.
+
+    def unique(self, base: str) -> str:
+        """``base``, or with a number if it is taken."""
+        if OWN_NAMES.fullmatch(base):
+            base += "_"
+        name, number = base, 1
+        while name in self.taken:
+            number += 1
+            name = f"{base}_{number}"
+        self.taken.add(name)
+        return name
+
+    def name_for(self, owner: object, base: str) -> str:
+        """The name of ``owner``: neutral ones are numbered."""
+        if owner not in self.known:
+            neutral = f"v{len(self.known)}"
+            self.known[owner] = self.unique(base if self.readable else neutral)
+        return self.known[owner]
+
+    def variable(self, root: Var, suffix: str = "") -> str:
+        """The name of an array or a scalar."""
+        return self.name_for((root, suffix), self.names.get(root, "value") + suffix)
+
+    def pointer(self, root: Var) -> str:
+        """The parameter that points to an array."""
+        if root not in self.pointers:
+            suffix = "_at" if root in self.outside else "_array"
+            self.pointers[root] = self.variable(root, suffix)
+        return self.pointers[root]
+
+    # Where values are.
+
+    def place(self, root: Var) -> Place:
+        """Where an array that is no variable lies."""
+        return self.places.get(root, Place(root))
+
+    def register(self, root: Var) -> str | None:
+        """The variable that holds a scalar; None if it lies in memory."""
+        if root in self.registers:
+            return self.registers[root]
+        if root in self.places or root in self.outside or not self.fits(root):
+            return None
+        self.registers[root] = self.variable(root)
+        return self.registers[root]
+
+    def fits(self, root: Var) -> bool:
+        """Whether a variable can hold the array: one element, used as its dtype."""
+        is_one = root.type.size == 1 and root not in self.raw
+        return is_one and root.type.dtype not in dtypes.HALVES
+
+    def element(self, root: Var, index: str = "") -> str:
+        """The text of an element in memory."""
+        place = self.place(root)
+        terms = [t for t in (place.begin, index) if t and t != "0"]
+        return f"{self.pointer(place.array)}[{' + '.join(terms) or '0'}]"
+
+    def read(self, root: Var) -> str:
+        """The value of a scalar."""
+        variable = self.register(root)
+        if variable is not None:
+            return variable
+        text = self.element(root)
+        if root.type.dtype == dtypes.bool_:
+            return f"{self.use('convert_u8_bool')}({text})"
+        return text
+
+    def assign(self, root: Var, value: str) -> None:
+        """Set a scalar."""
+        variable = self.register(root)
+        if variable is not None:
+            self.line(f"{variable} = {value}")
+            return
+        if root.type.dtype == dtypes.bool_:
+            value = f"{self.use('convert_bool_u8')}({value})"
+        self.line(f"{self.stored(root)} = {value}")
+
+    def stored(self, root: Var, index: str = "") -> str:
+        """The text of an element to be written."""
+        self.written.add(self.place(root).array)
+        return self.element(root, index)
+
+    # Text.
+
+    def use(self, name: str) -> str:
+        self.imports.add(name)
+        return name
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def open(self, text: str) -> None:
+        self.line(text)
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+
+    def integer(self, base: str, value: int) -> str:
+        """An integer argument of its own."""
+        name = self.name_for(object(), base)
+        self.integers[name] = Integer(name, value)
+        return name
+
+    def extent(self, extent: int) -> str:
+        """A number, or the name of that of the lanes."""
+        is_lanes = self.step.lanes and extent == self.step.lanes
+        return self.lanes if is_lanes else str(extent)
+
+    def bounds(self, extent: int) -> str:
+        """What the loop over an axis runs over: of the lanes, this item's block."""
+        is_lanes = self.step.lanes and extent == self.step.lanes
+        return "start, stop" if is_lanes else str(extent)

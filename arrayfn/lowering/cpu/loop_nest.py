@@ -1,0 +1,148 @@
+"""One nest of a loop's body, as plain loops of one thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arrayfn.ir import Var
+from arrayfn.lowering.cpu.loop_frame import LoopFrame
+from arrayfn.lowering.cpu.stages import StagedPrinter
+from arrayfn.lowering.kernel_ir import Argument as IntegerArgument
+from arrayfn.lowering.kernel_ir import Load, Scalar, Step, Store, Value, uses
+
+
+@dataclass
+class InlinePrinter(StagedPrinter):
+    """Prints one nest of a loop's body as loops of one thread."""
+
+    frame: LoopFrame = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        frame = self.frame
+        self.readable = frame.readable
+        self.lines = frame.lines
+        self.depth = frame.depth
+        self.imports = frame.imports
+        self.integers = frame.integers
+        self.scratch = frame.scratch
+        self.constants = frame.constants
+        self.constant_lines = frame.constant_lines
+
+    def print(self) -> InlinePrinter:
+        self.body()
+        return self
+
+    def body(self) -> None:
+        self.plan_stages()
+        length = 1
+        for axis in self.reduced_axes:
+            length *= self.nest.axes[axis].extent
+        self.keep_rows(length)
+        variables: dict[int, str] = {}
+        for axis in self.kept_axes:
+            self.open_axis(axis, variables)
+        for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
+            for s in self.outer_statements(stage):
+                self.emit(s, variables)
+            if stage >= self.nest.stages or not self.stage_bodies[stage]:
+                continue
+            for s in self.reduces(stage):
+                self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
+            inner = dict(variables)
+            for axis in self.reduced_axes:
+                self.open_axis(axis, inner)
+            self.stage_loop_body(stage, inner, self.row_index())
+            for _ in self.reduced_axes:
+                self.close()
+        for _ in self.kept_axes:
+            self.close()
+
+    def open_axis(self, axis: int, variables: dict[int, str]) -> None:
+        variables[axis] = f"i{axis}"
+        bounds = self.frame.bounds(self.nest.axes[axis].extent)
+        self.open(f"for i{axis} in range({bounds}):")
+
+    def row_index(self) -> str:
+        text = ""
+        for axis in self.reduced_axes:
+            extent = self.nest.axes[axis].extent
+            text = f"i{axis}" if not text else f"({text}) * {extent} + i{axis}"
+        return text or "0"
+
+    # Names and places.
+
+    def root(self, operand: int) -> Var:
+        return self.frame.of(self.nest.operands[operand].array)
+
+    def name_of(self, value: Value) -> str:
+        return self.frame.name_for((id(self.nest), value.name), value.name)
+
+    def scalar(self, scalar: Scalar) -> str:
+        if isinstance(scalar, IntegerArgument):
+            return str(scalar.value)
+        return super().scalar(scalar)
+
+    def index(self, operand: int, variables: dict[int, str]) -> str:
+        array = self.nest.operands[operand]
+        terms = [str(array.offset)] if array.offset else []
+        for axis, stride in enumerate(array.strides):
+            if stride and axis in variables:
+                i = variables[axis]
+                terms.append(i if stride == 1 else f"{i} * {stride}")
+        return " + ".join(terms) or "0"
+
+    def element_at(self, operand: int, variables: dict[int, str]) -> str:
+        root = self.root(operand)
+        if operand in self.written_operands():
+            return self.frame.stored(root, self.index(operand, variables))
+        return self.frame.element(root, self.index(operand, variables))
+
+    def written_operands(self) -> set[int]:
+        return {k for k, o in enumerate(self.nest.operands) if o.written}
+
+    def place(self, s: Load | Store, variables: dict[int, str]) -> str:
+        if not s.at:
+            return self.element_at(s.operand, variables)
+        steps = [self.step(s.operand, k, step) for k, step in enumerate(s.at)]
+        affine = self.index(s.operand, variables)
+        index = " + ".join(steps if affine == "0" else [affine, *steps])
+        write = self.frame.stored if isinstance(s, Store) else self.frame.element
+        return write(self.root(s.operand), index)
+
+    def step(self, operand: int, number: int, step: Step) -> str:
+        name = self.name_of(step.index)
+        return name if step.stride == 1 else f"{name} * {step.stride}"
+
+    def load(self, s: Load, variables: dict[int, str]) -> None:
+        root = self.root(s.operand)
+        variable = self.frame.register(root)
+        if variable is None:
+            super().load(s, variables)
+        elif self.stays(root, s.result):
+            self.frame.known[id(self.nest), s.result.name] = variable
+        else:
+            self.line(f"{self.name_of(s.result)} = {variable}")
+
+    def stays(self, root: Var, value: Value) -> bool:
+        """Whether a variable has ``value`` for as long as the nest needs that."""
+        statements = self.nest.statements
+        changes = [
+            k
+            for k, s in enumerate(statements)
+            if isinstance(s, Store) and self.root(s.operand) is root
+        ]
+        used = [k for k, s in enumerate(statements) if value in uses(s)]
+        staged = changes and self.reduced_axes
+        return not changes or (not staged and max(used, default=0) <= min(changes))
+
+    def store(self, s: Store, variables: dict[int, str]) -> None:
+        variable = self.frame.register(self.root(s.operand))
+        if variable is None:
+            super().store(s, variables)
+            return
+        if s.where is not None:
+            self.open(f"if {self.name_of(s.where)}:")
+        self.line(f"{variable} = {self.scalar(s.value)}")
+        if s.where is not None:
+            self.close()
