@@ -12,6 +12,7 @@ from arrayfn.scipy import (
     optimize,
     signal,
     special,
+    stats,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "optimize",
     "signal",
     "special",
+    "stats",
 ]

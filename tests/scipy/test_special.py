@@ -36,6 +36,7 @@ AS_SCIPY = {
     "boxcox": ((A, B - 5), 2e-14, 1e-15),
     "boxcox1p": ((A - 0.5, B - 5), 2e-14, 1e-15),
     "comb": ((COUNTS, CHOSEN), 1e-13, 0),
+    "dawsn": ((WIDE,), 1e-14, 0),
     "digamma": ((A,), 1e-13, 1e-15),
     "entr": ((A - 1,), 1e-15, 0),
     "exp1": ((POSITIVE,), 1e-14, 0),
@@ -59,6 +60,7 @@ AS_SCIPY = {
     "multigammaln": ((A + 2, 4), 1e-13, 0),
     "ndtr": ((WIDE,), 1e-14, 0),
     "ndtri": ((PROBABILITIES,), 3e-15, 0),
+    "owens_t": ((WIDE[:80] / 5, np.tan(PART * 3)), 1e-13, 1e-15),
     "poch": ((A, B), 1e-12, 0),
     "polygamma": ((RNG.integers(0, 7, 80), A), 1e-13, 1e-15),
     "rel_entr": ((A, B), 1e-13, 1e-15),
@@ -67,7 +69,11 @@ AS_SCIPY = {
     "xlogy": ((A, B), 1e-15, 1e-16),
     "zeta": ((A + 1.001, B), 1e-13, 0),
 }
-COMPILED = {name: case for name, case in AS_SCIPY.items() if name != "multigammaln"}
+# One of each kind: compiling them all takes long.
+COMPILED = {
+    name: AS_SCIPY[name]
+    for name in ("comb", "gamma", "gammainc", "i1e", "ndtri", "rel_entr", "spence")
+}
 
 
 @pytest.mark.parametrize("name", AS_SCIPY)
@@ -98,6 +104,12 @@ def test_sine_and_cosine_integrals():
     for result, expected in zip(special.sici(x), sp.sici(x), strict=True):
         np.testing.assert_allclose(result, expected, 1e-13, 1e-15)
     np.testing.assert_allclose(special.sici(-x[:5])[0], -sp.sici(x[:5])[0], 1e-14)
+
+
+def test_fresnel_integrals():
+    x = np.concatenate([RNG.uniform(-9, 9, 80), [0.0, np.inf, -np.inf, np.nan]])
+    for result, expected in zip(special.fresnel(x), sp.fresnel(x), strict=True):
+        np.testing.assert_allclose(result, expected, 1e-13, 1e-15)
 
 
 def exact(function, *operands):
@@ -170,6 +182,12 @@ def test_dtypes_are_kept():
     assert special.i0(np.float16(1.0)).dtype == np.float16
 
 
+def owen(h, a):
+    return mpmath.quad(
+        lambda x: mpmath.exp(-h * h * (1 + x * x) / 2) / (1 + x * x), [0, a]
+    ) / (2 * mpmath.pi)
+
+
 # Derivatives of first and second order, along every operand that has one.
 X = np.array([0.07, 0.3, 0.45, 0.61, 0.93])
 DERIVATIVES = {
@@ -199,6 +217,17 @@ DERIVATIVES = {
     "expn": (lambda x: special.expn(3, x), lambda x: mpmath.expint(3, x)),
     "si": (lambda x: special.sici(x)[0], mpmath.si),
     "ci": (lambda x: special.sici(x)[1], mpmath.ci),
+    "dawsn": (
+        special.dawsn,
+        lambda x: mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(-x * x) * mpmath.erfi(x),
+    ),
+    "fresnel's sine": (lambda x: special.fresnel(x)[0], mpmath.fresnels),
+    "fresnel's cosine": (
+        lambda x: special.fresnel(3 * x)[1],
+        lambda x: mpmath.fresnelc(3 * x),
+    ),
+    "owens_t in h": (lambda h: special.owens_t(h, 1.7), lambda h: owen(h, 1.7)),
+    "owens_t in a": (lambda a: special.owens_t(0.8, a), lambda a: owen(0.8, a)),
     "spence": (special.spence, lambda x: mpmath.re(mpmath.polylog(2, 1 - x))),
     "i0e": (special.i0e, lambda x: mpmath.exp(-x) * mpmath.besseli(0, x)),
     "i1": (special.i1, lambda x: mpmath.besseli(1, x)),

@@ -53,6 +53,7 @@ from arrayfn.scipy.special.gamma_functions import (
     psi,
     zeta,
 )
+from arrayfn.scipy.special.gaussian_integrals import dawsn, fresnel, owens_t
 from arrayfn.scipy.special.integrals import (
     exp1,
     expi,
@@ -69,6 +70,7 @@ __all__ = [
     "boxcox",
     "boxcox1p",
     "comb",
+    "dawsn",
     "digamma",
     "entr",
     "erf",
@@ -80,6 +82,7 @@ __all__ = [
     "expit",
     "expn",
     "factorial",
+    "fresnel",
     "gamma",
     "gammainc",
     "gammaincc",
@@ -99,6 +102,7 @@ __all__ = [
     "multigammaln",
     "ndtr",
     "ndtri",
+    "owens_t",
     "poch",
     "polygamma",
     "psi",

@@ -92,7 +92,7 @@ def _erfcx_positive(a: Array) -> Array:
     return anp.where(a > 28.0, total / (_ROOT_PI * far), inside)
 
 
-def _exp_of_square(x: Array, factor: float) -> Array:
+def exp_of_square(x: Array, factor: float) -> Array:
     """exp(factor * x**2), without the rounding of the square."""
     bounded = anp.clip(x, -40.0, 40.0)
     top = anp.rint(bounded * 16.0) * 0.0625
@@ -103,7 +103,7 @@ def _exp_of_square(x: Array, factor: float) -> Array:
 @custom_jvp
 def _erfcx(x: Array) -> Array:
     positive = _erfcx_positive(anp.abs(x))
-    value = anp.where(x < 0, 2.0 * _exp_of_square(x, 1.0) - positive, positive)
+    value = anp.where(x < 0, 2.0 * exp_of_square(x, 1.0) - positive, positive)
     return anp.where(anp.isnan(x), x, value)
 
 

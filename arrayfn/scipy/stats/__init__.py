@@ -1,0 +1,75 @@
+"""Distributions, each a module with functions of its own, and statistics of samples.
+
+    from arrayfn.scipy import stats
+    stats.norm.logpdf(x, loc=mean, scale=deviation)
+
+Names and arguments are SciPy's. Densities are differentiable by all arguments, most
+distribution functions too.
+"""
+
+from __future__ import annotations
+
+from arrayfn.scipy.stats import (
+    bernoulli,
+    beta,
+    betabinom,
+    binom,
+    cauchy,
+    chi2,
+    dirichlet,
+    expon,
+    gamma,
+    gennorm,
+    geom,
+    gumbel_l,
+    gumbel_r,
+    laplace,
+    logistic,
+    multinomial,
+    multivariate_normal,
+    nbinom,
+    norm,
+    pareto,
+    poisson,
+    t,
+    truncnorm,
+    uniform,
+    vonmises,
+    wrapcauchy,
+)
+from arrayfn.scipy.stats.kde import gaussian_kde
+from arrayfn.scipy.stats.ranks import ModeResult, mode, rankdata, sem
+
+__all__ = [
+    "ModeResult",
+    "bernoulli",
+    "beta",
+    "betabinom",
+    "binom",
+    "cauchy",
+    "chi2",
+    "dirichlet",
+    "expon",
+    "gamma",
+    "gaussian_kde",
+    "gennorm",
+    "geom",
+    "gumbel_l",
+    "gumbel_r",
+    "laplace",
+    "logistic",
+    "mode",
+    "multinomial",
+    "multivariate_normal",
+    "nbinom",
+    "norm",
+    "pareto",
+    "poisson",
+    "rankdata",
+    "sem",
+    "t",
+    "truncnorm",
+    "uniform",
+    "vonmises",
+    "wrapcauchy",
+]

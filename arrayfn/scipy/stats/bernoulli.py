@@ -1,0 +1,51 @@
+"""The Bernoulli distribution: 1 with probability ``p``, else 0."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import floats, within
+
+
+@quiet
+def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+    """The logarithm of the probability of k."""
+    k, p, loc = floats("bernoulli.logpmf", k, p, loc)
+    n = k - loc
+    one = n == 1
+    value = special.xlogy(one, p) + special.xlog1py(~one, -p)
+    return within(one | (n == 0), value)
+
+
+@quiet
+def pmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+    """The probability of k.
+
+    >>> pmf(1, 0.25)
+    array(0.25)
+    """
+    return anp.exp(logpmf(k, p, loc))
+
+
+@quiet
+def cdf(k: ArrayLike, p: ArrayLike, /) -> Array:
+    """The probability of at most k; NaN unless p is in [0, 1]."""
+    k, p = floats("bernoulli.cdf", k, p)
+    value = anp.where(k < 0, 0, anp.where(k < 1, 1 - p, 1))
+    return within((p >= 0) & (p <= 1) & ~anp.isnan(k), value, math.nan)
+
+
+@quiet
+def ppf(q: ArrayLike, p: ArrayLike, /) -> Array:
+    """The smallest k with ``cdf(k) >= q``; NaN unless q and p are in [0, 1]."""
+    q, p = floats("bernoulli.ppf", q, p)
+    valid = (q >= 0) & (q <= 1) & (p >= 0) & (p <= 1)
+    value = anp.where(q == 0, -1, anp.where(q <= 1 - p, 0, 1))
+    return within(valid, anp.astype(value, q.dtype), math.nan)
+
+
+__all__ = ["cdf", "logpmf", "pmf", "ppf"]

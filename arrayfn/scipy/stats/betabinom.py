@@ -1,0 +1,47 @@
+"""The binomial distribution of ``n`` trials whose probability is beta-distributed."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import counted, within
+
+
+@quiet
+def logpmf(
+    k: ArrayLike,
+    n: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    /,
+    loc: ArrayLike = 0,
+) -> Array:
+    """The logarithm of the probability of k."""
+    (y, n, a, b), valid = counted("betabinom.logpmf", k, loc, n, a, b)
+    valid = valid & (y <= n)
+    y = anp.where(valid, y, 0)
+    ways = -anp.log1p(n) - special.betaln(n - y + 1, y + 1)
+    value = ways + special.betaln(y + a, n - y + b) - special.betaln(a, b)
+    return within(valid, value)
+
+
+@quiet
+def pmf(
+    k: ArrayLike,
+    n: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    /,
+    loc: ArrayLike = 0,
+) -> Array:
+    """The probability of k.
+
+    >>> pmf(1, 1, 1.0, 1.0).round(12)
+    np.float64(0.5)
+    """
+    return anp.exp(logpmf(k, n, a, b, loc))
+
+
+__all__ = ["logpmf", "pmf"]

@@ -1,0 +1,83 @@
+"""The Cauchy distribution."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy.stats._arguments import floats, standard, within
+
+
+@quiet
+def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The logarithm of the density."""
+    z, scale = standard("cauchy.logpdf", x, loc, scale)
+    return -anp.log1p(z * z) - anp.log(scale) - math.log(math.pi)
+
+
+@quiet
+def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The density.
+
+    >>> pdf(0.0)
+    array(0.31830989)
+    """
+    return anp.exp(logpdf(x, loc, scale))
+
+
+@quiet
+def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of at most x, accurate in the lower tail."""
+    return _lower(standard("cauchy.cdf", x, loc, scale)[0])
+
+
+@quiet
+def logcdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The logarithm of ``cdf``."""
+    z = standard("cauchy.logcdf", x, loc, scale)[0]
+    return anp.where(z < 0, anp.log(_lower(z)), anp.log1p(-_lower(-z)))
+
+
+@quiet
+def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of more than x, accurate in the upper tail."""
+    return _lower(-standard("cauchy.sf", x, loc, scale)[0])
+
+
+@quiet
+def logsf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The logarithm of ``sf``."""
+    z = standard("cauchy.logsf", x, loc, scale)[0]
+    return anp.where(z > 0, anp.log(_lower(-z)), anp.log1p(-_lower(z)))
+
+
+def _lower(z: Array) -> Array:
+    """1/2 + arctan(z) / pi, as the angle of the point (-z, 1)."""
+    return anp.arctan2(anp.ones_like(z), -z) / math.pi
+
+
+@quiet
+def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    q, loc, scale = floats("cauchy.ppf", q, loc, scale)
+    inside = (q >= 0) & (q <= 1)
+    # In the tails by the cotangent, whose argument is exact there.
+    tail = anp.minimum(q, 1 - q)
+    far = tail < 0.25
+    size = 1 / anp.tan(math.pi * anp.where(far, tail, 0.25))
+    center = anp.tan(math.pi * (anp.clip(q, 0.2, 0.8) - 0.5))
+    value = loc + scale * anp.where(far, anp.where(q < 0.5, -size, size), center)
+    edge = anp.where(q == 0, -math.inf, math.inf)
+    return within(inside, anp.where((q > 0) & (q < 1), value, edge), math.nan)
+
+
+@quiet
+def isf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The inverse of ``sf``."""
+    q, loc, scale = floats("cauchy.isf", q, loc, scale)
+    return loc - scale * ppf(q)
+
+
+__all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]

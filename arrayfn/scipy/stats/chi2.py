@@ -1,0 +1,71 @@
+"""The chi-square distribution, of ``df`` degrees of freedom."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy.stats import gamma
+
+
+def _halves(df: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
+    """The shape and the scale of the gamma distribution that it is."""
+    return anp.multiply(df, 0.5), anp.multiply(scale, 2.0)
+
+
+@quiet
+def logpdf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of the density."""
+    a, scale = _halves(df, scale)
+    return gamma.logpdf(x, a, loc, scale)
+
+
+@quiet
+def pdf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The density.
+
+    >>> pdf(0.0, 2)
+    array(0.5)
+    """
+    return anp.exp(logpdf(x, df, loc, scale))
+
+
+@quiet
+def cdf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of at most x."""
+    a, scale = _halves(df, scale)
+    return gamma.cdf(x, a, loc, scale)
+
+
+@quiet
+def logcdf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of ``cdf``."""
+    return anp.log(cdf(x, df, loc, scale))
+
+
+@quiet
+def sf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of more than x."""
+    a, scale = _halves(df, scale)
+    return gamma.sf(x, a, loc, scale)
+
+
+@quiet
+def logsf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of ``sf``."""
+    return anp.log(sf(x, df, loc, scale))
+
+
+__all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]

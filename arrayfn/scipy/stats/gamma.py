@@ -1,0 +1,69 @@
+"""The gamma distribution, of shape ``a``."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import standard, within
+
+
+@quiet
+def logpdf(
+    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of the density."""
+    z, scale, a = standard("gamma.logpdf", x, loc, scale, a)
+    y = anp.where(z >= 0, z, 1)
+    value = special.xlogy(a - 1, y) - y - special.gammaln(a) - anp.log(scale)
+    return within(z >= 0, value)
+
+
+@quiet
+def pdf(
+    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The density.
+
+    >>> pdf(1.0, 2.0)
+    array(0.36787944)
+    """
+    return anp.exp(logpdf(x, a, loc, scale))
+
+
+@quiet
+def cdf(
+    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of at most x."""
+    z, _, a = standard("gamma.cdf", x, loc, scale, a)
+    return special.gammainc(a, anp.maximum(z, 0))
+
+
+@quiet
+def logcdf(
+    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of ``cdf``."""
+    return anp.log(cdf(x, a, loc, scale))
+
+
+@quiet
+def sf(
+    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of more than x."""
+    z, _, a = standard("gamma.sf", x, loc, scale, a)
+    return special.gammaincc(a, anp.maximum(z, 0))
+
+
+@quiet
+def logsf(
+    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of ``sf``."""
+    return anp.log(sf(x, a, loc, scale))
+
+
+__all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]

@@ -1,0 +1,46 @@
+"""The generalized normal distribution, of density proportional to exp(-abs(x)**p)."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import floats
+
+
+def _power(x: Array, p: Array) -> Array:
+    """abs(x)**p, with a derivative of 0 at 0."""
+    zero = x == 0
+    return anp.where(zero, 0, anp.power(anp.abs(anp.where(zero, 1, x)), p))
+
+
+@quiet
+def logpdf(x: ArrayLike, p: ArrayLike, /) -> Array:
+    """The logarithm of the density."""
+    x, p = floats("gennorm.logpdf", x, p)
+    return anp.log(p) - math.log(2.0) - special.gammaln(1 / p) - _power(x, p)
+
+
+@quiet
+def pdf(x: ArrayLike, p: ArrayLike, /) -> Array:
+    """The density.
+
+    >>> pdf(0.0, 1.0)
+    array(0.5)
+    """
+    return anp.exp(logpdf(x, p))
+
+
+@quiet
+def cdf(x: ArrayLike, p: ArrayLike, /) -> Array:
+    """The probability of at most x."""
+    x, p = floats("gennorm.cdf", x, p)
+    power = _power(x, p)
+    tail = 0.5 * special.gammaincc(1 / p, power)
+    return anp.where(x < 0, tail, 1 - tail)
+
+
+__all__ = ["cdf", "logpdf", "pdf"]

@@ -1,0 +1,29 @@
+"""The geometric distribution: trials, of probability ``p``, up to a first success."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import counted, within
+
+
+@quiet
+def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+    """The logarithm of the probability of k."""
+    (n, p), valid = counted("geom.logpmf", k, anp.add(loc, 1), p)
+    return within(valid, special.xlog1py(n, -p) + anp.log(p))
+
+
+@quiet
+def pmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+    """The probability of k.
+
+    >>> pmf(2, 0.5)
+    array(0.25)
+    """
+    return anp.exp(logpmf(k, p, loc))
+
+
+__all__ = ["logpmf", "pmf"]

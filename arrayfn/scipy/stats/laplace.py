@@ -1,0 +1,53 @@
+"""The Laplace distribution."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy.stats._arguments import floats, standard, within
+
+
+@quiet
+def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The logarithm of the density."""
+    z, scale = standard("laplace.logpdf", x, loc, scale)
+    return -anp.abs(z) - anp.log(2 * scale)
+
+
+@quiet
+def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The density.
+
+    >>> pdf(0.0)
+    array(0.5)
+    """
+    return anp.exp(logpdf(x, loc, scale))
+
+
+@quiet
+def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of at most x."""
+    z = standard("laplace.cdf", x, loc, scale)[0]
+    tail = 0.5 * anp.exp(-anp.abs(z))
+    return anp.where(z < 0, tail, 1 - tail)
+
+
+@quiet
+def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of more than x."""
+    return cdf(-standard("laplace.sf", x, loc, scale)[0])
+
+
+@quiet
+def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    q, loc, scale = floats("laplace.ppf", q, loc, scale)
+    distance = -anp.log(2 * anp.minimum(q, 1 - q))
+    value = anp.where(q < 0.5, loc - scale * distance, loc + scale * distance)
+    return within((q >= 0) & (q <= 1), value, math.nan)
+
+
+__all__ = ["cdf", "logpdf", "pdf", "ppf", "sf"]

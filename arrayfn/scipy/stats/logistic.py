@@ -1,0 +1,55 @@
+"""The logistic distribution."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import floats, standard
+
+
+@quiet
+def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The logarithm of the density."""
+    z, scale = standard("logistic.logpdf", x, loc, scale)
+    return special.log_expit(z) + special.log_expit(-z) - anp.log(scale)
+
+
+@quiet
+def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The density.
+
+    >>> pdf(0.0)
+    array(0.25)
+    """
+    return anp.exp(logpdf(x, loc, scale))
+
+
+@quiet
+def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of at most x."""
+    return special.expit(standard("logistic.cdf", x, loc, scale)[0])
+
+
+@quiet
+def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of more than x."""
+    return special.expit(-standard("logistic.sf", x, loc, scale)[0])
+
+
+@quiet
+def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The inverse of ``cdf``."""
+    q, loc, scale = floats("logistic.ppf", q, loc, scale)
+    return loc + scale * special.logit(q)
+
+
+@quiet
+def isf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The inverse of ``sf``."""
+    q, loc, scale = floats("logistic.isf", q, loc, scale)
+    return loc - scale * special.logit(q)
+
+
+__all__ = ["cdf", "isf", "logpdf", "pdf", "ppf", "sf"]

@@ -1,0 +1,50 @@
+"""The normal distribution of vectors, of mean [n] and covariance [n, n]."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn import lax, linalg
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy.stats._arguments import floats
+
+
+@quiet
+def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, /) -> Array:
+    """The logarithm of the density at x [..., n].
+
+    ``mean`` is [..., n] or a number, ``cov`` [..., n, n] and positive definite, or a
+    number: that multiple of the unit matrix.
+    """
+    (cov,) = floats("multivariate_normal.logpdf", cov)
+    x, mean = floats("multivariate_normal.logpdf", x, mean)
+    centred = x - mean
+    if cov.ndim < 2:
+        n = centred.shape[-1] if centred.ndim else 1
+        size = anp.sum(anp.square(centred), -1) if centred.ndim else centred**2
+        return -0.5 * (size / cov + n * anp.log(2.0 * math.pi * cov))
+    factor = linalg.cholesky(cov)
+    n = cov.shape[-1]
+    batch = anp.broadcast_shapes(centred.shape[:-1], cov.shape[:-2])
+    columns = anp.broadcast_to(centred, (*batch, n))[..., None]
+    square = anp.broadcast_to(factor, (*batch, n, n))
+    white = lax.linalg.triangular_solve(square, columns, left_side=True, lower=True)
+    size = anp.sum(anp.square(white[..., 0]), -1)
+    logs = anp.log(anp.diagonal(factor, axis1=-2, axis2=-1))
+    return -0.5 * (size + n * math.log(2.0 * math.pi)) - anp.sum(logs, -1)
+
+
+@quiet
+def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, /) -> Array:
+    """The density at x [..., n].
+
+    >>> import numpy as np
+    >>> pdf(np.zeros(2), np.zeros(2), np.eye(2))
+    array(0.15915494)
+    """
+    return anp.exp(logpdf(x, mean, cov))
+
+
+__all__ = ["logpdf", "pdf"]

@@ -1,0 +1,32 @@
+"""The negative binomial distribution: failures before ``n`` successes."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import counted, within
+
+
+@quiet
+def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+    """The logarithm of the probability of k, where a success has probability ``p``."""
+    (y, n, p), valid = counted("nbinom.logpmf", k, loc, n, p)
+    # gamma(n + y) / (gamma(n) y!)
+    ways = -anp.log(n + y) - special.betaln(n, y + 1)
+    value = ways + special.xlogy(n, p) + special.xlog1py(y, -p)
+    return within(valid, value)
+
+
+@quiet
+def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+    """The probability of k.
+
+    >>> pmf(1, 1, 0.5).round(12)
+    np.float64(0.25)
+    """
+    return anp.exp(logpmf(k, n, p, loc))
+
+
+__all__ = ["logpmf", "pmf"]

@@ -1,0 +1,80 @@
+"""The Pareto distribution, of exponent ``b``."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn import nn
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy.stats._arguments import floats, standard, within
+
+
+@quiet
+def logpdf(
+    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of the density."""
+    z, scale, b = standard("pareto.logpdf", x, loc, scale, b)
+    log = anp.log(anp.maximum(z, 1))
+    return within(z >= 1, anp.log(b) - (b + 1) * log - anp.log(scale))
+
+
+@quiet
+def pdf(
+    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The density.
+
+    >>> pdf(1.0, 3.0)
+    array(3.)
+    """
+    return anp.exp(logpdf(x, b, loc, scale))
+
+
+@quiet
+def logsf(
+    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of ``sf``."""
+    z, _, b = standard("pareto.logsf", x, loc, scale, b)
+    return -b * anp.log(anp.maximum(z, 1))
+
+
+@quiet
+def sf(
+    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of more than x."""
+    return anp.exp(logsf(x, b, loc, scale))
+
+
+@quiet
+def cdf(
+    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of at most x."""
+    return -anp.expm1(logsf(x, b, loc, scale))
+
+
+@quiet
+def logcdf(
+    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of ``cdf``."""
+    tail = logsf(x, b, loc, scale)
+    return within(tail < 0, nn.log1mexp(anp.where(tail < 0, -tail, 1)))
+
+
+@quiet
+def ppf(
+    q: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    q, loc, scale, b = floats("pareto.ppf", q, loc, scale, b)
+    value = loc + scale * anp.exp(-anp.log1p(-q) / b)
+    return within((q >= 0) & (q <= 1), value, math.nan)
+
+
+__all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]

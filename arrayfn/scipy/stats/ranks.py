@@ -1,0 +1,123 @@
+"""Statistics of samples: the mode, ranks, and the standard error of the mean."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.primitives import views
+from arrayfn.tracing import apply
+
+
+class ModeResult(NamedTuple):
+    """The most frequent values, and how often each occurs."""
+
+    mode: Array
+    count: Array
+
+
+def _along_last(name: str, a: ArrayLike, axis: int | None) -> Array:
+    """``a`` with ``axis`` as the last one; flat for None."""
+    array = anp.asarray(a)
+    if axis is None:
+        return anp.ravel(array)
+    return anp.moveaxis(array, ops.normalize_axis(name, axis, array.ndim), -1)
+
+
+def _runs(values: Array) -> tuple[Array, Array, Array]:
+    """Of sorted values: positions, and where the run of equals begins and ends."""
+    n = values.shape[-1]
+    place = apply(
+        views.iota, shape=values.shape, axis=values.ndim - 1, dtype=dtypes.int64
+    )
+    changes = values[..., 1:] != values[..., :-1]
+    edge = anp.ones((*values.shape[:-1], 1), dtype=bool)
+    starts = anp.concatenate([edge, changes], -1)
+    ends = anp.concatenate([changes, edge], -1)
+    axis = values.ndim - 1
+    first = lax.cummax(anp.where(starts, place, 0), axis=axis)
+    last = lax.cummin(anp.where(ends, place, n - 1), axis=axis, reverse=True)
+    return place, first, last
+
+
+def mode(a: ArrayLike, /, axis: int | None = 0, keepdims: bool = False) -> ModeResult:
+    """The most frequent value along ``axis`` (of all for None), or the smallest such.
+
+    >>> import numpy as np
+    >>> mode(np.array([3, 1, 3, 2, 1]))
+    ModeResult(mode=array(1), count=array(2))
+    """
+    values = anp.sort(_along_last("mode", a, axis), axis=-1)
+    place, first, _ = _runs(values)
+    length = place - first + 1
+    best = anp.argmax(length, axis=-1, keepdims=True)
+    found = anp.take_along_axis(values, best, axis=-1)
+    count = anp.max(length, axis=-1, keepdims=True)
+    if keepdims:
+        ndim = anp.asarray(a).ndim
+        if axis is None:
+            shape = (1,) * ndim
+            return ModeResult(anp.reshape(found, shape), anp.reshape(count, shape))
+        return ModeResult(anp.moveaxis(found, -1, axis), anp.moveaxis(count, -1, axis))
+    return ModeResult(found[..., 0], count[..., 0])
+
+
+def rankdata(
+    a: ArrayLike, /, method: str = "average", *, axis: int | None = None
+) -> Array:
+    """The rank, from 1, of each number along ``axis``; flat for None.
+
+    Equal numbers get, by ``method``, the mean of their ranks ("average"), the "min" or
+    "max" of them, their number among different ones ("dense"), or ranks in the order in
+    which they stand ("ordinal").
+
+    >>> import numpy as np
+    >>> rankdata(np.array([10, 30, 20, 20]))
+    array([1. , 4. , 2.5, 2.5])
+    """
+    values = _along_last("rankdata", a, axis)
+    order = anp.argsort(values, axis=-1, stable=True)
+    place, first, last = _runs(anp.take_along_axis(values, order, axis=-1))
+    if method == "average":
+        ranks = 0.5 * (first + last) + 1.0
+    elif method == "min":
+        ranks = first + 1
+    elif method == "max":
+        ranks = last + 1
+    elif method == "ordinal":
+        ranks = place + 1
+    elif method == "dense":
+        ranks = anp.cumsum(anp.astype(first == place, dtypes.int64), -1)
+    else:
+        raise ArgumentError(
+            f"rankdata: method is average, min, max, dense or ordinal, not {method!r}",
+            user_location(),
+        )
+    back = anp.argsort(order, axis=-1)
+    result = anp.take_along_axis(ranks, back, axis=-1)
+    return result if axis is None else anp.moveaxis(result, -1, axis)
+
+
+@quiet
+def sem(
+    a: ArrayLike, /, axis: int | None = 0, ddof: int = 1, *, keepdims: bool = False
+) -> Array:
+    """The standard error of the mean along ``axis`` (of all for None).
+
+    >>> import numpy as np
+    >>> sem(np.array([1.0, 2.0, 3.0]))
+    array(0.57735027)
+    """
+    array = anp.asarray(a)
+    count = array.size if axis is None else array.shape[axis]
+    spread = anp.std(array, axis=axis, ddof=ddof, keepdims=keepdims)
+    return anp.divide(spread, math.sqrt(count))
+
+
+__all__ = ["ModeResult", "mode", "rankdata", "sem"]

@@ -1,0 +1,59 @@
+"""Student's distribution, of ``df`` degrees of freedom."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import standard
+
+
+@quiet
+def logpdf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The logarithm of the density."""
+    z, scale, df = standard("t.logpdf", x, loc, scale, df)
+    # gamma((df + 1) / 2) / gamma(df / 2), by beta(df / 2, 1 / 2).
+    factor = -special.betaln(0.5 * df, 0.5) - 0.5 * anp.log(df)
+    return factor - anp.log(scale) - 0.5 * (df + 1) * anp.log1p(z * z / df)
+
+
+@quiet
+def pdf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The density.
+
+    >>> pdf(0.0, 1.0)
+    array(0.31830989)
+    """
+    return anp.exp(logpdf(x, df, loc, scale))
+
+
+@quiet
+def cdf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of at most x."""
+    z, _, df = standard("t.cdf", x, loc, scale, df)
+    square = z * z
+    tail = 0.5 * special.betainc(0.5 * df, 0.5, df / (df + square))
+    # Near 0 the tail is half, less what is small.
+    middle = 0.5 * special.betainc(0.5, 0.5 * df, square / (df + square))
+    near = square < df
+    tail = anp.where(near, 0.5 - middle, tail)
+    return anp.where(z < 0, tail, 1 - tail)
+
+
+@quiet
+def sf(
+    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
+    """The probability of more than x."""
+    z, _, df = standard("t.sf", x, loc, scale, df)
+    return cdf(-z, df)
+
+
+__all__ = ["cdf", "logpdf", "pdf", "sf"]

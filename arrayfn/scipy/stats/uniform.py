@@ -1,0 +1,49 @@
+"""The uniform distribution on [loc, loc + scale]."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy.stats._arguments import floats, standard, within
+
+
+@quiet
+def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The logarithm of the density."""
+    z, scale = standard("uniform.logpdf", x, loc, scale)
+    return within((z >= 0) & (z <= 1), -anp.log(scale))
+
+
+@quiet
+def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The density.
+
+    >>> pdf(1.5, 1.0, 2.0)
+    array(0.5)
+    """
+    return anp.exp(logpdf(x, loc, scale))
+
+
+@quiet
+def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of at most x."""
+    return anp.clip(standard("uniform.cdf", x, loc, scale)[0], 0, 1)
+
+
+@quiet
+def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The probability of more than x."""
+    return 1 - cdf(x, loc, scale)
+
+
+@quiet
+def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    q, loc, scale = floats("uniform.ppf", q, loc, scale)
+    return within((q >= 0) & (q <= 1), loc + q * scale, math.nan)
+
+
+__all__ = ["cdf", "logpdf", "pdf", "ppf", "sf"]

@@ -1,0 +1,33 @@
+"""The von Mises distribution of angles around 0, of concentration ``kappa``."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy import special
+from arrayfn.scipy.stats._arguments import floats
+
+
+@quiet
+def logpdf(x: ArrayLike, kappa: ArrayLike, /) -> Array:
+    """The logarithm of the density."""
+    x, kappa = floats("vonmises.logpdf", x, kappa)
+    normalisation = math.log(2.0 * math.pi) + anp.log(special.i0e(kappa))
+    # cos x - 1, without cancellation near 0.
+    return -2 * kappa * anp.square(anp.sin(0.5 * x)) - normalisation
+
+
+@quiet
+def pdf(x: ArrayLike, kappa: ArrayLike, /) -> Array:
+    """The density.
+
+    >>> pdf(1.0, 0.0)
+    array(0.15915494)
+    """
+    return anp.exp(logpdf(x, kappa))
+
+
+__all__ = ["logpdf", "pdf"]

@@ -1,0 +1,33 @@
+"""The wrapped Cauchy distribution of angles in [0, 2 pi], of concentration ``c``."""
+
+from __future__ import annotations
+
+import math
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+from arrayfn.scipy.stats._arguments import floats, within
+
+
+@quiet
+def logpdf(x: ArrayLike, c: ArrayLike, /) -> Array:
+    """The logarithm of the density; NaN unless c is in (0, 1)."""
+    x, c = floats("wrapcauchy.logpdf", x, c)
+    spread = 1 + c * c - 2 * c * anp.cos(x)
+    value = anp.log1p(-c * c) - math.log(2.0 * math.pi) - anp.log(spread)
+    value = within((x >= 0) & (x <= 2.0 * math.pi), value)
+    return within((c > 0) & (c < 1), value, math.nan)
+
+
+@quiet
+def pdf(x: ArrayLike, c: ArrayLike, /) -> Array:
+    """The density.
+
+    >>> pdf(0.0, 0.5)
+    array(0.47746483)
+    """
+    return anp.exp(logpdf(x, c))
+
+
+__all__ = ["logpdf", "pdf"]
