@@ -166,6 +166,68 @@ def variance_scaling(
     return init
 
 
+def orthogonal(
+    scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike = None
+) -> Initializer:
+    """``scale`` times a random orthogonal matrix.
+
+    Saxe et al., Exact solutions to the nonlinear dynamics of learning, 2014. The axes
+    other than ``column_axis`` are the rows; the shorter side's vectors are orthonormal.
+
+    >>> from arrayfn import random
+    >>> w = orthogonal()(random.key(0), (3, 2))
+    >>> (w.T @ w).round(6) + 0.0
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    default = dtype
+
+    def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        kind = _dtype(dtype, default)
+        wanted = ops.as_shape("orthogonal", shape)
+        if len(wanted) < 2:
+            raise ShapeError(
+                f"initializers.orthogonal takes a shape of two axes or more, not "
+                f"{wanted}",
+                user_location(),
+            )
+        axis = ops.normalize_axis("orthogonal", column_axis, len(wanted))
+        columns = wanted[axis]
+        rows = math.prod(wanted) // max(columns, 1)
+        matrix = random.orthogonal(key, rows, (), kind, columns)
+        rest = wanted[:axis] + wanted[axis + 1 :]
+        return anp.moveaxis(anp.reshape(matrix * scale, (*rest, columns)), -1, axis)
+
+    return init
+
+
+def delta_orthogonal(
+    scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike = None
+) -> Initializer:
+    """For convolutions: an orthogonal matrix at the middle of the window, else zeros.
+
+    Xiao et al., Dynamical isometry and a mean field theory of CNNs, 2018. Shapes are
+    [*window, inputs, outputs] with one to three axes of the window, and no more inputs
+    than outputs.
+    """
+    default = dtype
+
+    def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        kind = _dtype(dtype, default)
+        wanted = ops.as_shape("delta_orthogonal", shape)
+        if not 3 <= len(wanted) <= 5 or wanted[-2] > wanted[-1]:
+            raise ShapeError(
+                "delta_orthogonal takes a shape [*window, inputs, outputs] "
+                f"with inputs <= outputs, not {wanted}",
+                user_location(),
+            )
+        matrix = orthogonal(scale, column_axis)(key, wanted[-2:], kind)
+        middle = tuple((extent - 1) // 2 for extent in wanted[:-2])
+        return anp.at(anp.zeros(wanted, dtype=kind))[middle].set(matrix)
+
+    return init
+
+
 def glorot_uniform(
     in_axis: Axes = -2,
     out_axis: Axes = -1,
@@ -240,6 +302,7 @@ kaiming_normal = he_normal
 __all__ = [
     "Initializer",
     "constant",
+    "delta_orthogonal",
     "glorot_normal",
     "glorot_uniform",
     "he_normal",
@@ -250,6 +313,7 @@ __all__ = [
     "lecun_uniform",
     "normal",
     "ones",
+    "orthogonal",
     "truncated_normal",
     "uniform",
     "variance_scaling",

@@ -67,6 +67,7 @@ from arrayfn.random.keys import (
     fold_in,
     key,
     key_data,
+    key_impl,
     split,
     wrap_key_data,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "gumbel",
     "key",
     "key_data",
+    "key_impl",
     "laplace",
     "loggamma",
     "logistic",

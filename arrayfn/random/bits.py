@@ -16,12 +16,13 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError, user_location
+from arrayfn.jit import jit
 from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.primitives import conversion
 from arrayfn.random.keys import Key, block, counters, single, split
-from arrayfn.tracing import apply
+from arrayfn.tracing import apply, is_staged
 
 AnyKey = Key | ArrayLike
 
@@ -38,6 +39,9 @@ MANTISSAS: dict[DType, int] = {
     dtypes.float32: 23,
     dtypes.float64: 52,
 }
+
+# So many numbers take NumPy longer than it takes to compile them.
+_WORTH_COMPILING = 100_000
 
 
 def as_dtype(name: str, dtype: DTypeLike, default: DType, allowed: Any) -> DType:
@@ -101,12 +105,21 @@ def parameter(x: ArrayLike, dtype: DType) -> Array:
 
 def raw_bits(key: Key, shape: Shape, dtype: DType) -> Array:
     """Random bits of an unsigned ``dtype``."""
+    if math.prod(shape) >= _WORTH_COMPILING and not is_staged([key.data]):
+        return _compiled_bits(key, shape, dtype)
+    return _bits(key, shape, dtype)
+
+
+def _bits(key: Key, shape: Shape, dtype: DType) -> Array:
     high, low = block(key, *counters(shape))
     if dtype == dtypes.uint64:
         wide = anp.left_shift(anp.astype(high, dtypes.uint64), 32)
         return anp.bitwise_or(wide, anp.astype(low, dtypes.uint64))
     mixed = anp.bitwise_xor(high, low)
     return mixed if dtype == dtypes.uint32 else anp.astype(mixed, dtype)
+
+
+_compiled_bits = jit(_bits, static_argnums=(1, 2))
 
 
 def bits(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:

@@ -166,6 +166,16 @@ def key_data(keys: Key | ArrayLike, /) -> Array:
     return ops.same(as_key("key_data", keys).data)
 
 
+def key_impl(keys: Key | ArrayLike, /) -> str:
+    """The name of the generator that ``keys`` are of, always the same.
+
+    >>> key_impl(key(7))
+    'threefry2x32'
+    """
+    as_key("key_impl", keys)
+    return "threefry2x32"
+
+
 def clone(key: Key, /) -> Key:
     """The same key, for code that says where a stream is used twice on purpose."""
     return as_key("clone", key)
@@ -279,6 +289,7 @@ __all__ = [
     "fold_in",
     "key",
     "key_data",
+    "key_impl",
     "split",
     "wrap_key_data",
 ]

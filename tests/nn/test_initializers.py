@@ -60,6 +60,23 @@ def test_plain_ones():
     assert np.abs(init.truncated_normal(0.5)(KEY, SHAPE)).max() <= 1.0
 
 
+def test_orthogonal_matrices_and_convolutions_with_one_in_the_middle():
+    w = init.orthogonal(2.0)(KEY, (3, 4, 5))
+    rows = w.reshape(12, 5)
+    np.testing.assert_allclose(rows.T @ rows, 4 * np.eye(5), atol=1e-13)
+    columns_first = init.orthogonal(column_axis=0)(KEY, (5, 3, 4))
+    flat = columns_first.reshape(5, 12)
+    np.testing.assert_allclose(flat @ flat.T, np.eye(5), atol=1e-13)
+    kernel = init.delta_orthogonal()(KEY, (3, 2, 4, 6), np.float32)
+    middle = kernel[1, 0]
+    np.testing.assert_allclose(middle @ middle.T, np.eye(4), atol=1e-5)
+    assert kernel.dtype == np.float32
+    assert np.count_nonzero(kernel) == np.count_nonzero(middle)
+    for make, shape in ((init.orthogonal, (3,)), (init.delta_orthogonal, (3, 6, 4))):
+        with pytest.raises(ShapeError):
+            make()(KEY, shape)
+
+
 def test_under_jit_they_give_the_same():
     make = init.glorot_normal()
     compiled = af.jit(lambda key: make(key, SHAPE))(KEY)
