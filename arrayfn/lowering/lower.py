@@ -203,11 +203,7 @@ class Lowering:
                 self.storage.put(output, into=base)
         elif isinstance(row.kernel, Contraction):
             call = product(equation, self.reads, self.tiles)
-            for made in without_copy(call, self.steps, self.uses):
-                if isinstance(made, Nest):
-                    self.nest(made)
-                else:
-                    self.library(made)
+            self.library(without_copy(call, self.steps, self.uses))
         elif isinstance(row.kernel, Template):
             self.template(row.kernel, equation)
         elif isinstance(row.kernel, Library):
