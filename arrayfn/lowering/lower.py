@@ -203,7 +203,11 @@ class Lowering:
                 self.storage.put(output, into=base)
         elif isinstance(row.kernel, Contraction):
             call = product(equation, self.reads, self.tiles)
-            self.library(without_copy(call, self.steps, self.uses))
+            for made in without_copy(call, self.steps, self.uses):
+                if isinstance(made, Nest):
+                    self.nest(made)
+                else:
+                    self.library(made)
         elif isinstance(row.kernel, Template):
             self.template(row.kernel, equation)
         elif isinstance(row.kernel, Library):

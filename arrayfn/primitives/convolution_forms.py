@@ -148,8 +148,8 @@ def product(
     extents = (*geometry.shape(x.type.shape), *geometry.sizes)
     orders = [(*groups, *batched, *rest, *summed), (*groups, *batched, *summed, *rest)]
     # Both are a matrix to BLAS; the copy is fast if it runs along memory.
-    orders.sort(key=lambda order: _innermost(order, extents, ndim), reverse=True)
-    order = orders[0]
+    axes = geometry.axes
+    order = max(orders, key=lambda order: _innermost(order, extents, ndim, axes))
     windows = _windows(x, geometry, order)
     place = {axis: k for k, axis in enumerate(order)}
     kernel_groups = [rhs[GROUP][lhs[GROUP].index(a)] for a in groups]
@@ -184,13 +184,16 @@ def product(
     return views.transpose(value, permutation=permutation)
 
 
-def _innermost(order: Sequence[int], extents: Shape, ndim: int) -> tuple[bool, int]:
+def _innermost(
+    order: Sequence[int], extents: Shape, ndim: int, axes: Axes
+) -> tuple[bool, int]:
     """How well a copy into this order runs along memory: the last axis and its extent.
 
-    The operand's own last axis is best, or the windows along it.
+    The operand's own last axis is best, or that of the windows along it.
     """
     last = next((a for a in reversed(order) if extents[a] > 1), order[-1])
-    return last == ndim - 1 or last >= ndim, extents[last]
+    along = axes[last - ndim] if last >= ndim else last
+    return along == ndim - 1, extents[last]
 
 
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:

@@ -11,6 +11,7 @@ import arrayfn as af
 from arrayfn import lax
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.lower import lower
+from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.contraction import dot_general
 from arrayfn.primitives.convolution import conv_general
 from arrayfn.primitives.windowed import sliding_windows
@@ -97,3 +98,36 @@ def test_windows_that_something_else_reads_are_copied() -> None:
 def test_a_few_windows_are_copied_at_once() -> None:
     program = program_of("f4", (1, 6, 6, 2), (3, 3, 2, 4), (1, 1), (1, 1))
     assert "gemm_f32" in [k.name for k in lower(program).kernels]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_a_sum_over_windows_is_made_of_fixed_parts(case: Any) -> None:
+    dtype, x, w, strides, dilations = case
+    (out,) = program_of(*case).output_types
+    lhs, rhs, result = NHWC
+
+    def emit(x: Any, ct: Any) -> Any:
+        # The cotangent of the kernel: what is summed over are the result's pixels.
+        return conv_general(
+            x,
+            ct,
+            lhs=(lhs[0], lhs[2], lhs[1], lhs[3]),
+            rhs=(result[0], result[2], result[1], result[3]),
+            out=(rhs[0], rhs[2], rhs[1], rhs[3]),
+            strides=dilations,
+            dilations=strides,
+        )
+
+    real = np.dtype(dtype)
+    limit = [
+        (n - 1) * s + (k - 1) * d + 1
+        for n, s, k, d in zip(out.shape[1:3], strides, w[:2], dilations, strict=True)
+    ]
+    shape = (x[0], *limit, x[3])
+    program = build(emit, ArrayType(shape, real), ArrayType(out.shape, real))
+    assert program.output_types[0].shape == w
+    inputs = [draw(dtype, shape, 5), draw(dtype, out.shape, 6)]
+    compiled = check_kernels(program, inputs, Tolerance(1e-4, 1e-12))
+    names = [k.name for k in compiled.kernels]
+    assert names[0].startswith("window_sums_")
+    assert len(names) == 2

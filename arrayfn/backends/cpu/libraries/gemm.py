@@ -155,10 +155,18 @@ def matrix_matrix(
     arguments: int, a: int, b: int, c: int, height: int, width: int
 ) -> int:
     """One GEMM."""
+    return matrix_matrix_onto(arguments, a, b, c, height, width, 0)
+
+
+@native
+def matrix_matrix_onto(
+    arguments: int, a: int, b: int, c: int, height: int, width: int, beta: int
+) -> int:
+    """One GEMM, added to what is there times ``beta`` (the bits of a real number)."""
     ints = stack(3)
     letters = stack(1)
     one = stack(2)
-    zero = stack(2)
+    have = stack(2)
     store_i32(ints, width)
     store_i32(ints + 4, height)
     store_i32(ints + 8, load(arguments + K))
@@ -169,8 +177,8 @@ def matrix_matrix(
     store_u8(letters + 1, letter(load(arguments + TRANSPOSE_A)))
     store(one, load(arguments + ONE))
     store(one + 8, 0)
-    store(zero, 0)
-    store(zero + 8, 0)
+    store(have, beta)
+    store(have + 8, 0)
     call(
         load(arguments + GEMM),
         letters,
@@ -183,7 +191,7 @@ def matrix_matrix(
         ints + 12,
         a,
         ints + 16,
-        zero,
+        have,
         c,
         ints + 20,
     )

@@ -1,4 +1,7 @@
-"""Products of windows: some are copied to scratch memory, then multiplied by BLAS."""
+"""Products of windows: some are copied to scratch memory, then multiplied by BLAS.
+
+The windows are the rows of the result, or what is summed over.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ from arrayfn.backends.cpu.libraries.gemm import (
     LDA,
     LDB,
     LDC,
+    ONE,
     TRANSPOSE_A,
     TRANSPOSE_B,
     K,
     matrix_matrix,
+    matrix_matrix_onto,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import call, load, native, stack, store
@@ -77,15 +82,73 @@ def windows_run(arguments: int, begin: int, end: int) -> int:
     return 0
 
 
+# Arguments of a sum over windows; those before are the same.
+SUM_ROWS: Final = 72
+SUM_COLUMNS: Final = 80
+SUMMED: Final = 88
+SUM_RIGHT_STEP: Final = 96
+SUM_TRANSPOSE: Final = 104
+SUM_TILE: Final = 112
+PART: Final = 120
+SUM_DIMENSIONS: Final = 128
+
+
+@native
+def window_sums_run(arguments: int, begin: int, end: int) -> int:
+    """Sum up the parts ``begin`` to ``end``: each tile onto those before."""
+    own = stack(21)
+    for word in range(4):
+        store(own + 8 * word, load(arguments + 8 * word))
+    m = load(arguments + SUM_ROWS)
+    n = load(arguments + SUM_COLUMNS)
+    step = load(arguments + SUM_RIGHT_STEP)
+    transpose = load(arguments + SUM_TRANSPOSE)
+    store(own + LDA, m)
+    store(own + LDB, step)
+    store(own + LDC, n)
+    store(own + TRANSPOSE_A, 1)
+    store(own + TRANSPOSE_B, transpose)
+    if transpose != 0:
+        step = 1
+    size = load(arguments + ITEM_BYTES)
+    tile = load(arguments + SUM_TILE)
+    windows = load(arguments + WINDOWS)
+    for item in range(begin, end):
+        first = item * load(arguments + PART)
+        stop = first + load(arguments + PART)
+        if stop > load(arguments + SUMMED):
+            stop = load(arguments + SUMMED)
+        product = load(arguments + PRODUCT) + item * m * n * size
+        onto = 0
+        while first < stop:
+            last = first + tile
+            if last > stop:
+                last = stop
+            call(
+                load(arguments + COPY),
+                load(arguments + X),
+                windows,
+                first,
+                last,
+                arguments + SUM_DIMENSIONS,
+                size,
+            )
+            store(own + K, last - first)
+            right = load(arguments + RIGHT) + first * step * size
+            matrix_matrix_onto(own, windows, right, product, m, n, onto)
+            onto = load(arguments + ONE)
+            first = last
+    return 0
+
+
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
     (copy,) = optimized_addresses(window_loops, ("copy_windows",))
     return *gemm.words(dtype), copy
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """The whole product, by NumPy."""
-    m, n, k = (int(given[name]) for name in "mnk")
+def _windows(given: Mapping[str, Any]) -> Any:
+    """All windows, by their dimensions."""
     extents, strides = (
         [
             int(given[pattern.format(name, number)])
@@ -94,14 +157,36 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
         ]
         for pattern in ("{}s_{}", "{}_step_{}")
     )
-    windows = given["x"].array(extents, strides).reshape(m, k)
-    transposed = bool(int(given["transpose_b"]))
+    return given["x"].array(extents, strides).reshape(int(np.prod(extents[:4])), -1)
+
+
+def _right(given: Mapping[str, Any]) -> Any:
+    n, k, transposed = (int(given[name]) for name in ("n", "k", "transpose_b"))
     shape = (n, k) if transposed else (k, n)
     right = given["b"].array(shape, (int(given["ldb"]), 1))
-    out = given["c"].array((m, n), (int(given["ldc"]), 1))
-    if int(given["transpose_b"]) == 2:
+    if transposed == 2:
         right = np.conj(right)
-    out[...] = windows @ (right.T if transposed else right)
+    return right.T if transposed else right
 
 
-PROVIDERS: Final = {"windows": Provider(windows_run, words, unjitted, uses_blas=True)}
+def unjitted(given: Mapping[str, Any], items: int) -> None:
+    """The whole product, by NumPy."""
+    shape = (int(given["m"]), int(given["n"]))
+    out = given["c"].array(shape, (int(given["ldc"]), 1))
+    out[...] = _windows(given) @ _right(given)
+
+
+def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
+    """All parts, by NumPy."""
+    m, n, part = (int(given[name]) for name in ("m", "n", "part"))
+    windows, right = _windows(given), _right(given)
+    out = given["c"].array((items, m, n))
+    for item in range(items):
+        rows = slice(item * part, (item + 1) * part)
+        out[item] = windows[rows].T @ right[rows]
+
+
+PROVIDERS: Final = {
+    "windows": Provider(windows_run, words, unjitted, uses_blas=True),
+    "window_sums": Provider(window_sums_run, words, sums_unjitted, uses_blas=True),
+}
