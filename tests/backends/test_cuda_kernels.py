@@ -468,6 +468,7 @@ def test_a_registered_kernel_stands_for_its_operator_alone():
 
 SORTED = {
     "float32": np.float32([3, np.nan, -1, 0, -np.inf, 2, np.inf, -2.5, 1e-40]),
+    "zeros": np.float32([0.0, -0.0, 1, -0.0, 0.0, -1]),
     "int32": np.int32([5, -3, 2**31 - 1, -(2**31), 0, 7, 7]),
     "uint8": np.uint8([200, 3, 255, 0, 3]),
 }
@@ -484,3 +485,15 @@ def test_rows_are_sorted_by_a_block_each(dtype):
         compiled = lower(program, check=True)
         assert compiled.kernels[0].threads == 32
         np.testing.assert_array_equal(run_plan(compiled, (x,))[0], reference(x))
+
+
+def test_a_vector_of_rows_of_two_axes_is_stored_where_it_begins():
+    def both(x):
+        y = x[:, ::2]
+        return y + 0, anp.sum(y)
+
+    x = random(3, 7)
+    compiled = lower(trace_function(both, (x,), {}).program, check=True)
+    have, total = run_plan(compiled, (x,))
+    np.testing.assert_array_equal(have, x[:, ::2])
+    np.testing.assert_allclose(total, x[:, ::2].sum(), 1e-6)

@@ -19,6 +19,7 @@ from arrayfn.backends.cuda import (
 )
 from arrayfn.errors import ArgumentError, BackendError, DifferentiationError
 from arrayfn.functions import trace_function
+from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.tracing import apply
 from tests.lowering.kernels import assert_near
@@ -62,8 +63,11 @@ def test_every_row_agrees_with_the_reference(row):
     run = backend.load(backend.lower(program, frozenset()))
     results = run(tuple(inputs))
     expected = evaluate(program, inputs)
+    # One of its samples asks for TF32.
+    product = row.name == "dot_general"
+    tolerance = Tolerance(float32=2e-3) if product else row.tolerance
     for label, have, want in zip(labels, results, expected, strict=True):
-        assert_near(np.asarray(have), want, row.tolerance, label)
+        assert_near(np.asarray(have), want, tolerance, label)
 
 
 def gradient_of_samples(row):
@@ -96,7 +100,7 @@ def gradient_of_samples(row):
     return None
 
 
-@pytest.mark.parametrize("row", LOWERED, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", COMPARED, ids=lambda row: row.name)
 def test_the_gradient_of_every_row_is_the_reference_s(row):
     made = gradient_of_samples(row)
     if made is None:
@@ -276,9 +280,9 @@ def test_loops_and_branches():
         z = lax.while_loop(lambda s: s.sum() < 1000, lambda s: s * 2, anp.abs(x) + 1)
         return y, z, lax.cond(k > 0, anp.sin, anp.cos, x)
 
-    x = random(30, 300)
-    expected = by_reference(run.__wrapped__)(x, 1)
-    for have, want in zip(run(x, 1), expected, strict=True):
+    x, k = random(30, 300), np.int64(1)
+    expected = by_reference(run.__wrapped__)(x, k)
+    for have, want in zip(run(x, k), expected, strict=True):
         np.testing.assert_allclose(have, want, 1e-4, 1e-4)
 
 

@@ -120,6 +120,7 @@ def _source(name: str, x: str, out: str, equation: Equation) -> str:
     size = power_of_two(max(2, n))
     threads = min(1024, max(32, size // 2))
     scalars = {"i64"}
+    by_order = equation.primitive.name == "argsort"
     if dtype == dtypes.float32:
         scalars |= {"bitcast_f32_i32", "convert_i32_i64"}
         lines = [
@@ -129,10 +130,12 @@ def _source(name: str, x: str, out: str, equation: Equation) -> str:
             "if x != x:",
             "    key = i64(2147483647)",
         ]
+        if by_order:  # both zeros are equal
+            lines += ["if key == -1:", "    key = i64(0)"]
     else:
         scalars.add(f"convert_{short}_i64")
         lines = [f"key = convert_{short}_i64(x)"]
-    if equation.primitive.name == "argsort":
+    if by_order:
         give = [f"{out}[row + at] = key & 4294967295"]
     elif dtype == dtypes.float32:
         scalars |= {"bitcast_i32_f32", "convert_i64_i32"}

@@ -154,9 +154,12 @@ class StagedPrinter(CudaPrinter[T]):
         if lanes > 1:
             inner = self.reduced_axes[-1]
             self.open(f"for lane in range({lanes}):")
+            # The vector's own place is needed after the loop.
+            own = at[inner] == f"i{inner}"
+            place_of_lane = f"i{inner}_lane" if own else f"i{inner}"
             if self.moves_along(body, inner):
-                self.line(f"i{inner} = {at[inner]} + lane")
-            within = {**at, inner: f"i{inner}"}
+                self.line(f"{place_of_lane} = {at[inner]} + lane")
+            within = {**at, inner: place_of_lane}
         for s in body:
             self.row_statement(s, plan, stage, within, place)
         self.staged = {}
