@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,7 +25,9 @@ from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ArrayfnError
 from arrayfn.ir import Atom, Program, type_of
 from arrayfn.lowering import lower as lower_cpu
+from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda import lower as lower_cuda
+from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.base import (
     Body,
     Composition,
@@ -124,7 +126,7 @@ def _form(kernel: KernelForm) -> str:
             return "control"
 
 
-def _kernel_cell(row: Primitive, lower: Callable[[Program], Any]) -> Cell:
+def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) -> Cell:
     """How the row is lowered on all of its samples; if it is not, the error."""
     program = _program_of_samples(row)
     if not program.equations:
@@ -133,10 +135,19 @@ def _kernel_cell(row: Primitive, lower: Callable[[Program], Any]) -> Cell:
             "it stands for a derivative until that is transposed: it is never lowered",
         )
     try:
-        lower(program)
+        compiled = lower(program)
     except ArrayfnError as error:
         return Cell("", str(error))
-    return Cell(_form(row.kernel))
+    on_host = sum(
+        isinstance(kernel, LibraryKernel) and kernel.provider.startswith("reference_")
+        for kernel in compiled.kernels
+    )
+    form = _form(row.kernel)
+    if not on_host:
+        return Cell(form)
+    # What else a composition is made of may have kernels.
+    whole = on_host >= len(list(row.samples())) or form == "composed"
+    return Cell("host" if whole else f"{form}/host")
 
 
 def _program_of_samples(row: Primitive) -> Program:
@@ -285,6 +296,8 @@ def report() -> Iterator[str]:
         "the others are numbered, and the reasons are:"
     )
     yield from (f"  -{number}  {reason}" for reason, number in notes.items())
+    yield "  host: no library there has it (of all dtypes), and NumPy computes it instead"
+    yield "  zero: the derivative is zero; body: the rule is that of what it is made of"
     compared = list(compare_names())
     yield ""
     yield from _aligned(
