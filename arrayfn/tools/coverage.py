@@ -296,7 +296,7 @@ def report() -> Iterator[str]:
         "the others are numbered, and the reasons are:"
     )
     yield from (f"  -{number}  {reason}" for reason, number in notes.items())
-    yield "  host: no library there has it (of all dtypes), and NumPy computes it instead"
+    yield "  host: no library there has it, of some dtypes or any: NumPy computes it"
     yield "  zero: the derivative is zero; body: the rule is that of what it is made of"
     compared = list(compare_names())
     yield ""
