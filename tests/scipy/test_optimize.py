@@ -92,6 +92,12 @@ def test_a_start_at_the_minimum_takes_no_step():
     assert found.nit == 0
 
 
+def test_a_value_that_is_not_a_number_ends_the_search():
+    found = minimize(lambda x: anp.log(x[0]) * anp.nan, np.array([1.0]))
+    assert not found.success
+    assert found.status == 2
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
