@@ -10,23 +10,38 @@ from typing import Any
 import numpy as np
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.lax.control_flow_loops import scan
 from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import conj
+from arrayfn.numpy.arithmetic import conj, sign
+from arrayfn.numpy.creation import tril, triu, zeros_like
 from arrayfn.numpy.linalg import _matrices as m
-from arrayfn.numpy.manipulation import broadcast_to, matrix_transpose
-from arrayfn.primitives import linalg_lu, linalg_triangular
+from arrayfn.numpy.linear_algebra import diagonal, matmul
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    concatenate,
+    matrix_transpose,
+    moveaxis,
+)
+from arrayfn.primitives import linalg_lu, linalg_schur, linalg_triangular
 from arrayfn.tracing import apply
 
 __all__ = [
     "cholesky",
+    "cholesky_update",
     "eig",
     "eigh",
+    "hessenberg",
+    "householder_product",
     "lu",
     "lu_pivots_to_permutation",
     "qr",
+    "schur",
     "svd",
+    "symmetric_product",
     "triangular_solve",
+    "tridiagonal",
+    "tridiagonal_solve",
 ]
 
 
@@ -168,3 +183,143 @@ def svd(x: ArrayLike, *, full_matrices: bool = True, compute_uv: bool = True) ->
         return linalg.svdvals(x)
     u, s, vh = linalg.svd(x, full_matrices)
     return u, s, vh
+
+
+# Unitary reductions. They have no derivatives.
+
+
+def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
+    """H, zero below its subdiagonal but for reflections there, and taus (..., n - 1).
+
+    a (..., n, n) = Q H Q^H, and Q is 1 and then
+    ``householder_product(h[..., 1:, :-1], taus)`` along its diagonal.
+    """
+    reduced, taus = apply(
+        linalg_schur.hessenberg, matrix_transpose(m.square("hessenberg", a))
+    )
+    return matrix_transpose(reduced), taus
+
+
+def tridiagonal(
+    a: ArrayLike, *, lower: bool = True
+) -> tuple[Array, Array, Array, Array]:
+    """Hermitian a (..., n, n) made tridiagonal; its diagonal d and subdiagonal e; taus.
+
+    The lower triangle is read, and holds the reflections, whose scales are the taus
+    (..., n - 1).
+    """
+    if not lower:
+        raise ArgumentError(
+            "tridiagonal reads the lower triangle: give it the adjoint",
+            user_location(),
+        )
+    a = matrix_transpose(m.square("tridiagonal", a))
+    reduced, d, e, taus = apply(linalg_schur.tridiagonal, a)
+    return matrix_transpose(reduced), d, e, taus
+
+
+def schur(x: ArrayLike, *, compute_schur_vectors: bool = True) -> tuple[Array, ...]:
+    """T, upper triangular, and unitary Z with x (..., n, n) = Z T Z^H.
+
+    A real matrix has a real T, with a block of two rows on its diagonal for each pair
+    of conjugate eigenvalues.
+    """
+    t, z = apply(linalg_schur.schur, matrix_transpose(m.square("schur", x)))
+    if not compute_schur_vectors:
+        return (matrix_transpose(t),)
+    return matrix_transpose(t), matrix_transpose(z)
+
+
+# Products and updates.
+
+
+def symmetric_product(
+    a_matrix: ArrayLike,
+    c_matrix: ArrayLike,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    symmetrize_output: bool = False,
+) -> Array:
+    """alpha a a^T + beta c: a (..., n, k), c (..., n, n). It is symmetric if c is."""
+    a, c = m.together("symmetric_product", a_matrix, c_matrix)
+    value = matmul(a, matrix_transpose(a)) * alpha + c * beta
+    return (value + matrix_transpose(value)) * 0.5 if symmetrize_output else value
+
+
+def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
+    """The upper triangular U with U^T U = R^T R + w w^T: R (n, n), w (n,), real.
+
+    >>> cholesky_update(np.array([[1.0, 1.0], [0.0, 2.0]]), np.array([0.0, 2.0]))[0]
+    array([1., 1.])
+    """
+    r, w = m.together("cholesky_update", r_matrix, w_vector)
+    m.check_square("cholesky_update", r.shape)
+    # The R of rows [R; w] has either sign: the diagonal of a factor is positive.
+    triangle = linalg.qr(concatenate([r, w[None]]), mode="r")
+    return triangle * sign(diagonal(triangle))[:, None]
+
+
+def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
+    """The first n columns of H_1 H_2 ... H_k, where H_i = 1 - taus[i] v_i v_i^H.
+
+    v_i is column i of a (..., m, n) below the diagonal, with 1 on it and 0 above; taus
+    are (..., k). The product is 1 - V T V^H, with T from a triangular system (Puglisi,
+    Modification of the Householder method based on the compact WY representation,
+    1992).
+    """
+    a, taus = m.together("householder_product", a, taus)
+    k = taus.shape[-1]
+    v = tril(a[..., :, :k], -1)
+    v = v + m.identities(v)
+    vh = m.adjoint(v)
+    scales = taus[..., :, None]
+    inner = scales * triu(matmul(vh, v), 1)
+    unit = m.identities(inner)
+    t = triangular_solve(
+        unit + inner, scales * unit, left_side=True, unit_diagonal=True
+    )
+    # Of V^H only what meets the first columns of the identity.
+    return m.identities(a) - matmul(v, matmul(t, vh[..., :, : a.shape[-1]]))
+
+
+def tridiagonal_solve(
+    dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike
+) -> Array:
+    """x (..., n, k) of tridiagonal systems: dl, d, du (..., n), b (..., n, k).
+
+    The first of dl and the last of du are not read. Elimination is without pivots
+    (Thomas's algorithm): for matrices that are diagonally dominant or positive
+    definite.
+
+    >>> one = np.ones(3)
+    >>> tridiagonal_solve(one, 4 * one, one, np.array([[5.0], [6.0], [5.0]])).ravel()
+    array([1., 1., 1.])
+    """
+    dl, d, du, b = m.together("tridiagonal_solve", dl, d, du, b)
+    if not dl.shape == d.shape == du.shape == b.shape[:-1]:
+        raise ShapeError(
+            "tridiagonal_solve takes three diagonals (..., n) and (..., n, k), but was "
+            f"given shapes {dl.shape}, {d.shape}, {du.shape} and {b.shape}",
+            user_location(),
+        )
+    low, middle, high = (moveaxis(x, -1, 0)[..., None] for x in (dl, d, du))
+    sides = moveaxis(b, -2, 0)
+    start = zeros_like(middle[0]), zeros_like(sides[0])
+
+    def forward(carry: Any, row: Any) -> Any:
+        ratio, value = carry
+        low, middle, high, side = row
+        pivot = middle - low * ratio
+        carry = high / pivot, (side - low * value) / pivot
+        return carry, carry
+
+    _, (ratios, values) = scan(forward, start, (low, middle, high, sides))
+
+    def back(x: Any, row: Any) -> Any:
+        ratio, value = row
+        x = value - ratio * x
+        return x, x
+
+    _, x = scan(back, start[1], (ratios, values), reverse=True)
+    return moveaxis(x, 0, -2)

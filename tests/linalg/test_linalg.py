@@ -327,6 +327,44 @@ def test_factors_in_blocks(shape: tuple[int, ...], dtype: Any) -> None:
             assert np.isnan(have).all()
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_spectra_in_blocks(dtype: Any, scale: float) -> None:
+    bound = 2e-4 if dtype == np.float32 else 1e-10
+    for shape in ((10, 10), (9, 8), (8, 9), (2, 6, 6)):
+        x = RNG.standard_normal(shape)
+        if np.dtype(dtype).kind == "c":
+            x = x + 1j * RNG.standard_normal(shape)
+        x = (x * scale).astype(dtype)
+        for full in (True, False):
+            for u, s, vh in both_ways(lambda a, f=full: tuple(anp.linalg.svd(a, f)), x):
+                k = s.shape[-1]
+                product = u[..., :k] * s[..., None, :] @ vh[..., :k, :]
+                np.testing.assert_allclose(product / scale, x / scale, atol=bound)
+                unit = u.conj().swapaxes(-1, -2) @ u
+                np.testing.assert_allclose(
+                    unit, unit * 0 + np.eye(u.shape[-1]), atol=bound
+                )
+        if shape[-1] == shape[-2]:
+            h = hermitian(x)
+            for w, v in both_ways(lambda a: tuple(anp.linalg.eigh(a)), h):
+                error = (h @ v - v * w[..., None, :]) / scale
+                np.testing.assert_allclose(error, 0 * error, atol=bound)
+                np.testing.assert_allclose(
+                    w / scale, theirs.eigvalsh(h / scale), atol=bound
+                )
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_spectra_in_blocks_of_what_is_not_finite() -> None:
+    x = np.eye(8)
+    x[3, 3] = np.nan
+    for parts in (af.jit(anp.linalg.svd)(x), af.jit(anp.linalg.eigh)(x)):
+        for part in parts:
+            assert np.isnan(part).all()
+
+
 def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     x = np.random.default_rng(2).standard_normal((400, 400))
     assert blocked.is_blocked(ArrayType(x.shape, x.dtype))
@@ -335,7 +373,9 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     def all_of(x: Any) -> Any:
         p = x @ x.T + 400 * np.eye(400)
         q, r = anp.linalg.qr(x)
-        return anp.linalg.cholesky(p), anp.linalg.solve(x, p), q, r
+        u, _, vh = anp.linalg.svd(x)
+        v = anp.linalg.eigh(p).eigenvectors
+        return anp.linalg.cholesky(p), anp.linalg.solve(x, p), q, r, u, vh, v
 
     count = af.get_num_threads()
     results = []
@@ -348,7 +388,7 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
-    factor, solution, q, r = results[0]
+    factor, solution, q, r = results[0][:4]
     p = x @ x.T + 400 * np.eye(400)
     np.testing.assert_allclose(factor @ factor.T, p, atol=1e-9)
     np.testing.assert_allclose(x @ solution, p, atol=1e-7)

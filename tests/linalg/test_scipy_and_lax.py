@@ -88,6 +88,24 @@ def test_solutions(a: Array, trans: int) -> None:
         )
 
 
+@pytest.mark.parametrize("a", [A, C], ids=["real", "complex"])
+def test_reductions(a: Array) -> None:
+    for run in (ours.schur, af.jit(ours.schur)):
+        t, z = run(a)
+        np.testing.assert_allclose(z @ t @ z.conj().T, a, atol=1e-12)
+        np.testing.assert_allclose(np.tril(t, -2), np.zeros(a.shape), atol=1e-12)
+    check(lambda a: ours.schur(a, "complex")[0].diagonal().sum(), np.trace(a), a)
+    h, q = theirs.hessenberg(a, calc_q=True)
+    check(lambda a: ours.hessenberg(a, calc_q=True), (h, q), a)
+    check(ours.hessenberg, h, a)
+    s = (a + a.conj().T) / 2
+    _, d, e, taus = af.jit(lax_linalg.tridiagonal)(s)
+    np.testing.assert_allclose(theirs.eigvalsh_tridiagonal(d, e), theirs.eigvalsh(s))
+    assert taus.shape == (3,)
+    nans = np.full((2, 2), np.nan)
+    assert np.isnan(af.jit(ours.schur)(nans)[0]).all()
+
+
 def test_generalised_eigenvalues() -> None:
     a, b = A + A.T, positive(A)
     check(ours.eigvalsh, theirs.eigvalsh(a, b), a, b)
@@ -102,6 +120,56 @@ def test_matrices_of_a_form() -> None:
     c, r = np.arange(4.0), np.arange(10.0, 13.0)
     check(ours.toeplitz, theirs.toeplitz(c, r), c, r)
     check(ours.toeplitz, theirs.toeplitz(c + 1j), c + 1j)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("hankel", (np.arange(3.0), np.arange(4.0))),
+        ("hankel", (np.arange(3.0),)),
+        ("circulant", (np.arange(4.0),)),
+        ("companion", (np.array([2.0, -10.0, 31.0, -30.0]),)),
+        ("leslie", (np.array([0.1, 2.0, 1.0]), np.array([0.2, 0.8]))),
+    ],
+)
+def test_matrices_of_vectors(name: str, arguments: tuple[Array, ...]) -> None:
+    check(getattr(ours, name), getattr(theirs, name)(*arguments), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("hilbert", (4,)),
+        ("hadamard", (8,)),
+        ("helmert", (5,)),
+        ("helmert", (5, True)),
+        ("pascal", (5,)),
+        ("pascal", (5, "lower")),
+        ("pascal", (5, "upper")),
+        ("dft", (5,)),
+        ("dft", (6, "sqrtn")),
+        ("dft", (6, "n")),
+    ],
+)
+def test_matrices_of_an_order(name: str, arguments: tuple[Any, ...]) -> None:
+    have = getattr(ours, name)(*arguments)
+    want = getattr(theirs, name)(*arguments)
+    assert have.dtype == want.dtype
+    np.testing.assert_allclose(have, want, 1e-12, 1e-12)
+
+
+def test_tridiagonal_eigenvalues() -> None:
+    d, e = RNG.standard_normal(5), RNG.standard_normal(4)
+    values = theirs.eigvalsh_tridiagonal(d, e)
+    check(lambda d, e: ours.eigh_tridiagonal(d, e, eigvals_only=True), values, d, e)
+    w, v = ours.eigh_tridiagonal(d, e)
+    np.testing.assert_allclose(w, values)
+    full = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
+    np.testing.assert_allclose(full @ v, v * w, atol=1e-12)
+
+
+def test_the_derivative_of_the_exponential() -> None:
+    check(ours.expm_frechet, theirs.expm_frechet(A, B @ B.T), A, B @ B.T)
 
 
 def test_batches() -> None:
@@ -159,6 +227,46 @@ def test_eigenvectors_of_lax() -> None:
     np.testing.assert_allclose((A + A.T) @ v, v * values, 1e-9, 1e-10)
     q, r = lax_linalg.qr(TALL)
     assert (q.shape, r.shape) == ((5, 5), (5, 3))
+
+
+def test_products_and_updates_of_lax() -> None:
+    c = A + A.T
+    check(
+        lambda a, c: lax_linalg.symmetric_product(a, c, alpha=2.0, beta=0.5),
+        2.0 * A @ A.T + 0.5 * c,
+        A,
+        c,
+    )
+    r, w = np.linalg.cholesky(positive(A)).T, B[:, 0]
+    updated = np.linalg.cholesky(r.T @ r + np.outer(w, w)).T
+    check(lax_linalg.cholesky_update, updated, r, w)
+
+
+@pytest.mark.parametrize("x", [A, C, TALL], ids=["real", "complex", "tall"])
+def test_householder_product(x: Array) -> None:
+    (reflections, taus), _ = theirs.qr(x, mode="raw")
+    q = theirs.qr(x, mode="economic")[0]
+    check(lax_linalg.householder_product, q, np.ascontiguousarray(reflections), taus)
+
+
+def test_tridiagonal_solve() -> None:
+    low, high = RNG.standard_normal((2, 3, 5))
+    middle, sides = 5 + RNG.standard_normal((3, 5)), RNG.standard_normal((3, 5, 2))
+    full = np.zeros((3, 5, 5))
+    for k in range(5):
+        full[:, k, k] = middle[:, k]
+        if k:
+            full[:, k, k - 1] = low[:, k]
+            full[:, k - 1, k] = high[:, k - 1]
+    solve = lax_linalg.tridiagonal_solve
+    check(solve, np.linalg.solve(full, sides), low, middle, high, sides)
+
+    def loss(middle: Any) -> Any:
+        return af.numpy.sum(solve(low, middle, high, sides) ** 2)
+
+    step = 1e-6 * np.eye(5)[2]
+    slope = (loss(middle + step) - loss(middle - step)) / 2e-6
+    np.testing.assert_allclose(af.grad(loss)(middle)[:, 2].sum(), slope, 1e-5)
 
 
 def test_bad_arguments_are_named() -> None:

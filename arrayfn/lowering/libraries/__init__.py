@@ -15,6 +15,7 @@ from arrayfn.lowering.libraries import (
     callbacks,
     factorizations,
     fourier,
+    reductions,
     sorting,
     triangular,
 )
@@ -37,6 +38,9 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
     "eigvals": factorizations.eigvals,
     "svd": factorizations.svd,
     "svdvals": factorizations.svdvals,
+    "hessenberg": reductions.hessenberg,
+    "tridiagonal": reductions.tridiagonal,
+    "schur": reductions.schur,
 }
 
 

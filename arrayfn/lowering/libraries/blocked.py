@@ -28,6 +28,8 @@ CHOLESKY_BLOCK: Final = 128
 LU_BLOCK: Final = 64
 QR_BLOCK: Final = 64
 CHUNK: Final = 128  # rows or columns of an item
+PANEL: Final = 64  # columns of a panel inside LAPACK, at most
+INTEGER_BYTES: Final = 4
 
 
 def is_blocked(type: ArrayType) -> bool:
@@ -214,5 +216,119 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         scratch=work,
         integers={**extents, "chunk": CHUNK},
         items=count * -(-inner // CHUNK),
+        library="LAPACK",
+    )
+
+
+def eigh(equation: Equation) -> Iterable[LibraryCall]:
+    """A tridiagonal matrix, decomposed; its eigenvectors in chunks."""
+    vectors, values = equation.outputs
+    type = vectors.type
+    n = type.shape[-1]
+    count = math.prod(type.shape[:-2])
+    suffix = _suffix(type)
+    size, real = type.dtype.itemsize, dtypes.real_of(type.dtype).itemsize
+    reflections = Var(type)
+    panels = -(-(n - 1) // QR_BLOCK)
+    triangles = Var(ArrayType((count, panels, QR_BLOCK, QR_BLOCK), type.dtype))
+    words = max(PANEL * n, 1 + 4 * n + n * n)
+    real_words = 1 + 4 * n + 2 * n * n if type.dtype in dtypes.COMPLEX else 1
+    integers = 3 + 5 * n
+    yield LibraryCall(
+        provider=f"sytrd_{suffix}",
+        reads={},
+        writes={
+            "a": Place(vectors),
+            "w": Place(values),
+            "reflections": Place(reflections),
+            "t": Place(triangles),
+        },
+        scratch={
+            "sides": n * real,
+            "tau": n * size,
+            "work": words * size,
+            "real_work": real_words * real,
+            "integer_work": integers * INTEGER_BYTES,
+        },
+        integers={
+            "n": n,
+            "block": QR_BLOCK,
+            "words": words,
+            "real_words": real_words,
+            "integer_words": integers,
+        },
+        items=count,
+        library="LAPACK",
+    )
+    yield LibraryCall(
+        provider=f"larfb_eigh_{suffix}",
+        reads={"reflections": Place(reflections), "t": Place(triangles)},
+        writes={"a": Place(vectors)},
+        scratch={"work": QR_BLOCK * CHUNK * size},
+        integers={"n": n, "block": QR_BLOCK, "chunk": CHUNK},
+        items=count * -(-n // CHUNK),
+        library="LAPACK",
+    )
+
+
+def is_blocked_svd(type: ArrayType) -> bool:
+    """Whether LAPACK would make such matrices bidiagonal as they are, and blocks pay.
+
+    Matrices that are much longer one way have QR factors first.
+    """
+    small, large = sorted(type.shape[-2:])
+    return is_blocked(type) and large * 6 < small * 11
+
+
+def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """A bidiagonal matrix, decomposed; its singular vectors in chunks."""
+    u, s, vh = equation.outputs
+    x = equation.inputs[0].type
+    columns, rows = x.shape[-2:]
+    k = min(rows, columns)
+    count = math.prod(x.shape[:-2])
+    suffix = _suffix(x)
+    size, real = x.dtype.itemsize, dtypes.real_of(x.dtype).itemsize
+    reflections = Var(ArrayType(x.shape, x.dtype))
+    panels = -(-k // QR_BLOCK)
+    triangles = Var(ArrayType((count, 2, panels, QR_BLOCK, QR_BLOCK), x.dtype))
+    extents = {
+        "rows": rows,
+        "columns": columns,
+        "u_columns": u.type.shape[-2],
+        "vh_rows": vh.type.shape[-1],
+        "block": QR_BLOCK,
+    }
+    words = PANEL * (rows + columns)
+    yield LibraryCall(
+        provider=f"gebrd_{suffix}",
+        reads={"x": place_of(equation.inputs[0], reads)},
+        writes={
+            "u": Place(u),
+            "s": Place(s),
+            "vh": Place(vh),
+            "reflections": Place(reflections),
+            "t": Place(triangles),
+        },
+        scratch={
+            "sides": k * real,
+            "tau": 2 * k * size,
+            "small_u": k * k * real,
+            "small_vh": k * k * real,
+            "work": max(words * size, (3 * k * k + 4 * k) * real),
+            "integer_work": 8 * k * INTEGER_BYTES,
+        },
+        integers={**extents, "words": words},
+        items=count,
+        library="LAPACK",
+    )
+    yield LibraryCall(
+        provider=f"larfb_svd_{suffix}",
+        reads={"reflections": Place(reflections), "t": Place(triangles)},
+        writes={"u": Place(u), "vh": Place(vh)},
+        scratch={"work": QR_BLOCK * CHUNK * size},
+        integers={**extents, "chunk": CHUNK},
+        items=count
+        * (-(-extents["u_columns"] // CHUNK) - (-extents["vh_rows"] // CHUNK)),
         library="LAPACK",
     )

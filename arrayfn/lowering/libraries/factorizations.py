@@ -13,6 +13,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.libraries import blocked
+from arrayfn.lowering.libraries.blocked import INTEGER_BYTES
 from arrayfn.lowering.libraries.calls import (
     LibraryCall,
     Place,
@@ -22,7 +23,6 @@ from arrayfn.lowering.libraries.calls import (
 )
 
 BLOCK: Final = 64
-INTEGER_BYTES: Final = 4
 
 
 def _provider(name: str, type: ArrayType) -> str:
@@ -108,6 +108,9 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd with vectors, over the operand."""
     vectors, values = equation.outputs
+    if blocked.is_blocked(vectors.type):
+        yield from blocked.eigh(equation)
+        return
     writes = {"a": Place(vectors), "w": Place(values)}
     yield _syevd(equation.inputs[0].type, {}, writes, vectors=True)
 
@@ -199,6 +202,9 @@ def _geev(
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gesdd with vectors. The operand lies by columns, and so do they."""
     u, s, vh = equation.outputs
+    if blocked.is_blocked_svd(equation.inputs[0].type):
+        yield from blocked.svd(equation, reads)
+        return
     full = int(equation.params["full"])
     writes = {"u": Place(u), "s": Place(s), "vh": Place(vh)}
     columns, rows = equation.inputs[0].type.shape[-2:]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from arrayfn.custom import stop_gradient
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
@@ -12,6 +14,7 @@ from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import ceil, multiply
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import eye, zeros_like
+from arrayfn.numpy.indexing import known_value
 from arrayfn.numpy.linalg import _matrices as m
 from arrayfn.numpy.linalg.norms import matrix_norm
 from arrayfn.numpy.linalg.solutions import inv, solve
@@ -159,6 +162,9 @@ def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
     too_great = squarings > max_squarings
     scaled = x * (2.0**-squarings)[..., None, None].astype(x.dtype)
     power = _approximant(scaled, _PADE_7 if is_single else _PADE)
+    known = known_value(squarings)
+    if known is not None:
+        max_squarings = int(np.clip(np.max(known, initial=0), 0, max_squarings))
     for k in range(max_squarings):
         doubled = (squarings > k)[..., None, None]
         # Only what is squared is multiplied: anything else could overflow, and spoil

@@ -1,4 +1,4 @@
-"""Linear algebra under SciPy's names, on matrices (..., m, n).
+"""Factorizations and systems under SciPy's names, on matrices (..., m, n).
 
 ``arrayfn.numpy.linalg`` says what failures look like. Arguments that only save memory
 or checks (``overwrite_a``, ``check_finite``) are taken and change nothing.
@@ -10,48 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.functions import jvp
 from arrayfn.lax import linalg as lax_linalg
-from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import conj
-from arrayfn.numpy.creation import arange, asarray, tril, triu, zeros
+from arrayfn.numpy.creation import arange, tril, triu
 from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.linalg import _matrices as m
-from arrayfn.numpy.linalg import det, expm, inv, svdvals
 from arrayfn.numpy.linalg.solutions import with_sides
-from arrayfn.numpy.linear_algebra import matmul
+from arrayfn.numpy.linear_algebra import diag, matmul
 from arrayfn.numpy.manipulation import (
-    atleast_2d,
     broadcast_to,
     concatenate,
     matrix_transpose,
-    ravel,
 )
-
-__all__ = [
-    "block_diag",
-    "cho_factor",
-    "cho_solve",
-    "cholesky",
-    "det",
-    "eigh",
-    "eigvalsh",
-    "expm",
-    "inv",
-    "lu",
-    "lu_factor",
-    "lu_solve",
-    "polar",
-    "qr",
-    "solve",
-    "solve_triangular",
-    "svd",
-    "svdvals",
-    "toeplitz",
-]
-
 
 # Positive definite systems.
 
@@ -312,43 +286,72 @@ def eigvalsh(a: ArrayLike, b: ArrayLike | None = None, lower: bool = True) -> Ar
     return eigh(a, b, lower, eigvals_only=True)
 
 
-# Matrices of a form.
+def eigh_tridiagonal(d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False) -> Any:
+    """Eigenvalues, ascending, and eigenvectors of the real tridiagonal matrix.
 
+    d (n,) is its diagonal, e (n - 1,) what is on either side of it.
 
-def block_diag(*arrs: ArrayLike) -> Array:
-    """The matrix with these matrices (vectors are rows) along its diagonal.
-
-    >>> block_diag(np.array([[1, 2]]), 3)
-    array([[1, 2, 0],
-           [0, 0, 3]])
+    >>> d, e = np.array([2.0, 2.0]), np.array([1.0])
+    >>> eigh_tridiagonal(d, e, eigvals_only=True)
+    array([1., 3.])
     """
-    blocks = [atleast_2d(asarray(x)) for x in arrs] or [zeros((1, 0))]
-    dtype = ops.common_dtype("block_diag", blocks)
-    width = sum(x.shape[1] for x in blocks)
-    rows: list[Array] = []
-    before = 0
-    for x in blocks:
-        after = width - before - x.shape[1]
-        count = x.shape[0]
-        parts = [zeros((count, before), dtype), x, zeros((count, after), dtype)]
-        rows.append(concatenate(parts, axis=1))
-        before += x.shape[1]
-    return concatenate(rows, axis=0)
+    d, e = m.together("eigh_tridiagonal", d, e)
+    if len(d.shape) != 1 or e.shape != (d.shape[0] - 1,):
+        raise ShapeError(
+            f"eigh_tridiagonal takes (n,) and (n - 1,), but was given {d.shape} and "
+            f"{e.shape}",
+            user_location(),
+        )
+    a = diag(d) + diag(e, -1)
+    if eigvals_only:
+        return linalg.eigvalsh(a, symmetrize_input=False)
+    w, v = linalg.eigh(a, symmetrize_input=False)
+    return w, v
 
 
-def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """The matrix with first column c, first row r, and equal elements on diagonals.
+# Unitary reductions. They have no derivatives.
 
-    Without r, that is conj(c); the first element is c's.
 
-    >>> toeplitz(np.array([1, 2, 3]), np.array([0, 8, 9]))
-    array([[1, 8, 9],
-           [2, 1, 8],
-           [3, 2, 1]])
+def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
+    """T and unitary Z with a = Z T Z^H; T is triangular for ``output="complex"``.
+
+    A "real" one has a block of two rows for each pair of conjugate eigenvalues.
     """
-    column = ravel(asarray(c))
-    row = conj(column) if r is None else ravel(asarray(r))
-    values = concatenate([column[::-1], row[1:]])
-    extents = column.shape[0], row.shape[0]
-    places = np.arange(extents[0])[::-1, None] + np.arange(extents[1])
-    return values[places]
+    if output not in ("real", "complex"):
+        raise ArgumentError(f"output is 'real' or 'complex', not {output!r}")
+    a = m.square("schur", a)
+    if output == "complex":
+        a = a.astype(dtypes.complex_of(a.dtype))
+    t, z = lax_linalg.schur(a)
+    return t, z
+
+
+def hessenberg(
+    a: ArrayLike,
+    calc_q: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    """H, zero below its subdiagonal; with ``calc_q``, also unitary Q: a = Q H Q^H."""
+    a = m.square("hessenberg", a)
+    n = a.shape[-1]
+    reduced, taus = lax_linalg.hessenberg(a)
+    h = triu(reduced, -1)
+    if not calc_q:
+        return h
+    unit = m.identities(a)
+    if n < 2:
+        return h, unit
+    rest = lax_linalg.householder_product(reduced[..., 1:, :-1], taus)
+    rest = concatenate([unit[..., 1:, :1], rest], axis=-1)
+    return h, concatenate([unit[..., :1, :], rest], axis=-2)
+
+
+# The exponential.
+
+
+def expm_frechet(A: ArrayLike, E: ArrayLike, *, compute_expm: bool = True) -> Any:
+    """The exponential of A, and its derivative in the direction E."""
+    a, e = m.together("expm_frechet", A, E)
+    value, derivative = jvp(linalg.expm, (a,), (e,))
+    return (value, derivative) if compute_expm else derivative

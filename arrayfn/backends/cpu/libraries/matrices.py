@@ -18,7 +18,7 @@ from arrayfn.backends.cpu.native import (
     store,
     store_i32,
 )
-from arrayfn.dtypes import BY_SHORT_NAME, real_of
+from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 memcpy = CFunction("memcpy", 3)
 memset = CFunction("memset", 3)
@@ -32,8 +32,12 @@ FUNCTIONS: Final = 24  # the first of the functions' addresses
 LETTER_A: Final = ord("A")
 LETTER_C: Final = ord("C")
 LETTER_F: Final = ord("F")
+LETTER_G: Final = ord("G")
+LETTER_I: Final = ord("I")
 LETTER_L: Final = ord("L")
 LETTER_N: Final = ord("N")
+LETTER_P: Final = ord("P")
+LETTER_Q: Final = ord("Q")
 LETTER_R: Final = ord("R")
 LETTER_S: Final = ord("S")
 LETTER_T: Final = ord("T")
@@ -46,16 +50,20 @@ SIGN_F32: Final = 1 << 31
 def lapack_words(dtype: str, *functions: str) -> tuple[int, ...]:
     """Bytes of an element, NaN, if it is complex, addresses of ``functions``.
 
-    A function is named as ``"?potrf"``.
-    Where a name ends in ``"|..."``, that is the name of the complex function.
+    A function is named as ``"?potrf"``, or ``"%lascl"`` for that of real numbers. Where
+    a name ends in ``"|..."``, that is the name of the complex function.
     """
     kind = BY_SHORT_NAME[dtype]
-    letter = LETTERS[dtype]
-    nan = np.full(8 // real_of(kind).itemsize, np.nan, real_of(kind))
+    real = real_of(kind)
+    letters = LETTERS[dtype], LETTERS[short_name(real)]
+    nan = np.full(8 // real.itemsize, np.nan, real)
     bits = int(nan.view(np.int64)[0])
-    names = (name.partition("|") for name in functions)
-    chosen = (other if other and kind.kind == "c" else name for name, _, other in names)
-    addresses = (lapack_address(name.replace("?", letter)) for name in chosen)
+    addresses: list[int] = []
+    for function in functions:
+        name, _, other = function.partition("|")
+        chosen = other if other and kind.kind == "c" else name
+        chosen = chosen.replace("?", letters[0]).replace("%", letters[1])
+        addresses.append(lapack_address(chosen))
     return kind.itemsize, bits, int(kind.kind == "c"), *addresses
 
 

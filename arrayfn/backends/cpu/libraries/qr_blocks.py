@@ -18,9 +18,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     FUNCTIONS,
     ITEM_BYTES,
     LETTER_C,
-    LETTER_F,
     LETTER_N,
-    LETTER_R,
     LETTER_T,
     copy_real,
     lapack_words,
@@ -30,6 +28,11 @@ from arrayfn.backends.cpu.libraries.matrices import (
     real_bytes,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.libraries.reflections import (
+    BY_ROWS,
+    apply_reflector,
+    form_reflector,
+)
 from arrayfn.backends.cpu.native import (
     call,
     load,
@@ -37,7 +40,6 @@ from arrayfn.backends.cpu.native import (
     stack,
     store,
     store_i32,
-    store_u8,
 )
 
 Array = np.ndarray[Any, Any]
@@ -113,15 +115,11 @@ def qr_panel_run(arguments: int, begin: int, end: int) -> int:
     columns = load(sizes + COLUMNS)
     start = load(sizes + START)
     size = load(arguments + ITEM_BYTES)
-    letters = stack(1)
     ints = stack(3)
-    store_u8(letters, LETTER_F)
-    store_u8(letters + 1, LETTER_R)
     store_i32(ints, load(sizes + WIDTH))
     store_i32(ints + 4, rows - start)
     store_i32(ints + 8, columns)
     store_i32(ints + 12, load(sizes + WORDS))
-    store_i32(ints + 16, load(sizes + BLOCK))
     for item in range(begin, end):
         place = item * rows * columns + start * columns + start
         a = load(arguments + PANEL_A) + place * size
@@ -134,19 +132,18 @@ def qr_panel_run(arguments: int, begin: int, end: int) -> int:
             load(arguments + TAU),
             load(arguments + PANEL_WORK),
             ints + 12,
-            ints + 20,
+            ints + 16,
         )
-        call(
+        form_reflector(
             load(arguments + LARFT),
-            letters,
-            letters + 1,
-            ints + 4,
-            ints,
+            BY_ROWS,
+            rows - start,
+            load(sizes + WIDTH),
             a,
-            ints + 8,
+            columns,
             load(arguments + TAU),
             triangle(load(arguments + PANEL_T), sizes, item, start, size),
-            ints + 16,
+            load(sizes + BLOCK),
         )
     return 0
 
@@ -166,35 +163,22 @@ def reflect(
 ) -> int:
     """Apply the panel that begins at ``start`` to ``count`` rows of C."""
     rows = load(sizes + ROWS)
-    letters = stack(1)
-    ints = stack(4)
-    k = least(rows, load(sizes + COLUMNS))
-    store_u8(letters, LETTER_R)
-    store_u8(letters + 1, letter)
-    store_u8(letters + 2, LETTER_F)
-    store_i32(ints, count)
-    store_i32(ints + 4, rows - start)
-    store_i32(ints + 8, least(load(sizes + BLOCK), k - start))
-    store_i32(ints + 12, load(sizes + COLUMNS))
-    store_i32(ints + 16, load(sizes + BLOCK))
-    store_i32(ints + 20, leading)
-    return call(
+    columns = load(sizes + COLUMNS)
+    block = load(sizes + BLOCK)
+    return apply_reflector(
         larfb,
-        letters,
-        letters + 1,
-        letters + 2,
-        letters,
-        ints,
-        ints + 4,
-        ints + 8,
+        BY_ROWS,
+        letter,
+        count,
+        rows - start,
+        least(block, least(rows, columns) - start),
         v,
-        ints + 12,
+        columns,
         t,
-        ints + 16,
+        block,
         c,
-        ints + 20,
+        leading,
         work,
-        ints,
     )
 
 

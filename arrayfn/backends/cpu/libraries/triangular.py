@@ -1,7 +1,8 @@
 """Triangular systems: BLAS's trsm over row-major right-hand sides, in place.
 
 By columns ``op(A) X = B`` is ``X^T op(A)^T = B^T``: the other side, and the other
-triangle. A work item is a chunk of one matrix's right-hand sides.
+triangle. A work item is a chunk of one matrix's right-hand sides. A single one is
+trsv's.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ from arrayfn.backends.cpu.native import (
 from arrayfn.dtypes import BY_SHORT_NAME
 
 TRSM: Final = 0
-ONE: Final = 8
-ITEM_BYTES: Final = 16
-A: Final = 24
-B: Final = 32
-ROWS: Final = 40
-COLUMNS: Final = 48
-CHUNK: Final = 56
-CHUNKS: Final = 64
-LEFT: Final = 72
-LOWER: Final = 80
-TRANSPOSE: Final = 88
-UNIT: Final = 96
-LEADING_A: Final = 104
-LEADING_B: Final = 112
-STRIDE_A: Final = 120
-STRIDE_B: Final = 128
+TRSV: Final = 8
+ONE: Final = 16
+ITEM_BYTES: Final = 24
+A: Final = 32
+B: Final = 40
+ROWS: Final = 48
+COLUMNS: Final = 56
+CHUNK: Final = 64
+CHUNKS: Final = 72
+LEFT: Final = 80
+LOWER: Final = 88
+TRANSPOSE: Final = 96
+UNIT: Final = 104
+LEADING_A: Final = 112
+LEADING_B: Final = 120
+STRIDE_A: Final = 128
+STRIDE_B: Final = 136
 
 LETTER_L: Final = ord("L")
 LETTER_U: Final = ord("U")
@@ -55,6 +57,49 @@ LETTER_C: Final = ord("C")
 @native
 def triangular_run(arguments: int, begin: int, end: int) -> int:
     """Solve for chunks ``begin`` to ``end``."""
+    # BLAS has no product with a conjugate alone, which op = 2 is by columns.
+    single = load(arguments + LEFT) and load(arguments + COLUMNS) == 1
+    if single and load(arguments + TRANSPOSE) < 2:
+        return triangular_vectors(arguments, begin, end)
+    return triangular_sides(arguments, begin, end)
+
+
+@native
+def triangular_vectors(arguments: int, begin: int, end: int) -> int:
+    """Solve for one right-hand side of each matrix."""
+    size = load(arguments + ITEM_BYTES)
+    letters = stack(1)
+    ints = stack(2)
+    store_u8(letters, LETTER_L)
+    if load(arguments + LOWER):
+        store_u8(letters, LETTER_U)
+    store_u8(letters + 1, LETTER_T)
+    if load(arguments + TRANSPOSE):
+        store_u8(letters + 1, LETTER_N)
+    store_u8(letters + 2, LETTER_N)
+    if load(arguments + UNIT):
+        store_u8(letters + 2, LETTER_U)
+    store_i32(ints, load(arguments + ROWS))
+    store_i32(ints + 4, at_least(load(arguments + LEADING_A), 1))
+    store_i32(ints + 8, load(arguments + LEADING_B))
+    for item in range(begin, end):
+        call(
+            load(arguments + TRSV),
+            letters,
+            letters + 1,
+            letters + 2,
+            ints,
+            load(arguments + A) + item * load(arguments + STRIDE_A) * size,
+            ints + 4,
+            load(arguments + B) + item * load(arguments + STRIDE_B) * size,
+            ints + 8,
+        )
+    return 0
+
+
+@native
+def triangular_sides(arguments: int, begin: int, end: int) -> int:
+    """Solve for chunks of right-hand sides."""
     rows = load(arguments + ROWS)
     columns = load(arguments + COLUMNS)
     size = load(arguments + ITEM_BYTES)
@@ -119,9 +164,10 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """trsm, the bits of 1, the bytes of an element."""
-    trsm = blas().address(LETTERS[dtype] + "trsm")
-    return trsm, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
+    """trsm and trsv, the bits of 1, the bytes of an element."""
+    letter, library = LETTERS[dtype], blas()
+    trsm, trsv = library.address(letter + "trsm"), library.address(letter + "trsv")
+    return trsm, trsv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:

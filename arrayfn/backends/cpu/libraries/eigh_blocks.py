@@ -1,0 +1,272 @@
+"""Eigenvalues of large Hermitian matrices: LAPACK's syevd, its last part by chunks.
+
+The matrix is made tridiagonal and that is decomposed on one thread. Then its
+eigenvectors are reflected into those of the matrix, some of them an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cpu.libraries.eigh import conjugate, mirror_lower
+from arrayfn.backends.cpu.libraries.lu import least
+from arrayfn.backends.cpu.libraries.matrices import (
+    COMPLEX,
+    FUNCTIONS,
+    ITEM_BYTES,
+    LETTER_I,
+    LETTER_L,
+    LETTER_N,
+    NAN,
+    fill_words,
+    lapack_words,
+    memcpy,
+    memset,
+    real_bytes,
+)
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.libraries.reflections import (
+    BY_COLUMNS,
+    apply_reflector,
+    form_reflector,
+)
+from arrayfn.backends.cpu.libraries.scaling import (
+    is_finite_exponent,
+    largest_exponent,
+    rescale,
+    scale_of,
+)
+from arrayfn.backends.cpu.native import (
+    call,
+    load,
+    load_i32,
+    native,
+    stack,
+    store_i32,
+    store_u8,
+)
+
+# sytrd
+SYTRD: Final = FUNCTIONS
+LARFT: Final = FUNCTIONS + 8
+STEDC: Final = FUNCTIONS + 16
+LASCL: Final = FUNCTIONS + 24
+REAL_LASCL: Final = FUNCTIONS + 32
+VECTORS: Final = FUNCTIONS + 40
+VALUES: Final = FUNCTIONS + 48
+REFLECTIONS: Final = FUNCTIONS + 56
+TRIANGLES: Final = FUNCTIONS + 64
+SIDES: Final = FUNCTIONS + 72
+TAU: Final = FUNCTIONS + 80
+WORK: Final = FUNCTIONS + 88
+REAL_WORK: Final = FUNCTIONS + 96
+INTEGER_WORK: Final = FUNCTIONS + 104
+SIZE: Final = FUNCTIONS + 112
+BLOCK: Final = FUNCTIONS + 120
+WORDS: Final = FUNCTIONS + 128
+REAL_WORDS: Final = FUNCTIONS + 136
+INTEGER_WORDS: Final = FUNCTIONS + 144
+
+# larfb
+LARFB: Final = FUNCTIONS
+GIVEN_REFLECTIONS: Final = FUNCTIONS + 8
+GIVEN_TRIANGLES: Final = FUNCTIONS + 16
+REFLECTED: Final = FUNCTIONS + 24
+LARFB_WORK: Final = FUNCTIONS + 32
+LARFB_SIZE: Final = FUNCTIONS + 40
+LARFB_BLOCK: Final = FUNCTIONS + 48
+CHUNK: Final = FUNCTIONS + 56
+
+
+@native
+def panel_bytes(n: int, block: int, size: int) -> int:
+    """The bytes of the triangular factors of one matrix's reflections."""
+    return (n - 1 + block - 1) // block * block * block * size
+
+
+@native
+def tridiagonal_run(arguments: int, begin: int, end: int) -> int:
+    """Matrices ``begin`` to ``end`` made tridiagonal, and those decomposed."""
+    n = load(arguments + SIZE)
+    size = load(arguments + ITEM_BYTES)
+    real = real_bytes(arguments)
+    for item in range(begin, end):
+        vectors = load(arguments + VECTORS) + item * n * n * size
+        values = load(arguments + VALUES) + item * n * real
+        a = load(arguments + REFLECTIONS) + item * n * n * size
+        triangles = panel_bytes(n, load(arguments + BLOCK), size)
+        t = load(arguments + TRIANGLES) + item * triangles
+        memcpy(a, vectors, n * n * size)
+        mirror_lower(arguments, a, n)
+        exponent = largest_exponent(a, n * n * (size // real), real)
+        failed = 1
+        if is_finite_exponent(exponent, real):
+            scale = scale_of(exponent, real)
+            if scale:
+                rescale(load(arguments + LASCL), scale, 0, n, n, a, real)
+            failed = tridiagonal(arguments, vectors, values, a, t)
+            if scale:
+                rescale(load(arguments + REAL_LASCL), scale, 1, n, 1, values, real)
+        if failed:
+            memset(t, 0, triangles)
+            fill_words(values, n * real, load(arguments + NAN))
+            fill_words(vectors, n * n * size, load(arguments + NAN))
+    return 0
+
+
+@native
+def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> int:
+    """One matrix: its eigenvalues, and the eigenvectors of the tridiagonal one."""
+    letters = stack(1)
+    ints = stack(3)
+    work = load(arguments + WORK)
+    sides = load(arguments + SIDES)
+    n = load(arguments + SIZE)
+    tau = load(arguments + TAU)
+    store_u8(letters, LETTER_L)
+    store_u8(letters + 1, LETTER_I)
+    store_i32(ints, n)
+    store_i32(ints + 4, load(arguments + WORDS))
+    store_i32(ints + 8, load(arguments + REAL_WORDS))
+    store_i32(ints + 12, load(arguments + INTEGER_WORDS))
+    call(
+        load(arguments + SYTRD),
+        letters,
+        ints,
+        a,
+        ints,
+        values,
+        sides,
+        tau,
+        work,
+        ints + 4,
+        ints + 16,
+    )
+    size = load(arguments + ITEM_BYTES)
+    block = load(arguments + BLOCK)
+    start = 0
+    while start < n - 1:
+        form_reflector(
+            load(arguments + LARFT),
+            BY_COLUMNS,
+            n - 1 - start,
+            least(block, n - 1 - start),
+            a + (start * n + start + 1) * size,
+            n,
+            tau + start * size,
+            t + start * block * size,
+            block,
+        )
+        start += block
+    if load(arguments + COMPLEX):
+        call(
+            load(arguments + STEDC),
+            letters + 1,
+            ints,
+            values,
+            sides,
+            vectors,
+            ints,
+            work,
+            ints + 4,
+            load(arguments + REAL_WORK),
+            ints + 8,
+            load(arguments + INTEGER_WORK),
+            ints + 12,
+            ints + 16,
+        )
+    else:
+        call(
+            load(arguments + STEDC),
+            letters + 1,
+            ints,
+            values,
+            sides,
+            vectors,
+            ints,
+            work,
+            ints + 4,
+            load(arguments + INTEGER_WORK),
+            ints + 12,
+            ints + 16,
+        )
+    return load_i32(ints + 16)
+
+
+@native
+def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
+    """Chunks of eigenvectors, reflected by the last panel first, and conjugated."""
+    n = load(arguments + LARFB_SIZE)
+    block = load(arguments + LARFB_BLOCK)
+    chunk = load(arguments + CHUNK)
+    size = load(arguments + ITEM_BYTES)
+    chunks = (n + chunk - 1) // chunk
+    for item in range(begin, end):
+        problem = item // chunks
+        first = item % chunks * chunk
+        count = least(chunk, n - first)
+        vectors = load(arguments + REFLECTED) + (problem * n + first) * n * size
+        a = load(arguments + GIVEN_REFLECTIONS) + problem * n * n * size
+        t = load(arguments + GIVEN_TRIANGLES) + problem * panel_bytes(n, block, size)
+        start = (n - 2) // block * block
+        while start >= 0:
+            apply_reflector(
+                load(arguments + LARFB),
+                BY_COLUMNS,
+                LETTER_N,
+                n - 1 - start,
+                count,
+                least(block, n - 1 - start),
+                a + (start * n + start + 1) * size,
+                n,
+                t + start * block * size,
+                block,
+                vectors + (start + 1) * size,
+                n,
+                load(arguments + LARFB_WORK),
+            )
+            start -= block
+        if load(arguments + COMPLEX):
+            conjugate(vectors, n * count, real_bytes(arguments))
+    return 0
+
+
+def words(dtype: str) -> tuple[int, ...]:
+    """The words before those of ``tridiagonal_run``."""
+    return lapack_words(dtype, "?sytrd|?hetrd", "?larft", "?stedc", "?lascl", "%lascl")
+
+
+def vector_words(dtype: str) -> tuple[int, ...]:
+    """The words before those of ``eigenvectors_run``."""
+    return lapack_words(dtype, "?larfb")
+
+
+def unjitted(given: Mapping[str, Any], items: int) -> None:
+    """All matrices, by NumPy, without anything left to reflect."""
+    n = int(given["n"])
+    vectors = given["a"].array((items, n, n))
+    values = given["w"].array((items, n))
+    for matrix, w in zip(vectors, values, strict=True):
+        try:
+            w[...], v = np.linalg.eigh(matrix)
+            matrix[...] = v.T
+        except np.linalg.LinAlgError:
+            w[...] = matrix[...] = np.nan
+
+
+def unjitted_vectors(given: Mapping[str, Any], items: int) -> None:
+    """The eigenvectors of all matrices, conjugated: nothing is left to reflect."""
+    n = int(given["n"])
+    vectors = given["a"].array((items // -(-n // int(given["chunk"])), n, n))
+    vectors[...] = vectors.conj()
+
+
+PROVIDERS: Final = {
+    "sytrd": Provider(tridiagonal_run, words, unjitted, uses_blas=True),
+    "larfb_eigh": Provider(
+        eigenvectors_run, vector_words, unjitted_vectors, uses_blas=True
+    ),
+}

@@ -1,0 +1,168 @@
+"""Unitary reductions of square matrices: to triangular, Hessenberg, tridiagonal form.
+
+Like JAX's, they have no derivatives: use the eigenvalues', or those of functions of
+them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType
+from arrayfn.primitives import linalg_matrices as m
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    Library,
+    Primitive,
+    Sample,
+    Tolerance,
+    not_differentiable,
+)
+
+
+def _lapack(name: str, dtype: Any) -> Callable[..., Any]:
+    # SciPy takes a quarter of a second to import: it is, when it is needed.
+    lapack = importlib.import_module("scipy.linalg.lapack")
+    (function,) = lapack.get_lapack_funcs((name,), dtype=dtype)
+    return function
+
+
+def _mapped(
+    function: Callable[[Array], Sequence[Array]], x: Array, types: Sequence[ArrayType]
+) -> tuple[Array, ...]:
+    """The results of ``function`` for each matrix of ``x``, which lies by columns."""
+    outputs = tuple(np.zeros(t.shape, t.dtype) for t in types)
+    batch = x.shape[:-2]
+    for place in np.ndindex(*batch):
+        if x.shape[-1]:
+            for output, part in zip(outputs, function(x[place].T), strict=True):
+                output[place] = part
+    return outputs
+
+
+# hessenberg
+
+
+def _hessenberg_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    n = m.check_square("hessenberg", x)
+    return x.with_shape(x.shape), x.with_shape((*x.shape[:-2], max(0, n - 1)))
+
+
+def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
+    def reduced(matrix: Array) -> tuple[Array, Array]:
+        a, taus, _ = _lapack("gehrd", x.dtype)(matrix)
+        return a.T, taus
+
+    types = _hessenberg_types(ArrayType(x.shape, x.dtype))
+    return _mapped(reduced, x, types)
+
+
+def _samples() -> Iterable[Sample]:
+    for position, dtype in enumerate(m.DTYPES):
+        shape = (2, 4, 4) if position == 1 else (4, 4)
+        yield Sample((m.random_matrices(dtype, shape, 311 + position),), {})
+
+
+hessenberg = Primitive(
+    name="hessenberg",
+    family="linear algebra",
+    types=_hessenberg_types,
+    reference=_hessenberg_reference,
+    kernel=Library("hessenberg", in_place=True),
+    jvp=not_differentiable("the Hessenberg form has no derivative here"),
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: hessenberg),
+    samples=_samples,
+    tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    doc="Matrices that are zero below the first subdiagonal, with the reflections that "
+    "made them so in their place, and the scales of these. All lie by columns.",
+)
+
+
+# tridiagonal
+
+
+def _tridiagonal_types(x: ArrayType) -> tuple[ArrayType, ...]:
+    n = m.check_square("tridiagonal", x)
+    batch, real = x.shape[:-2], dtypes.real_of(x.dtype)
+    sides = (*batch, max(0, n - 1))
+    return (
+        x.with_shape(x.shape),
+        ArrayType((*batch, n), real),
+        ArrayType(sides, real),
+        x.with_shape(sides),
+    )
+
+
+def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
+    def reduced(matrix: Array) -> tuple[Array, ...]:
+        name = "hetrd" if x.dtype.kind == "c" else "sytrd"
+        a, d, e, taus, _ = _lapack(name, x.dtype)(matrix, lower=1)
+        return a.T, d, e, taus
+
+    types = _tridiagonal_types(ArrayType(x.shape, x.dtype))
+    return _mapped(reduced, x, types)
+
+
+tridiagonal = Primitive(
+    name="tridiagonal",
+    family="linear algebra",
+    types=_tridiagonal_types,
+    reference=_tridiagonal_reference,
+    kernel=Library("tridiagonal", in_place=True),
+    jvp=not_differentiable("the tridiagonal form has no derivative here"),
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: tridiagonal),
+    samples=_samples,
+    tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    doc="Hermitian matrices made tridiagonal, with the reflections that did it in the "
+    "lower triangle, which alone is read; diagonals, subdiagonals, and scales of the "
+    "reflections. Matrices lie by columns.",
+)
+
+
+# schur
+
+
+def _schur_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    m.check_square("schur", x)
+    return x.with_shape(x.shape), x.with_shape(x.shape)
+
+
+def _schur_reference(x: Array) -> tuple[Array, ...]:
+    def reduced(matrix: Array) -> tuple[Array, Array]:
+        if not np.isfinite(matrix).all():
+            nothing = np.full(matrix.shape, np.nan, x.dtype)
+            return nothing, nothing
+        results = _lapack("gees", x.dtype)(lambda *_: None, matrix)
+        t, z, info = results[0], results[-3], results[-1]
+        if info:
+            t, z = t * np.nan, z * np.nan
+        return t.T, z.T
+
+    return _mapped(reduced, x, _schur_types(ArrayType(x.shape, x.dtype)))
+
+
+schur = Primitive(
+    name="schur",
+    family="linear algebra",
+    types=_schur_types,
+    reference=_schur_reference,
+    kernel=Library("schur", in_place=True),
+    jvp=not_differentiable("the Schur form has no derivative here"),
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: schur),
+    samples=_samples,
+    tolerance=Tolerance(float32=2e-4, float64=1e-12),
+    doc="Matrices T, upper triangular but for blocks of two rows for conjugate "
+    "eigenvalues of real matrices, and unitary Z with Z T Z^H the operand. All lie by "
+    "columns.",
+)
+
+ROWS = (hessenberg, tridiagonal, schur)

@@ -1,0 +1,184 @@
+"""Matrices of a form, under SciPy's names."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import conj
+from arrayfn.numpy.creation import asarray, zeros
+from arrayfn.numpy.manipulation import atleast_2d, concatenate, ravel
+
+
+def block_diag(*arrs: ArrayLike) -> Array:
+    """The matrix with these matrices (vectors are rows) along its diagonal.
+
+    >>> block_diag(np.array([[1, 2]]), 3)
+    array([[1, 2, 0],
+           [0, 0, 3]])
+    """
+    blocks = [atleast_2d(asarray(x)) for x in arrs] or [zeros((1, 0))]
+    dtype = ops.common_dtype("block_diag", blocks)
+    width = sum(x.shape[1] for x in blocks)
+    rows: list[Array] = []
+    before = 0
+    for x in blocks:
+        after = width - before - x.shape[1]
+        count = x.shape[0]
+        parts = [zeros((count, before), dtype), x, zeros((count, after), dtype)]
+        rows.append(concatenate(parts, axis=1))
+        before += x.shape[1]
+    return concatenate(rows, axis=0)
+
+
+def _vector(name: str, x: ArrayLike) -> Array:
+    vector = ravel(asarray(x))
+    if vector.shape[0] == 0:
+        raise ShapeError(f"{name} takes a vector that is not empty", user_location())
+    return vector
+
+
+def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
+    """The matrix with first column c, first row r, and equal elements on diagonals.
+
+    Without r, that is conj(c); the first element is c's.
+
+    >>> toeplitz(np.array([1, 2, 3]), np.array([0, 8, 9]))
+    array([[1, 8, 9],
+           [2, 1, 8],
+           [3, 2, 1]])
+    """
+    column = _vector("toeplitz", c)
+    row = conj(column) if r is None else _vector("toeplitz", r)
+    values = concatenate([column[::-1], row[1:]])
+    extents = column.shape[0], row.shape[0]
+    return values[np.arange(extents[0])[::-1, None] + np.arange(extents[1])]
+
+
+def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
+    """The matrix with first column c, last row r, and equal elements across diagonals.
+
+    Without r, zeros are below the first one across.
+
+    >>> hankel(np.array([1, 2, 3]))
+    array([[1, 2, 3],
+           [2, 3, 0],
+           [3, 0, 0]])
+    """
+    column = _vector("hankel", c)
+    row = column * 0 if r is None else _vector("hankel", r)
+    values = concatenate([column, row[1:]])
+    extents = column.shape[0], row.shape[0]
+    return values[np.arange(extents[0])[:, None] + np.arange(extents[1])]
+
+
+def circulant(c: ArrayLike) -> Array:
+    """The matrix whose columns are c, each one place further down than the last.
+
+    >>> circulant(np.array([1, 2, 3]))
+    array([[1, 3, 2],
+           [2, 1, 3],
+           [3, 2, 1]])
+    """
+    column = _vector("circulant", c)
+    places = np.arange(column.shape[0])
+    return column[(places[:, None] - places) % column.shape[0]]
+
+
+def companion(a: ArrayLike) -> Array:
+    """The matrix whose eigenvalues are the roots of the polynomial, highest first.
+
+    >>> companion(np.array([1.0, -10.0, 31.0, -30.0]))
+    array([[ 10., -31.,  30.],
+           [  1.,   0.,   0.],
+           [  0.,   1.,   0.]])
+    """
+    coefficients = _vector("companion", a)
+    n = coefficients.shape[0] - 1
+    if n < 1:
+        raise ShapeError("companion takes two coefficients or more", user_location())
+    first = -coefficients[1:] / coefficients[0]
+    below = np.eye(n - 1, n, dtype=first.dtype)
+    return concatenate([first[None], below])
+
+
+def leslie(f: ArrayLike, s: ArrayLike) -> Array:
+    """Fecundities f (n,) in the first row, survivals s (n - 1,) below the diagonal."""
+    first, below = _vector("leslie", f), ravel(asarray(s))
+    n = first.shape[0]
+    if below.shape[0] != n - 1:
+        raise ShapeError(
+            f"leslie takes n coefficients and n - 1, but was given {n} and "
+            f"{below.shape[0]}",
+            user_location(),
+        )
+    diagonal = np.eye(n - 1, n, dtype=np.int8)
+    return concatenate([first[None], below[:, None] * diagonal])
+
+
+# Of an order alone: constants.
+
+
+def hilbert(n: int) -> Array:
+    """The matrix with 1 / (i + j + 1) at [i, j]."""
+    places = np.arange(n)
+    return 1.0 / (places[:, None] + places + 1.0)
+
+
+def hadamard(n: int, dtype: type = int) -> Array:
+    """Sylvester's matrix of ones and minus ones with orthogonal rows; n is 2**k.
+
+    >>> hadamard(2)
+    array([[ 1,  1],
+           [ 1, -1]])
+    """
+    if n < 1 or n & (n - 1):
+        raise ArgumentError(f"hadamard's order is a power of 2, not {n}")
+    made = np.array([[1]], dtype)
+    while made.shape[0] < n:
+        made = np.block([[made, made], [made, -made]])
+    return made
+
+
+def helmert(n: int, full: bool = False) -> Array:
+    """Orthonormal contrasts (n - 1, n): each row is one element against those before.
+
+    ``full`` has the row of the mean before them.
+    """
+    rows = np.arange(n)[:, None]
+    made = np.tril(np.ones((n, n)), -1) - np.diag(np.arange(n))
+    size = np.sqrt(rows * (rows + 1.0))
+    made = np.where(rows == 0, 1.0 / math.sqrt(n), made / np.where(rows == 0, 1, size))
+    return made if full else made[1:]
+
+
+def pascal(n: int, kind: str = "symmetric") -> Array:
+    """Binomial coefficients comb(i, j), "lower" or "upper"; "symmetric": their product.
+
+    >>> pascal(3).tolist()
+    [[1, 1, 1], [1, 2, 3], [1, 3, 6]]
+    """
+    coefficients = [[math.comb(i, j) for j in range(n)] for i in range(n)]
+    lower = np.array(coefficients, np.uint64).reshape(n, n)
+    if kind == "lower":
+        return lower
+    if kind == "upper":
+        return lower.T.copy()
+    if kind == "symmetric":
+        return lower @ lower.T
+    raise ArgumentError(f"pascal is 'lower', 'upper' or 'symmetric', not {kind!r}")
+
+
+def dft(n: int, scale: str | None = None) -> Array:
+    """The matrix of the discrete Fourier transform, over sqrt(n) or n as ``scale``."""
+    if scale not in (None, "sqrtn", "n"):
+        raise ArgumentError(f"dft's scale is None, 'sqrtn' or 'n', not {scale!r}")
+    places = np.arange(n)
+    made = np.exp(-2j * np.pi * (places[:, None] * places % n) / n)
+    if scale is None:
+        return made
+    return made / (math.sqrt(n) if scale == "sqrtn" else n)
