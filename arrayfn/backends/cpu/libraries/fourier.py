@@ -20,7 +20,13 @@ from arrayfn.dtypes import BY_SHORT_NAME, real_of
 UFUNC_FUNCTIONS: Final = 32  # byte offsets in a PyUFuncObject
 UFUNC_DATA: Final = 40
 UFUNC_TYPES: Final = 48
-TYPES: Final = {"f64": 0, "c128": 0, "f32": 1, "c64": 1}  # positions of loops
+# The positions of loops, and what their types are to begin with.
+TYPES: Final = {
+    "f64": (0, "dd"),
+    "c128": (0, "Dd"),
+    "f32": (1, "ff"),
+    "c64": (1, "Ff"),
+}
 
 # Arguments: words, then those of ``lowering.libraries.fourier``.
 EVEN: Final = 0  # the loop, and its data
@@ -76,13 +82,12 @@ def fourier_run(arguments: int, begin: int, end: int) -> int:
 def _loop(name: str, dtype: str) -> tuple[int, int]:
     """The address of a ufunc's loop, and its data."""
     ufunc = getattr(importlib.import_module("numpy.fft._pocketfft_umath"), name)
-    position = TYPES[dtype]
+    position, wanted = TYPES[dtype]
     word = ctypes.c_int64.from_address
     count = ctypes.c_int32.from_address(id(ufunc) + UFUNC_TYPES).value
     types: list[str] = ufunc.types
-    real = "d" if position == 0 else "f"
-    if count != len(types) or types[position][1] != real:
-        # NumPy's objects lie otherwise than here: do not call what this is not.
+    if count != len(types) or not types[position].startswith(wanted):
+        # There is none for this dtype; or NumPy's objects lie otherwise than here.
         raise KeyError(dtype)
     functions, data = (
         word(id(ufunc) + offset).value for offset in (UFUNC_FUNCTIONS, UFUNC_DATA)
