@@ -18,21 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Equation, Program
-from arrayfn.primitives import (
-    control_flow_while_linear,
-    conversion,
-    dynamic_slices,
-    views,
-)
+from arrayfn.primitives import control_flow_while_linear
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow import (
     Parts,
-    all_of,
     arranged,
     building,
-    built,
     emitted,
     equation,
     parts_of,
@@ -41,12 +33,11 @@ from arrayfn.primitives.control_flow import (
     where,
     zeros,
 )
-from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.control_flow_repeat import (
     Values,
     count_of,
+    read,
     repeat,
-    starts_of,
     write,
 )
 
@@ -130,20 +121,6 @@ def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
     return arranged(program, inputs, program.outputs), kept
 
 
-def _thinned(tape: Atom, half: int) -> Atom:
-    """Every other of the first ``half`` entries, moved to the front."""
-    shape = tape.type.shape[1:]
-    others = views.slice_(
-        tape,
-        start=(0,) * tape.type.ndim,
-        limit=(half, *shape),
-        strides=(2, *[1] * len(shape)),
-    )
-    return dynamic_slices.dynamic_update_slice(
-        tape, others, *starts_of(tape, count_of(0))
-    )
-
-
 class _Recording:
     """The known loop, filling a tape with what it carries (part of it: ``kept``)."""
 
@@ -188,22 +165,20 @@ class _Recording:
         """Until the tape is half full, or the loop ends."""
         slot, stride, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
-        full = conversion.convert(e.eq(slot, self.half), dtypes.int32)
-        thin = built(
-            "thinned",
-            lambda _, stride, *tape: [
-                count_of(self.half // 2),
-                e.mul(stride, 2),
-                *(_thinned(t, self.half) for t in tape),
+        # Every other entry moves to the front, one by one: it is done in place.
+        full = e.eq(slot, self.half)
+        moves = e.select(full, count_of(self.half // 2), count_of(0))
+        _, *tape = repeat(
+            lambda consts, v: e.lt(v[0], consts[0]),
+            lambda _, v: [
+                e.add(v[0], 1),
+                *(write(t, read(t, e.mul(v[0], 2)), v[0]) for t in v[1:]),
             ],
-            [x.type for x in (slot, stride, *tape)],
+            [moves],
+            [count_of(0), *tape],
         )
-        same = built(
-            "as_it_is", lambda *v: list(v), [x.type for x in (slot, stride, *tape)]
-        )
-        slot, stride, *tape = all_of(
-            cond(full, slot, stride, *tape, branches=(same, thin))
-        )
+        slot = e.select(full, moves, slot)
+        stride = e.select(full, e.mul(stride, 2), stride)
         results = repeat(
             lambda _, v: e.bitwise_and(e.lt(v[0], self.half), v[-1]),
             self.entry,
