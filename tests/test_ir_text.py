@@ -138,7 +138,9 @@ class AnyParams:
 
     name = "any"
 
-    def result_types(self, inputs: object, params: object) -> tuple[ArrayType, ...]:
+    def result_types(
+        self, inputs: object, params: object, source: object = None
+    ) -> tuple[ArrayType, ...]:
         return (ArrayType((), dtypes.float32),)
 
 
