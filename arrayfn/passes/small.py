@@ -25,6 +25,8 @@ from arrayfn.primitives.base import (
 
 MOST_ELEMENTS: Final = 1 << 15
 """What a small Program may compute: elements, and products in sums."""
+MOST_EQUATIONS: Final = 600
+"""And in how many equations: long kernels take long to compile."""
 MOST_DEPTH: Final = 32
 """The most products in a sum: of longer ones a library's kernel is faster."""
 
@@ -35,7 +37,15 @@ def is_small(program: Program, most: int | None = None) -> bool:
     That is up to ``most`` elements, or ``MOST_ELEMENTS``.
     """
     work = _work(program)
-    return work is not None and work <= (MOST_ELEMENTS if most is None else most)
+    if work is None or work > (MOST_ELEMENTS if most is None else most):
+        return False
+    return _equations(program) <= MOST_EQUATIONS
+
+
+def _equations(program: Program) -> int:
+    """How many equations there are in ``program``, and in the Programs in it."""
+    inner = (p for equation in program.equations for p in equation.subprograms())
+    return len(program.equations) + sum(map(_equations, inner))
 
 
 def _work(program: Program) -> int | None:

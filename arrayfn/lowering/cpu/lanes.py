@@ -8,17 +8,20 @@ and blocks can go on several threads: one kernel, and no memory traffic in betwe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
 
+MOST_STATEMENTS: Final = 600
+
 
 def lanes_of(loop: LoopStep) -> int:
     """How many elements go through ``loop`` side by side; 0 if they need each other."""
     found = _lanes([loop])
-    if found is None or len(found) != 1:
+    if found is None or len(found) != 1 or _length([loop]) > MOST_STATEMENTS:
         return 0
     lanes = found.pop()
     fits = all(
@@ -27,6 +30,19 @@ def lanes_of(loop: LoopStep) -> int:
         for c in step.carries
     )
     return lanes if fits and lanes > 1 else 0
+
+
+def _length(steps: Iterable[PlanStep]) -> int:
+    """The number of statements in all nests."""
+    total = 0
+    for step in steps:
+        if isinstance(step, NestStep):
+            total += len(step.nest.statements)
+        elif isinstance(step, LoopStep):
+            total += _length(step.body)
+        elif isinstance(step, BranchStep):
+            total += sum(map(_length, step.branches))
+    return total
 
 
 def side_by_side(loop: LoopStep, lanes: int) -> None:
