@@ -98,12 +98,12 @@ def fori_loop(
     body_fun: Function,
     init_val: Any,
     *,
-    unroll: int | bool = 1,
+    unroll: int | bool | None = None,
 ) -> Any:
     """``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
 
     A ``scan`` where both bounds are known, which is the better for derivatives in
-    reverse mode; else a ``while_loop``.
+    reverse mode; else a ``while_loop``. ``unroll`` is that of ``scan``.
 
     >>> import numpy as np
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
@@ -134,7 +134,7 @@ def fori_loop(
         (start, init_val),
         None,
         length,
-        unroll=unroll,
+        unroll=1 if unroll is None else unroll,
         paths=["", *tree.paths(init_val)],
     )
     return result

@@ -340,6 +340,18 @@ def test_a_python_branch_in_a_body_is_told_what_to_write() -> None:
     assert "lax.cond" in text
 
 
+def test_a_python_loop_of_unknown_length_is_told_what_to_write() -> None:
+    @af.jit
+    def power(x: Any, n: Any) -> Any:
+        for _ in range(n):
+            x = x * x
+        return x
+
+    text = raised(ArrayfnError, lambda: power(2.0, 3))
+    assert "only known as ~i64[] while 'power' is traced" in text
+    assert "arrayfn.lax.fori_loop(0, n, body, value)" in text
+
+
 def test_a_value_of_a_body_does_not_get_out() -> None:
     kept: list[Any] = []
 
