@@ -8,6 +8,7 @@ it in front; the function is called for each member in turn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -71,16 +72,18 @@ class SiteTable:
     """The calls of compiled Programs, by number: of this process, and no other."""
 
     def __init__(self) -> None:
-        self._sites: list[CallSite] = []
+        self._numbers = itertools.count()
+        self._sites: dict[int, CallSite] = {}
 
     def add(self, site: CallSite) -> int:
         """The number under which compiled code finds ``site``."""
-        self._sites.append(site)
-        return len(self._sites) - 1
+        number = next(self._numbers)
+        self._sites[number] = site
+        return number
 
     def find(self, number: int) -> CallSite:
         """The site of this number."""
-        if not 0 <= number < len(self._sites):
+        if number not in self._sites:
             raise ProgramError(
                 f"the plan calls Python function number {number}, which belongs to "
                 "another process; compile the function here"
