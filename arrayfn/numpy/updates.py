@@ -37,7 +37,7 @@ from arrayfn.numpy.rearrangement import flip
 from arrayfn.primitives import dynamic_slices, indexing, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import apply, is_staged
+from arrayfn.tracing import Tracer, apply, is_staged
 
 
 class IndexedUpdate:
@@ -145,6 +145,9 @@ class IndexedUpdate:
         indices_are_sorted: bool = False,
     ) -> Array:
         """x to the power y at ``index``; where that repeats, the last wins."""
+        mask = _unknown_mask(self._index)
+        if mask is not None:
+            return _where_masked(self._x, mask, y, power(self._x, y))
         base = self.get(mode="clip" if mode == "clip" else None)
         return self.set(power(base, y), mode=mode, unique_indices=unique_indices)
 
@@ -156,7 +159,13 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with ``function(x[index])`` at ``index``: once, also where that repeats."""
+        """x with ``function(x[index])`` at ``index``: once, also where that repeats.
+
+        It is applied to all of x where the index is a mask that is not known yet.
+        """
+        mask = _unknown_mask(self._index)
+        if mask is not None:
+            return _where_masked(self._x, mask, 0, function(self._x))
         value = function(self.get(mode="clip" if mode == "clip" else None))
         return self.set(value, mode=mode, unique_indices=unique_indices)
 
@@ -200,6 +209,10 @@ class IndexedUpdate:
         type = ops.type_of_operand("at", self._x)
         updates = ops.convert(y, type.dtype)
         mode = _checked(mode, _WRITTEN)
+        mask = _unknown_mask(self._index)
+        if mask is not None:
+            new = updates if combine is None else combine(self._x, updates)
+            return _where_masked(self._x, mask, updates, new)
         entries = parse(self._index, type.shape, bounded=mode is None)
         arrays = [entry for entry in entries if is_array(entry)]
         known = not is_staged((self._x, updates, *arrays))
@@ -215,6 +228,35 @@ class IndexedUpdate:
         return _scattered(
             scatter, self._x, entries, type, updates, unique_indices, mode
         )
+
+
+def _unknown_mask(index: Any) -> Tracer | None:
+    """The mask that ``index`` is, if its value is not known."""
+    mask: Any = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+    if not isinstance(mask, Tracer) or mask.dtype != dtypes.bool_:
+        return None
+    return mask if mask.value is None else None
+
+
+def _where_masked(x: ArrayLike, mask: Tracer, updates: ArrayLike, new: Any) -> Array:
+    """x with ``new`` where ``mask`` is true.
+
+    ``updates`` are the same for all that is true: else their shape would tell how much
+    that is.
+    """
+    shape = ops.type_of_operand("at", x).shape
+    inner = len(shape) - mask.ndim
+    if shape[: mask.ndim] != mask.shape:
+        raise IndexError(
+            f"boolean index of shape {mask.shape} does not fit an array of {shape}"
+        )
+    if ops.type_of_operand("at", updates).ndim > inner:
+        mask.concrete(
+            "x.at[mask] with an update for each element that is true,",
+            "Write arrayfn.numpy.where(mask, y, x), with y as long as x",
+        )
+    spread = reshape(mask, (*mask.shape, *(1,) * inner)) if inner else mask
+    return where(spread, ops.convert(new, x.dtype), x)
 
 
 _READ = {"fill": "fill", "drop": "fill", "clip": "clip"}

@@ -261,3 +261,39 @@ def test_a_mode_that_there_is_not_is_refused():
 def test_divide_by_updates_that_meet():
     result = anp.at(V)[np.array([4, 4, 2])].divide(np.array([2.0, 4.0, 2.0]))
     np.testing.assert_array_equal(result, [0, 1, 1, 3, 0.5])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: anp.at(x)[x > 2].set(9.0),
+        lambda x: anp.at(x)[(x > 2,)].add(9.0),
+        lambda x: anp.at(x)[x > 2].subtract(1.0),
+        lambda x: anp.at(x)[x > 2].multiply(2.0),
+        lambda x: anp.at(x)[x > 2].divide(2.0),
+        lambda x: anp.at(x)[x > 2].power(2.0),
+        lambda x: anp.at(x)[x > 2].min(2.5),
+        lambda x: anp.at(x)[x > 2].max(3.5),
+        lambda x: anp.at(x)[x > 2].apply(anp.square),
+    ],
+)
+def test_updates_where_a_mask_is_true(function, traced):
+    (result,) = traced(function, V)
+    np.testing.assert_array_equal(result, function(V))
+
+
+def test_a_mask_of_leading_axes_takes_updates_of_the_others(traced):
+    x, row = np.arange(12.0).reshape(3, 4), np.arange(4.0)
+
+    def change(x):
+        return anp.at(x)[x[:, 0] > 2].set(row)
+
+    (result,) = traced(change, x)
+    np.testing.assert_array_equal(result, change(x))
+
+
+def test_a_mask_that_is_not_known_takes_no_updates_one_by_one():
+    with pytest.raises(AbstractValueError, match=r"where\(mask, y, x\)"):
+        trace_function(lambda x: anp.at(x)[x > 2].set(x[:2]), (V,), {}, abstract=True)
+    with pytest.raises(IndexError, match="boolean index of shape"):
+        trace_function(lambda x: anp.at(x)[x[:2] > 2].set(0.0), (V,), {}, abstract=True)
