@@ -50,7 +50,8 @@ def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Standard normal numbers: the inverse distribution function of uniform ones.
 
     ``dtype`` is real or complex floating-point; of complex numbers the parts have
-    variance 1/2 each. Equal to JAX's but for the rounding of erfinv.
+    variance 1/2 each. Equal to JAX's but for the error of its erfinv, which is 2e-5 far
+    out in float32, 3e-12 in float64, and less in the middle.
 
     >>> from arrayfn import random
     >>> random.normal(random.key(0), (3,)).shape

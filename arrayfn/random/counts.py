@@ -48,7 +48,7 @@ def poisson(
     few = anp.where((rate >= 0) & small, rate, 0.0)
     below = _inverted(small_key, wanted, anp.exp(-few), lambda k: few / k)
     many = anp.where(rate >= _SMALL_MEAN, rate, _HARMLESS_MEAN)
-    above = _poisson_rejection(large_key, many, wanted)
+    above = _poisson_rejection(large_key, many, ~(rate >= _SMALL_MEAN))
     value = anp.where(small, below, above)
     return anp.astype(anp.where(rate >= 0, value, -1.0), kind)
 
@@ -78,8 +78,12 @@ def _inverted(
     return lax.while_loop(any_left, step, (one, zero, mass, mass))[1]
 
 
-def _until_accepted(key: Key, shape: Shape, propose: Callable[..., Any]) -> Array:
-    """``propose(u, v)`` of two uniform arrays gives samples and which are accepted."""
+def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Array:
+    """``propose(u, v)`` of two uniform arrays gives samples and which are accepted.
+
+    Where ``skipped``, none is waited for.
+    """
+    shape = tuple(skipped.shape)
 
     def step(state: Any) -> Any:
         number, accepted, value = state
@@ -92,13 +96,13 @@ def _until_accepted(key: Key, shape: Shape, propose: Callable[..., Any]) -> Arra
 
     state = (
         anp.zeros((), dtype=dtypes.uint32),
-        anp.zeros(shape, dtype=bool),
+        skipped,
         anp.zeros(shape, dtype=dtypes.float64),
     )
     return lax.while_loop(lambda s: ~anp.all(s[1]), step, state)[2]
 
 
-def _poisson_rejection(key: Key, rate: Array, shape: Shape) -> Array:
+def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
     """For a mean of 10 or more.
 
     Hörmann, The transformed rejection method for generating Poisson random variables,
@@ -120,7 +124,7 @@ def _poisson_rejection(key: Key, rate: Array, shape: Shape) -> Array:
         good = level <= count * log_rate - rate - lax.lgamma(count + 1.0)
         return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
 
-    return _until_accepted(key, shape, propose)
+    return _until_accepted(key, skipped, propose)
 
 
 def binomial(
@@ -160,14 +164,14 @@ def binomial(
         large_key,
         anp.where(small, _HARMLESS_MEAN, trials),
         anp.where(small, 0.5, q),
-        wanted,
+        small,
     )
     value = anp.where(small, below, above)
     value = anp.where(chance > 0.5, trials - value, value)
     return anp.astype(anp.where(valid, value, anp.nan), kind)
 
 
-def _binomial_rejection(key: Key, n: Array, p: Array, shape: Shape) -> Array:
+def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
     """For a mean of 10 or more and p <= 1/2.
 
     Hörmann, The generation of binomial random variates, 1993: algorithm BTRS.
@@ -193,7 +197,7 @@ def _binomial_rejection(key: Key, n: Array, p: Array, shape: Shape) -> Array:
         good = level <= at_mode - here + (count - mode) * log_odds
         return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
 
-    return _until_accepted(key, shape, propose)
+    return _until_accepted(key, skipped, propose)
 
 
 def multinomial(
