@@ -35,6 +35,13 @@ from arrayfn.scipy.linalg.forms import (
     pascal,
     toeplitz,
 )
+from arrayfn.scipy.linalg.special_matrices import (
+    convolution_matrix,
+    fiedler,
+    fiedler_companion,
+    invhilbert,
+    invpascal,
+)
 
 __all__ = [
     "block_diag",
@@ -43,6 +50,7 @@ __all__ = [
     "cholesky",
     "circulant",
     "companion",
+    "convolution_matrix",
     "det",
     "dft",
     "eigh",
@@ -50,12 +58,16 @@ __all__ = [
     "eigvalsh",
     "expm",
     "expm_frechet",
+    "fiedler",
+    "fiedler_companion",
     "hadamard",
     "hankel",
     "helmert",
     "hessenberg",
     "hilbert",
     "inv",
+    "invhilbert",
+    "invpascal",
     "leslie",
     "lu",
     "lu_factor",

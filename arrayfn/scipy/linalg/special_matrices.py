@@ -1,0 +1,155 @@
+"""Matrices by formula: SciPy's special matrices.
+
+Those that are functions of arrays are traced; those of a number alone are constants.
+Sources: Higham, The Test Matrix Toolbox for MATLAB (1995); SciPy's documentation.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import absolute, divide, negative, subtract
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import asarray, zeros
+from arrayfn.numpy.indexing import take
+from arrayfn.numpy.linear_algebra import diag
+from arrayfn.numpy.manipulation import expand_dims, ravel
+from arrayfn.numpy.padding import pad
+
+__all__ = [
+    "convolution_matrix",
+    "fiedler",
+    "fiedler_companion",
+    "invhilbert",
+    "invpascal",
+]
+
+
+def _vector(name: str, x: ArrayLike, least: int = 1) -> Array:
+    value = ravel(asarray(x))
+    if value.shape[0] < least:
+        raise ShapeError(
+            f"{name} takes at least {least} elements, not {value.shape[0]}",
+            user_location(),
+        )
+    return value
+
+
+def fiedler(a: ArrayLike) -> Array:
+    """The matrix of the distances |a_i - a_j|."""
+    a = _vector("fiedler", a, 0)
+    return absolute(subtract(expand_dims(a, 1), a))
+
+
+def fiedler_companion(a: ArrayLike) -> Array:
+    """The pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
+
+    a has the highest power first.
+    """
+    a = _vector("fiedler_companion", a, 2)
+    a = divide(a, a[0])
+    count = a.shape[0] - 1
+    even = np.arange(count) % 2 == 0
+    rest = negative(a[2:])
+    first = np.arange(count - 1) == 0
+    beside = where(even[: count - 1], rest, 0)
+    below = where(first, 1, where(even[: count - 1], 0, rest))
+    far = np.asarray(even[: max(count - 2, 0)], a.dtype)
+    diagonals = {
+        0: pad(negative(a[1:2]), (0, count - 1)),
+        1: beside,
+        2: far,
+        -1: below,
+        -2: np.asarray(1 - far, a.dtype),
+    }
+    result = zeros((count, count), a.dtype)
+    for place, values in diagonals.items():
+        if values.shape[0]:
+            result = result + diag(values, place)
+    return result
+
+
+def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
+    """The matrix by which v of n elements becomes ``convolve(a, v, mode)``."""
+    a = _vector("convolution_matrix", a)
+    if n < 1:
+        raise ShapeError(f"convolution_matrix takes n >= 1, not {n}", user_location())
+    count = a.shape[0]
+    rows = {
+        "full": (0, count + n - 1),
+        "same": ((min(count, n) - 1) // 2, max(count, n)),
+        "valid": (min(count, n) - 1, max(count, n) - min(count, n) + 1),
+    }
+    if mode not in rows:
+        raise ArgumentError(
+            f"the modes are 'full', 'same' and 'valid', not {mode!r}", user_location()
+        )
+    first, length = rows[mode]
+    places = np.arange(first, first + length)[:, None] - np.arange(n)
+    # Beyond a's ends there is nothing; a place below 0 would count from the end.
+    beyond = (places < 0) | (places >= count)
+    return take(a, np.where(beyond, count, places), mode="fill", fill_value=0)
+
+
+def invhilbert(n: int, exact: bool = False) -> Array:
+    """The inverse of the Hilbert matrix, whose elements are whole; rounded to float64.
+
+    With ``exact``, int64; ArgumentError where that is too small.
+    """
+    rows = [[_inverse_of_hilbert(n, i, j) for j in range(n)] for i in range(n)]
+    return _whole("invhilbert", rows, exact)
+
+
+def _inverse_of_hilbert(n: int, i: int, j: int) -> int:
+    sign = -1 if (i + j) % 2 else 1
+    ways = math.comb(n + i, n - j - 1) * math.comb(n + j, n - i - 1)
+    return sign * (i + j + 1) * ways * math.comb(i + j, i) ** 2
+
+
+def _whole(name: str, rows: list[list[int]], exact: bool) -> Array:
+    if not exact:
+        return np.array(rows, np.float64).reshape(len(rows), len(rows))
+    try:
+        return np.array(rows, np.int64).reshape(len(rows), len(rows))
+    except OverflowError:
+        raise ArgumentError(
+            f"{name}({len(rows)}) has elements beyond int64; use exact=False",
+            user_location(),
+        ) from None
+
+
+def invpascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
+    """The inverse of ``pascal``."""
+    _check_kind("invpascal", kind)
+    lower = [
+        [(-1) ** (i - j) * math.comb(i, j) if j <= i else 0 for j in range(n)]
+        for i in range(n)
+    ]
+    upper = [list(column) for column in zip(*lower, strict=True)]
+    if kind == "symmetric":
+        rows = [
+            [_dot(upper[i], [row[j] for row in lower]) for j in range(n)]
+            for i in range(n)
+        ]
+    else:
+        rows = lower if kind == "lower" else upper
+    return _whole("invpascal", rows, exact)
+
+
+def _dot(a: list[int], b: list[int]) -> int:
+    total = 0
+    for x, y in zip(a, b, strict=True):
+        total += x * y
+    return total
+
+
+def _check_kind(name: str, kind: str) -> None:
+    if kind not in ("symmetric", "lower", "upper"):
+        raise ArgumentError(
+            f"{name}: kind is 'symmetric', 'lower' or 'upper', not {kind!r}",
+            user_location(),
+        )
