@@ -209,7 +209,8 @@ def _copy(source: Var, target: Var) -> NestStep:
     result = Value("copied", compute_dtype(dtype))
     identity = f"identity_{short_name(compute_dtype(dtype))}"
     nest = Nest(
-        (Axis(source.type.size, reduced=False),),
+        # The source may be a larger array, of which the value is the first part.
+        (Axis(target.type.size, reduced=False),),
         (
             ArrayOperand(source, dtype, (1,), 0, written=False),
             ArrayOperand(target, dtype, (1,), 0, written=True),
