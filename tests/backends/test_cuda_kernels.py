@@ -427,6 +427,26 @@ def test_a_product_that_is_needed_itself_is_written():
     ]
 
 
+def test_slices_of_a_loop_need_no_alignment():
+    def rows(x):
+        return lax.scan(lambda c, row: (c + row, anp.exp(row) * 2), x[0], x)
+
+    x = random(3, 131)
+    program = trace_function(rows, (x,), {}, abstract=True, with_values=False).program
+    compiled = lower(program, check=True)
+    for have, want in zip(
+        run_plan(compiled, (x,)), evaluate(program, (x,)), strict=True
+    ):
+        np.testing.assert_allclose(have, want, 1e-5)
+
+
+def test_a_product_that_is_a_number_is_multiplied_and_then_added_to():
+    x = random(7)
+    program = trace_function(lambda x, y: x @ x + y, (x, np.float32(2)), {}).program
+    (result,) = run_plan(lower(program, check=True), (x, np.float32(2)))
+    np.testing.assert_allclose(result, x @ x + 2, 1e-5)
+
+
 def test_a_small_loop_is_one_kernel():
     def powers(x):
         start = 0, x

@@ -70,9 +70,8 @@ class Executable:
         self._buffers_address = ctypes.addressof(self._addresses)
         self._graphs = Graphs(self._launch_into)
         launches = self._image.launches
-        self._by_graph = (
-            _GRAPH_LAUNCHES <= launches <= _MOST_LAUNCHES and self._image.capturable
-        )
+        many = launches >= _GRAPH_LAUNCHES or self._image.has_host_calls
+        self._by_graph = many and launches <= _MOST_LAUNCHES and self._image.capturable
         self._is_native = self._image.is_native
         self._gpu = device()
         self._direct = self._is_native and not self._by_graph and not plan.arena

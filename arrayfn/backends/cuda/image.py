@@ -9,7 +9,7 @@ for the GPU, but a loop that ends by a predicate, and a branch, which read one n
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -86,6 +86,7 @@ class Image:
         self._rows: list[list[int]] = []
         self._kept: list[object] = []
         self._has_products = False
+        self._moves = dict(_moves(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
         self.nodes = self._nodes(plan.steps)
@@ -126,6 +127,11 @@ class Image:
     def launches(self) -> int:
         """How many launches a run makes, as far as that is known."""
         return _launches(self.nodes)
+
+    @property
+    def has_host_calls(self) -> bool:
+        """Whether Python enqueues some of it."""
+        return _has_host_calls(self.nodes)
 
     @property
     def capturable(self) -> bool:
@@ -280,6 +286,9 @@ class Image:
         self._has_products = True
         a, b, c = (arrays[name] for name in "abc")
         offsets = [self._place(x)[1] for x in (a, b, c)]
+        for x in (a, b, c):
+            # A slice begins at every multiple of its stride.
+            offsets += self._moves.get(x.buffer, ())
         made = cublas.library().product(kernel.provider, values, offsets)
         self._kept.append(made)
         second, first, result = made.layouts
@@ -345,6 +354,25 @@ def _launches(nodes: Sequence[Node]) -> int:
         else:
             total += 1
     return total
+
+
+def _moves(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Where the slices of loops begin, and how far they move, in bytes."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from ((s.buffer, (s.offset, abs(s.stride))) for s in step.slices)
+            yield from _moves(step.body)
+        elif isinstance(step, Branch):
+            for branch in step.branches:
+                yield from _moves(branch)
+
+
+def _has_host_calls(nodes: Sequence[Node]) -> bool:
+    return any(
+        isinstance(node, HostCall)
+        or (isinstance(node, LoopNode) and _has_host_calls(node.body))
+        for node in nodes
+    )
 
 
 def _capturable(nodes: Sequence[Node]) -> bool:

@@ -20,6 +20,7 @@ class GpuConfig:
     keep_cost: int = 4  # a value dearer than this is kept, not computed again
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
+    moving: bool = False  # whether arrays may be windows that move through others
     chunk: int = 8192  # elements that are worth a block of a split reduction
     most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
     pipeline_to: int = 16384  # words of a row, up to where many rows are fetched ahead

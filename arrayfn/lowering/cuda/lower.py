@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
@@ -78,6 +79,7 @@ class _CudaLowering(Lowering):
         super().__init__(program, donated)
         self.gpu = gpu
         self.products: dict[int, LibraryCall] = {}
+        self.depth = 0  # of the loops and branches that are being printed
 
     def block(self, program: Program) -> list[PlanStep]:
         outside, self.products = self.products, {}
@@ -119,8 +121,15 @@ class _CudaLowering(Lowering):
     def nest(self, nest: Nest) -> None:
         self.steps += [NestStep(piece, []) for piece in cut(nest, self.gpu)]
 
+    def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
+        self.depth += 1
+        done = super().printed(steps)
+        self.depth -= 1
+        return done
+
     def print(self, step: NestStep) -> CallStep:
-        schedule = choose(step.nest, self.gpu)
+        # In a loop an array may begin at any of its elements: it is a slice.
+        schedule = choose(step.nest, replace(self.gpu, moving=self.depth > 1))
         name = self.fresh(_STEMS[type(schedule)])
         return self.scheduled(print_kernel(step.nest, name, schedule))
 

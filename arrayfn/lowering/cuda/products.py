@@ -186,6 +186,7 @@ class _Reader:
         n = self.call.integers["n"]
         return (
             self.call.integers["batch"] == 1
+            and bool(strides)
             and self.extents()[-1] == n
             and strides[-1] == 1
             and not any(strides[:-1])

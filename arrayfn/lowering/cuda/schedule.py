@@ -177,7 +177,8 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     extent = nest.axes[-1].extent
     widest = widest_lanes(nest, gpu)
     lanes = divisor_lanes(extent, widest)
-    if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
+    long = len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest
+    if long and not gpu.moving:
         return Elementwise(gpu.threads, widest, whole=False)
     return Elementwise(gpu.threads, lanes, whole=True)
 
