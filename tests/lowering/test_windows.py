@@ -131,3 +131,21 @@ def test_a_sum_over_windows_is_made_of_fixed_parts(case: Any) -> None:
     names = [k.name for k in compiled.kernels]
     assert names[0].startswith("window_sums_")
     assert len(names) == 2
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_windows_of_channels_first_are_the_columns(dtype: str, batch: int) -> None:
+    roles = (((), (0,), (1,), (2, 3)), ((), (0,), (1,), (2, 3)))
+    options = {"lhs": roles[0], "rhs": roles[1], "out": roles[0]}
+
+    def emit(x: Any, w: Any) -> Any:
+        return conv_general(x, w, **options, strides=(1, 2), dilations=(2, 1))
+
+    shapes = (batch, 6, 50, 61), (7, 6, 3, 4)
+    program = build(emit, *[ArrayType(shape, np.dtype(dtype)) for shape in shapes])
+    inputs = [draw(dtype, shape, k) for k, shape in enumerate(shapes)]
+    compiled = check_kernels(program, inputs, conv_general.tolerance)
+    names = [k.name for k in compiled.kernels]
+    assert names[0].startswith("windows_right_")
+    assert len(compiled.plan.steps) == 1, "no copy of all windows"

@@ -15,6 +15,7 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Program, Var
+from arrayfn.layout import Shape
 from arrayfn.lowering.cpu.schedule import CPU
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
@@ -60,44 +61,55 @@ def without_copy(
 
     ``uses`` counts the readers of arrays; the copy is the one among ``steps``.
     """
-    place, given = call.reads["a"], call.integers
-    rows, columns = given["m"], given["k"]
-    if given["transpose_a"]:
-        rows, columns = columns, rows
-    is_plain = given["batch"] == 1 and given["lda"] == columns and not place.offset
-    if not is_plain or rows * columns < SMALL or uses.get(place.array, 0) != 1:
-        return [call]
-    position = next(
-        (
-            number
-            for number, step in enumerate(steps)
-            if isinstance(step, NestStep)
+    given = call.integers
+    m, n, k, batch = (given[name] for name in ("m", "n", "k", "batch"))
+    size = (k, m) if given["transpose_a"] else (m, k)
+    if batch == 1 and given["lda"] == size[1]:
+        found = _take_copy(call.reads["a"], (1, *size), steps, uses)
+        if found is not None:
+            make = _summed if given["transpose_a"] else _product
+            return make(call, *found)
+    is_plain = given["ldb"] == n and given["batch_stride_b"] in (0, k * n)
+    if is_plain and not given["transpose_b"]:
+        found = _take_copy(call.reads["b"], (batch, k, n), steps, uses)
+        if found is not None:
+            return _right_product(call, *found)
+    return [call]
+
+
+def _take_copy(
+    place: Place, shape: Shape, steps: list[PlanStep], uses: Mapping[Var, int]
+) -> tuple[Place, dict[str, int]] | None:
+    """The operand of the copy at ``place``, which goes, and the windows' dimensions.
+
+    None if there is no copy there that only this product reads, of ``shape``: a batch
+    of matrices.
+    """
+    if math.prod(shape) < SMALL or uses.get(place.array, 0) != 1 or place.offset:
+        return None
+    for position, step in enumerate(steps):
+        if (
+            isinstance(step, NestStep)
             and step.nest.primitives == ("sliding_windows",)
             and step.writes == [place.array]
-        ),
-        None,
-    )
-    if position is None:
-        return [call]
-    step = steps[position]
-    assert isinstance(step, NestStep)
-    dimensions = _dimensions(step.nest, rows, columns)
-    if dimensions is None:
-        return [call]
-    del steps[position]
-    source = next(o for o in step.nest.operands if not o.written)
-    x = Place(source.array, source.offset)
-    if given["transpose_a"]:
-        return _summed(call, x, dimensions)
-    return [_product(call, x, dimensions)]
+        ):
+            dimensions = _dimensions(step.nest, shape)
+            if dimensions is None:
+                return None
+            del steps[position]
+            source = next(o for o in step.nest.operands if not o.written)
+            return Place(source.array, source.offset), dimensions
+    return None
 
 
-def _product(call: LibraryCall, x: Place, dimensions: Mapping[str, int]) -> LibraryCall:
+def _product(
+    call: LibraryCall, x: Place, dimensions: Mapping[str, int]
+) -> list[LibraryCall | Nest]:
     """Windows are the rows of the result: an item is some of them."""
     given, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (given[name] for name in "mnk")
     tile = _tile(m, max(LEAST, SCRATCH // (k * size)))
-    return replace(
+    made = replace(
         call,
         provider=call.provider.replace("gemm_", "windows_"),
         reads={"x": x, "b": call.reads["b"]},
@@ -116,6 +128,51 @@ def _product(call: LibraryCall, x: Place, dimensions: Mapping[str, int]) -> Libr
         grain=grain_of(tile * n * k),
         library="BLAS, of windows",
     )
+    return [made]
+
+
+def _right_product(
+    call: LibraryCall, x: Place, dimensions: Mapping[str, int]
+) -> list[LibraryCall | Nest]:
+    """Windows are the columns of the result: an item is some indices of the first axis.
+
+    That is the outermost of those that the columns run over.
+    """
+    given, size = call.integers, x.array.type.dtype.itemsize
+    m, n, k, batch = (given[name] for name in ("m", "n", "k", "batch"))
+    cut = next(
+        (d for d in range(DIMENSIONS) if dimensions[f"columns_{d}"] > 1),
+        DIMENSIONS - 1,
+    )
+    extent = dimensions[f"columns_{cut}"]
+    inner = n // extent
+    most = max(-(-LEAST // (2 * inner)), SCRATCH // (k * size * inner))
+    tiles = -(-extent // min(most, extent))
+    tiles = -(-tiles * batch // CPU.cores) * CPU.cores // batch or 1
+    tile = -(-extent // tiles)
+    made = replace(
+        call,
+        provider=call.provider.replace("gemm_", "windows_right_"),
+        reads={"a": call.reads["a"], "x": x},
+        scratch={"windows": tile * inner * k * size},
+        integers={
+            "m": m,
+            "n": n,
+            "k": k,
+            "lda": given["lda"],
+            "transpose_a": given["transpose_a"],
+            "batch_stride_a": given["batch_stride_a"],
+            "tile": tile,
+            "tiles": -(-extent // tile),
+            "cut": cut,
+            "inner": inner,
+            **dimensions,
+        },
+        items=batch * -(-extent // tile),
+        grain=grain_of(m * tile * inner * k),
+        library="BLAS, of windows",
+    )
+    return [made]
 
 
 def _summed(
@@ -198,28 +255,42 @@ def _tile(rows: int, most: int) -> int:
 Dimension = tuple[int, int]  # extent, and stride in the operand
 
 
-def _dimensions(nest: Nest, rows: int, columns: int) -> dict[str, int] | None:
+def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
     """The dimensions of rows and columns, outermost first, as arguments.
 
-    None if they are too many.
+    And the batch's, which is one dimension. None if they are too many.
     """
     source, target = sorted(nest.operands, key=lambda operand: operand.written)
-    found: dict[str, list[tuple[int, Dimension]]] = {"row": [], "column": []}
-    for axis, step, place in zip(
-        nest.axes, source.strides, target.strides, strict=True
-    ):
-        if place >= columns and place % columns == 0:
-            found["row"].append((place, (axis.extent, step)))
-        elif axis.extent * place <= columns:
-            found["column"].append((place, (axis.extent, step)))
-        else:
-            return None
+    _, rows, columns = shape
+    found: dict[str, list[tuple[int, Dimension]]]
+    found = {"problem": [], "row": [], "column": []}
+    strides = zip(nest.axes, source.strides, target.strides, strict=True)
+    pieces = [(axis.extent, step, place) for axis, step, place in strides]
+    for border in (columns, rows * columns):
+        pieces = [part for piece in pieces for part in _parted(*piece, border)]
+    for extent, step, place in pieces:
+        name = "column"
+        if place >= columns:
+            name = "row" if place < rows * columns else "problem"
+        found[name].append((place, (extent, step)))
     named: dict[str, int] = {}
-    for (name, placed), extent in zip(found.items(), (rows, columns), strict=True):
+    for (name, placed), extent in zip(found.items(), shape, strict=True):
         ordered = [d for _, d in sorted(placed, key=lambda entry: -entry[0])]
-        if len(ordered) > DIMENSIONS or math.prod(n for n, _ in ordered) != extent:
+        room = 1 if name == "problem" else DIMENSIONS
+        if len(ordered) > room or math.prod(n for n, _ in ordered) != extent:
             return None
-        missing = DIMENSIONS - len(ordered)
+        missing = room - len(ordered)
         for number, (n, step) in enumerate([(1, 0)] * missing + ordered):
             named |= {f"{name}s_{number}": n, f"{name}_step_{number}": step}
     return named
+
+
+def _parted(
+    extent: int, step: int, place: int, border: int
+) -> list[tuple[int, int, int]]:
+    """An axis, or its parts inside and outside of ``border`` where it goes beyond."""
+    inside = border // place
+    if place < border < extent * place and border % place == extent % inside == 0:
+        outer = (extent // inside, step * inside, border)
+        return [outer, (inside, step, place)]
+    return [(extent, step, place)]

@@ -1,6 +1,6 @@
 """Products of windows: some are copied to scratch memory, then multiplied by BLAS.
 
-The windows are the rows of the result, or what is summed over.
+The windows are the rows of the result, its columns, or what is summed over.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RIGHT_STEP: Final = 96
 PRODUCT_STEP: Final = 104
 TRANSPOSE: Final = 112
 TILE: Final = 120
-DIMENSIONS: Final = 128
+DIMENSIONS: Final = 144  # after the batch's, which is one element
 
 
 @native
@@ -90,7 +90,7 @@ SUM_RIGHT_STEP: Final = 96
 SUM_TRANSPOSE: Final = 104
 SUM_TILE: Final = 112
 PART: Final = 120
-SUM_DIMENSIONS: Final = 128
+SUM_DIMENSIONS: Final = 144
 
 
 @native
@@ -141,6 +141,66 @@ def window_sums_run(arguments: int, begin: int, end: int) -> int:
     return 0
 
 
+# Arguments of a product from the right; those before are the same.
+LEFT: Final = 40
+RIGHT_X: Final = 48
+LEFT_ROWS: Final = 72
+RIGHT_COLUMNS: Final = 80
+RIGHT_INNER: Final = 88
+LEFT_STEP: Final = 96
+LEFT_TRANSPOSE: Final = 104
+LEFT_BATCH: Final = 112
+RIGHT_TILE: Final = 120
+RIGHT_TILES: Final = 128
+CUT: Final = 136
+CUT_COLUMNS: Final = 144
+BATCH_STEP: Final = 160
+RIGHT_DIMENSIONS: Final = 168
+
+
+@native
+def windows_right_run(arguments: int, begin: int, end: int) -> int:
+    """Compute the columns of items ``begin`` to ``end``."""
+    own = stack(21)
+    for word in range(4):
+        store(own + 8 * word, load(arguments + 8 * word))
+    m = load(arguments + LEFT_ROWS)
+    n = load(arguments + RIGHT_COLUMNS)
+    k = load(arguments + RIGHT_INNER)
+    store(own + K, k)
+    store(own + LDA, load(arguments + LEFT_STEP))
+    store(own + LDC, n)
+    store(own + TRANSPOSE_A, load(arguments + LEFT_TRANSPOSE))
+    store(own + TRANSPOSE_B, 0)
+    size = load(arguments + ITEM_BYTES)
+    tile = load(arguments + RIGHT_TILE)
+    tiles = load(arguments + RIGHT_TILES)
+    inner = load(arguments + CUT_COLUMNS)
+    windows = load(arguments + WINDOWS)
+    dimensions = stack(16)
+    for word in range(16):
+        store(dimensions + 8 * word, load(arguments + RIGHT_DIMENSIONS + 8 * word))
+    # Of the columns' dimension that is cut: extent and stride.
+    cut = arguments + RIGHT_DIMENSIONS + 64 + 16 * load(arguments + CUT)
+    for item in range(begin, end):
+        problem = item // tiles
+        first = item % tiles * tile
+        count = load(cut) - first
+        if count > tile:
+            count = tile
+        store(dimensions + 64 + 16 * load(arguments + CUT), count)
+        place = problem * load(arguments + BATCH_STEP) + first * load(cut + 8)
+        x = load(arguments + RIGHT_X) + place * size
+        call(load(arguments + COPY), x, windows, 0, k, dimensions, size)
+        width = count * inner
+        store(own + LDB, width)
+        left = load(arguments + LEFT) + problem * load(arguments + LEFT_BATCH) * size
+        place = problem * m * n + first * inner
+        product = load(arguments + PRODUCT) + place * size
+        matrix_matrix(own, left, windows, product, m, width)
+    return 0
+
+
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
     (copy,) = optimized_addresses(window_loops, ("copy_windows",))
@@ -148,16 +208,13 @@ def words(dtype: str) -> tuple[int, ...]:
 
 
 def _windows(given: Mapping[str, Any]) -> Any:
-    """All windows, by their dimensions."""
-    extents, strides = (
-        [
-            int(given[pattern.format(name, number)])
-            for name in ("row", "column")
-            for number in range(4)
-        ]
-        for pattern in ("{}s_{}", "{}_step_{}")
-    )
-    return given["x"].array(extents, strides).reshape(int(np.prod(extents[:4])), -1)
+    """All windows, by their dimensions: a batch of matrices."""
+    names = [("problem", 0), *(("row", d) for d in range(4))]
+    names += [("column", d) for d in range(4)]
+    extents = [int(given[f"{name}s_{d}"]) for name, d in names]
+    strides = [int(given[f"{name}_step_{d}"]) for name, d in names]
+    windows = given["x"].array(extents, strides)
+    return windows.reshape(extents[0], int(np.prod(extents[1:5])), -1)
 
 
 def _right(given: Mapping[str, Any]) -> Any:
@@ -173,20 +230,34 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
     """The whole product, by NumPy."""
     shape = (int(given["m"]), int(given["n"]))
     out = given["c"].array(shape, (int(given["ldc"]), 1))
-    out[...] = _windows(given) @ _right(given)
+    out[...] = _windows(given)[0] @ _right(given)
 
 
 def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
     """All parts, by NumPy."""
     m, n, part = (int(given[name]) for name in ("m", "n", "part"))
-    windows, right = _windows(given), _right(given)
+    windows, right = _windows(given)[0], _right(given)
     out = given["c"].array((items, m, n))
     for item in range(items):
         rows = slice(item * part, (item + 1) * part)
         out[item] = windows[rows].T @ right[rows]
 
 
+def right_unjitted(given: Mapping[str, Any], items: int) -> None:
+    """The whole product, by NumPy."""
+    m, n, k, step = (int(given[name]) for name in ("m", "n", "k", "lda"))
+    batch, between = int(given["problems_0"]), int(given["batch_stride_a"])
+    transposed = int(given["transpose_a"])
+    shape = (batch, k, m) if transposed else (batch, m, k)
+    left = given["a"].array(shape, (between, step, 1))
+    if transposed == 2:
+        left = np.conj(left)
+    left = np.swapaxes(left, 1, 2) if transposed else left
+    given["c"].array((batch, m, n))[...] = left @ _windows(given)
+
+
 PROVIDERS: Final = {
+    "windows_right": Provider(windows_right_run, words, right_unjitted, uses_blas=True),
     "windows": Provider(windows_run, words, unjitted, uses_blas=True),
     "window_sums": Provider(window_sums_run, words, sums_unjitted, uses_blas=True),
 }
