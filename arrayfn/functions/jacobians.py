@@ -121,7 +121,7 @@ def jacrev(
                     user_location(),
                 )
         basis = tree.unflatten(out_tree, _basis(types))
-        if _is_single(types):
+        if _is_single(types) or not types:
             rows = pull_back(tree.map(lambda e: e[0], basis))
         else:
             rows = vmap(pull_back)(basis)
@@ -154,16 +154,77 @@ def hessian(
     """A function giving the second derivatives of ``function``, forward over reverse.
 
     For an output of shape s and arguments of shapes t and u the result has the shape
-    s + t + u, in a tree of trees of the arguments' structure. With ``has_aux`` the
-    function returns a pair (value, aux), and the result is ``(hessian, aux)``.
+    s + t + u, in a tree of trees of the arguments' structure. Second derivatives are
+    symmetric, and which of t and u was differentiated by first is not specified. With
+    ``has_aux`` the function returns a pair (value, aux), and the result is ``(hessian,
+    aux)``.
 
     >>> import numpy as np
     >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([1.0, 3.0]))
     array([[6., 2.],
            [2., 0.]])
     """
-    rows = jacrev(function, argnums, has_aux, holomorphic)
-    return jacfwd(rows, argnums, has_aux, holomorphic)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        of_chosen, chosen = _of_chosen(function, args, kwargs, argnums, holomorphic)
+        if not holomorphic:
+            _check_real(function, chosen)
+        out_tree: list[tree.TreeDef] = []
+
+        def recorded(*given: Any) -> Any:
+            value = of_chosen(*given)
+            out_tree.append(tree.structure(value[0] if has_aux else value))
+            return value
+
+        gradients = jacrev(recorded, range(len(chosen)), has_aux, holomorphic)
+
+        def along(direction: Any) -> Any:
+            return jvp(gradients, chosen, direction, has_aux)[1:]
+
+        leaves, structure = tree.flatten(chosen)
+        types = [leaf_type(x) for x in leaves]
+        basis = tree.unflatten(structure, _basis(types))
+        if types:
+            rows = (0, None) if has_aux else (0,)
+            derivatives, *aux = vmap(along, out_axes=rows)(basis)
+        else:
+            derivatives, *aux = along(basis)
+
+        def nested(blocks: list[list[Any]]) -> Any:
+            inner = [_alone(tree.unflatten(structure, row), argnums) for row in blocks]
+            return _alone(tree.unflatten(structure, inner), argnums)
+
+        flat, count = tree.leaves(derivatives), len(types)
+        starts = range(0, len(flat), max(1, count))
+        of_outputs = [nested(_blocks(flat[k : k + count], types)) for k in starts]
+        if not types:
+            of_outputs = [nested([])] * out_tree[0].num_leaves
+        result = tree.unflatten(out_tree[0], of_outputs)
+        return (result, aux[0]) if has_aux else result
+
+    return wrapper
+
+
+def _blocks(rows: Sequence[Any], types: Sequence[ArrayType]) -> list[list[Any]]:
+    """Blocks of second derivatives, by the direction's argument, then the gradient's.
+
+    ``rows`` are an output's gradients, one for each argument, along all directions:
+    their axes are the directions, the output's, and those of the argument. The output's
+    come first in a block.
+    """
+    blocks: list[list[Any]] = [[] for _ in types]
+    for row, own in zip(rows, types, strict=True):
+        for first, part in enumerate(_split(row, [t.shape for t in types], 0)):
+            rank = leaf_type(part).ndim - 1 - own.ndim
+            if rank:
+                after = range(rank + 1, rank + 1 + own.ndim)
+                order = (*range(1, rank + 1), 0, *after)
+                part = apply(views.transpose, part, permutation=order)
+            output = leaf_type(part).shape[:rank]
+            shape = (*output, *types[first].shape, *own.shape)
+            blocks[first].append(_reshaped(part, shape))
+    return blocks
 
 
 def _of_chosen(

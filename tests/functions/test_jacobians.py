@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from arrayfn import tree
 from arrayfn.errors import ArgumentError, DifferentiationError
 from arrayfn.functions import grad, hessian, jacfwd, jacrev, vmap
 from arrayfn.jit import jit
@@ -131,3 +132,37 @@ def test_arguments_that_do_not_fit():
         jacrev(lambda x: x, argnums=3)(X)
     with pytest.raises(DifferentiationError, match=r"returns a pair \(value, aux\)"):
         jacfwd(lambda x: x, has_aux=True)(X)
+
+
+def test_hessians_are_those_of_the_composition():
+    def f(p, c):
+        return {
+            "row": np.sin(p["a"] * c) * p["b"] ** 2,
+            "total": (p["a"] ** 3).sum() * c,
+        }
+
+    p = {"a": X, "b": np.array([[2.0], [3.0]])}
+    for argnums in (0, (0, 1), (1,)):
+        expected = jacfwd(jacrev(f, argnums), argnums)(p, 1.5)
+        for result in (hessian(f, argnums)(p, 1.5), jit(hessian(f, argnums))(p, 1.5)):
+            assert tree.structure(result) == tree.structure(expected)
+            for have, want in zip(
+                tree.leaves(result), tree.leaves(expected), strict=True
+            ):
+                np.testing.assert_allclose(have, want, rtol=1e-13, atol=1e-13)
+    assert expected["row"][0][0].shape == (2, 3)
+    blocks = hessian(f)(p, 1.5)["row"]
+    assert blocks["a"]["b"].shape == (2, 3, 3, 2, 1)
+    assert hessian(lambda t: ())({"x": 1.0}) == ()
+    assert hessian(lambda t, x: x * x)((), 3.0) == ()
+
+
+def test_hessians_with_aux():
+    result, aux = hessian(lambda x: ((x**3).sum(), {"x": x}), has_aux=True)(X)
+    np.testing.assert_allclose(result, np.diag(6 * X))
+    np.testing.assert_array_equal(aux["x"], X)
+    scalar, aux = hessian(lambda x: (x**3, x), has_aux=True)(2.0)
+    assert (scalar, aux) == (12.0, 2.0)
+    z = np.array([1 + 1j, 2.0])
+    second = hessian(lambda z: (z**3).sum(), holomorphic=True)(z)
+    np.testing.assert_allclose(second, np.diag(6 * z), rtol=1e-14)
