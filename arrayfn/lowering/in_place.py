@@ -147,7 +147,8 @@ def _place_loop(
         in_place = of(c.current) is of(c.next)
         is_written_over = of(c.current) is not c.current
         if is_written_over and c.current not in free and not step.serial:
-            own = Var(c.initial.type)
+            # The initial value may be the first part of a larger array.
+            own = Var(c.result.type)
             copies.append(_copy(c.initial, own))
             step.operands.remove(c.initial)
             step.operands.append(own)
