@@ -112,6 +112,34 @@ def test_fresnel_integrals():
         np.testing.assert_allclose(result, expected, 1e-13, 1e-15)
 
 
+def test_bessel_functions_of_integer_order():
+    z = np.concatenate([RNG.uniform(-60, 60, 60), [0.0, 1e-8, 300.0, np.nan]])
+    result = special.bessel_jn(z, v=4)
+    expected = np.stack([sp.jv(k, z) for k in range(5)])
+    np.testing.assert_allclose(result, expected, atol=3e-14)
+    slope = af.grad(lambda z: special.bessel_jn(z, v=3).sum())(z[:9])
+    expected = sum(sp.jvp(k, z[:9]) for k in range(4))
+    np.testing.assert_allclose(slope, expected, atol=3e-14)
+
+
+def test_the_faddeeva_function():
+    z = RNG.normal(0, 3, 60) + 1j * RNG.normal(0, 2, 60)
+    np.testing.assert_allclose(special.wofz(z), sp.wofz(z), rtol=2e-13)
+    far = np.array([300.0 + 0.1j, 1e8j, 5.0 + 0j])
+    np.testing.assert_allclose(af.jit(special.wofz)(far), sp.wofz(far), rtol=2e-13)
+    assert special.wofz(np.complex64(1j)).dtype == np.complex64
+
+
+def test_spherical_harmonics():
+    n, m = RNG.integers(0, 12, 80), RNG.integers(-13, 13, 80)
+    theta, phi = RNG.uniform(0, np.pi, 80), RNG.uniform(0, 6, 80)
+    expected = sp.sph_harm_y(n, m, theta, phi)
+    result = special.sph_harm_y(n, m, theta, phi)
+    np.testing.assert_allclose(result, expected, atol=1e-14)
+    with pytest.raises(ArgumentError, match="n_max"):
+        af.jit(special.sph_harm_y)(n, m, theta, phi)
+
+
 def exact(function, *operands):
     """``function`` of mpmath, to 40 digits."""
     with mpmath.workdps(40):

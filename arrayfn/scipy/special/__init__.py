@@ -32,6 +32,7 @@ from arrayfn.scipy.special.error_functions import (
     log_ndtr,
     ndtr,
     ndtri,
+    wofz,
 )
 from arrayfn.scipy.special.gamma_functions import (
     bernoulli,
@@ -61,9 +62,11 @@ from arrayfn.scipy.special.integrals import (
     sici,
     spence,
 )
+from arrayfn.scipy.special.orders import bessel_jn, sph_harm_y
 
 __all__ = [
     "bernoulli",
+    "bessel_jn",
     "beta",
     "betainc",
     "betaln",
@@ -110,6 +113,8 @@ __all__ = [
     "sici",
     "softmax",
     "spence",
+    "sph_harm_y",
+    "wofz",
     "xlog1py",
     "xlogy",
     "zeta",

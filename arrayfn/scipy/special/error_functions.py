@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 import arrayfn.numpy as anp
+from arrayfn import dtypes
 from arrayfn.custom import custom_jvp
 from arrayfn.lowering.scalars.error_functions import ERFCX, ERFCX_CENTER
 from arrayfn.numpy import _operands as ops
@@ -46,6 +49,42 @@ def erfcx(x: ArrayLike, /) -> Array:
 def erfinv(x: ArrayLike, /) -> Array:
     """The inverse of erf; infinite at -1 and 1, NaN outside."""
     return ops.floating(special.erfinv, "erfinv", x)
+
+
+def wofz(z: ArrayLike, /) -> Array:
+    """The Faddeeva function exp(-z**2) erfc(-i z), of complex numbers.
+
+    By the rational approximation of Weideman, Computation of the complex error
+    function, 1994: within 1e-13 relative in the upper half plane.
+
+    >>> wofz(1.0)
+    array(0.36787944+0.60715771j)
+    """
+    type = ops.type_of_operand("wofz", z)
+    narrow = type.dtype in (dtypes.complex64, dtypes.float32)
+    x = anp.astype(z, dtypes.complex128)
+    upper = anp.imag(x) >= 0
+    w = anp.where(upper, x, -x)
+    i = ops.as_array(ops.scalar(1j, dtypes.complex128))
+    below = _WOFZ_SCALE - i * w
+    ratio = (_WOFZ_SCALE + i * w) / below
+    value = 2.0 * horner(ratio, _WOFZ) / (below * below) + (1.0 / _ROOT_PI) / below
+    value = anp.where(upper, value, 2.0 * anp.exp(-x * x) - value)
+    return ops.convert(value, dtypes.complex64 if narrow else dtypes.complex128)
+
+
+def _wofz_coefficients(count: int) -> tuple[float, tuple[float, ...]]:
+    """Weideman's scale, and his coefficients: a Fourier transform."""
+    points = 2 * count
+    scale = math.sqrt(count / math.sqrt(2.0))
+    angle = np.arange(-points + 1, points) * (math.pi / points)
+    t = scale * np.tan(0.5 * angle)
+    values = np.concatenate([[0.0], np.exp(-t * t) * (scale * scale + t * t)])
+    transform = np.fft.fft(np.fft.fftshift(values)).real / (2 * points)
+    return scale, tuple(float(a) for a in transform[1 : count + 1])
+
+
+_WOFZ_SCALE, _WOFZ = _wofz_coefficients(64)
 
 
 def ndtr(x: ArrayLike, /) -> Array:
@@ -163,4 +202,4 @@ def _ndtri_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return x, anp.exp(0.5 * x * x + _LOG_ROOT_TWO_PI) * dp
 
 
-__all__ = ["erf", "erfc", "erfcx", "erfinv", "log_ndtr", "ndtr", "ndtri"]
+__all__ = ["erf", "erfc", "erfcx", "erfinv", "log_ndtr", "ndtr", "ndtri", "wofz"]
