@@ -11,6 +11,7 @@ from arrayfn.scipy import (
     ndimage,
     optimize,
     signal,
+    spatial,
     special,
     stats,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "ndimage",
     "optimize",
     "signal",
+    "spatial",
     "special",
     "stats",
 ]

@@ -1,0 +1,340 @@
+"""Rotations of vectors in space, as unit quaternions.
+
+Sources: Shuster, A Survey of Attitude Representations (1993); Bernardes and Viollet,
+Quaternion to Euler angles conversion (2022).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+
+# Below this angle (squared) its sine divided by it is taken from the series.
+_SMALL = 1e-6
+
+
+def _inexact(x: ArrayLike, last: int, name: str) -> Array:
+    value = anp.asarray(x)
+    if not value.ndim or value.shape[-1] != last:
+        raise ShapeError(
+            f"{name} takes {last} numbers along the last axis, not {value.shape}",
+            user_location(),
+        )
+    return ops.convert(value, ops.floating_dtype(value.dtype))
+
+
+def _norm(x: Array) -> Array:
+    return anp.sqrt(anp.sum(x * x, -1, keepdims=True))
+
+
+def _product(p: Array, q: Array) -> Array:
+    """The quaternion p q, the scalar last."""
+    p, q = anp.broadcast_arrays(p, q)
+    u, v, a, b = p[..., :3], q[..., :3], p[..., 3:], q[..., 3:]
+    vector = a * v + b * u + anp.cross(u, v)
+    scalar = a * b - anp.sum(u * v, -1, keepdims=True)
+    return anp.concatenate([vector, scalar], -1)
+
+
+class Rotation(NamedTuple):
+    """A rotation, or an array of rotations: unit quaternions (..., 4), the scalar last.
+
+    It is a pytree, which functions take and give.
+
+    >>> import numpy as np
+    >>> turn = Rotation.from_euler("z", 90.0, degrees=True)
+    >>> np.round(turn.apply(np.array([1.0, 0.0, 0.0])), 6) + 0.0
+    array([0., 1., 0.])
+    """
+
+    quat: Array
+
+    @classmethod
+    def from_quat(cls, quat: ArrayLike) -> Rotation:
+        """The rotation of quaternions (..., 4) of any length but 0, the scalar last."""
+        value = _inexact(quat, 4, "Rotation.from_quat")
+        return cls(value / _norm(value))
+
+    @classmethod
+    def from_matrix(cls, matrix: ArrayLike) -> Rotation:
+        """The rotation of orthogonal matrices (..., 3, 3) of determinant 1."""
+        m = _inexact(matrix, 3, "Rotation.from_matrix")
+        if m.ndim < 2 or m.shape[-2] != 3:
+            raise ShapeError(
+                f"Rotation.from_matrix takes matrices (..., 3, 3), not {m.shape}",
+                user_location(),
+            )
+        # Each candidate is four times one element of the quaternion, times it.
+        diagonal = [m[..., k, k] for k in range(3)]
+        trace = diagonal[0] + diagonal[1] + diagonal[2]
+        sums = [[m[..., i, j] + m[..., j, i] for j in range(3)] for i in range(3)]
+        turns = [
+            m[..., 2, 1] - m[..., 1, 2],
+            m[..., 0, 2] - m[..., 2, 0],
+            m[..., 1, 0] - m[..., 0, 1],
+        ]
+        candidates = [
+            anp.stack(
+                [
+                    1.0 - trace + 2.0 * diagonal[j] if i == j else sums[i][j]
+                    for j in range(3)
+                ]
+                + [turns[i]],
+                -1,
+            )
+            for i in range(3)
+        ]
+        candidates.append(anp.stack([*turns, 1.0 + trace], -1))
+        # The greatest is the most accurate.
+        sizes = anp.stack([*diagonal, trace], -1)
+        best = anp.argmax(sizes, -1)[..., None]
+        value = candidates[3]
+        for k in range(3):
+            value = anp.where(best == k, candidates[k], value)
+        return cls(value / _norm(value))
+
+    @classmethod
+    def from_rotvec(cls, rotvec: ArrayLike, degrees: bool = False) -> Rotation:
+        """The rotation about vectors (..., 3) by their lengths."""
+        v = _inexact(rotvec, 3, "Rotation.from_rotvec")
+        v = anp.deg2rad(v) if degrees else v
+        square = anp.sum(v * v, -1, keepdims=True)
+        small = square < _SMALL
+        angle = anp.sqrt(anp.where(small, 1.0, square))
+        # sin(angle / 2) / angle, by its series near 0
+        series = 0.5 - square / 48.0 + square * square / 3840.0
+        scale = anp.where(small, series, anp.sin(0.5 * angle) / angle)
+        near = 1.0 - square / 8.0 + square * square / 384.0
+        return cls(
+            anp.concatenate(
+                [scale * v, anp.where(small, near, anp.cos(0.5 * angle))], -1
+            )
+        )
+
+    @classmethod
+    def from_mrp(cls, mrp: ArrayLike) -> Rotation:
+        """The rotation of modified Rodrigues parameters: axis times tan(angle / 4)."""
+        v = _inexact(mrp, 3, "Rotation.from_mrp")
+        square = anp.sum(v * v, -1, keepdims=True)
+        return cls(anp.concatenate([2.0 * v, 1.0 - square], -1) / (1.0 + square))
+
+    @classmethod
+    def from_euler(cls, seq: str, angles: ArrayLike, degrees: bool = False) -> Rotation:
+        """Rotations about up to three axes, one after the other.
+
+        ``seq`` names them: "xyz" about fixed axes, "XYZ" about those that turn along.
+        ``angles`` are (..., axes), or of one axis (...,).
+        """
+        axes, intrinsic = _axes_of(seq)
+        value = anp.asarray(angles)
+        value = ops.convert(value, ops.floating_dtype(value.dtype))
+        value = anp.deg2rad(value) if degrees else value
+        one = len(axes) == 1 and not (value.ndim and value.shape[-1] == 1)
+        value = value[..., None] if one else value
+        if not value.ndim or value.shape[-1] != len(axes):
+            raise ShapeError(
+                f"Rotation.from_euler: {seq!r} takes {len(axes)} angles along the last "
+                f"axis, not {value.shape}",
+                user_location(),
+            )
+        parts: list[Array] = []
+        for number, axis in enumerate(axes):
+            half = 0.5 * value[..., number]
+            sine, zero = anp.sin(half), anp.zeros_like(half)
+            vector = [sine if k == axis else zero for k in range(3)]
+            parts.append(anp.stack([*vector, anp.cos(half)], -1))
+        ordered = parts if intrinsic else parts[::-1]
+        return cls(functools.reduce(_product, ordered))
+
+    @classmethod
+    def identity(cls, num: int | None = None, dtype: Any = np.float64) -> Rotation:
+        """No rotation, or ``num`` of them."""
+        one = np.array([0.0, 0.0, 0.0, 1.0], dtypes.canonical(dtype))
+        return cls(one if num is None else np.tile(one, (num, 1)))
+
+    @classmethod
+    def concatenate(cls, rotations: Any) -> Rotation:
+        """Several rotations as one array of them."""
+        return cls(anp.concatenate([anp.atleast_2d(r.quat) for r in rotations]))
+
+    @property
+    def single(self) -> bool:
+        """Whether this is one rotation, rather than an array of them."""
+        return self.quat.ndim == 1
+
+    def as_quat(self, canonical: bool = False) -> Array:
+        """Quaternions (..., 4); ``canonical``: with a scalar that is not negative."""
+        if not canonical:
+            return ops.same(self.quat)
+        return anp.where(self.quat[..., 3:] < 0, -self.quat, self.quat)
+
+    def as_matrix(self) -> Array:
+        """Matrices (..., 3, 3) whose product with a vector is the vector turned."""
+        x, y, z, w = (self.quat[..., k] for k in range(4))
+        rows = [
+            [x * x - y * y - z * z + w * w, 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), -x * x + y * y - z * z + w * w, 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), -x * x - y * y + z * z + w * w],
+        ]
+        return anp.stack([anp.stack(row, -1) for row in rows], -2)
+
+    def as_rotvec(self, degrees: bool = False) -> Array:
+        """The axis times the angle, which is in [0, pi]."""
+        q = self.as_quat(canonical=True)
+        vector, scalar = q[..., :3], q[..., 3:]
+        square = anp.sum(vector * vector, -1, keepdims=True)
+        small = square < 0.25 * _SMALL
+        sine = anp.sqrt(anp.where(small, 1.0, square))
+        angle = 2.0 * anp.arctan2(sine, scalar)
+        # angle / sine by the series of the arcsine
+        scale = anp.where(
+            small, 2.0 + square / 3.0 + 0.15 * square * square, angle / sine
+        )
+        value = scale * vector
+        return anp.rad2deg(value) if degrees else value
+
+    def as_mrp(self) -> Array:
+        """Modified Rodrigues parameters: the axis times tan(angle / 4)."""
+        q = self.as_quat(canonical=True)
+        return q[..., :3] / (1.0 + q[..., 3:])
+
+    def as_euler(self, seq: str, degrees: bool = False) -> Array:
+        """Angles (..., 3) about the axes that ``seq`` names, as in ``from_euler``.
+
+        The second is in [0, pi] where the first and last axis are the same, else in
+        [-pi/2, pi/2]. Where it is at an end the third is 0.
+        """
+        axes, intrinsic = _axes_of(seq)
+        if len(axes) != 3:
+            raise ArgumentError(
+                f"Rotation.as_euler takes three axes, not {seq!r}", user_location()
+            )
+        i, j, k = axes if not intrinsic else axes[::-1]
+        proper = i == k
+        k = 3 - i - j if proper else k
+        sign = (i - j) * (j - k) * (k - i) // 2
+        q = [self.quat[..., n] for n in range(4)]
+        a, b, c, d = q[3], q[i], q[j], q[k] * sign
+        if not proper:
+            a, b, c, d = a - c, b + d, c + a, d - b
+        middle = 2.0 * anp.arctan2(anp.hypot(c, d), anp.hypot(a, b))
+        at_start = anp.abs(middle) < 1e-7
+        at_end = anp.abs(middle - np.pi) < 1e-7
+        half_sum, half_difference = anp.arctan2(b, a), anp.arctan2(d, c)
+        first = half_sum - half_difference
+        third = half_sum + half_difference
+        edge = anp.where(at_start, 2.0 * half_sum, -2.0 * half_difference)
+        turned = anp.where(at_start, edge, 2.0 * half_difference)
+        first, third = (
+            (anp.where(at_start | at_end, 0.0, first), third)
+            if intrinsic
+            else (anp.where(at_start | at_end, edge, first), third)
+        )
+        third = anp.where(at_start | at_end, turned if intrinsic else 0.0, third)
+        if not proper:
+            third = third * sign
+            middle = middle - 0.5 * np.pi
+        ordered = [third, middle, first] if intrinsic else [first, middle, third]
+        angles = anp.stack(ordered, -1)
+        angles = anp.remainder(angles + np.pi, 2 * np.pi) - np.pi
+        return anp.rad2deg(angles) if degrees else angles
+
+    def apply(self, vectors: ArrayLike, inverse: bool = False) -> Array:
+        """Vectors (..., 3) turned, by the inverse if that is asked for."""
+        matrix = self.as_matrix()
+        matrix = anp.matrix_transpose(matrix) if inverse else matrix
+        return anp.matvec(matrix, _inexact(vectors, 3, "Rotation.apply"))
+
+    def inv(self) -> Rotation:
+        """The rotation back."""
+        return Rotation(self.quat * np.array([-1, -1, -1, 1], self.quat.dtype))
+
+    def magnitude(self) -> Array:
+        """The angle, in [0, pi]."""
+        size = anp.sqrt(anp.sum(self.quat[..., :3] ** 2, -1))
+        return 2.0 * anp.arctan2(size, anp.abs(self.quat[..., 3]))
+
+    def mean(self, weights: ArrayLike | None = None) -> Rotation:
+        """The rotation nearest to all of these (Markley et al., 2007)."""
+        q = anp.atleast_2d(self.quat)
+        weight = anp.ones(q.shape[0], q.dtype) if weights is None else weights
+        _, vectors = anp.linalg.eigh(anp.einsum("i,ij,ik->jk", weight, q, q))
+        return Rotation(vectors[:, -1])
+
+    def __mul__(self, other: Any) -> Rotation:
+        """The rotation by the other first, then by this one."""
+        if not isinstance(other, Rotation):
+            return NotImplemented
+        return Rotation(_product(self.quat, other.quat))
+
+    def __getitem__(self, index: Any) -> Rotation:  # type: ignore[override]
+        """Some of these rotations."""
+        if self.single:
+            raise TypeError("a single rotation is not indexed")
+        return Rotation(anp.getitem(self.quat, index))
+
+    def __len__(self) -> int:
+        if self.single:
+            raise TypeError("a single rotation has no length")
+        return self.quat.shape[0]
+
+
+def _axes_of(seq: str) -> tuple[list[int], bool]:
+    """The axes that ``seq`` names, and whether they turn along."""
+    if not 1 <= len(seq) <= 3 or not (set(seq) <= set("xyz") or set(seq) <= set("XYZ")):
+        raise ArgumentError(
+            f"a sequence names one to three axes, as 'xyz' or as 'XYZ', not {seq!r}",
+            user_location(),
+        )
+    axes = ["xyz".index(letter) for letter in seq.lower()]
+    if any(a == b for a, b in itertools.pairwise(axes)):
+        raise ArgumentError(
+            f"a sequence names no axis twice in a row, as {seq!r} does",
+            user_location(),
+        )
+    return axes, seq.isupper()
+
+
+class Slerp(NamedTuple):
+    """Rotations between rotations at times, each turning steadily to the next."""
+
+    times: Array
+    rotations: Rotation
+    turns: Array
+
+    @classmethod
+    def init(cls, times: ArrayLike, rotations: Rotation) -> Slerp:
+        """Between ``rotations`` (n) at ascending ``times`` (n,)."""
+        at = anp.asarray(times)
+        if at.ndim != 1 or at.shape[0] != rotations.quat.shape[0] or len(at) < 2:
+            raise ShapeError(
+                f"Slerp takes two or more times and as many rotations, not {at.shape} "
+                f"and {rotations.quat.shape}",
+                user_location(),
+            )
+        before, after = (Rotation(q) for q in (rotations.quat[:-1], rotations.quat[1:]))
+        return cls(at, rotations, (before.inv() * after).as_rotvec())
+
+    def __call__(self, times: ArrayLike) -> Rotation:
+        """The rotations at ``times``."""
+        at = anp.asarray(times)
+        count = self.times.shape[0]
+        place = anp.clip(anp.searchsorted(self.times, at, "right") - 1, 0, count - 2)
+        start = anp.take(self.times, place, mode="clip")
+        end = anp.take(self.times, place + 1, mode="clip")
+        share = ((at - start) / (end - start))[..., None]
+        begin = Rotation(anp.take(self.rotations.quat, place, 0, mode="clip"))
+        turn = anp.take(self.turns, place, 0, mode="clip")
+        return begin * Rotation.from_rotvec(share * turn)
+
+
+__all__ = ["Rotation", "Slerp"]
