@@ -10,7 +10,9 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.errors import ArgumentError
+from arrayfn.lowering.plan import kernel_calls
 
 RNG = np.random.default_rng(23)
 X, Y = RNG.standard_normal((2, 40, 40))
@@ -133,3 +135,50 @@ def test_inside_a_trace_nothing_is_overwritten() -> None:
     assert np.array_equal(doubled, 2 * X)
     assert np.array_equal(same, X)
     assert np.array_equal(x, X)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.at[3].set(1.0),
+        lambda x: x.at[3].set(1.0).at[5, 2].add(x.dtype.type(2.0)),
+        lambda x: lax.fori_loop(0, 7, lambda i, x: x.at[i].multiply(0.5), x),
+        lambda x: lax.while_loop(
+            lambda s: s[1] < 7, lambda s: (s[0].at[s[1]].set(s[1]), s[1] + 1), (x, 0)
+        )[0],
+        lambda x: lax.cond(x[0, 0] > 0, lambda x: x.at[0].set(0.0), lambda x: x, x),
+    ],
+    ids=["update", "updates", "fori_loop", "while_loop", "cond"],
+)
+def test_a_donated_array_is_updated_without_a_copy(
+    function: Callable[..., Any],
+) -> None:
+    x = X.copy()
+    jitted = af.jit(function, donate_argnums=0)
+    plan = jitted.lower(x).plan
+    assert all(call.items < x.size for call in kernel_calls(plan.steps))
+    assert plan.arena < x.nbytes
+    got = jitted(x)
+    assert got is x
+    np.testing.assert_array_equal(got, af.jit(function, device="reference")(X))
+
+
+def test_a_donated_array_that_is_read_after_its_update_is_copied() -> None:
+    def function(x: Any) -> Any:
+        y = x.at[0].set(1.0)
+        return y, x + y
+
+    x = X.copy()
+    got = af.jit(function, donate_argnums=0)(x)
+    y = X.copy()
+    y[0] = 1.0
+    np.testing.assert_array_equal(got[0], y)
+    np.testing.assert_array_equal(got[1], X + y)
+
+
+def test_a_donated_array_in_columns_is_right() -> None:
+    x = np.asfortranarray(X)
+    got = af.jit(lambda x: x.at[3].set(1.0), donate_argnums=0)(x)
+    want = X.copy()
+    want[3] = 1.0
+    np.testing.assert_array_equal(got, want)

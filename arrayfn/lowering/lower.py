@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
@@ -33,7 +34,8 @@ from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals
 from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
-from arrayfn.passes.pipeline import run_passes
+from arrayfn.passes.layout_assignment import with_donated
+from arrayfn.passes.pipeline import PIPELINE, run_passes
 from arrayfn.passes.reads import Read, resolve_reads
 from arrayfn.passes.small import has_products, is_small
 from arrayfn.primitives.base import (
@@ -53,7 +55,9 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    return Lowering(run_passes(program, check), donated).run()
+    *passes, _ = PIPELINE
+    layouts = partial(with_donated, donated=donated)
+    return Lowering(run_passes(program, check, (*passes, layouts)), donated).run()
 
 
 class Lowering:

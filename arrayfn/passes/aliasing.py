@@ -51,12 +51,12 @@ def carried_in_place(equation: Equation) -> tuple[int, ...]:
         first, count = params["body_consts"], len(program.outputs)
     else:
         return ()
-    origins = _origins(program)
+    found = origins(program)
     return tuple(
         number
         for number in range(count)
-        if origins[number] is program.inputs[first + number]
-        and origins[number] is not program.outputs[number]
+        if found[number] is program.inputs[first + number]
+        and found[number] is not program.outputs[number]
     )
 
 
@@ -68,16 +68,16 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
     does too, or returns it as it came.
     """
     branches: tuple[Program, ...] = equation.params["branches"]
-    origins = [_origins(program) for program in branches]
+    sources = [origins(program) for program in branches]
     found: dict[int, int] = {}
     for number in range(len(equation.outputs)):
         places = set[int]()
-        for program, origin in zip(branches, origins, strict=True):
+        for program, origin in zip(branches, sources, strict=True):
             at = (k for k, v in enumerate(program.inputs) if v is origin[number])
             places.add(next(at, -1))
         changes = any(
             origin[number] is not program.outputs[number]
-            for program, origin in zip(branches, origins, strict=True)
+            for program, origin in zip(branches, sources, strict=True)
         )
         place = places.pop()
         if changes and not places and place >= 0 and place not in found.values():
@@ -85,16 +85,16 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
     return found
 
 
-def _origins(program: Program) -> list[Atom | None]:
+def origins(program: Program) -> list[Atom | None]:
     """What each output lies in the memory of, as far as equations write over it."""
     makers = {var: eq for eq in program.equations for var in eq.outputs}
-    origins: list[Atom | None] = []
+    found: list[Atom | None] = []
     for output in program.outputs:
         atom: Atom | None = output
         while isinstance(atom, Var) and atom in makers:
             atom = _written_over(makers[atom], atom)
-        origins.append(atom)
-    return origins
+        found.append(atom)
+    return found
 
 
 def _written_over(equation: Equation, output: Var) -> Var | None:

@@ -21,7 +21,12 @@ from collections.abc import Collection, Sequence
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Params, Program, Var
 from arrayfn.layout import RowMajor, from_strides
-from arrayfn.passes.aliasing import branched_in_place, carried_in_place, overwritten
+from arrayfn.passes.aliasing import (
+    branched_in_place,
+    carried_in_place,
+    origins,
+    overwritten,
+)
 from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read, record_reads
 from arrayfn.primitives import contraction, rematerialization, views
@@ -50,6 +55,25 @@ def assign_layouts(
     ``returned`` may be such inputs themselves.
     """
     return _Assignment(program, writable, returned).run()
+
+
+def with_donated(program: Program, donated: Collection[int]) -> Program:
+    """``program`` with layouts; inputs ``donated`` may be written over.
+
+    That is done where an output comes of such an input by equations that write over
+    their operand, as updates do, in loops too: it is the input's array then.
+    """
+    writable = {k for k in donated if program.inputs[k].type.layout == RowMajor()}
+    while True:
+        sources = origins(program)
+        writable &= {
+            k for k, v in enumerate(program.inputs) if any(v is s for s in sources)
+        }
+        made = assign_layouts(program, writable)
+        kept = {k for k in writable if any(made.inputs[k] is s for s in origins(made))}
+        if kept == writable:
+            return made
+        writable = kept
 
 
 class _Assignment:
