@@ -20,6 +20,8 @@ from arrayfn.numpy._operands import Array, ArrayLike
 
 # Below this angle (squared) its sine divided by it is taken from the series.
 _SMALL = 1e-6
+# How near to an end an Euler angle counts as there.
+_NEAR = 1e-7
 
 
 def _inexact(x: ArrayLike, last: int, name: str) -> Array:
@@ -227,19 +229,17 @@ class Rotation(NamedTuple):
         if not proper:
             a, b, c, d = a - c, b + d, c + a, d - b
         middle = 2.0 * anp.arctan2(anp.hypot(c, d), anp.hypot(a, b))
-        at_start = anp.abs(middle) < 1e-7
-        at_end = anp.abs(middle - np.pi) < 1e-7
         half_sum, half_difference = anp.arctan2(b, a), anp.arctan2(d, c)
         first = half_sum - half_difference
         third = half_sum + half_difference
-        edge = anp.where(at_start, 2.0 * half_sum, -2.0 * half_difference)
-        turned = anp.where(at_start, edge, 2.0 * half_difference)
-        first, third = (
-            (anp.where(at_start | at_end, 0.0, first), third)
-            if intrinsic
-            else (anp.where(at_start | at_end, edge, first), third)
-        )
-        third = anp.where(at_start | at_end, turned if intrinsic else 0.0, third)
+        # At an end of the second angle the others turn about one axis: one is 0.
+        at_start = anp.abs(middle) < _NEAR
+        at_end = at_start | (anp.abs(middle - np.pi) < _NEAR)
+        other = half_difference if intrinsic else -half_difference
+        both = 2.0 * anp.where(at_start, half_sum, other)
+        at_ends = (0.0, both) if intrinsic else (both, 0.0)
+        first = anp.where(at_end, at_ends[0], first)
+        third = anp.where(at_end, at_ends[1], third)
         if not proper:
             third = third * sign
             middle = middle - 0.5 * np.pi
