@@ -35,6 +35,7 @@ __all__ = [
     "householder_product",
     "lu",
     "lu_pivots_to_permutation",
+    "ormqr",
     "qr",
     "schur",
     "svd",
@@ -269,18 +270,44 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     1992).
     """
     a, taus = m.together("householder_product", a, taus)
+    v, t = _compact(a, taus)
+    # Of V^H only what meets the first columns of the identity.
+    vh = m.adjoint(v)[..., :, : a.shape[-1]]
+    return m.identities(a) - matmul(v, matmul(t, vh))
+
+
+def _compact(a: Array, taus: Array) -> tuple[Array, Array]:
+    """V and T of a product of reflections."""
     k = taus.shape[-1]
     v = tril(a[..., :, :k], -1)
     v = v + m.identities(v)
-    vh = m.adjoint(v)
     scales = taus[..., :, None]
-    inner = scales * triu(matmul(vh, v), 1)
+    inner = scales * triu(matmul(m.adjoint(v), v), 1)
     unit = m.identities(inner)
     t = triangular_solve(
         unit + inner, scales * unit, left_side=True, unit_diagonal=True
     )
-    # Of V^H only what meets the first columns of the identity.
-    return m.identities(a) - matmul(v, matmul(t, vh[..., :, : a.shape[-1]]))
+    return v, t
+
+
+def ormqr(
+    a: ArrayLike,
+    taus: ArrayLike,
+    c: ArrayLike,
+    *,
+    left: bool = True,
+    transpose: bool = False,
+) -> Array:
+    """Q c, or c Q if not ``left``, with Q (m, m) the product of reflections.
+
+    These are as in ``householder_product``; ``transpose`` takes Q^H.
+    """
+    a, taus, c = m.together("ormqr", a, taus, c)
+    v, t = _compact(a, taus)
+    t = m.adjoint(t) if transpose else t
+    if left:
+        return c - matmul(v, matmul(t, matmul(m.adjoint(v), c)))
+    return c - matmul(matmul(matmul(c, v), t), m.adjoint(v))
 
 
 def tridiagonal_solve(

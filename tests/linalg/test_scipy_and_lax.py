@@ -106,6 +106,44 @@ def test_reductions(a: Array) -> None:
     assert np.isnan(af.jit(ours.schur)(nans)[0]).all()
 
 
+@pytest.mark.parametrize("a", [A, C], ids=["real", "complex"])
+def test_functions_of_matrices(a: Array) -> None:
+    p = positive(a)
+    check(ours.sqrtm, theirs.sqrtm(p).astype(complex), p)
+    check(
+        ours.sqrtm,
+        np.stack([theirs.sqrtm(p), theirs.sqrtm(2 * p)]),
+        np.stack([p, 2 * p]),
+    )
+    check(lambda a: ours.funm(a, af.numpy.exp), theirs.expm(a), a)
+    b = RNG.standard_normal((3, 3)).astype(a.dtype)
+    q = RNG.standard_normal((4, 3)).astype(a.dtype)
+    check(ours.solve_sylvester, theirs.solve_sylvester(a, b, q), a, b, q)
+    check(ours.qr_multiply, theirs.qr_multiply(a, B.T), a, B.T.copy())
+    t, z = ours.rsf2csf(*ours.schur(A))
+    np.testing.assert_allclose(z @ t @ z.conj().T, A, atol=1e-12)
+    np.testing.assert_allclose(np.tril(t, -1), 0 * t, atol=1e-12)
+
+
+def test_derivatives_of_functions_of_matrices() -> None:
+    p, d = positive(A), RNG.standard_normal((4, 4))
+
+    def loss(x: Any) -> Any:
+        root = ours.sqrtm(x)
+        return af.numpy.sum(af.numpy.real(root) ** 3)
+
+    def solution(a: Any) -> Any:
+        return af.numpy.sum(ours.solve_sylvester(a, p, d) ** 3)
+
+    for f in (loss, solution):
+        slope = (f(p + 1e-5 * d) - f(p - 1e-5 * d)) / 2e-5
+        gradient = af.grad(f)
+        np.testing.assert_allclose(np.sum(gradient(p) * d), slope, 1e-6)
+        _, second = af.jvp(gradient, (p,), (d,))
+        change = (gradient(p + 1e-5 * d) - gradient(p - 1e-5 * d)) / 2e-5
+        np.testing.assert_allclose(second, change, 1e-5, 1e-7)
+
+
 def test_generalised_eigenvalues() -> None:
     a, b = A + A.T, positive(A)
     check(ours.eigvalsh, theirs.eigvalsh(a, b), a, b)
@@ -246,7 +284,21 @@ def test_products_and_updates_of_lax() -> None:
 def test_householder_product(x: Array) -> None:
     (reflections, taus), _ = theirs.qr(x, mode="raw")
     q = theirs.qr(x, mode="economic")[0]
-    check(lax_linalg.householder_product, q, np.ascontiguousarray(reflections), taus)
+    reflections = np.ascontiguousarray(reflections)
+    check(lax_linalg.householder_product, q, reflections, taus)
+    whole, c = theirs.qr(x)[0], RNG.standard_normal((len(x), len(x)))
+    for left in (True, False):
+        for transpose in (True, False):
+            op = whole.conj().T if transpose else whole
+            check(
+                lambda a, taus, c, left=left, transpose=transpose: lax_linalg.ormqr(
+                    a, taus, c, left=left, transpose=transpose
+                ),
+                op @ c if left else c @ op,
+                reflections,
+                taus,
+                c.astype(x.dtype),
+            )
 
 
 def test_tridiagonal_solve() -> None:

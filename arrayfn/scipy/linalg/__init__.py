@@ -17,6 +17,7 @@ from arrayfn.scipy.linalg.factors import (
     lu_solve,
     polar,
     qr,
+    qr_multiply,
     schur,
     solve,
     solve_triangular,
@@ -34,6 +35,12 @@ from arrayfn.scipy.linalg.forms import (
     leslie,
     pascal,
     toeplitz,
+)
+from arrayfn.scipy.linalg.functions import (
+    funm,
+    rsf2csf,
+    solve_sylvester,
+    sqrtm,
 )
 from arrayfn.scipy.linalg.special_matrices import (
     convolution_matrix,
@@ -60,6 +67,7 @@ __all__ = [
     "expm_frechet",
     "fiedler",
     "fiedler_companion",
+    "funm",
     "hadamard",
     "hankel",
     "helmert",
@@ -75,9 +83,13 @@ __all__ = [
     "pascal",
     "polar",
     "qr",
+    "qr_multiply",
+    "rsf2csf",
     "schur",
     "solve",
+    "solve_sylvester",
     "solve_triangular",
+    "sqrtm",
     "svd",
     "svdvals",
     "toeplitz",

@@ -16,6 +16,7 @@ from arrayfn.functions import jvp
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import conj
 from arrayfn.numpy.creation import arange, tril, triu
 from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.linalg import _matrices as m
@@ -234,6 +235,28 @@ def qr(
         return (r,)
     q, r = linalg.qr(a, mode="complete" if mode == "full" else "reduced")
     return q, r
+
+
+def qr_multiply(
+    a: ArrayLike,
+    c: ArrayLike,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+) -> tuple[Array, Array]:
+    """c Q, or Q c in mode "left", and R, of a = Q R with min(m, n) columns of Q."""
+    if pivoting or mode not in ("left", "right"):
+        raise ArgumentError(
+            "qr_multiply has the modes 'left' and 'right', and does not pivot; got "
+            f"mode={mode!r}, pivoting={pivoting}",
+            user_location(),
+        )
+    a, c = m.together("qr_multiply", a, c)
+    q, r = linalg.qr(a)
+    q = conj(q) if conjugate else q
+    return (matmul(c, q) if mode == "right" else matmul(q, c)), r
 
 
 def svd(

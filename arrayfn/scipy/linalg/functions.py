@@ -1,0 +1,180 @@
+"""Functions of matrices, and equations, by Schur's form.
+
+Derivatives, of solutions to second order: Higham, Functions of Matrices (2008),
+sections 3.1 and 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.custom import custom_jvp, stop_gradient
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.functions import vmap
+from arrayfn.lax import linalg as lax_linalg
+from arrayfn.lax.control_flow_loops import scan
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import real, sqrt
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import eye, zeros_like
+from arrayfn.numpy.linalg import _matrices as m
+from arrayfn.numpy.linear_algebra import diagonal, matmul
+from arrayfn.numpy.manipulation import matrix_transpose
+from arrayfn.scipy.linalg.factors import schur
+
+
+def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """``function`` of matrices, for ``count`` axes before them."""
+    for _ in range(count):
+        function = vmap(function)
+    return function
+
+
+def _by_columns(
+    step: Callable[[Array, Array, Any], Array], like: Array, xs: Any
+) -> Any:
+    """The matrix whose column j is ``step(those before, j, xs[j])``."""
+    n = like.shape[-1]
+
+    def next_column(known: Array, row: Any) -> Any:
+        j, x = row
+        column = step(known, j, x)
+        here = np.arange(n, dtype=np.int32) == j
+        return where(here, column[:, None], known), None
+
+    start = zeros_like(like)
+    done, _ = scan(next_column, start, (np.arange(n, dtype=np.int32), xs))
+    return done
+
+
+def _back(a: Array, b: Array) -> Array:
+    """The x with a x = b, of the upper triangle of a."""
+    return lax_linalg.triangular_solve(a, b, left_side=True)
+
+
+def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
+    """x (m, n) with a x + x b = q: a (m, m), b (n, n), q (m, n).
+
+    It exists where no eigenvalue of a is one of -b (Bartels and Stewart, Solution of
+    the matrix equation AX + XB = C, 1972).
+
+    >>> x = solve_sylvester(np.diag([1.0, 2.0]), np.eye(1), np.array([[4.0], [6.0]]))
+    >>> np.round(x, 12).ravel()
+    array([2., 2.])
+    """
+    a, b, q = m.together("solve_sylvester", a, b, q)
+    m.check_square("solve_sylvester", a.shape)
+    m.check_square("solve_sylvester", b.shape)
+    if q.shape != (a.shape[-1], b.shape[-1]):
+        raise ShapeError(
+            f"solve_sylvester with matrices of {a.shape} and {b.shape} needs q of "
+            f"shape {(a.shape[-1], b.shape[-1])}, not {q.shape}; map it for batches",
+            user_location(),
+        )
+    return _solved(a, b, q)
+
+
+def _solved(a: Array, b: Array, q: Array) -> Array:
+    """By complex Schur forms, and two steps of refinement; linear in q.
+
+    The forms are constants to derivatives. A step of refinement, exact in its first
+    term, has a derivative of one order more than what it refines.
+    """
+    r, u = schur(stop_gradient(a), "complex")
+    s, v = schur(stop_gradient(b), "complex")
+    # Column j of S above the diagonal couples column j of the solution to others.
+    above = where(np.tri(s.shape[-1], dtype=bool), 0, s)
+    unit = eye(r.shape[-1], dtype=r.dtype)
+
+    def column(known: Array, j: Array, row: Any) -> Array:
+        side, couplings, value = row
+        return _back(r + value * unit, side - matmul(known, couplings))
+
+    def solution(q: Array) -> Array:
+        sides = matmul(matmul(m.adjoint(u), q.astype(u.dtype)), v)
+        columns = matrix_transpose(sides), matrix_transpose(above), diagonal(s)
+        y = _by_columns(column, sides, columns)
+        x = matmul(matmul(u, y), m.adjoint(v))
+        return x if a.dtype in dtypes.COMPLEX else real(x)
+
+    x = solution(q)
+    for _ in range(2):
+        x = x + solution(q - matmul(a, x) - matmul(x, b))
+    return x
+
+
+def sqrtm(a: ArrayLike) -> Array:
+    """The principal square root of a (..., n, n), complex: its square is a.
+
+    Of matrices without eigenvalues that are real and negative, or 0 (Bjorck and
+    Hammarling, A Schur method for the square root of a matrix, 1983).
+
+    >>> np.round(sqrtm(np.array([[2.0, 2.0], [2.0, 2.0]]) + 7 * np.eye(2)).real, 6)
+    array([[2.981424, 0.335411],
+           [0.335411, 2.981424]])
+    """
+    a = m.square("sqrtm", a)
+    a = a.astype(dtypes.complex_of(a.dtype))
+    return _batched(_root, len(a.shape) - 2)(a)
+
+
+@custom_jvp
+def _root(a: Array) -> Array:
+    t, z = schur(a, "complex")
+    places = np.arange(t.shape[-1], dtype=np.int32)
+
+    def column(known: Array, j: Array, row: Any) -> Array:
+        side, root = row
+        before = places < j
+        # What is before column j, plus its root, times it, is that of the operand.
+        inner = known + where(before, root, 1) * eye(len(places), dtype=t.dtype)
+        return where(places == j, root, _back(inner, where(before, side, 0)))
+
+    root = _by_columns(column, t, (matrix_transpose(t), sqrt(diagonal(t))))
+    return matmul(matmul(z, root), m.adjoint(z))
+
+
+@_root.defjvp
+def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    x = _root(*primals)
+    return x, _solved(x, x, tangents[0])
+
+
+def funm(a: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Array:
+    """``func`` of a matrix (n, n) whose eigenvalues differ, complex.
+
+    ``func`` maps arrays elementwise. There is no derivative, and no estimate of the
+    error (Parlett, A recurrence among the elements of functions of triangular matrices,
+    1976).
+    """
+    if not disp:
+        raise ArgumentError("funm gives no estimate of its error: disp=True")
+    t, z = schur(m.square("funm", a), "complex")
+    places = np.arange(t.shape[-1], dtype=np.int32)
+
+    def column(known: Array, j: Array, row: Any) -> Array:
+        side, value, result = row
+        before = places < j
+        above = where(before, side, 0)
+        unit = eye(len(places), dtype=t.dtype)
+        both = before[:, None] & before
+        inner = where(both, t - value * unit, unit)
+        others = _back(inner, matmul(known, above) - above * result)
+        return where(places == j, result, others)
+
+    values = diagonal(t)
+    made = _by_columns(column, t, (matrix_transpose(t), values, func(values)))
+    return matmul(matmul(z, made), m.adjoint(z))
+
+
+def rsf2csf(
+    T: ArrayLike, Z: ArrayLike, check_finite: bool = True
+) -> tuple[Array, Array]:
+    """A complex Schur form, T triangular, from a real one: Z T Z^H stays the same."""
+    t, z = m.together("rsf2csf", T, Z)
+    triangle, turned = schur(t, "complex")
+    return triangle, matmul(z.astype(turned.dtype), turned)
