@@ -113,9 +113,9 @@ def sqrtm(a: ArrayLike) -> Array:
     Of matrices without eigenvalues that are real and negative, or 0 (Bjorck and
     Hammarling, A Schur method for the square root of a matrix, 1983).
 
-    >>> np.round(sqrtm(np.array([[2.0, 2.0], [2.0, 2.0]]) + 7 * np.eye(2)).real, 6)
-    array([[2.981424, 0.335411],
-           [0.335411, 2.981424]])
+    >>> np.round(sqrtm(np.array([[33.0, 24.0], [48.0, 57.0]])).real, 9)
+    array([[5., 2.],
+           [4., 7.]])
     """
     a = m.square("sqrtm", a)
     a = a.astype(dtypes.complex_of(a.dtype))
