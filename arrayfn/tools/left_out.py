@@ -50,15 +50,20 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "conv_general_dilated_patches and einsum": "conv_general_dilated_local",
     },
     "jax.lax.linalg": {
+        "the polar decomposition is arrayfn.scipy.linalg.polar": "qdwh",
         _PRIMITIVES: "*_p",
         _XLA: "EigImplementation EighImplementation SvdAlgorithm",
     },
     "jax.random": {
+        "a key is a type of its own, and no dtype of an array": "key_dtype",
         _PRIMITIVES: "*_p",
         "keys are a pytree of uint32 words, without a dtype of their own": "key_dtype",
     },
     "jax.scipy.special": {
         "no method here is accurate for all of their parameters": "hyp1f1 hyp2f1",
+    },
+    "jax.scipy.special": {
+        "no one method is accurate over their domain": "hyp1f1 hyp2f1",
     },
     "jax.nn": {
         "products of scaled blocks of 8 bits have no kernels here": (
