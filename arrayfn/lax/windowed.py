@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import arrayfn.numpy as anp
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lax import binary
@@ -21,11 +22,18 @@ from arrayfn.primitives.base import Primitive, Reduction
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
 from arrayfn.tracing import Tracer, apply
 
+_SUM = reductions.reduce_sum, window_reductions.reduce_window_sum
+_MAX = reductions.reduce_max, window_reductions.reduce_window_max
+_MIN = reductions.reduce_min, window_reductions.reduce_window_min
 _WINDOWED: dict[Any, tuple[Primitive, Primitive | None]] = {
-    binary.add: (reductions.reduce_sum, window_reductions.reduce_window_sum),
-    binary.max: (reductions.reduce_max, window_reductions.reduce_window_max),
-    binary.min: (reductions.reduce_min, window_reductions.reduce_window_min),
+    binary.add: _SUM,
+    anp.add: _SUM,
+    binary.max: _MAX,
+    anp.maximum: _MAX,
+    binary.min: _MIN,
+    anp.minimum: _MIN,
     binary.mul: (reductions.reduce_prod, None),
+    anp.multiply: (reductions.reduce_prod, None),
     binary.bitwise_and: (reductions.reduce_and, None),
     binary.bitwise_or: (reductions.reduce_or, None),
 }
@@ -44,10 +52,11 @@ def reduce_window(
     """Each window of ``operand``, reduced by ``computation``.
 
     ``computation`` is one of ``lax.add``, ``max``, ``min``, ``mul``, ``bitwise_and``
-    and ``bitwise_or``. The other arguments have an entry for each axis: the extents of
-    a window, the elements from one window to the next, what is put before and after,
-    the gaps between elements of the operand (``base_dilation``) and of a window.
-    Borders and gaps are ``init_value``, with which each result is combined too.
+    and ``bitwise_or``, or NumPy's function of the first four. The other arguments have
+    an entry for each axis: the extents of a window, the elements from one window to the
+    next, what is put before and after, the gaps between elements of the operand
+    (``base_dilation``) and of a window. Borders and gaps are ``init_value``, with which
+    each result is combined too.
 
     >>> import numpy as np
     >>> from arrayfn import lax

@@ -242,6 +242,9 @@ def test_other_reductions_of_windows() -> None:
             for m in (af, jax)
         )
         np.testing.assert_array_equal(have, want)
+    have = lax.reduce_window(x, np.int32(0), af.numpy.add, (2, 2))
+    want = lax.reduce_window(x, np.int32(0), lax.add, (2, 2))
+    np.testing.assert_array_equal(have, want)
     with pytest.raises(ArgumentError, match=r"reduces by lax\.add"):
         lax.reduce_window(x, 0, lambda a, b: a, (2, 2))
 
