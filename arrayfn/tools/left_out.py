@@ -62,9 +62,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "jax.scipy.special": {
         "no method here is accurate for all of their parameters": "hyp1f1 hyp2f1",
     },
-    "jax.scipy.special": {
-        "no one method is accurate over their domain": "hyp1f1 hyp2f1",
-    },
     "jax.nn": {
         "products of scaled blocks of 8 bits have no kernels here": (
             "get_scaled_dot_general_config scaled_dot_general scaled_matmul"
