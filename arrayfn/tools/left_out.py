@@ -55,7 +55,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _XLA: "EigImplementation EighImplementation SvdAlgorithm",
     },
     "jax.random": {
-        "a key is a type of its own, and no dtype of an array": "key_dtype",
         _PRIMITIVES: "*_p",
         "keys are a pytree of uint32 words, without a dtype of their own": "key_dtype",
     },
