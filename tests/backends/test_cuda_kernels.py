@@ -465,6 +465,34 @@ def test_a_library_row_without_a_library_is_computed_on_the_host_and_said_to_be(
     assert kernel.reason == "NumPy's reference of sort, on the host"
 
 
+HOST_CASES = {
+    "sort": (lambda x: anp.sort(x * 2, axis=0) + 1, (random(5, 4, dtype=float),)),
+    "singular values": (
+        lambda x: anp.linalg.svd(x, compute_uv=False) * 2,
+        (random(5, 4, dtype=float),),
+    ),
+    "a slice": (lambda x: anp.sort(x[1:, ::2]), (random(4, 9, dtype=float),)),
+}
+
+
+@pytest.mark.parametrize("case", HOST_CASES)
+def test_steps_on_the_host_equal_the_reference(case):
+    function, arguments = HOST_CASES[case]
+    program = trace_function(function, arguments, {}).program
+    compiled = lower(program, check=True)
+    assert any(k.name.startswith("reference_") for k in compiled.kernels)
+    (result,) = run_plan(compiled, arguments)
+    (expected,) = evaluate(program, arguments)
+    np.testing.assert_allclose(result, expected, 1e-12)
+
+
+def test_kernels_that_were_folded_away_are_not_in_the_plan():
+    arguments = random(5, 7), random(7, 3), random(3)
+    function = lambda x, y, b: x @ y + b  # noqa: E731
+    compiled = lower(trace_function(function, arguments, {}).program)
+    assert [kernel.name for kernel in compiled.kernels] == ["gemm_f32_bias"]
+
+
 def test_a_registered_kernel_stands_for_its_operator_alone():
     @af.operator(name="test_doubled")
     def doubled(x):

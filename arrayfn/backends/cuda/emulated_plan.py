@@ -10,7 +10,9 @@ import numpy as np
 
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.dtypes import BY_SHORT_NAME
+from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import (
     BufferArgument,
     ExecutionPlan,
@@ -95,9 +97,29 @@ class _Run:
         if isinstance(kernel, Kernel):
             shape = step.items, kernel.threads
             launch(kernel.source, kernel.name, *shape, arguments, kernel.cluster)
+        elif kernel.provider.startswith("reference_"):
+            self.reference(kernel, arguments)
         else:
             names = [parameter.name for parameter in kernel.parameters]
             _product(kernel, dict(zip(names, arguments, strict=True)))
+
+    def reference(
+        self, kernel: LibraryKernel, arguments: Sequence[Pointer | int]
+    ) -> None:
+        """A step on the host, which is where everything is here."""
+        step = HOST_STEPS.find(int(kernel.provider.rpartition("_")[2]))
+        types = (*step.operands, *step.results)
+        arrays = [
+            _strided(pointer, type)
+            for pointer, type in zip(arguments, types, strict=True)
+            if isinstance(pointer, Pointer)
+        ]
+        count = len(step.operands)
+        assert step.function is not None
+        results = step.function(*(np.array(a) for a in arrays[:count]))
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for array, result in zip(arrays[count:], results, strict=True):
+            array[...] = result
 
     def loop(self, loop: Loop) -> None:
         memory, sizes = self.memory, [b.nbytes for b in self.plan.buffers]
@@ -121,6 +143,15 @@ class _Run:
             value, result = places[c.current], memory[c.result]
             if not np.shares_memory(value, result):
                 result[: sizes[c.result]] = value[: sizes[c.result]]
+
+
+def _strided(pointer: Pointer, type: ArrayType) -> Array:
+    """The array of ``type`` that begins where ``pointer`` points."""
+    flat = pointer.array[pointer.start :].view(type.dtype)
+    steps = type.layout.strides(type.shape)
+    return np.lib.stride_tricks.as_strided(
+        flat, type.shape, [step * type.dtype.itemsize for step in steps]
+    )
 
 
 def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:

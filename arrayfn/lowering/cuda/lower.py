@@ -33,7 +33,7 @@ from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
-from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.small import is_small
@@ -68,8 +68,11 @@ def lower(
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
     passed = run_passes(program, check, _PASSES)
-    lowering = _CudaLowering(passed, donated, gpu)
-    return replace(lowering.run(), target="cuda")
+    made = _CudaLowering(passed, donated, gpu).run()
+    # A product that had an epilogue folded in is not called by its first name.
+    called = {call.kernel for call in kernel_calls(made.plan.steps)}
+    kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
+    return replace(made, kernels=kernels, target="cuda")
 
 
 class _CudaLowering(Lowering):
