@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
+from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.ir_format import format_program, name_vars
 from arrayfn.lowering import libraries, templates
 from arrayfn.lowering.build import build_nest
@@ -25,7 +26,7 @@ from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
-from arrayfn.lowering.libraries.calls import LibraryCall
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.memory import ALIGNMENT
@@ -269,10 +270,16 @@ class Lowering:
     def library(self, call: LibraryCall) -> None:
         kernel = call.kernel()
         self.kernels.setdefault(kernel.name, kernel)
-        places = (*call.reads.values(), *call.writes.values())
-        sizes = [
-            -(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in call.scratch.values()
-        ]
+        places = [*call.reads.values(), *call.writes.values()]
+        writes = [place.array for place in call.writes.values()]
+        nbytes = list(call.scratch.values())
+        if call.items <= call.grain:
+            # One thread runs it: others need no scratch memory of that size.
+            own = [Var(ArrayType((size,), dtypes.uint8)) for size in nbytes]
+            places += [Place(array) for array in own]
+            writes += own
+            nbytes = []
+        sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in nbytes]
         self.steps.append(
             CallStep(
                 kernel=kernel.name,
@@ -285,7 +292,7 @@ class Lowering:
                 grain=call.grain,
                 scratch_bytes=sum(sizes),
                 reads=[place.array for place in call.reads.values()],
-                writes=[place.array for place in call.writes.values()],
+                writes=writes,
             )
         )
 

@@ -393,3 +393,11 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     np.testing.assert_allclose(factor @ factor.T, p, atol=1e-9)
     np.testing.assert_allclose(x @ solution, p, atol=1e-7)
     np.testing.assert_allclose(q @ r, x, atol=1e-12)
+
+
+def test_workspace_is_for_the_threads_that_run() -> None:
+    one = af.jit(anp.linalg.svdvals).lower(np.zeros((200, 200))).plan
+    assert one.scratch == 0
+    assert one.arena > 4 * 200 * 200 * 8
+    many = af.jit(anp.linalg.svdvals).lower(np.zeros((50, 20, 20))).plan
+    assert many.scratch > 0
