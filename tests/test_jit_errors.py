@@ -149,16 +149,6 @@ def test_in_place_assignment_names_the_functional_form() -> None:
     assert line_of(caught.value, "# here")
 
 
-def test_augmented_assignment_names_the_plain_form() -> None:
-    def augment(x: Any) -> Any:
-        x += 1  # here
-        return x
-
-    with pytest.raises(InPlaceError, match=r"write x = x \+ y") as caught:
-        af.jit(augment)(X)
-    assert line_of(caught.value, "# here")
-
-
 def test_leaving_the_trace_by_numpy_is_an_error() -> None:
     def leave(x: Any) -> Any:
         return np.asarray(x) + 1  # here

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.functions import grad, trace_function, vmap
@@ -277,3 +278,17 @@ def test_ten_thousand_equations_trace_in_a_second():
 def test_what_is_made_of_python_numbers_alone_stays_weak(function):
     traced = program(function, 3, X.astype(np.float32))
     assert [str(t) for t in traced.output_types] == ["f32[2,3]"]
+
+
+def test_augmented_assignment_gives_the_name_another_value():
+    def f(x):
+        before = x
+        x += 1.0
+        x *= x
+        x -= before
+        return x
+
+    x = np.array([3.0, 4.0])
+    np.testing.assert_array_equal(af.jit(f)(x), [13.0, 21.0])
+    np.testing.assert_array_equal(x, [3.0, 4.0])
+    assert float(grad(f)(3.0)) == 7.0

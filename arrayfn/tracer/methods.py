@@ -100,19 +100,6 @@ _BINARY = frozenset(
 )
 
 
-def in_place(symbol: str) -> Callable[[Any, Any], NoReturn]:
-    """A method that refuses ``x symbol= y``."""
-
-    def method(self: Any, other: Any) -> NoReturn:
-        raise InPlaceError(
-            f"x {symbol}= y would change an array that is being traced, and those are "
-            f"immutable; write x = x {symbol} y",
-            user_location(),
-        )
-
-    return method
-
-
 def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
     """A method that refuses ``x.name(...)``, and says what to write instead."""
 

@@ -26,7 +26,6 @@ from arrayfn.tracer.methods import (
     Namespace,
     Traced,
     called,
-    in_place,
     in_place_method,
     is_operand,
     operator,
@@ -344,17 +343,6 @@ class Tracer(Traced):
     __rxor__ = reflected("bitwise_xor")
     __rlshift__ = reflected("left_shift")
     __rrshift__ = reflected("right_shift")
-    __iadd__ = in_place("+")
-    __isub__ = in_place("-")
-    __imul__ = in_place("*")
-    __itruediv__ = in_place("/")
-    __ifloordiv__ = in_place("//")
-    __imod__ = in_place("%")
-    __ipow__ = in_place("**")
-    __imatmul__ = in_place("@")
-    __iand__ = in_place("&")
-    __ior__ = in_place("|")
-    __ixor__ = in_place("^")
 
     all = operator("all")
     any = operator("any")
