@@ -71,6 +71,9 @@ CASES = {
     "outer sum": (lambda x: anp.sum(x, axis=(0, 2)), (random(5, 6, 7),)),
     "full sum": (anp.sum, (random(50, 40),)),
     "sum of float64": (lambda x: anp.sum(x * x, axis=1), (random(4, 66, dtype=float),)),
+    "running sum": (lambda x: anp.cumsum(x, axis=1), (random(3, 100),)),
+    "sorted rows": (anp.sort, (random(3, 20),)),
+    "order of rows": (anp.argsort, ((np.arange(30) % 7).astype(np.int32),)),
     "sum of complex": (
         lambda x: anp.sum(x, axis=1),
         (random(3, 9) + 1j * random(3, 9),),
@@ -295,29 +298,29 @@ def test_threads_go_on_along_what_is_long(case):
 
 
 PIPELINE_CASES = {
-    "softmax": (softmax, (random(9, 512),)),
-    "softmax in a cluster": (softmax, (random(5, 2600),)),
-    "layernorm": (layernorm, (random(5, 900), random(900, seed=1))),
+    "softmax": (softmax, (random(5, 260),)),
+    "softmax in a cluster": (softmax, (random(3, 1300),)),
+    "layernorm": (layernorm, (random(5, 292), random(292, seed=1))),
     "float64": (
         lambda x: x - anp.mean(x, axis=1, keepdims=True),
-        (random(9, 778, dtype=float),),
+        (random(5, 262, dtype=float),),
     ),
-    "half": (lambda x: softmax(x * 2), (random(6, 1024, dtype=np.float16),)),
-    "a batch": (softmax, (random(2, 3, 512),)),
+    "half": (lambda x: softmax(x * 2), (random(4, 264, dtype=np.float16),)),
+    "a batch": (softmax, (random(2, 3, 260),)),
     "two rows at once": (
         lambda x, y: x * (y - anp.sum(x * y, axis=1, keepdims=True)),
-        (random(7, 512), random(7, 512, seed=1)),
+        (random(5, 260), random(5, 260, seed=1)),
     ),
 }
 PIPELINES = GpuConfig(
-    multiprocessors=4,
-    max_threads=256,
-    shared_bytes=16 << 10,
-    pipeline_from=256,
+    multiprocessors=2,
+    max_threads=128,
+    shared_bytes=8 << 10,
+    pipeline_from=255,
     pipeline_to=1 << 20,
     pipelines=(2, 1),
     pipeline_words=8,
-    pipeline_threads=256,
+    pipeline_threads=128,
     most_cluster=4,
 )
 
