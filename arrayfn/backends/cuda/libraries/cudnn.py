@@ -80,8 +80,9 @@ class _Graph:
             graph.build_plans()
         except cudnn.cudnnGraphNotSupportedError as error:
             raise BackendError(
-                f"cuDNN has no attention for these arrays: {error}"
-            ) from (error)
+                f"cuDNN has no attention for these arrays ({error}); convert them to "
+                "float32, which is computed by kernels and matrix products"
+            ) from error
         gpu, tensors = device(), self.tensors
         workspace = _Workspace(graph.get_workspace_size())
 
