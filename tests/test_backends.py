@@ -10,6 +10,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.backends import registry
 from arrayfn.backends.base import BackendInfo
 from arrayfn.backends.reference import ReferenceBackend
@@ -139,3 +140,12 @@ def test_the_reference_has_a_program_but_no_kernels() -> None:
     assert lowered.plan.steps == ()
     assert "exp(x)" in lowered.text()
     np.testing.assert_array_equal(lowered.compile()(X), np.exp(X))
+
+
+def test_the_reference_takes_numbers_as_their_types_say() -> None:
+    def chosen(x: Any, k: Any) -> Any:
+        return lax.cond(k > 0, anp.sin, anp.cos, x) * k
+
+    reference = af.jit(chosen, device="reference")
+    np.testing.assert_array_equal(reference(X, 2), np.sin(X) * 2)
+    np.testing.assert_array_equal(reference(X, -1), -np.cos(X))

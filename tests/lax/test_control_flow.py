@@ -362,3 +362,17 @@ def test_a_value_of_a_body_does_not_get_out() -> None:
     lax.while_loop(lambda x: x > 0, step, np.array(3.0))
     text = raised(ArrayfnError, lambda: kept[0] + 1)
     assert "is used after 'step', the function it belongs to, has returned" in text
+
+
+@pytest.mark.parametrize("columns", [3, 131, 5000])
+def test_the_initial_value_may_be_a_view_of_what_is_scanned(columns):
+    def running(x):
+        def add(total, row):
+            return total + row, anp.exp(row) * 2
+
+        return lax.scan(add, x[0], x)
+
+    x = np.random.default_rng(0).normal(size=(3, columns)).astype(np.float32)
+    total, rows = af.jit(running)(x)
+    np.testing.assert_allclose(total, x[0] + x[0] + x[1] + x[2], 1e-5, 1e-5)
+    np.testing.assert_allclose(rows, np.exp(x) * 2, 1e-5)

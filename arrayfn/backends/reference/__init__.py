@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from arrayfn import ir_text
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.ir import Program
@@ -48,7 +50,10 @@ class ReferenceBackend:
         program = ir_text.parse_program(compiled.text, TABLE, compiled.constants)
 
         def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
-            ids = {id(x) for x in arrays}
-            return [own(x, ids) for x in evaluate(program, arrays)]
+            # Numbers come as they were given; their types are the Program's.
+            typed = zip(arrays, compiled.input_types, strict=True)
+            given = [np.asarray(x, kind.dtype) for x, kind in typed]
+            ids = {id(x) for x in given}
+            return [own(x, ids) for x in evaluate(program, given)]
 
         return run
