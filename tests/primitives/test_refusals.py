@@ -11,7 +11,7 @@ import pytest
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, type_of
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.dynamic_slices import dynamic_slice, dynamic_update_slice
 from arrayfn.primitives.table import ROWS, TABLE
@@ -239,12 +239,42 @@ def test_what_does_not_fit_is_refused(
     assert message in str(caught.value)
 
 
-def test_every_row_that_can_refuse_is_in_the_list() -> None:
-    listed = {case[0] for case in REFUSED}
-    # These take anything, or are made by transformations alone.
-    free = {"stop_gradient", "relayout", "closed_over", "custom_jvp"}
-    free |= {"custom_vjp_linear"}
-    assert {row.name for row in ROWS if row.family != "elementwise"} == listed | free
+LISTED = {case[0] for case in REFUSED}
+# These take anything, or are made by transformations alone.
+FREE = {
+    *("stop_gradient", "relayout", "closed_over", "custom_jvp", "custom_vjp_linear"),
+    *("optimization_barrier", "checkpoint_name", "saveable", "all_gather"),
+    *("pure_callback", "debug_callback"),
+}
+OTHERS = [
+    row
+    for row in ROWS
+    if row.family != "elementwise" and row.name not in {*LISTED, *FREE}
+]
+
+
+@pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
+def test_a_row_refuses_its_first_operand_without_axes_or_as_truth_values(
+    row: Primitive,
+) -> None:
+    sample = next(iter(row.samples()))
+    types = [type_of(np.asarray(x)) for x in sample.inputs]
+    first = types[0]
+    refused: list[str] = []
+    for wrong in (first.with_shape(()), first.with_dtype(dtypes.bool_)):
+        try:
+            row.types(wrong, *types[1:], **sample.params)
+        except (ShapeError, DTypeError) as error:
+            refused.append(str(error))
+            assert str(wrong) in refused[-1]
+    assert refused
+    # A checkpoint goes by the name of its function.
+    name = sample.params["name"] if row.name == "checkpoint" else row.name
+    assert all(name in message for message in refused)
+
+
+def test_lists_name_rows() -> None:
+    assert {row.name for row in ROWS} >= LISTED | FREE
 
 
 def test_starts_may_have_any_integer_dtype() -> None:
