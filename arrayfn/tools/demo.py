@@ -233,11 +233,13 @@ def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
     show(console, title, kernel.source, "python")
     console.rule("[bold]time")
     value, params = step(*arguments)
-    expected, expected_params = numpy_step(*arguments)
+    host = af.tree.map(np.asarray, arguments)  # on a GPU the parameters are its arrays
+    expected, expected_params = numpy_step(*host)
     pairs = zip(af.tree.leaves(params), af.tree.leaves(expected_params), strict=True)
     difference = max(float(np.max(np.abs(np.asarray(a) - b))) for a, b in pairs)
+    # Reading the loss waits for a GPU to be done.
     ours, numpys = interleaved(
-        [lambda: step(*arguments), lambda: numpy_step(*arguments)]
+        [lambda: float(step(*arguments)[0]), lambda: numpy_step(*host)]
     )
     console.print(
         f"a step of {BATCH} images: arrayfn [bold]{ours * 1e6:.0f} us[/], NumPy by "
