@@ -50,7 +50,11 @@ def initialize() -> None:
 
 
 def target_machine(*, optimize: bool = True) -> Any:
-    """A code generator for the host. LLVM's are not shared between threads."""
+    """A code generator for the host. LLVM's are not shared between threads.
+
+    Addresses are whole words: the sections of an object may come to lie more than 2 GB
+    apart in a crowded process, which code with short addresses does not survive.
+    """
     initialize()
     processor = host()
     return (
@@ -60,8 +64,8 @@ def target_machine(*, optimize: bool = True) -> Any:
             cpu=processor.cpu,
             features=processor.features,
             opt=2 if optimize else 0,
-            reloc="pic",
-            codemodel="small",
+            reloc="static",
+            codemodel="large",
             jit=True,
         )
     )
