@@ -10,7 +10,7 @@ from arrayfn.lowering.cpu.elementwise import BlockPrinter
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.kernel_ir import Compute, Count, Load, Reduce, Value, uses
-from arrayfn.lowering.kernel_printer import KernelPrinter, Partial, ScratchRow
+from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
 
 @dataclass
@@ -77,14 +77,6 @@ class PartialColumnsPrinter(StagedPrinter):
             self.close()
         self.close()
         self.close()
-
-    def narrow_partial(self, partial: Partial, text: str) -> str:
-        is_bool = partial.reduce.result.dtype == dtypes.bool_
-        return self.narrow(dtypes.bool_, text) if is_bool else text
-
-    def widen_partial(self, partial: Partial, text: str) -> str:
-        is_bool = partial.reduce.result.dtype == dtypes.bool_
-        return self.widen(dtypes.bool_, text) if is_bool else text
 
 
 @dataclass

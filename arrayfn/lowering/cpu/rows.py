@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn import dtypes
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.kernel_ir import Compute, Reduce
@@ -132,9 +131,7 @@ class RowTotalsPrinter(RowsPrinter):
         self.open(f"for i{reduced} in range({n}):")
         for k, partial in enumerate(self.partials):
             identity = self.constant(partial.reduce.identity)
-            if partial.reduce.result.dtype == dtypes.bool_:
-                identity = self.narrow(dtypes.bool_, identity)
-            self.line(f"{self.total(k)} = {identity}")
+            self.line(f"{self.total(k)} = {self.narrow_partial(partial, identity)}")
         self.close()
         self.open(f"for i{kept} in range(first, last):")
         self.row({kept: f"i{kept}"})
@@ -150,13 +147,11 @@ class RowTotalsPrinter(RowsPrinter):
             super().accumulate(s)
             return
         names = [p.reduce.result.name for p in self.partials]
-        place = self.total(names.index(s.result.name))
-        dtype = s.result.dtype
-        is_bool = dtype == dtypes.bool_
-        have = self.widen(dtype, place) if is_bool else place
+        k = names.index(s.result.name)
+        place, partial = self.total(k), self.partials[k]
+        have = self.widen_partial(partial, place)
         total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
-        value = self.narrow(dtype, total) if is_bool else total
-        self.line(f"{place} = {value}", s.source)
+        self.line(f"{place} = {self.narrow_partial(partial, total)}", s.source)
 
 
 @dataclass
@@ -190,8 +185,6 @@ class PartialRowsPrinter(StagedPrinter):
         for _ in reduced:
             self.close()
         for k, partial in enumerate(self.partials):
-            value = self.name_of(partial.reduce.result)
-            if partial.reduce.result.dtype == dtypes.bool_:
-                value = self.narrow(dtypes.bool_, value)
+            value = self.narrow_partial(partial, self.name_of(partial.reduce.result))
             self.line(f"{self.partial_name(k)}[item] = {value}")
         self.close()

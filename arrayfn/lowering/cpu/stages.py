@@ -17,7 +17,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
-from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
+from arrayfn.lowering.kernel_printer import KernelPrinter, Partial, ScratchRow
 
 
 @dataclass
@@ -104,6 +104,16 @@ class StagedPrinter(KernelPrinter):
                 row = f"{self.name_of(s.result)}_row"
                 self.kept[name] = row
                 self.scratch.append(ScratchRow(row, s.result.dtype, elements))
+
+    def narrow_partial(self, partial: Partial, text: str) -> str:
+        """A partial result as it is stored."""
+        is_bool = partial.reduce.result.dtype == dtypes.bool_
+        return self.narrow(dtypes.bool_, text) if is_bool else text
+
+    def widen_partial(self, partial: Partial, text: str) -> str:
+        """A stored partial result as it is computed with."""
+        is_bool = partial.reduce.result.dtype == dtypes.bool_
+        return self.widen(dtypes.bool_, text) if is_bool else text
 
     def stage_loop_body(
         self, stage: int, variables: dict[int, str], row_index: str
