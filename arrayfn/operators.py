@@ -56,10 +56,23 @@ class Operator:
         """A decorator that registers an implementation for ``backend``.
 
         It is taken for operands that ``when(*types, **static)`` accepts; of several the
-        one that was registered last. For ``"cuda"`` it is called with the operands as
-        DeviceArrays, then those to write the results into, then the static arguments by
-        name; what it launches may be on any stream that waits for the default one. See
-        ``OperatorKernel`` for ``prepared`` ones.
+        one that was registered last. It is called with the operands, then the arrays to
+        write the results into, then the static arguments by name. For ``"cpu"`` arrays
+        are NumPy's, in the plan's own memory: operands are read-only, and no array is
+        to be kept. For ``"cuda"`` they are DeviceArrays; what it launches may be on any
+        stream that waits for the default one. See ``OperatorKernel`` for ``prepared``
+        ones.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> @operator
+        ... def tripled(x):
+        ...     return x * 3
+        >>> @tripled.kernel("cpu", when=lambda x: x.ndim == 1)
+        ... def by_numpy(x, out):
+        ...     np.multiply(x, 3, out=out)
+        >>> af.jit(tripled)(np.arange(3.0))
+        array([0., 3., 6.])
         """
 
         def register(function: Function) -> Function:

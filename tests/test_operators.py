@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn import jit, lax
 from arrayfn.errors import ArgumentError
 from arrayfn.functions import grad, trace_function, vmap
 from arrayfn.ir_text import format_program, parse_program
@@ -114,6 +115,77 @@ def test_the_kernel_registered_last_that_accepts_the_operands_is_found():
         None,
     ]
     assert [k.function for k in doubled.kernels] == [for_vectors, general, on_a_gpu]
+
+
+def halved_by_numpy():
+    """An operator that halves, its kernel for matrices, and what that was given."""
+    seen = []
+
+    @operator
+    def halved(x, by=2.0):
+        return x / by
+
+    @halved.kernel("cpu", when=lambda x, by: x.ndim == 2)
+    def with_numpy(x, out, by):
+        seen.append((x.shape, x.strides, x.flags.writeable, by))
+        np.divide(x, by, out=out)
+
+    return halved, seen
+
+
+def test_compiled_functions_call_the_kernel_on_the_memory_of_the_plan():
+    halved, seen = halved_by_numpy()
+    f = jit(lambda x: anp.sum(halved(x[:, ::-1] + 1, by=4.0)))
+    assert f(X) == pytest.approx((X + 1).sum() / 4)
+    assert f(X[:, :2]) == pytest.approx((X[:, :2] + 1).sum() / 4)
+    assert seen == [((2, 3), (24, 8), False, 4.0), ((2, 2), (16, 8), False, 4.0)]
+    assert "operator_" in str(f.lower(X).plan)
+    np.testing.assert_array_equal(grad(f)(X), np.full((2, 3), 0.25))
+    vectors = jit(vmap(halved))(X)  # another function than the operator: its body
+    np.testing.assert_array_equal(vectors, X / 2)
+    assert len(seen) == 2
+
+
+def test_kernels_are_called_in_loops_and_branches():
+    halved, seen = halved_by_numpy()
+
+    def descend(x):
+        x = lax.fori_loop(0, 3, lambda k, y: halved(y), x)
+        return lax.cond(x.sum() > 0, halved, lambda y: y, x)
+
+    np.testing.assert_array_equal(jit(descend)(X), X / 16)
+    assert len(seen) == 4
+
+
+def test_what_a_kernel_raises_is_raised_by_the_call():
+    halved, _ = halved_by_numpy()
+
+    @halved.kernel("cpu")
+    def refuses(x, out, by):
+        raise FloatingPointError("no halves today")
+
+    f = jit(lambda x: halved(x) + 1)
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="no halves today"):
+            f(X)
+
+
+def test_a_prepared_kernel_is_asked_once_with_the_types():
+    asked = []
+
+    @operator
+    def negated(x):
+        return -x
+
+    @negated.kernel("cpu", prepared=True)
+    def prepare(x, out):
+        asked.append((str(x), str(out)))
+        return lambda x, out: np.negative(x, out=out)
+
+    f = jit(negated)
+    np.testing.assert_array_equal(f(X), -X)
+    np.testing.assert_array_equal(f(X + 1), -X - 1)
+    assert asked == [("f64[2,3]", "f64[2,3]")]
 
 
 def test_defining_an_operator_again_forgets_the_kernels_of_the_old_one():

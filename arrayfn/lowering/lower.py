@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -23,6 +24,7 @@ from arrayfn.lowering.cpu.serial import BLOCK, print_loop
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
+from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
@@ -30,13 +32,14 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.memory import ALIGNMENT
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals
 from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.layout_assignment import with_donated
-from arrayfn.passes.pipeline import PIPELINE, run_passes
+from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.reads import Read, resolve_reads
 from arrayfn.passes.small import has_products, is_small
 from arrayfn.primitives.base import (
@@ -48,6 +51,10 @@ from arrayfn.primitives.base import (
     View,
 )
 
+_PASSES: Final = pipeline(
+    keep=lambda equation: KERNELS.for_call(equation, "cpu") is not None
+)
+
 
 def lower(
     program: Program, donated: frozenset[int] = frozenset(), check: bool = False
@@ -56,13 +63,15 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    *passes, _ = PIPELINE
+    *passes, _ = _PASSES
     layouts = partial(with_donated, donated=donated)
     return Lowering(run_passes(program, check, (*passes, layouts)), donated).run()
 
 
 class Lowering:
     """Lowers one Program, as passes left it. Other targets derive from it."""
+
+    target = "cpu"
 
     def __init__(self, program: Program, donated: frozenset[int]) -> None:
         self.program = program
@@ -85,7 +94,7 @@ class Lowering:
         printed = self.printed(steps)
         return CompiledProgram(
             name=self.program.name,
-            target="cpu",
+            target=self.target,
             text=format_program(self.program),
             input_types=self.program.input_types,
             output_types=self.program.output_types,
@@ -197,7 +206,10 @@ class Lowering:
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         row = equation.primitive
         assert isinstance(row, Primitive)
-        if isinstance(row.kernel, View):
+        kernel = KERNELS.for_call(equation, self.target)
+        if kernel is not None:
+            self.library(operator_call_of(equation, kernel, self.reads))
+        elif isinstance(row.kernel, View):
             operand = equation.inputs[0]
             assert isinstance(operand, Var)
             output, base = equation.outputs[0], self.reads[operand].base

@@ -15,6 +15,7 @@ from arrayfn.ir import Atom, Equation, Program
 from arrayfn.passes.expand import sum_of_products
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
+    Body,
     Contraction,
     Control,
     Library,
@@ -49,12 +50,12 @@ def _equations(program: Program) -> int:
 
 
 def _work(program: Program) -> int | None:
-    """The elements that ``program`` computes; None if it needs a library."""
+    """The elements that ``program`` computes; None if it is not all nests."""
     total = 0
     for equation in program.equations:
         row = equation.primitive
         assert isinstance(row, Primitive)
-        if isinstance(row.kernel, Library):
+        if isinstance(row.kernel, (Library, Body)):
             return None
         if isinstance(row.kernel, Control):
             inner = [_work(p) for p in equation.subprograms()]

@@ -14,7 +14,7 @@ from arrayfn.backends.cpu.code import kernel_addresses
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas
-from arrayfn.backends.cpu.libraries.callbacks import is_callback, raising
+from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
@@ -97,7 +97,7 @@ def bind(
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     capsule = new_capsule(address, None, process.symbols["image_free"])
     entry = {name: new_builtin(m, capsule) for name, m in process.methods.items()}
-    if any(is_callback(kernel) for kernel in kernels):
+    if any(calls_python(kernel) for kernel in kernels):
         entry = {name: raising(function) for name, function in entry.items()}
     types = {kind: _types(plan, kind) for kind in ("input", "output")}
     return Executable(

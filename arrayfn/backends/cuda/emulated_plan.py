@@ -12,7 +12,7 @@ from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.cuda.host_steps import HOST_STEPS
+from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import (
     BufferArgument,
     ExecutionPlan,

@@ -12,7 +12,6 @@ from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.host_steps import operator_call_of, reference_call
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
 from arrayfn.lowering.cuda.schedule import (
@@ -28,6 +27,7 @@ from arrayfn.lowering.cuda.sorting import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.gemm_tiles import GemmTiles
+from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
@@ -72,10 +72,12 @@ def lower(
     # A product that had an epilogue folded in is not called by its first name.
     called = {call.kernel for call in kernel_calls(made.plan.steps)}
     kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
-    return replace(made, kernels=kernels, target="cuda")
+    return replace(made, kernels=kernels)
 
 
 class _CudaLowering(Lowering):
+    target = "cuda"
+
     def __init__(
         self, program: Program, donated: frozenset[int], gpu: GpuConfig
     ) -> None:
@@ -102,10 +104,6 @@ class _CudaLowering(Lowering):
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         row = equation.primitive
         assert isinstance(row, Primitive)
-        kernel = KERNELS.for_call(equation, "cuda")
-        if kernel is not None:
-            self.library(operator_call_of(equation, kernel, self.reads))
-            return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)
             return

@@ -29,7 +29,7 @@ def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         provider=f"callback_{number}",
         reads={f"x{k}": place_of(a, reads) for k, a in enumerate(equation.inputs)},
         writes={f"y{k}": Place(v) for k, v in enumerate(equation.outputs)},
-        integers={"site": number},
+        integers={"number": number},
         items=1,
         library=f"the Python function {params['callback']}",
     )

@@ -1,4 +1,4 @@
-"""Calls of Python functions from a plan.
+"""Calls of Python from a plan: callbacks, and kernels of operators.
 
 The runner calls a C function that ctypes made, which takes the interpreter's lock,
 makes arrays of the pointers, and calls the function. An exception cannot pass through
@@ -11,27 +11,29 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import call, load, native
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.primitives.callbacks import SITES, Form
 
 Array = np.ndarray[Any, Any]
 
 FUNCTION: Final = 0  # the C function
-SITE: Final = 8
+NUMBER: Final = 8  # of the call
 POINTERS: Final = 16
-
-STEM: Final = "callback"
 
 
 @native
-def callback_run(arguments: int, begin: int, end: int) -> int:
+def python_run(arguments: int, begin: int, end: int) -> int:
     """Call the C function with the address of the arguments."""
     for _ in range(begin, end):
         call(load(arguments + FUNCTION), arguments)
@@ -47,18 +49,68 @@ class _Failure(threading.local):
 _failure = _Failure()
 
 
-def _dispatch(arguments: int) -> None:
-    number = ctypes.c_int64.from_address(arguments + SITE).value
+@dataclass(frozen=True, slots=True)
+class PythonCall:
+    """A call of a plan: arrays of ``operands`` to read, of ``results`` to be written.
+
+    ``run(operands, results)`` does it.
+    """
+
+    operands: tuple[ArrayType, ...]
+    results: tuple[ArrayType, ...]
+    run: Callable[[list[Array], list[Array]], None]
+
+
+def _callback(number: int) -> PythonCall:
+    """The call of a Python function: it may keep what it is given, which is copied."""
     site = SITES.find(number)
-    forms = (*site.operands, *site.results)
-    words = (ctypes.c_int64 * len(forms)).from_address(arguments + POINTERS)
-    arrays = [_array(at, form) for at, form in zip(words, forms, strict=True)]
-    operands, results = arrays[: len(site.operands)], arrays[len(site.operands) :]
+
+    def run(operands: list[Array], results: list[Array]) -> None:
+        given = site.run([np.array(x) for x in operands])
+        for target, value in zip(results, given, strict=True):
+            target[...] = value
+
+    def types(forms: Iterable[Form]) -> tuple[ArrayType, ...]:
+        return tuple(ArrayType(shape, dtype) for shape, dtype in forms)
+
+    return PythonCall(types(site.operands), types(site.results), run)
+
+
+def _operator(number: int) -> PythonCall:
+    """The call of an operator's kernel, on the plan's own memory."""
+    step = HOST_STEPS.find(number)
+    assert step.kernel is not None
+    if step.kernel.prepared:
+        types = (*step.operands, *step.results)
+        function = step.kernel.function(*types, **dict(step.static))
+    else:
+        function = partial(step.kernel.function, **dict(step.static))
+
+    def run(operands: list[Array], results: list[Array]) -> None:
+        for x in operands:
+            x.flags.writeable = False
+        function(*operands, *results)
+
+    return PythonCall(step.operands, step.results, run)
+
+
+_CALLS: Final = {"callback": _callback, "operator": _operator}
+
+
+@cache
+def _call_of(kind: str, number: int) -> PythonCall:
+    return _CALLS[kind](number)
+
+
+def _dispatch(kind: str, arguments: int) -> None:
+    step = _call_of(kind, ctypes.c_int64.from_address(arguments + NUMBER).value)
+    types = (*step.operands, *step.results)
+    words = (ctypes.c_int64 * len(types)).from_address(arguments + POINTERS)
+    arrays = [_array(at, type) for at, type in zip(words, types, strict=True)]
+    operands, results = arrays[: len(step.operands)], arrays[len(step.operands) :]
     if _failure.error is None:
         try:
-            given = site.run([np.array(x) for x in operands])
-            for target, value in zip(results, given, strict=True):
-                target[...] = value
+            step.run(operands, results)
         except BaseException as error:  # noqa: BLE001 - it goes on in the caller
             _failure.error = error
     if _failure.error is not None:
@@ -67,45 +119,51 @@ def _dispatch(arguments: int) -> None:
             target[...] = 0
 
 
-def _array(address: int, form: Form) -> Array:
+def _array(address: int, type: ArrayType) -> Array:
     """The memory at ``address`` as an array."""
-    shape, dtype = form
-    nbytes = int(np.prod(shape)) * dtype.itemsize
-    if not nbytes:
-        return np.empty(shape, dtype)
-    memory = (ctypes.c_uint8 * nbytes).from_address(address)
-    return np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
+    strides = [n * type.dtype.itemsize for n in type.layout.strides(type.shape)]
+    if not type.size:
+        return np.empty(type.shape, type.dtype)
+    ends = [(n - 1) * step for n, step in zip(type.shape, strides, strict=True)]
+    before = -sum(min(end, 0) for end in ends)
+    nbytes = before + sum(max(end, 0) for end in ends) + type.dtype.itemsize
+    memory: Any = (ctypes.c_uint8 * nbytes).from_address(address - before)
+    return np.ndarray(type.shape, type.dtype, memory, before, strides)
 
 
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_dispatch)
+_ENTRY_TYPE: Final = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_ENTRIES: Final = {kind: _ENTRY_TYPE(partial(_dispatch, kind)) for kind in _CALLS}
 
 
-def words(number: str) -> tuple[int, ...]:
-    """The words before the arguments of the call site of this number.
+def _provider(kind: str) -> Provider:
+    """The provider of the calls of a kind; its names end in their numbers."""
 
-    Raises ProgramError if this process has no such site.
-    """
-    SITES.find(int(number))
-    address = ctypes.cast(_ENTRY, ctypes.c_void_p).value
-    assert address is not None
-    return address, int(number)
+    def words(number: str) -> tuple[int, ...]:
+        """The words before the arguments; an error if this process has no such call."""
+        _call_of(kind, int(number))
+        address = ctypes.cast(_ENTRIES[kind], ctypes.c_void_p).value
+        assert address is not None
+        return address, int(number)
+
+    def unjitted(given: Mapping[str, Any], items: int) -> None:
+        """The call, on pointers of un-jitted kernels."""
+        step = _call_of(kind, int(given["number"]))
+
+        def arrays(prefix: str, types: Iterable[ArrayType]) -> list[Array]:
+            return [
+                given[f"{prefix}{k}"].array(t.shape, t.layout.strides(t.shape))
+                for k, t in enumerate(types)
+            ]
+
+        step.run(arrays("x", step.operands), arrays("y", step.results))
+
+    return Provider(python_run, words, unjitted)
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """The call, on pointers of un-jitted kernels."""
-    site = SITES.find(int(given["site"]))
-    operands = [
-        np.array(given[f"x{k}"].array(shape))
-        for k, (shape, _) in enumerate(site.operands)
-    ]
-    for k, value in enumerate(site.run(operands)):
-        given[f"y{k}"].array(value.shape)[...] = value
-
-
-def is_callback(kernel: Kernel | LibraryKernel) -> bool:
+def calls_python(kernel: Kernel | LibraryKernel) -> bool:
     """Whether ``kernel`` calls a Python function."""
     is_library = isinstance(kernel, LibraryKernel)
-    return is_library and kernel.provider.rpartition("_")[0] == STEM
+    return is_library and kernel.provider.rpartition("_")[0] in _CALLS
 
 
 def raising(entry: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,4 +183,4 @@ def raising(entry: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-PROVIDERS: Final = {STEM: Provider(callback_run, words, unjitted)}
+PROVIDERS: Final = {kind: _provider(kind) for kind in _CALLS}

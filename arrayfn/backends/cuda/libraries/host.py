@@ -11,7 +11,7 @@ from arrayfn.backends.cuda.device_array import DeviceArray
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.ir import ArrayType
-from arrayfn.lowering.cuda.host_steps import HOST_STEPS, HostStep
+from arrayfn.lowering.host_steps import HOST_STEPS, HostStep
 
 _LEGACY_STREAM = 1
 

@@ -1,8 +1,9 @@
-"""Steps of a plan for a GPU that Python enqueues: kernels of operators, references.
+"""Steps of a plan that Python does: kernels of operators, references of primitives.
 
 What they call is no plain data, so a plan holds a number by which it is found, in the
-process that lowered it. A *reference* step computes a primitive on the host, by NumPy:
-the arrays go there and back. The plan names it; it is for what no library here has.
+process that lowered it. A *reference* step, of a plan for a GPU, computes a primitive
+on the host, by NumPy: the arrays go there and back. The plan names it; it is for what
+no library there has.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Reads = Mapping[Var, Read]
 
 @dataclass(frozen=True)
 class HostStep:
-    """``function(*operands)`` on the host, or an operator's ``kernel`` on the GPU."""
+    """``function(*operands)`` on the host, or an operator's ``kernel``."""
 
     name: str
     operands: tuple[ArrayType, ...]
@@ -93,11 +94,12 @@ def operator_call_of(
 def _call(
     kind: str, step: HostStep, equation: Equation, reads: Reads, text: str
 ) -> LibraryCall:
+    number = HOST_STEPS.add(step)
     return LibraryCall(
-        provider=f"{kind}_{HOST_STEPS.add(step)}",
+        provider=f"{kind}_{number}",
         reads={f"x{k}": _place(a, reads) for k, a in enumerate(equation.inputs)},
         writes={f"y{k}": Place(v) for k, v in enumerate(equation.outputs)},
-        integers={},
+        integers={"number": number},
         items=1,
         library=text,
     )
