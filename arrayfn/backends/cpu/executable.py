@@ -13,7 +13,7 @@ from arrayfn.backends.cpu import runner
 from arrayfn.backends.cpu.code import kernel_addresses
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
-from arrayfn.backends.cpu.libraries.blas import blas
+from arrayfn.backends.cpu.libraries.blas import blas, products_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
 from arrayfn.errors import ArgumentError, BackendError
@@ -127,12 +127,20 @@ def _entries(
         else:
             entries[kernel.name] = entry = _library_entry(kernel, process)
             if entry.uses_blas:
-                library = blas()
-                words = (ctypes.c_int64 * 2).from_address(process.blas)
-                words[:] = (library.get_threads, library.set_threads)
+                _let_runner_set_threads(process)
     for name, address in kernel_addresses(sources).items():
         entries[name] = Entry(address)
     return entries
+
+
+def _let_runner_set_threads(process: Runtime) -> None:
+    """Tell the runner how it is to make BLAS single-threaded."""
+    address = process.blas + runner.BLAS_FIRST
+    for library in dict.fromkeys((products_blas(), blas())):
+        if library.set_threads:
+            words = (ctypes.c_int64 * 2).from_address(address)
+            words[:] = (library.get_threads, library.set_threads)
+            address += runner.BLAS_LIBRARY_BYTES
 
 
 def _library_entry(kernel: LibraryKernel, process: Runtime) -> Entry:

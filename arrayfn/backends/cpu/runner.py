@@ -126,12 +126,15 @@ FRAME_HEADER: Final = 64
 INLINE_WORKSPACE: Final = 1 << 16
 LINE: Final = 64
 
-# Byte offsets into the BLAS words: its thread count is 1 while plans that use it run.
+# Byte offsets into the BLAS words: the number of plans that run and use BLAS, whose
+# thread count is 1 meanwhile; then words of each library, the last one's zeros.
+BLAS_USERS: Final = 0
+BLAS_FIRST: Final = 8
 BLAS_GET: Final = 0
 BLAS_SET: Final = 8
-BLAS_USERS: Final = 16
-BLAS_SAVED: Final = 24
-BLAS_BYTES: Final = 32
+BLAS_SAVED: Final = 16
+BLAS_LIBRARY_BYTES: Final = 24
+BLAS_BYTES: Final = BLAS_FIRST + 3 * BLAS_LIBRARY_BYTES
 
 PyEval_SaveThread = CFunction("PyEval_SaveThread", 0)
 PyEval_RestoreThread = CFunction("PyEval_RestoreThread", 1, "void")
@@ -423,11 +426,13 @@ def run_branch(arguments: int, bases: int, pool: int, own: int, table: int) -> i
 def blas_enter(blas: int) -> int:
     """Make BLAS single-threaded; the GIL guards the count of plans that need it so."""
     users = load(blas + BLAS_USERS)
-    if users == 0:
-        store(blas + BLAS_SAVED, call(load(blas + BLAS_GET)) & 0xFFFF)
-        if load(blas + BLAS_SAVED) != 1:
-            call(load(blas + BLAS_SET), 1)
     store(blas + BLAS_USERS, users + 1)
+    library = blas + BLAS_FIRST
+    while users == 0 and load(library + BLAS_GET):
+        store(library + BLAS_SAVED, call(load(library + BLAS_GET)) & 0xFFFF)
+        if load(library + BLAS_SAVED) != 1:
+            call(load(library + BLAS_SET), 1)
+        library += BLAS_LIBRARY_BYTES
     return 0
 
 
@@ -436,6 +441,9 @@ def blas_leave(blas: int) -> int:
     """Give BLAS its threads back when the last plan that uses it ends."""
     users = load(blas + BLAS_USERS) - 1
     store(blas + BLAS_USERS, users)
-    if users == 0 and load(blas + BLAS_SAVED) != 1:
-        call(load(blas + BLAS_SET), load(blas + BLAS_SAVED))
+    library = blas + BLAS_FIRST
+    while users == 0 and load(library + BLAS_GET):
+        if load(library + BLAS_SAVED) != 1:
+            call(load(library + BLAS_SET), load(library + BLAS_SAVED))
+        library += BLAS_LIBRARY_BYTES
     return 0

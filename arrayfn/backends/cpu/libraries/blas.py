@@ -1,7 +1,11 @@
 """Where BLAS's and LAPACK's functions are: the addresses SciPy exports for Cython.
 
-Only the extension modules ``scipy.linalg.cython_blas`` and ``cython_lapack`` are loaded
-(20 ms each), not the package ``scipy.linalg`` (250 ms), unless that is there already.
+Matrices are multiplied by NumPy's OpenBLAS where there is one (NumPy's wheels have it):
+it is the newer one, and up to twice as fast where a matrix is narrow.
+
+Of SciPy only the extension modules ``scipy.linalg.cython_blas`` and ``cython_lapack``
+are loaded (20 ms each), not the package ``scipy.linalg`` (250 ms), unless that is there
+already.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,28 +35,55 @@ LETTERS: Final = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """Addresses in BLAS; 0 where it has no way to set its number of threads."""
+    """A library's functions, and those that get and set its number of threads.
 
-    module: ModuleType
+    Their addresses are 0 where it has no such function. Integers are passed to BLAS by
+    address: words of 64 bits do for libraries of either width.
+    """
+
+    find: Callable[[str], int]
     get_threads: int
     set_threads: int
 
     def address(self, name: str) -> int:
         """The address of a BLAS function such as ``"sgemm"``."""
-        return _exported(self.module, name)
+        return self.find(name)
 
 
 @cache
 def blas() -> Blas:
-    """SciPy's BLAS."""
+    """SciPy's BLAS; its integers have 32 bits."""
     module = _load("cython_blas")
+    threads = _thread_functions(ctypes.CDLL(str(module.__file__)))
+    return Blas(lambda name: _exported(module, name), *threads)
+
+
+@cache
+def products_blas() -> Blas:
+    """The BLAS that multiplies: NumPy's OpenBLAS, or else SciPy's BLAS."""
+    module = importlib.import_module("numpy._core._multiarray_umath")
+    # What the module is linked with is found through it.
     library = ctypes.CDLL(str(module.__file__))
+    if not hasattr(library, "scipy_dgemm_64_"):
+        return blas()
+
+    def find(name: str) -> int:
+        return _address(getattr(library, f"scipy_{name}_64_"))
+
+    return Blas(find, *_thread_functions(library))
+
+
+def _thread_functions(library: ctypes.CDLL) -> tuple[int, int]:
     for get_name, set_name in _THREAD_FUNCTIONS:
         if hasattr(library, get_name) and hasattr(library, set_name):
-            get = ctypes.cast(getattr(library, get_name), ctypes.c_void_p).value
-            put = ctypes.cast(getattr(library, set_name), ctypes.c_void_p).value
-            return Blas(module, get or 0, put or 0)
-    return Blas(module, 0, 0)
+            return _address(getattr(library, get_name)), _address(
+                getattr(library, set_name)
+            )
+    return 0, 0
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def lapack_address(name: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
+from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
 from arrayfn.backends.cpu.libraries.matrices import one_bits
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import (
@@ -23,7 +23,6 @@ from arrayfn.backends.cpu.native import (
     native,
     stack,
     store,
-    store_i32,
     store_u8,
 )
 from arrayfn.backends.cpu.pointer import Pointer
@@ -163,16 +162,16 @@ def matrix_matrix_onto(
     arguments: int, a: int, b: int, c: int, height: int, width: int, beta: int
 ) -> int:
     """One GEMM, added to what is there times ``beta`` (the bits of a real number)."""
-    ints = stack(3)
+    ints = stack(6)
     letters = stack(1)
     one = stack(2)
     have = stack(2)
-    store_i32(ints, width)
-    store_i32(ints + 4, height)
-    store_i32(ints + 8, load(arguments + K))
-    store_i32(ints + 12, at_least(load(arguments + LDB), 1))
-    store_i32(ints + 16, at_least(load(arguments + LDA), 1))
-    store_i32(ints + 20, at_least(load(arguments + LDC), 1))
+    store(ints, width)
+    store(ints + 8, height)
+    store(ints + 16, load(arguments + K))
+    store(ints + 24, at_least(load(arguments + LDB), 1))
+    store(ints + 32, at_least(load(arguments + LDA), 1))
+    store(ints + 40, at_least(load(arguments + LDC), 1))
     store_u8(letters, letter(load(arguments + TRANSPOSE_B)))
     store_u8(letters + 1, letter(load(arguments + TRANSPOSE_A)))
     store(one, load(arguments + ONE))
@@ -184,16 +183,16 @@ def matrix_matrix_onto(
         letters,
         letters + 1,
         ints,
-        ints + 4,
         ints + 8,
+        ints + 16,
         one,
         b,
-        ints + 12,
+        ints + 24,
         a,
-        ints + 16,
+        ints + 32,
         have,
         c,
-        ints + 20,
+        ints + 40,
     )
     return 0
 
@@ -225,7 +224,7 @@ def matrix_vector(
             memset(y + i * y_step * size, 0, size)
     if k == 0:
         return 0
-    ints = stack(3)
+    ints = stack(5)
     letters = stack(1)
     one = stack(2)
     rows = length
@@ -235,33 +234,33 @@ def matrix_vector(
         rows = k
         columns = length
         store_u8(letters, LETTER_T)
-    store_i32(ints, rows)
-    store_i32(ints + 4, columns)
-    store_i32(ints + 8, at_least(step, at_least(rows, 1)))
-    store_i32(ints + 12, at_least(x_step, 1))
-    store_i32(ints + 16, at_least(y_step, 1))
+    store(ints, rows)
+    store(ints + 8, columns)
+    store(ints + 16, at_least(step, at_least(rows, 1)))
+    store(ints + 24, at_least(x_step, 1))
+    store(ints + 32, at_least(y_step, 1))
     store(one, load(arguments + ONE))
     store(one + 8, 0)
     call(
         load(arguments + GEMV),
         letters,
         ints,
-        ints + 4,
+        ints + 8,
         one,
         matrix,
-        ints + 8,
+        ints + 16,
         x,
-        ints + 12,
+        ints + 24,
         one,
         y,
-        ints + 16,
+        ints + 32,
     )
     return 0
 
 
 def words(dtype: str) -> tuple[int, ...]:
     """GEMM, GEMV, the bits of 1, the bytes of an element."""
-    letter, library = LETTERS[dtype], blas()
+    letter, library = LETTERS[dtype], products_blas()
     gemm, gemv = library.address(letter + "gemm"), library.address(letter + "gemv")
     return gemm, gemv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
 
