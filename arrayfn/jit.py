@@ -28,6 +28,7 @@ from arrayfn.functions import (
     trace_function,
 )
 from arrayfn.ir import ArrayType, Program
+from arrayfn.lowering.options import Options
 from arrayfn.primitives.calls import operator_call
 from arrayfn.stages import Lowered
 from arrayfn.tracing import apply
@@ -45,6 +46,7 @@ class Jitted:
         static_argnums: tuple[int, ...],
         static_argnames: tuple[str, ...],
         donate_argnums: tuple[int, ...],
+        options: Options,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
@@ -53,6 +55,7 @@ class Jitted:
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
         self._donated = donate_argnums
+        self._options = options
         self._cache: dict[Any, _Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._static = bool(static_argnums or static_argnames)
@@ -193,7 +196,7 @@ class Jitted:
         donated = frozenset(self._donated_leaves(args))
         return Lowered(
             program,
-            backend.lower(program, donated),
+            backend.lower(program, donated, self._options),
             tree.structure((args, kwargs)),
             traced.out_tree,
             backend,
@@ -291,12 +294,16 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
+    deterministic: bool = True,
 ) -> Any:
     """Compile ``function`` for the types of its arguments, at its first call with them.
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
     to fall back in their order. Static arguments are Python values, hashed, for each of
     which the function is compiled anew. Donated arguments may be overwritten.
+
+    Results have the same bits in each run on one machine, unless ``deterministic`` is
+    False: then a GPU may add up in whatever order is fastest.
 
     Raises ArgumentError for what is no array and not static.
 
@@ -311,10 +318,12 @@ def jit(
             static_argnums=static_argnums,
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
+            deterministic=deterministic,
         )
     positions, names = _statics(function, static_argnums, static_argnames)
     donated = _tuple(donate_argnums)
-    return Jitted(function, choose(device), positions, names, donated)
+    options = Options(deterministic)
+    return Jitted(function, choose(device), positions, names, donated, options)
 
 
 def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:

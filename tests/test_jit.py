@@ -375,3 +375,12 @@ def test_an_unhashable_static_argument_is_named_with_the_remedy() -> None:
     g = af.jit(lambda x, *, shape: x.reshape(shape), static_argnames="shape")
     with pytest.raises(ArgumentError, match=r"'shape' is a list.*pass a tuple"):
         g(np.arange(4), shape=[2, 2])
+
+
+def test_without_determinism_a_cpu_does_the_same() -> None:
+    x = np.linspace(0, 1, 1000, dtype=np.float32).reshape(10, 100)
+    free = af.jit(lambda x: (x.sum(), x.T @ x), deterministic=False)
+    fixed = af.jit(free.__wrapped__)
+    assert str(free.lower(x).plan) == str(fixed.lower(x).plan)
+    for have, want in zip(free(x), fixed(x), strict=True):
+        np.testing.assert_array_equal(have, want)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.options import DEFAULT, Options
 
 Executable = Callable[[tuple[Any, ...]], Sequence[Any]]
 
@@ -52,7 +53,9 @@ class Backend(Protocol):
         """The types of arrays, besides NumPy's, that executables take as they are."""
         ...
 
-    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
+    def lower(
+        self, program: Program, donated: frozenset[int], options: Options = DEFAULT
+    ) -> CompiledProgram:
         """``program`` as kernels and a plan; inputs ``donated`` may be overwritten."""
         ...
 

@@ -9,6 +9,7 @@ from arrayfn.backends.cpu.executable import bind
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
+from arrayfn.lowering.options import DEFAULT, Options
 
 __all__ = ["CpuBackend"]
 
@@ -28,8 +29,10 @@ class CpuBackend:
         """NumPy's arrays are all."""
         return ()
 
-    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
-        """``program`` as kernels and a plan."""
+    def lower(
+        self, program: Program, donated: frozenset[int], options: Options = DEFAULT
+    ) -> CompiledProgram:
+        """``program`` as kernels and a plan, whatever the options."""
         return lower(program, donated)
 
     def load(self, compiled: CompiledProgram) -> Callable:

@@ -16,6 +16,7 @@ from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.options import DEFAULT, Options
 
 __all__ = ["CudaBackend", "DeviceArray", "device_put", "from_dlpack", "memory_stats"]
 
@@ -44,15 +45,17 @@ class CudaBackend:
         """Arrays on the GPU."""
         return (DeviceArray,)
 
-    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
+    def lower(
+        self, program: Program, donated: frozenset[int], options: Options = DEFAULT
+    ) -> CompiledProgram:
         """``program`` as kernels and a plan, for the GPU here or, if none, an H200.
 
         Needs neither a GPU nor numba-cuda.
         """
         lower = importlib.import_module(_LOWER).lower
         if missing_here():
-            return lower(program, donated)
-        return lower(program, donated, gpu=_config())
+            return lower(program, donated, options=options)
+        return lower(program, donated, gpu=_config(), options=options)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``. Raises BackendError where there is no GPU."""

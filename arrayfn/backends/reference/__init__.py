@@ -11,6 +11,7 @@ from arrayfn import ir_text
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan
 from arrayfn.primitives.callbacks import keep_callbacks
 from arrayfn.primitives.calls import evaluate
@@ -31,7 +32,9 @@ class ReferenceBackend:
         """NumPy's arrays are all."""
         return ()
 
-    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
+    def lower(
+        self, program: Program, donated: frozenset[int], options: Options = DEFAULT
+    ) -> CompiledProgram:
         """No kernels and no plan: the Program's text is what is run."""
         keep_callbacks(program.equations)
         return CompiledProgram(

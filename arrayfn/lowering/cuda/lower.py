@@ -33,6 +33,7 @@ from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import pipeline, run_passes
@@ -62,13 +63,14 @@ def lower(
     donated: frozenset[int] = frozenset(),
     check: bool = False,
     gpu: GpuConfig = GPU,
+    options: Options = DEFAULT,
 ) -> CompiledProgram:
     """``program`` as kernels and an execution plan; an item is a block.
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
     passed = run_passes(program, check, _PASSES)
-    made = _CudaLowering(passed, donated, gpu).run()
+    made = _CudaLowering(passed, donated, gpu, options).run()
     # A product that had an epilogue folded in is not called by its first name.
     called = {call.kernel for call in kernel_calls(made.plan.steps)}
     kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
@@ -79,10 +81,15 @@ class _CudaLowering(Lowering):
     target = "cuda"
 
     def __init__(
-        self, program: Program, donated: frozenset[int], gpu: GpuConfig
+        self,
+        program: Program,
+        donated: frozenset[int],
+        gpu: GpuConfig,
+        options: Options,
     ) -> None:
         super().__init__(program, donated)
         self.gpu = gpu
+        self.options = options
         self.products: dict[int, LibraryCall] = {}
         self.depth = 0  # of the loops and branches that are being printed
 
