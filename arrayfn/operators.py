@@ -24,9 +24,11 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import name_of, trace_function
 from arrayfn.lowering.operator_kernels import (
     KERNELS,
+    AsItLies,
     Condition,
     Function,
     OperatorKernel,
+    row_major_only,
 )
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, is_staged
@@ -51,7 +53,12 @@ class Operator:
         return tuple(KERNELS.of(self.name))
 
     def kernel(
-        self, backend: str, *, when: Condition | None = None, prepared: bool = False
+        self,
+        backend: str,
+        *,
+        when: Condition | None = None,
+        prepared: bool = False,
+        views: AsItLies = row_major_only,
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
@@ -61,7 +68,7 @@ class Operator:
         are NumPy's, in the plan's own memory: operands are read-only, and no array is
         to be kept. For ``"cuda"`` they are DeviceArrays; what it launches may be on any
         stream that waits for the default one. See ``OperatorKernel`` for ``prepared``
-        ones.
+        ones, and for those that take ``views``.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -76,7 +83,7 @@ class Operator:
         """
 
         def register(function: Function) -> Function:
-            made = OperatorKernel(self.name, backend, function, when, prepared)
+            made = OperatorKernel(self.name, backend, function, when, prepared, views)
             KERNELS.register(made)
             return function
 

@@ -9,7 +9,7 @@ no library there has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from arrayfn.errors import BackendError
@@ -21,6 +21,8 @@ from arrayfn.passes.reads import Read
 from arrayfn.primitives.base import Primitive
 
 Reads = Mapping[Var, Read]
+Places = Mapping[Var, tuple[Place, ArrayType]]
+"""Results that are parts of other arrays: where they begin, and their layout there."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +78,24 @@ def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
 
 
 def operator_call_of(
-    equation: Equation, kernel: OperatorKernel, reads: Reads
+    equation: Equation, kernel: OperatorKernel, reads: Reads, places: Places
 ) -> LibraryCall:
-    """An ``operator_call`` by ``kernel``."""
+    """An ``operator_call`` by ``kernel``, with some results in ``places``."""
     step = HostStep(
         kernel.operator,
         tuple(_type_of(atom, reads) for atom in equation.inputs),
-        tuple(var.type for var in equation.outputs),
+        tuple(places[v][1] if v in places else v.type for v in equation.outputs),
         kernel=kernel,
         static=tuple(static_of(equation).items()),
     )
     function = getattr(kernel.function, "__name__", "a kernel")
     text = f"{kernel.operator} by {function}"
-    return _call("operator", step, equation, reads, text)
+    call = _call("operator", step, equation, reads, text)
+    writes = {
+        f"y{k}": places[v][0] if v in places else Place(v)
+        for k, v in enumerate(equation.outputs)
+    }
+    return replace(call, writes=writes)
 
 
 def _call(

@@ -11,6 +11,14 @@ from arrayfn.ir import ArrayType, Equation
 Function = Callable[..., Any]
 # Whether a kernel takes operands of these types, with these static arguments.
 Condition = Callable[..., bool]
+# Whether a kernel takes an array of this type and layout, ``offset`` elements into its
+# memory, as it lies: an operand that is a view, a result that is a part of an array.
+AsItLies = Callable[[ArrayType, int], bool]
+
+
+def row_major_only(type: ArrayType, offset: int) -> bool:
+    """Of no view: each operand is a row-major array, and so is each result."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class OperatorKernel:
     function: Function
     when: Condition | None = None
     prepared: bool = False
+    views: AsItLies = row_major_only
 
     def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
         """Whether it implements the operator for these operands."""

@@ -144,13 +144,25 @@ def _suits_cudnn(q: ArrayType, k: ArrayType, *others: ArrayType, **static: Any) 
     )
 
 
-@attention.kernel("cuda", when=_suits_cudnn, prepared=True)
+def _lies_in_vectors(type: ArrayType, offset: int) -> bool:
+    """Whether all rows of heads begin at whole vectors of 128 bits."""
+    if type.ndim != 4:
+        return False
+    strides = type.layout.strides(type.shape)
+    places = (offset, *strides[:-1])
+    in_vectors = all(k >= 0 and k * type.dtype.itemsize % 16 == 0 for k in places)
+    return strides[-1] == 1 and in_vectors
+
+
+@attention.kernel("cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors)
 def cudnn_attention(*types: ArrayType, scale: float, is_causal: bool) -> Any:
     """cuDNN's scaled dot-product attention, for these types."""
     return importlib.import_module(_CUDNN).attention(*types, scale, is_causal)
 
 
-@attention_gradient.kernel("cuda", when=_suits_cudnn, prepared=True)
+@attention_gradient.kernel(
+    "cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors
+)
 def cudnn_attention_gradient(*types: ArrayType, scale: float, is_causal: bool) -> Any:
     """cuDNN's gradient of it, for these types."""
     return importlib.import_module(_CUDNN).attention_gradient(*types, scale, is_causal)

@@ -4,7 +4,8 @@ After it there is a ``relayout`` wherever a copy is made, and none is needed els
 
 * the operand of a reshape that is no affine view, or of a barrier, lies row-major;
 * each operand of a dot_general is a matrix to BLAS as it lies;
-* the operands of a library's primitive lie row-major;
+* the operands of a library's primitive lie row-major, and so do those of an operator's
+  kernel that does not take them as they lie;
 * the operands of loops and branches lie row-major;
 * the operand that an equation writes over is an array of its own, not used later;
 * each output is a row-major array of its own.
@@ -16,11 +17,11 @@ values that it carries.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.ir import Atom, Equation, Params, Program, Var
-from arrayfn.layout import RowMajor, from_strides
+from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var
+from arrayfn.layout import Layout, RowMajor, from_strides
 from arrayfn.passes.aliasing import (
     branched_in_place,
     carried_in_place,
@@ -40,6 +41,16 @@ from arrayfn.primitives.base import (
     View,
 )
 
+TakesView = Callable[[Equation, ArrayType, int], bool]
+"""Whether the kernel of a call reads an operand of this type and layout as it lies,
+so many elements into its memory."""
+
+
+def takes_no_view(equation: Equation, type: ArrayType, offset: int) -> bool:
+    """No call does: operands are row-major."""
+    return False
+
+
 # Their result has the memory of the operand, where it is no affine view of that.
 _SAME_MEMORY = (views.reshape, rematerialization.optimization_barrier)
 
@@ -48,13 +59,16 @@ def assign_layouts(
     program: Program,
     writable: Collection[int] = frozenset(),
     returned: Collection[int] = frozenset(),
+    *,
+    takes_view: TakesView = takes_no_view,
 ) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation.
 
     Inputs with numbers in ``writable`` may be written over, and outputs with numbers in
-    ``returned`` may be such inputs themselves.
+    ``returned`` may be such inputs themselves. ``takes_view`` says which calls need no
+    copy of an operand.
     """
-    return _Assignment(program, writable, returned).run()
+    return _Assignment(program, writable, returned, takes_view).run()
 
 
 def with_donated(program: Program, donated: Collection[int]) -> Program:
@@ -78,9 +92,17 @@ def with_donated(program: Program, donated: Collection[int]) -> Program:
 
 class _Assignment:
     def __init__(
-        self, program: Program, writable: Collection[int], returned: Collection[int]
+        self,
+        program: Program,
+        writable: Collection[int],
+        returned: Collection[int],
+        takes_view: TakesView,
     ) -> None:
         self.program = program
+        self.takes_view = takes_view
+        # Copies that nothing writes over: row-major, and with axes in another order.
+        self.copies: dict[Var, Var] = {}
+        self.turns: dict[tuple[Var, tuple[int, ...]], Var] = {}
         self.returned = returned
         self.writable: set[Atom] = set()
         self.writable_numbers = writable
@@ -131,11 +153,14 @@ class _Assignment:
             operands, params = self.matrices(operands, equation)
         elif isinstance(row.kernel, Library):
             first = int(row.kernel.in_place)
-            operands[first:] = [self.row_major(x) for x in operands[first:]]
+            operands[first:] = [self.row_major_to_read(x) for x in operands[first:]]
         elif isinstance(row.kernel, Control):
             operands, params = self.control(operands, equation)
         elif isinstance(row.kernel, Body):
-            operands = [self.row_major(x) for x in operands]
+            operands = [
+                x if self.as_it_lies(x, equation) else self.row_major_to_read(x)
+                for x in operands
+            ]
         if isinstance(row.kernel, (Library, Template)):
             for number in overwritten(equation):
                 operands[number] = self.own(operands[number], equation, number)
@@ -163,10 +188,10 @@ class _Assignment:
         in_place = carried_in_place(equation)
         if equation.primitive.name == "scan":
             inner = {params["consts"] + k for k in in_place}
-            params["program"] = assign_layouts(params["program"], inner)
+            params["program"] = self.inner(params["program"], inner)
         elif equation.primitive.name == "while_loop":
             inner = {params["body_consts"] + k for k in in_place}
-            params["body_program"] = assign_layouts(params["body_program"], inner)
+            params["body_program"] = self.inner(params["body_program"], inner)
         else:
             params["branches"] = self.branches(equation)
         results = [self.row_major(x) for x in operands]
@@ -177,6 +202,15 @@ class _Assignment:
                 results[number] = self.own(results[number], equation, number)
         return results, params
 
+    def inner(
+        self,
+        program: Program,
+        writable: Collection[int],
+        returned: Collection[int] = frozenset(),
+    ) -> Program:
+        """The Program of a loop or branch with layouts."""
+        return assign_layouts(program, writable, returned, takes_view=self.takes_view)
+
     def branches(self, equation: Equation) -> tuple[Program, ...]:
         """The branches of a ``cond`` with layouts.
 
@@ -186,8 +220,7 @@ class _Assignment:
         pairs = branched_in_place(equation)
         while True:
             made = tuple(
-                assign_layouts(program, {*pairs.values()}, {*pairs})
-                for program in programs
+                self.inner(program, {*pairs.values()}, {*pairs}) for program in programs
             )
             params = {**equation.params, "branches": made}
             row, outputs = equation.primitive, equation.outputs
@@ -219,16 +252,45 @@ class _Assignment:
         self.owned.discard(given)
         return True
 
+    def place(self, x: Var) -> tuple[Layout, int]:
+        """How ``x`` lies in its base's memory, and at which element it begins."""
+        read = self.reads[x]
+        base = read.base.type
+        strides = base.layout.strides(base.shape)
+        layout = from_strides(x.type.shape, read.strides(strides, x.type.ndim))
+        return layout, read.offset(strides)
+
     def row_major(self, x: Atom) -> Atom:
         """``x``, or a copy of it if it does not lie so from its base's begin on."""
-        if isinstance(x, Var):
-            read = self.reads[x]
-            base = read.base.type
-            strides = base.layout.strides(base.shape)
-            layout = from_strides(x.type.shape, read.strides(strides, x.type.ndim))
-            if layout == RowMajor() and read.offset(strides) == 0:
-                return x
+        if isinstance(x, Var) and self.place(x) == (RowMajor(), 0):
+            return x
         return views.relayout(x, layout="C")
+
+    def row_major_to_read(self, x: Atom) -> Atom:
+        """``row_major``, of which all who only read ``x`` have the same copy."""
+        if not isinstance(x, Var):
+            return self.row_major(x)
+        if x not in self.copies:
+            copy = self.row_major(x)
+            assert isinstance(copy, Var)
+            self.copies[x] = copy
+        return self.copies[x]
+
+    def as_it_lies(self, x: Atom, equation: Equation) -> bool:
+        """Whether the kernel of a call takes ``x`` where it is."""
+        if not isinstance(x, Var):
+            return False
+        layout, offset = self.place(x)
+        placed = ArrayType(x.type.shape, x.type.dtype, layout)
+        return self.takes_view(equation, placed, offset)
+
+    def turned(self, x: Var, order: tuple[int, ...]) -> Var:
+        """A copy of ``x`` with its axes in ``order``, the same one for all who ask."""
+        if (x, order) not in self.turns:
+            copy = views.relayout(views.transpose(x, permutation=order), layout="C")
+            assert isinstance(copy, Var)
+            self.turns[x, order] = copy
+        return self.turns[x, order]
 
     def matrices(
         self, operands: Sequence[Atom], equation: Equation
@@ -246,8 +308,7 @@ class _Assignment:
             groups = (free, contract) if side == 0 else (contract, free)
             if as_matrix(operand.type, self.reads[operand], batch, *groups) is None:
                 order = (*batch, *groups[0], *groups[1])
-                turned = views.transpose(operand, permutation=order)
-                operand = views.relayout(turned, layout="C")
+                operand = self.turned(operand, order)
                 place = [order.index(axis) for axis in range(len(order))]
                 pairs[side] = (
                     tuple(place[axis] for axis in contract),

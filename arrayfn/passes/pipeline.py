@@ -12,7 +12,11 @@ from arrayfn.passes.cse import cse
 from arrayfn.passes.dce import dce
 from arrayfn.passes.expand import BLAS, Products, expand
 from arrayfn.passes.inline_calls import inline_calls, keep_none
-from arrayfn.passes.layout_assignment import assign_layouts
+from arrayfn.passes.layout_assignment import (
+    TakesView,
+    assign_layouts,
+    takes_no_view,
+)
 from arrayfn.passes.loop_invariants import loop_invariants
 from arrayfn.passes.loop_products import products_out_of_loops
 from arrayfn.passes.loop_unrolling import unroll_loops
@@ -30,11 +34,13 @@ def pipeline(
     keep: Callable[[Equation], bool] = keep_none,
     *,
     sums: bool = True,
+    takes_view: TakesView = takes_no_view,
 ) -> tuple[Pass, ...]:
     """The passes for a target.
 
     Its library multiplies what ``products`` says, and it has kernels of its own for the
-    calls that ``keep`` accepts. With ``sums`` small loops multiply without the library.
+    calls that ``keep`` accepts, which read operands as they lie where ``takes_view``
+    says so. With ``sums`` small loops multiply without the library.
     """
 
     def control_flow(program: Program, settled: Settled | None = None) -> Program:
@@ -76,7 +82,7 @@ def pipeline(
         with_own_sums,
         dce,
     )
-    return (*passes, assign_layouts)
+    return (*passes, partial(assign_layouts, takes_view=takes_view))
 
 
 PIPELINE: Final[tuple[Pass, ...]] = pipeline()

@@ -1,7 +1,7 @@
 """Algebra: neutral operands, views of views, literals, small powers.
 
 Results keep their bits, but that small powers are products, which may differ from pow
-in the last place.
+in the last place, and that -0 stays -0 in a part of a sum of parts that do not overlap.
 Each rule takes an equation with its operands renamed, and gives the atom that replaces
 its output, or None. Rules see the equations that define their operands.
 """
@@ -18,6 +18,8 @@ from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.primitives import contraction, conversion, elementwise, views
 from arrayfn.primitives.base import Convert, Primitive, Scalar
+
+MOST_PARTS = 64  # of a sum that becomes one array
 
 Definitions = dict[Var, Equation]
 Rule = Callable[[Sequence[Atom], Any, Definitions, Equation], Atom | None]
@@ -144,11 +146,73 @@ def _add(
         return elementwise.sub(x, opposite)
     if (opposite := _negated(x, known)) is not None:
         return elementwise.sub(y, opposite)
-    if x.type.dtype in dtypes.INEXACT:
-        return None
+    whole = _joined_parts(xs, known)
+    if whole is not None or x.type.dtype in dtypes.INEXACT:
+        return whole
     if _is(y, 0):
         return _same(x, eq)
     return _same(y, eq) if _is(x, 0) else None
+
+
+def _joined_parts(xs: Sequence[Atom], known: Definitions) -> Atom | None:
+    """A sum of parts, each padded with zeros where the others are, as one array.
+
+    That is what the gradient of what was cut into slices comes as. None if the parts
+    do not lie side by side along one axis.
+    """
+    parts = _padded_parts(xs, known)
+    if parts is None or len(parts) < 2:
+        return None
+    shape = parts[0].outputs[0].type.shape
+    axes = {
+        axis
+        for part in parts
+        for axis, n in enumerate(part.inputs[0].type.shape)
+        if n != shape[axis]
+    }
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    parts.sort(key=lambda part: part.params["config"][axis][0])
+    first, last = parts[0], parts[-1]
+    end = first.params["config"][axis][0]
+    pieces: list[Atom] = []
+    for part in parts:
+        if part.params["config"][axis][0] != end:
+            return None
+        piece = part.inputs[0]
+        end += piece.type.shape[axis]
+        made = known.get(piece) if isinstance(piece, Var) else None
+        joined = made is not None and made.primitive is views.concatenate
+        inner = made.inputs if made and joined and made.params["axis"] == axis else ()
+        pieces += inner or [piece]
+    whole = views.concatenate(*pieces, axis=axis)
+    if whole.type.shape == shape:
+        return whole
+    config = list(first.params["config"])
+    config[axis] = (config[axis][0], last.params["config"][axis][1], 0)
+    return views.pad(whole, first.inputs[1], config=tuple(config))
+
+
+def _padded_parts(xs: Sequence[Atom], known: Definitions) -> list[Equation] | None:
+    """The pads with zeros that a sum of ``xs`` adds up; None if it is of others too."""
+    found: list[Equation] = []
+    for x in xs:
+        made = known.get(x) if isinstance(x, Var) else None
+        if made is None:
+            return None
+        if made.primitive is elementwise.add:
+            inner = _padded_parts(made.inputs, known)
+            if inner is None or len(found) + len(inner) > MOST_PARTS:
+                return None
+            found += inner
+            continue
+        if made.primitive is not views.pad or not _is(made.inputs[1], 0):
+            return None
+        if any(low < 0 or high < 0 or gap for low, high, gap in made.params["config"]):
+            return None
+        found.append(made)
+    return found
 
 
 def _sub(

@@ -26,6 +26,22 @@ def relayouts(after: Program) -> list[str]:
     return [line for line in body(after) if "relayout" in line]
 
 
+def test_products_that_read_one_view_share_its_copy() -> None:
+    after = assigned(
+        program(
+            "x: f32[2,3,4], y: f32[8,5], z: f32[8,6]",
+            "f32[3,5], f32[3,6]",
+            "a: f32[3,4,2] = transpose(x) {permutation=(1,2,0)}",
+            "b: f32[4,2,5] = reshape(y) {shape=(4,2,5)}",
+            "c: f32[4,2,6] = reshape(z) {shape=(4,2,6)}",
+            "d: f32[3,5] = dot_general(a, b) {contract=((1,2),(0,1)), batch=((),())}",
+            "e: f32[3,6] = dot_general(a, c) {contract=((1,2),(0,1)), batch=((),())}",
+            "return d, e",
+        )
+    )
+    assert len(relayouts(after)) == 1
+
+
 # Outputs.
 
 

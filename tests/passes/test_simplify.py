@@ -26,6 +26,39 @@ def rule(
 MATRIX = "x: f32[2,3]"
 
 ARITHMETIC = {
+    "parts_padded_with_zeros_around_each_other_are_one_array": rule(
+        "x: i32[2,3], y: i32[2,4], z: i32[2,1]",
+        "i32[2,9]",
+        [
+            "a: i32[2,9] = pad(x, 0:i32) {config=((0,0,0),(5,1,0))}",
+            "b: i32[2,9] = pad(y, 0:i32) {config=((0,0,0),(1,4,0))}",
+            "c: i32[2,9] = add(a, b)",
+            "d: i32[2,9] = pad(z, 0:i32) {config=((0,0,0),(0,8,0))}",
+            "e: i32[2,9] = add(c, d)",
+            "return e",
+        ],
+        [
+            "a: i32[2,8] = concatenate(z, y, x) {axis=1}",
+            "b: i32[2,9] = pad(a, 0:i32) {config=((0,0,0),(0,1,0))}",
+            "return b",
+        ],
+    ),
+    "parts_that_overlap_are_added_up": rule(
+        "x: i32[3], y: i32[3]",
+        "i32[5]",
+        [
+            "a: i32[5] = pad(x, 0:i32) {config=((0,2,0),)}",
+            "b: i32[5] = pad(y, 0:i32) {config=((2,0,0),)}",
+            "c: i32[5] = add(a, b)",
+            "return c",
+        ],
+        [
+            "a: i32[5] = pad(x, 0:i32) {config=((0,2,0),)}",
+            "b: i32[5] = pad(y, 0:i32) {config=((2,0,0),)}",
+            "c: i32[5] = add(a, b)",
+            "return c",
+        ],
+    ),
     "a_barrier_before_what_needs_no_memory_goes": rule(
         "x: f32[9]",
         "f32[9]",

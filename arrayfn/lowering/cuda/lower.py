@@ -8,10 +8,16 @@ from dataclasses import replace
 from typing import Final
 
 from arrayfn.dtypes import DType
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.destinations import (
+    OperatorCall,
+    Producer,
+    Product,
+    write_where_copied,
+)
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
 from arrayfn.lowering.cuda.schedule import (
@@ -51,10 +57,16 @@ _STEMS = {
 }
 
 
+def _takes_view(equation: Equation, type: ArrayType, offset: int) -> bool:
+    kernel = KERNELS.for_call(equation, "cuda")
+    return kernel is not None and kernel.views(type, offset)
+
+
 _PASSES: Final = pipeline(
     PRODUCTS,
     keep=lambda equation: KERNELS.for_call(equation, "cuda") is not None,
     sums=False,
+    takes_view=_takes_view,
 )
 
 
@@ -90,33 +102,43 @@ class _CudaLowering(Lowering):
         super().__init__(program, donated)
         self.gpu = gpu
         self.options = options
-        self.products: dict[int, LibraryCall] = {}
+        self.producers: dict[int, Producer] = {}
         self.depth = 0  # of the loops and branches that are being printed
 
     def block(self, program: Program) -> list[PlanStep]:
-        outside, self.products = self.products, {}
+        outside, self.producers = self.producers, {}
         steps = super().block(program)
         outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
-        made = {
-            position: self.products[id(step)]
-            for position, step in enumerate(steps)
-            if id(step) in self.products
-        }
-        steps, changed = fold_epilogues(steps, made, outputs, self.storage.of)
-        for position, call in changed.items():
-            steps[position] = self.call_of(call)
-        self.products = outside
+        for fold in (fold_epilogues, write_where_copied):
+            made = {
+                position: self.producers[id(step)]
+                for position, step in enumerate(steps)
+                if id(step) in self.producers
+            }
+            steps, changed = fold(steps, made, outputs, self.storage.of)
+            for position, producer in changed.items():
+                steps[position] = self.call_of(producer.call())
+                self.producers[id(steps[position])] = producer
+        self.producers = outside
         return steps
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         row = equation.primitive
         assert isinstance(row, Primitive)
+        kernel = KERNELS.for_call(equation, "cuda")
+        if kernel is not None:
+            self.produce(OperatorCall(equation, kernel, self.reads))
+            return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)
             return
         made = product(equation, self.reads, self.tiles, provider_of(equation))
-        self.library(made)
-        self.products[id(self.steps[-1])] = made
+        self.produce(Product(made))
+
+    def produce(self, producer: Producer) -> None:
+        """Append a call that later steps may change."""
+        self.library(producer.call())
+        self.producers[id(self.steps[-1])] = producer
 
     def call_of(self, call: LibraryCall) -> PlanStep:
         """The step of a library's call."""

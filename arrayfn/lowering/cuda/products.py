@@ -14,6 +14,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Equation, Var
+from arrayfn.lowering.cuda.destinations import Producer, Product
 from arrayfn.lowering.kernel_ir import Compute, Constant, Load, Nest, Scalar, Store
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.steps import NestStep, PlanStep
@@ -55,13 +56,13 @@ class _Epilogue:
 
 def fold_epilogues(
     steps: Sequence[PlanStep],
-    products: Mapping[int, LibraryCall],
+    producers: Mapping[int, Producer],
     outputs: Iterable[Var],
     of: Callable[[Var], Var],
-) -> tuple[list[PlanStep], dict[int, LibraryCall]]:
+) -> tuple[list[PlanStep], dict[int, Producer]]:
     """``steps`` without what can be a part of a product; the products that changed.
 
-    ``products`` are the calls at the positions of ``steps``; so are the changed ones.
+    ``producers`` are at the positions of ``steps``, and so are the changed ones.
     Arrays in ``outputs`` are needed after the steps. ``of`` says where an array is
     stored.
     """
@@ -72,7 +73,10 @@ def fold_epilogues(
     needed = set(outputs)
     changed: dict[int, LibraryCall] = {}
     folded: set[int] = set()
-    for position, call in products.items():
+    for position, producer in producers.items():
+        if not isinstance(producer, Product):
+            continue
+        call = producer.made
         product = call.writes["c"].array
         # It is written once, and read once.
         if product in needed or uses[product] != 2:
@@ -91,7 +95,9 @@ def fold_epilogues(
         folded.add(position)
     kept = [k for k in range(len(steps)) if k not in folded]
     places = {old: new for new, old in enumerate(kept)}
-    return [steps[k] for k in kept], {places[k]: call for k, call in changed.items()}
+    return [steps[k] for k in kept], {
+        places[k]: Product(call) for k, call in changed.items()
+    }
 
 
 def _overwritten(

@@ -107,9 +107,10 @@ class _Workspace:
 
 
 def _heads(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:
-    """Extents and strides of a row-major [B, T, N, H] in cuDNN's order of axes."""
+    """Extents and strides of an array [B, T, N, H] in cuDNN's order of axes."""
     B, T, N, H = type.shape
-    return (B, N, T, H), (T * N * H, H, N * H, 1)
+    b, t, n, h = type.layout.strides(type.shape)
+    return (B, N, T, H), (b, n, t, h)
 
 
 def _statistics(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:

@@ -1,0 +1,193 @@
+"""Results of libraries are written where they would be copied to.
+
+What concatenates the results of products and operators copies each into a part of a
+larger array. A library that can write rows apart from each other, or an array of any
+strides, writes that part itself: there is neither the copy nor what was copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.layout import RowMajor, from_strides
+from arrayfn.lowering.host_steps import Reads, operator_call_of
+from arrayfn.lowering.kernel_ir import Compute, Load, Nest, Store
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.operator_kernels import OperatorKernel
+from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product, whose rows may lie apart from each other."""
+
+    made: LibraryCall
+
+    def call(self) -> LibraryCall:
+        """Its call."""
+        return self.made
+
+    def redirected(self, copy: Copy) -> Product | None:
+        """The product that writes what ``copy`` would; None if there is none."""
+        p = self.made.integers
+        strides = copy.strides((p["batch"], p["m"], p["n"]))
+        if strides is None or (p["n"] != 1 and strides[2] != 1):
+            return None
+        batch, leading, _ = strides
+        if p["m"] == 1:
+            leading = p["n"]
+        if leading < p["n"]:
+            return None
+        integers = {**p, "ldc": leading, "batch_stride_c": batch}
+        writes = {**self.made.writes, "c": copy.target}
+        return Product(replace(self.made, integers=integers, writes=writes))
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """An operator by its kernel; ``places`` says which results lie elsewhere, how."""
+
+    equation: Equation
+    kernel: OperatorKernel
+    reads: Reads
+    places: Mapping[Var, tuple[Place, ArrayType]] = field(
+        default_factory=dict[Var, tuple[Place, ArrayType]]
+    )
+
+    def call(self) -> LibraryCall:
+        """Its call."""
+        return operator_call_of(self.equation, self.kernel, self.reads, self.places)
+
+    def redirected(self, copy: Copy) -> OperatorCall | None:
+        """The call that writes what ``copy`` would; None if its kernel cannot."""
+        type = copy.source.type
+        strides = copy.strides(type.shape)
+        if strides is None:
+            return None
+        placed = ArrayType(type.shape, type.dtype, from_strides(type.shape, strides))
+        if not self.kernel.views(placed, copy.target.offset):
+            return None
+        places = {**self.places, copy.source: (copy.target, placed)}
+        return replace(self, places=places)
+
+
+Producer = Product | OperatorCall
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A step that only copies ``source``, whole, into a part of ``target``.
+
+    ``axes`` are (extent, stride in the source, stride in the target).
+    """
+
+    source: Var
+    target: Place
+    axes: tuple[tuple[int, int, int], ...]
+
+    def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """The target's strides of the source seen in ``shape``; None if it has none."""
+        found: list[int] = []
+        for extent, own in zip(shape, RowMajor().strides(tuple(shape)), strict=True):
+            if extent == 1:
+                found.append(0)
+                continue
+            stride = next(
+                (
+                    theirs * (own // step)
+                    for count, step, theirs in self.axes
+                    if own % step == 0 and own * extent <= step * count
+                ),
+                None,
+            )
+            if stride is None:
+                return None
+            found.append(stride)
+        return tuple(found)
+
+
+def write_where_copied(
+    steps: Sequence[PlanStep],
+    producers: Mapping[int, Producer],
+    outputs: Iterable[Var],
+    of: Callable[[Var], Var],
+) -> tuple[list[PlanStep], dict[int, Producer]]:
+    """``steps`` without the copies of what ``producers`` write; those that changed.
+
+    ``producers`` are at the positions of ``steps``, and so are the changed ones. Arrays
+    in ``outputs`` are needed after the steps. ``of`` says where an array is stored.
+    """
+    users: dict[Var, list[int]] = {}
+    for position, step in enumerate(steps):
+        for root in dict.fromkeys(of(var) for var in step.arrays()):
+            users.setdefault(root, []).append(position)
+    needed = {of(var) for var in outputs}
+    changed: dict[int, Producer] = {}
+    dropped: set[int] = set()
+    for position, step in enumerate(steps):
+        copy = copy_of(step.nest) if isinstance(step, NestStep) else None
+        if copy is None or copy.source is not of(copy.source):
+            continue
+        first, last = users[copy.source][0], users[copy.source][-1]
+        producer = changed.get(first, producers.get(first))
+        if (
+            producer is None
+            or last != position
+            or users[copy.source] != [first, position]
+            or copy.source in needed
+            or any(_reads(s, of(copy.target.array), of) for s in steps[first:position])
+        ):
+            continue
+        made = producer.redirected(copy)
+        if made is not None:
+            changed[first] = made
+            dropped.add(position)
+    kept = [k for k in range(len(steps)) if k not in dropped]
+    places = {old: new for new, old in enumerate(kept)}
+    return [steps[k] for k in kept], {places[k]: p for k, p in changed.items()}
+
+
+def _reads(step: PlanStep, array: Var, of: Callable[[Var], Var]) -> bool:
+    """Whether ``step`` may read ``array``."""
+    if isinstance(step, NestStep):
+        read = [o.array for o in step.nest.operands if not o.written]
+    elif isinstance(step, CallStep):
+        read = step.reads
+    else:
+        read = step.arrays()
+    return any(of(var) is array for var in read)
+
+
+def copy_of(nest: Nest) -> Copy | None:
+    """What ``nest`` copies, if it does nothing else."""
+    loads = [s for s in nest.statements if isinstance(s, Load)]
+    stores = [s for s in nest.statements if isinstance(s, Store)]
+    between = [s for s in nest.statements if not isinstance(s, (Load, Store))]
+    if len(loads) != 1 or len(stores) != 1 or any(a.reduced for a in nest.axes):
+        return None
+    (load,), (store,) = loads, stores
+    if load.at or store.at or store.where is not None:
+        return None
+    value = load.result
+    for s in between:
+        if not isinstance(s, Compute) or s.arguments != (value,):
+            return None
+        if not s.function.startswith("identity_"):
+            return None
+        value = s.result
+    source, target = nest.operands[load.operand], nest.operands[store.operand]
+    if store.value != value or source.offset or source.dtype != target.dtype:
+        return None
+    extents = [axis.extent for axis in nest.axes]
+    axes = tuple(zip(extents, source.strides, target.strides, strict=True))
+    step = 1
+    for extent, own, _ in sorted(axes, key=lambda axis: axis[1]):
+        if extent != 1 and own != step:
+            return None
+        step *= extent
+    if step != source.array.type.size:
+        return None
+    kept = tuple(axis for axis in axes if axis[0] != 1)
+    return Copy(source.array, Place(target.array, target.offset), kept)
