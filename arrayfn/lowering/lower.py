@@ -264,14 +264,15 @@ class Lowering:
         if isinstance(step, LoopStep):
             step.serial = self.serial
             lanes = 0 if outside else self.lanes(step)
-            if lanes and (lanes >= BLOCK or not step.serial):
+            if lanes:
                 side_by_side(step, lanes)
         self.serial = outside
         self.steps.append(step)
 
     def lanes(self, loop: LoopStep) -> int:
         """How many elements go through a loop by themselves, in one kernel; 0: none."""
-        return lanes_of(loop)
+        lanes = lanes_of(loop)
+        return lanes if lanes >= BLOCK or not loop.serial else 0
 
     def is_serial(self, equation: Equation) -> bool:
         """Whether a loop is to be one kernel. Targets that print none say no."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from arrayfn.errors import BackendError, user_location
 
 # Names and numbers of cuda.h.
-_CAPTURE_RELAXED: Final = 2
+CAPTURE_RELAXED: Final = 2
 _SUCCESS: Final = 0
 _OUT_OF_MEMORY: Final = 2
 _NON_BLOCKING: Final = 1
@@ -114,13 +114,9 @@ class Device:
             self._attribute(_ATTRIBUTE_MINOR),
         )
         self.multiprocessors = self._attribute(_ATTRIBUTE_MULTIPROCESSORS)
-        stream = ctypes.c_void_p()
-        self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
-        self.stream = int(stream.value or 0)
+        self.stream = int(self.new_stream().value or 0)
         self.pool = self._new_pool()
-        capturing = ctypes.c_void_p()
-        self.check(self.library.cuStreamCreate(ctypes.byref(capturing), _NON_BLOCKING))
-        self.capturing = int(capturing.value or 0)
+        self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
         self._free = self._function("cuMemFreeAsync", 2)
         self._idle: dict[int, list[int]] = {}
@@ -144,6 +140,12 @@ class Device:
             )
         )
         return value.value
+
+    def new_stream(self) -> ctypes.c_void_p:
+        """Another stream, that waits for none."""
+        stream = ctypes.c_void_p()
+        self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
+        return stream
 
     def _new_pool(self) -> int:
         properties = _PoolProperties(*_POOL_PINNED_DEVICE, self.number)
@@ -373,7 +375,7 @@ class Device:
         stream, graph = ctypes.c_void_p(self.capturing), ctypes.c_void_p()
         made = ctypes.c_void_p()
         with self.capture_lock:
-            self.check(self.library.cuStreamBeginCapture_v2(stream, _CAPTURE_RELAXED))
+            self.check(self.library.cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED))
             try:
                 enqueue(self.capturing)
             finally:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from arrayfn.backends.cuda import runner
+from arrayfn.backends.cuda.conditional import conditionals
 from arrayfn.backends.cuda.device_array import (
     DeviceArray,
     device_put,
@@ -17,17 +19,14 @@ from arrayfn.backends.cuda.device_array import (
     put,
 )
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.graphs import Graphs
-from arrayfn.backends.cuda.image import Image, raise_status
-from arrayfn.backends.cuda.runner import Header
+from arrayfn.backends.cuda.graphs import Graphs, segments
+from arrayfn.backends.cuda.image import Image, Node, raise_status
+from arrayfn.backends.cuda.walk import CapturingWalk, Walk
 from arrayfn.dtypes import is_python_scalar
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import type_of
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import BufferAllocation
-
-_GRAPH_LAUNCHES: Final = 4  # from here launching a graph is faster than launching steps
-_MOST_LAUNCHES: Final = 1 << 14  # of a graph
 
 
 class Executable:
@@ -68,13 +67,17 @@ class Executable:
         self._image = Image(compiled, self._arena)
         self._run = runner.run()
         self._buffers_address = ctypes.addressof(self._addresses)
-        self._graphs = Graphs(self._launch_into)
-        launches = self._image.launches
-        many = launches >= _GRAPH_LAUNCHES or self._image.has_host_calls
-        self._by_graph = many and launches <= _MOST_LAUNCHES and self._image.capturable
-        self._is_native = self._image.is_native
+        self._walk = Walk(self._image, self._addresses)
+        self._segments = [
+            (part.nodes, Graphs(partial(self._capture, part.nodes), part.at_once))
+            if part.by_graph
+            else (part.nodes, None)
+            for part in segments(self._image.nodes)
+        ]
+        by_graph = any(graphs is not None for _, graphs in self._segments)
+        self._is_native = self._image.is_native and not by_graph
         self._gpu = device()
-        self._direct = self._is_native and not self._by_graph and not plan.arena
+        self._direct = self._is_native and not plan.arena
         self._single = self._outputs[0] if len(self._outputs) == 1 else -1
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
@@ -226,26 +229,23 @@ class Executable:
             gpu.free(addresses[self._arena])
 
     def _launch(self) -> None:
-        image = self._image
-        graph = self._graphs.find(bytes(self._addresses)) if self._by_graph else 0
-        if graph:
-            device().launch(graph)
-        elif self._is_native:
-            status = self._run(image.address, self._buffers_address)
+        if self._is_native:
+            status = self._run(self._image.address, self._buffers_address)
             if status:
                 raise_status(status)
-        else:
-            image.run(image.nodes, self._addresses, device().stream)
+            return
+        gpu, addresses = device(), bytes(self._addresses)
+        for nodes, graphs in self._segments:
+            graph = graphs.find(addresses) if graphs is not None else 0
+            if graph:
+                gpu.launch(graph)
+            else:
+                self._walk.run(nodes, gpu.stream)
 
-    def _launch_into(self, stream: int) -> None:
-        """Enqueue the steps, on the addresses that are set."""
-        image = self._image
-        own = int(image.header[Header.STREAM])
-        image.header[Header.STREAM] = stream
-        try:
-            image.run(image.nodes, self._addresses, stream)
-        finally:
-            image.header[Header.STREAM] = own
+    def _capture(self, nodes: Sequence[Node], stream: int) -> None:
+        """Enqueue ``nodes`` on a stream that is being captured."""
+        walk = CapturingWalk(self._image, self._addresses, conditionals())
+        walk.run(nodes, stream)
 
 
 def _numbered(buffers: Sequence[BufferAllocation], kind: str) -> list[int]:

@@ -1,26 +1,70 @@
-"""Graphs of repeated runs, by the addresses of the buffers that they touch."""
+"""Graphs of repeated runs, by the addresses of the buffers that they touch.
+
+``segments`` cuts a plan's nodes where a step is in between that cannot be part of a
+graph, because it needs the host.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.image import (
+    BranchNode,
+    HostCall,
+    LoopNode,
+    NativeRun,
+    Node,
+)
 
+_GRAPH_LAUNCHES: Final = 4  # from here launching a graph is faster than launching steps
+_MOST_LAUNCHES: Final = 1 << 14  # of a graph
 _MOST_GRAPHS: Final = 64
 _MOST_SEEN: Final = 256
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes that follow each other; ``by_graph`` if they are to be one.
+
+    ``at_once`` says not to wait for a second run: enqueueing them waits for the GPU.
+    """
+
+    nodes: tuple[Node, ...]
+    by_graph: bool
+    at_once: bool = False
+
+
+def segments(nodes: Sequence[Node]) -> list[Segment]:
+    """``nodes``, cut such that as much as is possible and worth it is by graphs."""
+    made: list[Segment] = []
+    for capturable, group in groupby(nodes, _is_capturable):
+        part = tuple(group)
+        at_once = capturable and _waits(part)
+        count = _launches(part)
+        worth = at_once or count >= _GRAPH_LAUNCHES or _calls_host(part)
+        by_graph = capturable and worth and count <= _MOST_LAUNCHES
+        if made and not by_graph and not made[-1].by_graph:
+            made[-1] = Segment((*made[-1].nodes, *part), by_graph=False)
+        else:
+            made.append(Segment(part, by_graph, at_once and by_graph))
+    return made
 
 
 class Graphs:
     """Graphs of what ``enqueue`` puts into the stream that it is given.
 
     Memory that is freed is soon allocated again, so a program that repeats its calls
-    repeats their addresses. Addresses seen twice are captured.
+    repeats their addresses. Addresses seen twice are captured, or ``at_once``.
     """
 
-    def __init__(self, enqueue: Callable[[int], None]) -> None:
+    def __init__(self, enqueue: Callable[[int], None], at_once: bool) -> None:
         self._enqueue = enqueue
+        self._at_once = at_once
         self._known: dict[bytes, int] = {}
         self._seen: set[bytes] = set()
 
@@ -34,12 +78,62 @@ class Graphs:
         graph = self._known.get(addresses)
         if graph is not None:
             return graph
-        if addresses not in self._seen:
+        if not self._at_once and addresses not in self._seen:
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
             self._seen.add(addresses)
             return 0
         if len(self._known) >= _MOST_GRAPHS:
-            return 0
+            device().forget(self._known.pop(next(iter(self._known))))
         self._known[addresses] = graph = device().capture(self._enqueue)
         return graph
+
+
+def _blocks(node: LoopNode | BranchNode) -> tuple[tuple[Node, ...], ...]:
+    return (node.body,) if isinstance(node, LoopNode) else node.branches
+
+
+def _is_capturable(node: Node) -> bool:
+    if isinstance(node, HostCall):
+        return node.capturable
+    if isinstance(node, NativeRun):
+        return True
+    return all(_is_capturable(inner) for block in _blocks(node) for inner in block)
+
+
+def _waits(nodes: Iterable[Node]) -> bool:
+    """Whether to enqueue ``nodes`` one by one waits for numbers from the GPU."""
+    return any(
+        isinstance(node, BranchNode)
+        or (
+            isinstance(node, LoopNode)
+            and (node.loop.count is None or _waits(node.body))
+        )
+        for node in nodes
+    )
+
+
+def _calls_host(nodes: Iterable[Node]) -> bool:
+    """Whether Python enqueues some of ``nodes``."""
+    return any(
+        isinstance(node, HostCall)
+        or (isinstance(node, LoopNode) and _calls_host(node.body))
+        for node in nodes
+    )
+
+
+def _launches(nodes: Iterable[Node]) -> int:
+    """How many launches a graph of ``nodes`` has, about."""
+    total = 0
+    for node in nodes:
+        if isinstance(node, NativeRun):
+            total += node.count
+        elif isinstance(node, HostCall):
+            total += 1
+        elif isinstance(node, BranchNode):
+            total += 1 + sum(map(_launches, node.branches))
+        else:
+            # A loop that ends by a predicate has two turns in a graph.
+            turns = 2 if node.loop.count is None else node.loop.count
+            total += turns * max(1, _launches(node.body))
+    return total

@@ -2,8 +2,7 @@
 
 ``Image.nodes`` are the plan's steps in order: runs of kernel launches, matrix products
 and fills, which one native call launches (``NativeRun``); what a library's own function
-enqueues (``HostCall``); loops and branches, whose bodies are nodes. None of them waits
-for the GPU, but a loop that ends by a predicate, and a branch, which read one number.
+enqueues (``HostCall``); loops and branches, whose bodies are nodes. ``walk`` runs them.
 """
 
 from __future__ import annotations
@@ -123,83 +122,26 @@ class Image:
         """Whether one native call runs all of it."""
         return len(self.nodes) == 1 and isinstance(self.nodes[0], NativeRun)
 
-    @property
-    def launches(self) -> int:
-        """How many launches a run makes, as far as that is known."""
-        return _launches(self.nodes)
-
-    @property
-    def has_host_calls(self) -> bool:
-        """Whether Python enqueues some of it."""
-        return _has_host_calls(self.nodes)
-
-    @property
-    def capturable(self) -> bool:
-        """Whether a run can be captured into a graph."""
-        return _capturable(self.nodes)
-
-    # Running.
-
-    def run(self, nodes: Sequence[Node], addresses: Any, stream: int) -> None:
-        """Enqueue ``nodes`` on the buffers at ``addresses``."""
-        for node in nodes:
-            if isinstance(node, NativeRun):
-                self._launch(node, addresses)
-            elif isinstance(node, HostCall):
-                places = (addresses[b] + offset for b, offset in node.places)
-                node.enqueue(stream, *places)
-            elif isinstance(node, LoopNode):
-                self._loop(node, addresses, stream)
-            else:
-                index = _read(self._at(node.branch.index, addresses), ctypes.c_int32)
-                last = len(node.branches) - 1
-                self.run(node.branches[min(max(index, 0), last)], addresses, stream)
-
-    def _launch(self, node: NativeRun, addresses: Any) -> None:
+    def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
+        """Enqueue a run of steps on the buffers at ``addresses``."""
         header = self.header
+        header[Header.STREAM] = stream
         header[Header.STEPS] = self._table + 8 * STEP_WORDS * node.first
         header[Header.STEP_COUNT] = node.count
         status = self._run(self.address, ctypes.addressof(addresses))
         if status:
             raise_status(status)
 
-    def _at(self, buffer: int, addresses: Any) -> int:
+    def place(self, buffer: int, addresses: Any) -> int:
         """Where a buffer is now."""
         allocation = self._buffers[buffer]
         if allocation.kind == "temporary":
             return int(addresses[self._arena]) + allocation.offset
         return int(addresses[buffer])
 
-    def _loop(self, node: LoopNode, addresses: Any, stream: int) -> None:
-        loop = node.loop
-        places = {c.current: self._at(c.initial, addresses) for c in loop.carries}
-        turns = [
-            (self._at(c.first, addresses), self._at(c.second, addresses))
-            for c in loop.carries
-        ]
-        turn = 0
-        while True:
-            for carry, pair in zip(loop.carries, turns, strict=True):
-                addresses[carry.current] = places[carry.current]
-                addresses[carry.next] = pair[turn % 2]
-            if loop.predicate is None:
-                goes_on = turn != loop.count
-            else:
-                place = self._at(loop.predicate, addresses)
-                goes_on = bool(_read(place, ctypes.c_uint8))
-            if not goes_on:
-                break
-            for s in loop.slices:
-                begin = s.offset + turn * s.stride
-                addresses[s.buffer] = self._at(s.source, addresses) + begin
-            self.run(node.body, addresses, stream)
-            places = {c.current: int(addresses[c.next]) for c in loop.carries}
-            turn += 1
-        for carry in loop.carries:
-            result = self._at(carry.result, addresses)
-            if places[carry.current] != result:
-                nbytes = self._buffers[carry.result].nbytes
-                device().copy(result, places[carry.current], nbytes, stream)
+    def copy(self, buffer: int, target: int, source: int, stream: int) -> None:
+        """Enqueue a copy of as many bytes as ``buffer`` has."""
+        device().copy(target, source, self._buffers[buffer].nbytes, stream)
 
     # Encoding.
 
@@ -325,13 +267,6 @@ def raise_status(status: int) -> None:
     device().check(code, f"in {stage.name.lower()}")
 
 
-def _read(address: int, kind: Any) -> int:
-    """A number in the GPU's memory, once what is enqueued has run."""
-    value = kind()
-    device().copy_out(ctypes.addressof(value), address, ctypes.sizeof(value))
-    return int(value.value)
-
-
 def _count_arguments(steps: Sequence[Step]) -> int:
     total = 0
     for step in steps:
@@ -344,18 +279,6 @@ def _count_arguments(steps: Sequence[Step]) -> int:
     return total
 
 
-def _launches(nodes: Sequence[Node]) -> int:
-    total = 0
-    for node in nodes:
-        if isinstance(node, NativeRun):
-            total += node.count
-        elif isinstance(node, LoopNode):
-            total += (node.loop.count or 1) * max(1, _launches(node.body))
-        else:
-            total += 1
-    return total
-
-
 def _moves(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, int]]]:
     """Where the slices of loops begin, and how far they move, in bytes."""
     for step in steps:
@@ -365,24 +288,3 @@ def _moves(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, int]]]:
         elif isinstance(step, Branch):
             for branch in step.branches:
                 yield from _moves(branch)
-
-
-def _has_host_calls(nodes: Sequence[Node]) -> bool:
-    return any(
-        isinstance(node, HostCall)
-        or (isinstance(node, LoopNode) and _has_host_calls(node.body))
-        for node in nodes
-    )
-
-
-def _capturable(nodes: Sequence[Node]) -> bool:
-    for node in nodes:
-        if isinstance(node, HostCall) and not node.capturable:
-            return False
-        if isinstance(node, BranchNode):
-            return False
-        if isinstance(node, LoopNode) and (
-            node.loop.predicate is not None or not _capturable(node.body)
-        ):
-            return False
-    return True

@@ -158,7 +158,16 @@ class LoopFrame:
             return
         if root.type.dtype == dtypes.bool_:
             value = f"{self.use('convert_bool_u8')}({value})"
+        guard = self.guard(root)
+        if guard:
+            self.open(f"if {guard}:")
         self.line(f"{self.stored(root)} = {value}")
+        if guard:
+            self.close()
+
+    def guard(self, root: Var) -> str:
+        """Who of several that all have its value stores ``root``; "" if one has it."""
+        return ""
 
     def stored(self, root: Var, index: str = "") -> str:
         """The text of an element to be written."""
@@ -192,7 +201,10 @@ class LoopFrame:
         is_lanes = self.step.lanes and extent == self.step.lanes
         return self.lanes if is_lanes else str(extent)
 
-    def bounds(self, extent: int) -> str:
-        """What the loop over an axis runs over: of the lanes, this item's block."""
+    def bounds(self, extent: int) -> str | None:
+        """What the loop over an axis runs over: of the lanes, this item's block.
+
+        None if there is no loop: the item has one of the lanes.
+        """
         is_lanes = self.step.lanes and extent == self.step.lanes
         return "start, stop" if is_lanes else str(extent)

@@ -40,8 +40,7 @@ class InlinePrinter(StagedPrinter):
             length *= self.nest.axes[axis].extent
         self.keep_rows(length)
         variables: dict[int, str] = {}
-        for axis in self.kept_axes:
-            self.open_axis(axis, variables)
+        opened = [self.open_axis(axis, variables) for axis in self.kept_axes]
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
             for s in self.outer_statements(stage):
                 self.emit(s, variables)
@@ -50,18 +49,20 @@ class InlinePrinter(StagedPrinter):
             for s in self.reduces(stage):
                 self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
             inner = dict(variables)
-            for axis in self.reduced_axes:
-                self.open_axis(axis, inner)
+            loops = [self.open_axis(axis, inner) for axis in self.reduced_axes]
             self.stage_loop_body(stage, inner, self.row_index())
-            for _ in self.reduced_axes:
+            for _ in filter(None, loops):
                 self.close()
-        for _ in self.kept_axes:
+        for _ in filter(None, opened):
             self.close()
 
-    def open_axis(self, axis: int, variables: dict[int, str]) -> None:
+    def open_axis(self, axis: int, variables: dict[int, str]) -> bool:
+        """Have a variable for the index along ``axis``; whether that opens a loop."""
         variables[axis] = f"i{axis}"
         bounds = self.frame.bounds(self.nest.axes[axis].extent)
-        self.open(f"for i{axis} in range({bounds}):")
+        if bounds is not None:
+            self.open(f"for i{axis} in range({bounds}):")
+        return bounds is not None
 
     def row_index(self) -> str:
         text = ""
@@ -137,9 +138,15 @@ class InlinePrinter(StagedPrinter):
         return not changes or (not staged and max(used, default=0) <= min(changes))
 
     def store(self, s: Store, variables: dict[int, str]) -> None:
-        variable = self.frame.register(self.root(s.operand))
+        root = self.root(s.operand)
+        variable = self.frame.register(root)
         if variable is None:
+            guard = self.frame.guard(root)
+            if guard:
+                self.open(f"if {guard}:")
             super().store(s, variables)
+            if guard:
+                self.close()
             return
         if s.where is not None:
             self.open(f"if {self.name_of(s.where)}:")

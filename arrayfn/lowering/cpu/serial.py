@@ -46,9 +46,20 @@ def print_loop(
     loop: LoopStep, name: str, storage: Storage, names: Mapping[Var, str]
 ) -> tuple[Kernel, CallStep]:
     """The kernel of ``loop``, and its call."""
-    neutral = _LoopPrinter(loop, "kernel", storage, names, readable=False)
+    return kernel_of(LoopPrinter, loop, name, storage, names)
+
+
+def kernel_of(
+    printer: type[LoopPrinter],
+    loop: LoopStep,
+    name: str,
+    storage: Storage,
+    names: Mapping[Var, str],
+) -> tuple[Kernel, CallStep]:
+    """The kernel of ``loop`` as ``printer`` prints it, and its call."""
+    neutral = printer(loop, "kernel", storage, names, readable=False)
     neutral.print()
-    printed = _LoopPrinter(loop, name, storage, names, readable=True)
+    printed = printer(loop, name, storage, names, readable=True)
     printed.print()
     kernel = Kernel(
         name=name,
@@ -56,6 +67,7 @@ def print_loop(
         key=neutral.source,
         parameters=printed.parameters,
         reason="a loop whose body is small, as one kernel",
+        threads=printed.threads,
     )
     offsets = [0]
     for row in printed.scratch:
@@ -67,7 +79,7 @@ def print_loop(
         pointers=[(array, 0) for array in arrays],
         scratch=offsets[:-1],
         integers=[integer.value for integer in printed.integers.values()],
-        items=-(-loop.lanes // BLOCK) if loop.lanes else 1,
+        items=-(-loop.lanes // printed.block) if loop.lanes else 1,
         grain=printed.grain,
         scratch_bytes=offsets[-1],
         reads=[a for a in arrays if a not in printed.written],
@@ -86,8 +98,15 @@ def _turns(loop: LoopStep) -> int | None:
     return loop.count * max([1, *known])
 
 
-class _LoopPrinter(LoopFrame):
-    """Prints one loop."""
+class LoopPrinter(LoopFrame):
+    """Prints one loop. ``block`` of the lanes are an item."""
+
+    block = BLOCK
+    threads = 0
+    """Of a block, on a GPU."""
+    items: tuple[str, ...] = ("begin", "end")
+    """The last parameters, which say what is to be done."""
+    items_text = "Items begin to end."
 
     def __init__(
         self,
@@ -239,10 +258,13 @@ class _LoopPrinter(LoopFrame):
 
     def copy(self, source: Var, target: Var) -> None:
         """Copy an array, element by element."""
-        self.open(f"for i0 in range({self.bounds(target.type.size)}):")
+        bounds = self.bounds(target.type.size)
+        if bounds is not None:
+            self.open(f"for i0 in range({bounds}):")
         text = self.element(source, "i0")
         self.line(f"{self.stored(target, 'i0')} = {text}")
-        self.close()
+        if bounds is not None:
+            self.close()
 
     # The function around it.
 
@@ -263,20 +285,25 @@ class _LoopPrinter(LoopFrame):
             head.append(title if len(title) <= WIDTH else title[: WIDTH - 3] + "...")
         else:
             head.append("# " + " ".join(p.kind for p in self.parameters))
-        if self.imports:
-            names = ", ".join(sorted(self.imports))
-            head += wrapped("from arrayfn.lowering.scalars import ", names, "")
+        for room, used in self.vocabularies():
+            names = ", ".join(sorted(used))
+            head += wrapped(f"from arrayfn.lowering.{room} import ", names, "")
+        if len(head) > 1:
             head += ["", ""]
-        arguments = ", ".join([*(p.name for p in self.parameters), "begin", "end"])
+        arguments = ", ".join([*(p.name for p in self.parameters), *self.items])
         head += wrapped(f"def {self.name}(", arguments, "):")
         if self.readable:
             kinds: dict[str, list[str]] = {}
             for p in self.parameters:
                 kinds.setdefault(p.kind, []).append(p.name)
             parts = [f"{', '.join(names)}: {kind}." for kind, names in kinds.items()]
-            text = " ".join([*parts, "Items begin to end."])
+            text = " ".join([*parts, self.items_text])
             indent = "    "
             head += textwrap.wrap(
                 f'"""{text}"""', WIDTH, initial_indent=indent, subsequent_indent=indent
             )
         self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
+
+    def vocabularies(self) -> list[tuple[str, set[str]]]:
+        """Where the names that are used come from."""
+        return [("scalars", self.imports)] if self.imports else []

@@ -11,6 +11,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
+from arrayfn.lowering.cpu.lanes import lanes_of
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
@@ -19,6 +20,7 @@ from arrayfn.lowering.cuda.destinations import (
     write_where_copied,
 )
 from arrayfn.lowering.cuda.libraries import LIBRARIES
+from arrayfn.lowering.cuda.loops import print_lanes
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
 from arrayfn.lowering.cuda.schedule import (
     Columns,
@@ -164,7 +166,12 @@ class _CudaLowering(Lowering):
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
     def print_loop(self, loop: LoopStep) -> CallStep:
-        """A small loop is one thread's, and has all of its items."""
+        """A small loop is one thread's, which has all of its items, or an element's."""
+        if loop.lanes:
+            name = self.fresh("loop")
+            made, call = print_lanes(loop, name, self.storage, self.names)
+            call.kernel = self.add_kernel(made)
+            return call
         call = super().print_loop(loop)
         kernel = self.kernels[call.kernel]
         assert isinstance(kernel, Kernel)
@@ -197,8 +204,8 @@ class _CudaLowering(Lowering):
                 self.library(made)
 
     def lanes(self, loop: LoopStep) -> int:
-        """None: an item of such a kernel is a block of elements, one thread's here."""
-        return 0
+        """However few there are: each has a thread, and the others wait for none."""
+        return lanes_of(loop)
 
     def is_serial(self, equation: Equation) -> bool:
         """If it is tiny: one thread of a GPU is slow, but a launch takes longer."""

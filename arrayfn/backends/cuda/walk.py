@@ -1,0 +1,181 @@
+"""Walks the nodes of an image: enqueues what they do, loops and branches included.
+
+Two ways to go round a loop that ends by a predicate, and to choose a branch: ``Walk``
+waits for the GPU and reads the number, once an iteration; ``CapturingWalk``, whose
+stream is being captured, makes conditional nodes of a graph, which read it there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from arrayfn.backends.cuda.conditional import Enqueue
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.image import (
+    BranchNode,
+    HostCall,
+    Image,
+    LoopNode,
+    NativeRun,
+    Node,
+)
+from arrayfn.lowering.plan import Loop
+
+
+class Walk:
+    """Enqueues nodes of ``image`` on the buffers at ``addresses``."""
+
+    def __init__(self, image: Image, addresses: Any) -> None:
+        self.image = image
+        self.addresses = addresses
+
+    def run(self, nodes: Sequence[Node], stream: int) -> None:
+        """Enqueue ``nodes`` on ``stream``."""
+        addresses = self.addresses
+        for node in nodes:
+            if isinstance(node, NativeRun):
+                self.image.launch(node, addresses, stream)
+            elif isinstance(node, HostCall):
+                places = (addresses[b] + offset for b, offset in node.places)
+                node.enqueue(stream, *places)
+            elif isinstance(node, BranchNode):
+                self.branch(node, stream)
+            elif node.loop.count is None:
+                self.repeat(node, stream)
+            else:
+                self.loop(node, stream)
+
+    def at(self, buffer: int) -> int:
+        """Where a buffer is now."""
+        return self.image.place(buffer, self.addresses)
+
+    def copy(self, target: int, source: int, stream: int) -> None:
+        """Bring the value of the buffer ``target`` there from an address."""
+        place = self.at(target)
+        if place != source:
+            self.image.copy(target, place, source, stream)
+
+    def loop(self, node: LoopNode, stream: int) -> None:
+        """A loop of a known number of turns."""
+        loop = node.loop
+        turns = [(self.at(c.first), self.at(c.second)) for c in loop.carries]
+        values = [self.at(c.initial) for c in loop.carries]
+        for turn in range(loop.count or 0):
+            following = [pair[turn % 2] for pair in turns]
+            self.put_carries(loop, values, following)
+            for s in loop.slices:
+                begin = s.offset + turn * s.stride
+                self.addresses[s.buffer] = self.at(s.source) + begin
+            self.run(node.body, stream)
+            values = following
+        self.leave(loop, values, stream)
+
+    def put_carries(
+        self, loop: Loop, values: Sequence[int], following: Sequence[int]
+    ) -> None:
+        """Say where the values of a loop are, and where the next ones go."""
+        places = zip(loop.carries, values, following, strict=True)
+        for carry, value, place in places:
+            self.addresses[carry.current] = value
+            self.addresses[carry.next] = place
+
+    def leave(self, loop: Loop, values: Sequence[int], stream: int) -> None:
+        """Bring the values of a loop that has ended to its results."""
+        for carry, value in zip(loop.carries, values, strict=True):
+            self.copy(carry.result, value, stream)
+        # Addresses are the key of a graph: those that moved are none of a call's.
+        for c in loop.carries:
+            self.addresses[c.current] = self.addresses[c.next] = 0
+        for s in loop.slices:
+            self.addresses[s.buffer] = 0
+
+    def repeat(self, node: LoopNode, stream: int) -> None:
+        """A loop that ends by its predicate, which the host reads."""
+        loop = node.loop
+        assert loop.predicate is not None
+        turns = [(self.at(c.first), self.at(c.second)) for c in loop.carries]
+        values = [self.at(c.initial) for c in loop.carries]
+        turn = 0
+        while _read(self.at(loop.predicate), ctypes.c_uint8):
+            following = [pair[turn % 2] for pair in turns]
+            self.put_carries(loop, values, following)
+            self.run(node.body, stream)
+            values = following
+            turn += 1
+        self.leave(loop, values, stream)
+
+    def branch(self, node: BranchNode, stream: int) -> None:
+        """The branch whose number the host reads."""
+        index = _read(self.at(node.branch.index), ctypes.c_int32)
+        last = len(node.branches) - 1
+        self.run(node.branches[min(max(index, 0), last)], stream)
+
+
+class Nodes(Protocol):
+    """What adds loops and branches to the graph that a stream is captured into."""
+
+    def repeat(self, stream: int, flag: int, body: Enqueue) -> None:
+        """``body``, as long as the byte at ``flag`` is not 0."""
+        ...
+
+    def choose(
+        self, stream: int, kind: str, number: int, branches: Sequence[Enqueue]
+    ) -> None:
+        """The one of ``branches`` that the number of ``kind`` at an address says."""
+        ...
+
+
+class CapturingWalk(Walk):
+    """Enqueues nodes on a stream that is being captured."""
+
+    def __init__(self, image: Image, addresses: Any, nodes: Nodes) -> None:
+        super().__init__(image, addresses)
+        self.nodes = nodes
+
+    def repeat(self, node: LoopNode, stream: int) -> None:
+        """A loop of the graph.
+
+        Values that have two places by turns are in ``second`` at first. A turn of the
+        graph's loop is two of the plan's, between which the predicate is asked too:
+        where it ends the loop, ``first`` is copied to ``second``.
+        """
+        loop = node.loop
+        assert loop.predicate is not None
+        flag = self.at(loop.predicate)
+        first = [self.at(c.first) for c in loop.carries]
+        second = [self.at(c.second) for c in loop.carries]
+        for c in loop.carries:
+            self.copy(c.second, self.at(c.initial), stream)
+
+        def turn(values: Sequence[int], following: Sequence[int], inner: int) -> None:
+            self.put_carries(loop, values, following)
+            self.run(node.body, inner)
+
+        def end(inner: int) -> None:
+            for c, value in zip(loop.carries, first, strict=True):
+                self.copy(c.second, value, inner)
+
+        def turns(inner: int) -> None:
+            turn(second, first, inner)
+            if loop.carries:
+                again = partial(turn, first, second)
+                self.nodes.choose(inner, "u8", flag, (end, again))
+
+        self.nodes.repeat(stream, flag, turns)
+        self.leave(loop, second, stream)
+
+    def branch(self, node: BranchNode, stream: int) -> None:
+        """A branch of the graph."""
+        number = self.at(node.branch.index)
+        branches = [partial(self.run, branch) for branch in node.branches]
+        self.nodes.choose(stream, "i32", number, branches)
+
+
+def _read(address: int, kind: Any) -> int:
+    """A number in the GPU's memory, once what is enqueued has run."""
+    value = kind()
+    device().copy_out(ctypes.addressof(value), address, ctypes.sizeof(value))
+    return int(value.value)

@@ -1,0 +1,67 @@
+"""A loop whose elements have nothing to do with each other: each has a thread.
+
+The text is that of a small loop on a CPU (``cpu.serial``), where an array of the loop's
+lanes is, like a scalar, a variable: of this thread's element. It is read before the
+loop and written after it; in between nothing touches memory, but for slices of what is
+scanned. Scalars, the same for all, are computed by every thread, and the first stores
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.ir import Var
+from arrayfn.lowering.cpu.serial import LoopPrinter, kernel_of
+from arrayfn.lowering.in_place import Storage
+from arrayfn.lowering.plan import Kernel
+from arrayfn.lowering.steps import CallStep, LoopStep
+
+THREADS: Final = 128
+
+
+def print_lanes(
+    loop: LoopStep, name: str, storage: Storage, names: Mapping[Var, str]
+) -> tuple[Kernel, CallStep]:
+    """The kernel of a ``loop`` with lanes, and its call: an item is a block."""
+    return kernel_of(_ElementLoopPrinter, loop, name, storage, names)
+
+
+class _ElementLoopPrinter(LoopPrinter):
+    """Prints one loop, which each thread goes round for one element."""
+
+    block = THREADS
+    threads = THREADS
+    items = ()
+    items_text = f"{THREADS} threads a block."
+
+    def print(self) -> None:
+        self.lanes = self.integer("n", self.step.lanes)
+        self.line(f"i0 = block_index() * {THREADS} + thread_index()")
+        self.open(f"if i0 < {self.lanes}:")
+        self.loop(self.step)
+        self.close()
+        self.finish()
+
+    def is_lane(self, root: Var) -> bool:
+        """Whether each thread has an element of the array."""
+        return root.type.size == self.step.lanes
+
+    def fits(self, root: Var) -> bool:
+        used_plainly = root not in self.raw and root.type.dtype not in dtypes.HALVES
+        return used_plainly and (root.type.size == 1 or self.is_lane(root))
+
+    def element(self, root: Var, index: str = "") -> str:
+        return super().element(root, index or ("i0" if self.is_lane(root) else ""))
+
+    def guard(self, root: Var) -> str:
+        return "" if self.is_lane(root) else "i0 == 0"
+
+    def bounds(self, extent: int) -> str | None:
+        return None if extent == self.step.lanes else str(extent)
+
+    def vocabularies(self) -> list[tuple[str, set[str]]]:
+        own = {"block_index", "thread_index"}
+        return [("cuda.vocabulary", own), *super().vocabularies()]

@@ -1,0 +1,114 @@
+"""Loops and branches on a GPU, in graphs."""
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import lax
+from arrayfn.backends.cuda import missing_here
+from arrayfn.backends.cuda.driver import device
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(bool(missing_here()), reason=missing_here()),
+]
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def power_iteration(matrix, vector, turns):
+    """A value that has two places by turns, and a product in the loop."""
+
+    def goes_on(state):
+        return state[0] < turns
+
+    def step(state):
+        k, v = state
+        w = matrix @ v
+        return k + 1, w / anp.sqrt(anp.sum(w * w))
+
+    return lax.while_loop(goes_on, step, (0, vector))[1]
+
+
+def alternating(x, limit):
+    """A branch in a loop, of sizes that no kernel has by itself."""
+
+    def goes_on(state):
+        return anp.sum(state[1]) < limit
+
+    def step(state):
+        k, x = state
+        branches = (lambda x: x + 1, lambda x: x @ x.T / 100, lambda x: x[::-1])
+        return k + 1, lax.switch(k % 3, branches, x)
+
+    return lax.while_loop(goes_on, step, (0, x))
+
+
+def nested(x, limit):
+    """A scan in a loop in a scan."""
+
+    def row(carry, x):
+        total = lax.while_loop(
+            lambda y: anp.sum(y) < limit, lambda y: inner(y) + 1.0, x
+        )
+        return carry + total, anp.sum(total)
+
+    def inner(y):
+        return lax.scan(lambda c, r: (c + r, None), y[0], y)[0] + y
+
+    return lax.scan(row, anp.zeros(x.shape[1:], x.dtype), x)
+
+
+CASES = {
+    "power iteration, even": (power_iteration, random(64, 64), random(64), 10),
+    "power iteration, odd": (power_iteration, random(64, 64), random(64), 7),
+    "no turn": (power_iteration, random(64, 64), random(64), 0),
+    "switch in a loop": (alternating, abs(random(50, 50)), np.float32(1e5)),
+    "loops in loops": (nested, abs(random(5, 40, 40)), np.float32(1e5)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loops_of_a_graph_are_those_of_the_cpu(name):
+    function, *arguments = CASES[name]
+    run = af.jit(function, device="cuda")
+    want = af.tree.leaves(af.jit(function)(*arguments))
+    for _ in range(3):
+        have = af.tree.leaves(run(*arguments))
+        for x, y in zip(have, want, strict=True):
+            np.testing.assert_allclose(np.asarray(x), y, rtol=2e-4, atol=1e-5)
+
+
+def test_a_loop_waits_for_nothing(monkeypatch):
+    function, *arguments = CASES["power iteration, odd"]
+    run = af.jit(function, device="cuda")
+    first = np.asarray(run(*arguments))
+    given = [af.device_put(x) for x in arguments[:2]]
+    turns = af.device_put(np.asarray(arguments[2]))
+    run(*given, turns)
+    read = []
+    monkeypatch.setattr(device(), "copy_out", lambda *a: read.append(a))
+    result = run(*given, turns)
+    monkeypatch.undo()
+    assert not read
+    np.testing.assert_array_equal(np.asarray(result), first)
+
+
+def test_a_loop_with_a_step_on_the_host_waits_for_it():
+    seen = []
+
+    def double(x):
+        seen.append(float(x.sum()))
+        return 2 * x
+
+    def function(x):
+        step = lambda x: af.pure_callback(double, x, x)  # noqa: E731
+        return lax.while_loop(lambda x: anp.sum(x) < 1000, step, x)
+
+    x = np.ones((30, 30), np.float32)
+    result = af.jit(function, device="cuda")(x)
+    np.testing.assert_array_equal(np.asarray(result), 2 * x)
+    assert seen == [900.0]

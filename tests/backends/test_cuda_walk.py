@@ -1,0 +1,138 @@
+"""Loops and branches of a plan as nodes of a graph, which is played here."""
+
+from functools import partial
+
+import pytest
+
+from arrayfn.backends.cuda.conditional import set_condition_ptx
+from arrayfn.backends.cuda.graphs import segments
+from arrayfn.backends.cuda.image import BranchNode, HostCall, LoopNode, NativeRun
+from arrayfn.backends.cuda.walk import CapturingWalk
+from arrayfn.lowering.plan import Branch, Carry, Loop, Slice
+
+CURRENT, NEXT, INITIAL, FIRST, SECOND, FLAG, WINDOW, WHOLE = range(8)
+
+
+class Graph:
+    """Streams are lists of what to do; memory has a number at each address."""
+
+    def __init__(self, memory):
+        self.memory = memory
+        self.streams = {0: []}
+
+    # What an image does.
+
+    def launch(self, node, addresses, stream):
+        places = list(addresses)
+        self.streams[stream].append(partial(node.first, self.memory, places))
+
+    def place(self, buffer, addresses):
+        return addresses[buffer]
+
+    def copy(self, buffer, target, source, stream):
+        def copied():
+            self.memory[target] = self.memory[source]
+
+        self.streams[stream].append(copied)
+
+    # What adds nodes.
+
+    def captured(self, enqueue):
+        stream = len(self.streams)
+        self.streams[stream] = steps = []
+        enqueue(stream)
+        return lambda: [step() for step in steps]
+
+    def repeat(self, stream, flag, body):
+        run = self.captured(body)
+
+        def loop():
+            while self.memory[flag]:
+                run()
+
+        self.streams[stream].append(loop)
+
+    def choose(self, stream, kind, number, branches):
+        runs = [self.captured(branch) for branch in branches]
+        last = len(runs) - 1
+
+        def chosen():
+            runs[min(max(self.memory[number], 0), last)]()
+
+        self.streams[stream].append(chosen)
+
+    def play(self):
+        for step in self.streams[0]:
+            step()
+
+
+def kernel(function):
+    """A run of steps that calls ``function(memory, places)``."""
+    return NativeRun(function, 1)
+
+
+def doubled(memory, places):
+    memory[places[NEXT]] = 2 * memory[places[CURRENT]]
+    memory[places[FLAG]] = int(memory[places[NEXT]] < 100)
+
+
+CARRY = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, SECOND)
+
+
+@pytest.mark.parametrize("start", [1, 2, 3, 60, 200])
+def test_a_loop_in_a_graph_ends_where_its_value_is(start):
+    """Values go to and fro between two places; odd numbers of turns end elsewhere."""
+    memory = {10: start, 11: -1, 12: -1, 13: int(start < 100)}
+    graph = Graph(memory)
+    addresses = [0, 0, 10, 11, 12, 13, 0, 0]
+    loop = Loop((), None, FLAG, carries=(CARRY,))
+    walk = CapturingWalk(graph, addresses, graph)
+    walk.run((LoopNode(loop, (kernel(doubled),)),), 0)
+    graph.play()
+    want = start
+    while want < 100:
+        want *= 2
+    assert memory[12] == want
+    assert memory[10] == start
+    assert addresses[CURRENT] == addresses[NEXT] == 0
+
+
+def test_branches_and_counted_loops_are_inside_the_graph_s_loop():
+    """Each turn adds windows 0, 4, 8 of an array, or subtracts 1, by a number."""
+    memory = {10: 3, 13: 1, 20: 5, 24: 6, 28: 7}
+
+    def add(memory, places):
+        memory[places[INITIAL]] += memory[places[WINDOW]]
+        memory[places[FLAG]] = int(memory[places[INITIAL]] < 40)
+
+    def subtract(memory, places):
+        memory[places[INITIAL]] -= 1
+
+    sweep = Loop((), 3, slices=(Slice(WINDOW, WHOLE, 0, 4),))
+    branch = BranchNode(
+        Branch(FLAG, ()), ((kernel(subtract),), (LoopNode(sweep, (kernel(add),)),))
+    )
+    outer = LoopNode(Loop((), None, FLAG), (branch, kernel(subtract)))
+    graph = Graph(memory)
+    walk = CapturingWalk(graph, [0, 0, 10, 0, 0, 13, 0, 20], graph)
+    walk.run((outer,), 0)
+    graph.play()
+    assert memory[10] == 3 + 18 - 1 + 18 - 1 + 18 - 1
+    assert len(graph.streams) == 4
+
+
+def test_graphs_end_at_steps_that_need_the_host():
+    run, host = NativeRun(0, 1), HostCall(print, (), capturable=False)
+    repeat = LoopNode(Loop((), None, 0), (run,))
+    by_host = LoopNode(Loop((), None, 0), (run, host))
+    made = segments((run, repeat, host, run, by_host, NativeRun(1, 9)))
+    assert [(s.nodes, s.by_graph, s.at_once) for s in made] == [
+        ((run, repeat), True, True),
+        ((host, run, by_host), False, False),
+        ((NativeRun(1, 9),), True, False),
+    ]
+
+
+def test_conditions_are_set_from_numbers_of_their_kind():
+    assert "ld.global.u8" in set_condition_ptx("u8")
+    assert "ld.global.s32" in set_condition_ptx("i32")

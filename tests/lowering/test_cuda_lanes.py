@@ -1,0 +1,101 @@
+"""Loops on a GPU whose elements each have a thread, by the emulator."""
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import lax
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.numba_cuda import compile_ptx
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.lower import lower
+
+
+def random(*shape, dtype=np.float32):
+    return np.abs(np.random.default_rng(0).standard_normal(shape)).astype(dtype) + 0.5
+
+
+def lowered(function, *arguments):
+    return lower(trace_function(function, arguments, {}).program)
+
+
+def newton(x):
+    return lax.scan(lambda y, _: (0.5 * (y + x / y), None), x, None, length=9)[0]
+
+
+def mandelbrot(c):
+    def step(_, state):
+        z, count = state
+        inside = anp.abs(z) < 2
+        return anp.where(inside, z * z + c, z), count + inside
+
+    start = anp.zeros_like(c), anp.zeros(c.shape, np.int32)
+    return lax.fori_loop(0, 12, step, start)[1]
+
+
+def kepler(mean, eccentricity):
+    """The number of turns is the same for all, and a result too."""
+
+    def step(state):
+        k, x = state
+        slope = 1 - eccentricity * anp.cos(x)
+        return k + 1, x - (x - eccentricity * anp.sin(x) - mean) / slope
+
+    return lax.while_loop(lambda state: state[0] < 6, step, (0, mean))
+
+
+def filtered(x, start):
+    """Slices in and out, a branch, and a scalar that is stored in each turn."""
+
+    def step(state, row):
+        k, y = state
+        y = lax.cond(k % 2 == 0, lambda y: y * 0.5 + row, lambda y: y - row, y)
+        return (k + 1, y), (y, k)
+
+    return lax.scan(step, (0, start), x)
+
+
+def inner_loop(x):
+    def step(y, _):
+        return lax.fori_loop(0, 3, lambda k, z: z * 0.5 + k, y), None
+
+    return lax.scan(step, x, None, length=4)[0]
+
+
+CASES = {
+    "newton": (newton, random(300)),
+    "newton in place of a row": (newton, random(3, 7)),
+    "halves": (newton, random(150, dtype=np.float16)),
+    "mandelbrot": (mandelbrot, (random(9, 20) + 1j * random(9, 20)) - 1),
+    "kepler": (kepler, random(200), np.float32(0.3)),
+    "filtered": (filtered, random(7, 130), random(130)),
+    "a loop in it": (inner_loop, random(140)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_elements_go_through_a_loop_by_themselves(name):
+    function, *arguments = CASES[name]
+    program = lowered(function, *arguments)
+    (loop,) = (k for k in program.kernels if k.name == "loop_0")
+    assert loop.threads == 128
+    have = run_plan(program, [np.asarray(x) for x in arguments])
+    want = af.tree.leaves(af.jit(function)(*arguments))
+    for x, y in zip(have, want, strict=True):
+        tolerance = 1e-2 if y.dtype == np.float16 else 2e-5
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=1e-5)
+
+
+def test_the_kernel_of_such_a_loop_reads_and_writes_once():
+    program = lowered(newton, random(300))
+    (kernel,) = program.kernels
+    body = kernel.source.partition("i0 = ")[2]
+    loads = [line for line in body.splitlines() if "= x_at[i0]" in line]
+    stores = [line for line in body.splitlines() if "_at[i0] = " in line]
+    assert len(loads) == 2
+    assert len(stores) == 1
+    assert "for turn in range(turns):" in body
+    ptx = compile_ptx(kernel, (9, 0))
+    assert ptx.count("ld.global") <= 2
+    assert ptx.count("st.global") == 1
