@@ -185,7 +185,8 @@ class Loop:
 
     The predicate is read before each iteration. Values that ``slices`` and ``carries``
     do not name stay where they are: the body writes over them. ``reads`` and ``writes``
-    are the buffers outside that the loop uses.
+    are the buffers outside that the loop uses. On a GPU ``host`` names a step inside
+    for which the host reads the predicate; if there is none the GPU does.
     """
 
     body: tuple[Step, ...]
@@ -195,19 +196,21 @@ class Loop:
     carries: tuple[Carry, ...] = ()
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
     """Run the one of ``branches`` that ``index``, a buffer of an int32, says.
 
-    An index outside is moved to the nearest branch.
+    An index outside is moved to the nearest branch. ``host`` is as in ``Loop``.
     """
 
     index: int
     branches: tuple[tuple[Step, ...], ...]
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    host: str = ""
 
 
 Step = KernelCall | Loop | Branch
@@ -280,12 +283,15 @@ class _PlanText:
                 elif step.turns != 1:
                     text += f" of {step.turns} turns"
                 self.lines.append(text)
-            elif isinstance(step, Loop):
-                self.lines.append(f"{head}loop{arrays}, {self.turns(step)}")
+                continue
+            by_host = f", read by the host for {step.host}" if step.host else ""
+            if isinstance(step, Loop):
+                self.lines.append(f"{head}loop{arrays}, {self.turns(step)}{by_host}")
                 self.moves(step, indent + "  ")
                 self.steps(step.body, indent + "  ")
             else:
-                self.lines.append(f"{head}branch by {self.label(step.index)}{arrays}")
+                by = f"branch by {self.label(step.index)}"
+                self.lines.append(f"{head}{by}{arrays}{by_host}")
                 for position, branch in enumerate(step.branches):
                     self.lines.append(f"{indent}  branch {position}:")
                     self.steps(branch, indent + "    ")

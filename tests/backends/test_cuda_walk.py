@@ -2,12 +2,18 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.backends.cuda.conditional import set_condition_ptx
 from arrayfn.backends.cuda.graphs import segments
 from arrayfn.backends.cuda.image import BranchNode, HostCall, LoopNode, NativeRun
 from arrayfn.backends.cuda.walk import CapturingWalk
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import Branch, Carry, Loop, Slice
 
 CURRENT, NEXT, INITIAL, FIRST, SECOND, FLAG, WINDOW, WHOLE = range(8)
@@ -131,6 +137,17 @@ def test_graphs_end_at_steps_that_need_the_host():
         ((host, run, by_host), False, False),
         ((NativeRun(1, 9),), True, False),
     ]
+
+
+def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():
+    def plan_of(step):
+        run = lambda x: lax.while_loop(lambda x: anp.sum(x) < 1000, step, x)  # noqa: E731
+        x = np.ones((30, 30), np.float32)
+        return str(lower(trace_function(run, (x,), {}).program).plan)
+
+    host = plan_of(lambda x: af.pure_callback(lambda x: 2 * x, x, x))
+    assert "read by the host for" in host
+    assert "read by the host" not in plan_of(lambda x: x @ x)
 
 
 def test_conditions_are_set_from_numbers_of_their_kind():

@@ -19,6 +19,7 @@ from arrayfn.lowering.cuda.destinations import (
     Product,
     write_where_copied,
 )
+from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
@@ -88,7 +89,8 @@ def lower(
     # A product that had an epilogue folded in is not called by its first name.
     called = {call.kernel for call in kernel_calls(made.plan.steps)}
     kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
-    return replace(made, kernels=kernels)
+    plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
+    return replace(made, kernels=kernels, plan=plan)
 
 
 class _CudaLowering(Lowering):

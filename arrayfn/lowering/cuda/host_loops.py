@@ -1,0 +1,63 @@
+"""Which loops and branches of a plan the host decides: those with a step that needs it.
+
+All others are nodes of a CUDA graph. A step in them that a graph cannot hold, as a
+reference on the host or a solver that waits, leaves the whole loop to the host: it
+reads the predicate once an iteration, and the plan says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from arrayfn.lowering.host_steps import HOST_STEPS
+from arrayfn.lowering.plan import (
+    ExecutionPlan,
+    Kernel,
+    KernelCall,
+    LibraryKernel,
+    Loop,
+    Step,
+    kernel_calls,
+)
+
+WAITING: Final = frozenset(("potrf", "syevd", "trsm"))
+"""Providers of libraries whose calls cannot be captured."""
+
+
+def needs_host(kernel: Kernel | LibraryKernel) -> bool:
+    """Whether a graph cannot hold calls of ``kernel``."""
+    if isinstance(kernel, Kernel):
+        return False
+    kind, _, number = kernel.provider.partition("_")
+    if kind == "operator":
+        step = HOST_STEPS.find(int(number))
+        return step.kernel is None or not step.kernel.prepared
+    return kind == "reference" or kind in WAITING
+
+
+def with_host_loops(
+    plan: ExecutionPlan, kernels: Mapping[str, Kernel | LibraryKernel]
+) -> ExecutionPlan:
+    """``plan``, where loops and branches name the step for which the host decides."""
+    return replace(plan, steps=_marked(plan.steps, kernels))
+
+
+def _marked(
+    steps: Iterable[Step], kernels: Mapping[str, Kernel | LibraryKernel]
+) -> tuple[Step, ...]:
+    made: list[Step] = []
+    for step in steps:
+        if isinstance(step, KernelCall):
+            made.append(step)
+            continue
+        calls = (call.kernel for call in kernel_calls([step]))
+        host = next((name for name in calls if needs_host(kernels[name])), "")
+        if isinstance(step, Loop):
+            host = "" if step.predicate is None else host
+            made.append(replace(step, body=_marked(step.body, kernels), host=host))
+        else:
+            branches = tuple(_marked(branch, kernels) for branch in step.branches)
+            made.append(replace(step, branches=branches, host=host))
+    return tuple(made)
