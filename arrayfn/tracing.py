@@ -43,6 +43,7 @@ __all__ = [
     "Tracer",
     "apply",
     "apply_program",
+    "constant",
     "current_frame",
     "is_staged",
     "own",
@@ -221,6 +222,17 @@ def is_staged(operands: Sequence[Any]) -> bool:
     if not frame.abstract:
         return any(isinstance(x, Tracer) for x in operands)
     return True
+
+
+def constant(array: Array) -> Any:
+    """``array`` as a Tracer that knows its value; itself where nothing is traced.
+
+    A Tracer may be indexed by others, and what it goes into is staged.
+    """
+    frame = _local.frame
+    if frame is None:
+        return array
+    return Tracer(frame, frame.atom(array), array, user_location())
 
 
 def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:

@@ -41,6 +41,22 @@ def test_python_numbers_become_literals_of_the_promoted_dtype():
     )
 
 
+def test_asarray_makes_arrays_that_traced_values_index():
+    table = np.array([10.0, 20.0, 30.0])
+
+    def look_up(x):
+        return anp.asarray(table)[anp.argmax(x, axis=1)] * x.sum()
+
+    np.testing.assert_array_equal(look_up(X), [450.0, 450.0])
+    np.testing.assert_array_equal(af.jit(look_up)(X), [450.0, 450.0])
+    total = grad(lambda x: look_up(x).sum())
+    np.testing.assert_array_equal(total(X), np.full((2, 3), 60.0))
+    np.testing.assert_array_equal(af.jit(total)(X), np.full((2, 3), 60.0))
+    constants = program(look_up, X).constant_values
+    np.testing.assert_array_equal(constants, [table])
+    assert type(anp.asarray(table)) is np.ndarray
+
+
 def test_broadcasting_is_an_equation_but_rank_0_needs_none():
     traced = program(lambda x, y, z: x + y + z, X, X[0], np.array(2.0))
     assert names(traced) == ["broadcast_in_dim", "add", "add"]

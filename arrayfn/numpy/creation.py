@@ -20,7 +20,7 @@ from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
-from arrayfn.tracing import Tracer, apply, is_staged
+from arrayfn.tracing import Tracer, apply, constant, is_staged
 
 
 def asarray(
@@ -35,7 +35,13 @@ def asarray(
 
     Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
     new array unless ``copy`` is False: then it is x itself, or a ValueError where x
-    cannot be that. A traced array is immutable and needs no copy.
+    cannot be that. Inside a trace it is a traced array, which a traced array may index;
+    that is immutable and needs no copy.
+
+    >>> import arrayfn as af
+    >>> table = np.array([10.0, 20.0, 30.0])
+    >>> af.jit(lambda i: asarray(table)[i])(np.array([2, 0]))
+    array([30., 10.])
     """
     ops.check_device("asarray", device)
     wanted = None if dtype is None else dtypes.canonical(dtype)
@@ -49,7 +55,7 @@ def asarray(
     else:
         value = np.array(x, dtype=wanted, order="C")
     ops.type_of_operand("asarray", value)
-    return value
+    return constant(value)
 
 
 def array(
