@@ -59,6 +59,7 @@ class Operator:
         when: Condition | None = None,
         prepared: bool = False,
         views: AsItLies = row_major_only,
+        lowered: bool = False,
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
@@ -68,7 +69,7 @@ class Operator:
         are NumPy's, in the plan's own memory: operands are read-only, and no array is
         to be kept. For ``"cuda"`` they are DeviceArrays; what it launches may be on any
         stream that waits for the default one. See ``OperatorKernel`` for ``prepared``
-        ones, and for those that take ``views``.
+        and ``lowered`` ones, and for those that take ``views``.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -83,7 +84,9 @@ class Operator:
         """
 
         def register(function: Function) -> Function:
-            made = OperatorKernel(self.name, backend, function, when, prepared, views)
+            made = OperatorKernel(
+                self.name, backend, function, when, prepared, views, lowered
+            )
             KERNELS.register(made)
             return function
 

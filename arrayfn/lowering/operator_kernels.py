@@ -29,7 +29,9 @@ class OperatorKernel:
     arguments; None accepts all. The function takes the operands' arrays, then those to
     write the results into, then the static arguments by name. A function that is
     ``prepared`` is called once, when a plan is loaded, with the types in the places of
-    the arrays; what it gives enqueues the work, as its backend says.
+    the arrays; what it gives enqueues the work, as its backend says. One that is
+    ``lowered`` is called with the equation, as its compiler says, and gives kernels of
+    generated text with their calls.
     """
 
     operator: str
@@ -38,6 +40,7 @@ class OperatorKernel:
     when: Condition | None = None
     prepared: bool = False
     views: AsItLies = row_major_only
+    lowered: bool = False
 
     def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
         """Whether it implements the operator for these operands."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from numbers import Real
+from typing import Final
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
-from arrayfn.nn.fused_attention import fused_attention
+from arrayfn.nn.fused_attention import fused_attention, grouped, where_to_attend
 from arrayfn.nn.softmax_family import softmax
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.primitives import views
-from arrayfn.tracing import apply
+
+_BIASES: Final = (*dtypes.HALVES, dtypes.float32)
 
 
 def dot_product_attention(
@@ -34,9 +35,9 @@ def dot_product_attention(
 
     Vaswani et al., Attention is all you need, 2017. With fewer heads of keys and values
     than of queries, each serves a group of these (Ainslie et al., GQA, 2023). Logits
-    and softmax of halves are computed in float32; without bias, mask, lengths and
-    window they are one operator, which cuDNN computes on a GPU, and which has a
-    derivative in reverse alone. A query that may attend to nothing gives zeros.
+    and softmax of halves are computed in float32; they are one operator, with a kernel
+    on a GPU, and have a derivative in reverse alone. That by a bias takes memory for
+    all logits. A query that may attend to nothing gives zeros.
 
     Args:
         query: [B, T, N, H], or without B.
@@ -67,44 +68,40 @@ def dot_product_attention(
     B, T, N, H, S, K = _extents(*types)
     G = N // K
     dtype = dtypes.promote((t.dtype, t.weak) for t in types)[0]
-    plain = (
-        bias is None
-        and mask is None
-        and local_window_size is None
-        and query_seq_lengths is None
-        and key_value_seq_lengths is None
-    )
+    shape = B, N, T, S
+    terms = {
+        name: _of_logits(name, x, shape)
+        for name, x in (("bias", bias), ("mask", mask))
+        if x is not None
+    }
+    for name, lengths in (
+        ("query_lengths", query_seq_lengths),
+        ("key_lengths", key_value_seq_lengths),
+    ):
+        if lengths is not None:
+            terms[name] = anp.reshape(anp.astype(lengths, dtypes.int32), (B,))
+    window = _window(is_causal, local_window_size)
     factor = 1.0 / math.sqrt(H) if scale is None else scale
-    if plain and dtype in dtypes.HALVES and isinstance(factor, float):
-        shapes = (B, T, N, H), (B, S, K, H), (B, S, K, H)
-        arrays = (
-            anp.reshape(anp.astype(x, dtype), shape)
-            for x, shape in zip((query, key, value), shapes, strict=True)
-        )
-        result = fused_attention(*arrays, factor, is_causal)
+    q = anp.reshape(anp.astype(query, dtype), (B, T, N, H))
+    k, v = (anp.reshape(anp.astype(x, dtype), (B, S, K, H)) for x in (key, value))
+    if dtype in dtypes.HALVES and isinstance(factor, Real):
+        added = terms.pop("bias", None)
+        if added is not None and added.dtype not in _BIASES:
+            added = anp.astype(added, dtypes.float32)
+        result = fused_attention(q, k, v, added, terms, float(factor), window)
         return anp.reshape(result, types[0].shape)
     wide = dtypes.compute_dtype(ops.floating_dtype(dtype))
-    q = anp.reshape(anp.astype(query, dtype), (B, T, K, G, H))
-    k, v = (anp.reshape(anp.astype(x, dtype), (B, S, K, H)) for x in (key, value))
+    q = anp.reshape(q, (B, T, K, G, H))
     # [B, K, T, G, S]
     logits = lax.dot_general(
         q, k, (((4,), (3,)), ((0, 2), (0, 2))), preferred_element_type=wide
     )
     logits = anp.multiply(logits, factor)
-    if bias is not None:
-        logits = anp.add(logits, anp.astype(_grouped("bias", bias, K, G), wide))
-    window = local_window_size
-    if isinstance(window, int):
-        window = (window, window)
-    where = _where(B, T, S, is_causal, window, query_seq_lengths, key_value_seq_lengths)
-    if mask is not None:
-        if ops.type_of_operand("dot_product_attention", mask).dtype != dtypes.bool_:
-            raise ArgumentError(
-                "dot_product_attention: mask is bool, true where to attend; numbers to "
-                "add to the logits are a bias",
-                user_location(),
-            )
-        given = _grouped("mask", mask, K, G)
+    if "bias" in terms:
+        logits = anp.add(logits, anp.astype(grouped(terms["bias"], K, G), wide))
+    where = where_to_attend(B, T, S, window, terms)
+    if "mask" in terms:
+        given = grouped(terms["mask"], K, G)
         where = given if where is None else anp.logical_and(where, given)
     weights = anp.astype(softmax(logits, where=where), dtype)
     # [B, K, T, G, H]
@@ -127,53 +124,35 @@ def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:
     return (batch, *q.shape[-3:], *k.shape[-3:-1])
 
 
-def _grouped(name: str, x: ArrayLike, K: int, G: int) -> Array:
-    """x, which broadcasts to [B, N, T, S], as what broadcasts to [B, K, T, G, S]."""
-    shape = ops.type_of_operand(name, x).shape
-    if len(shape) > 4 or (len(shape) >= 3 and shape[-3] not in (1, K * G)):
-        raise ShapeError(
-            f"dot_product_attention: {name} broadcasts to [B, {K * G}, T, S], which "
-            f"{shape} does not",
+def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """The bias or mask, with four axes; an error if it does not fit the logits."""
+    given = ops.type_of_operand("dot_product_attention", x)
+    if name == "mask" and given.dtype != dtypes.bool_:
+        raise ArgumentError(
+            "dot_product_attention: mask is bool, true where to attend; numbers to "
+            "add to the logits are a bias",
             user_location(),
         )
-    shape = (1,) * (4 - len(shape)) + shape
-    split = (1, 1) if shape[1] == 1 else (K, G)
-    grouped = anp.reshape(x, (shape[0], *split, *shape[2:]))
-    return anp.transpose(grouped, (0, 1, 3, 2, 4))
+    whole = (1,) * (4 - given.ndim) + given.shape
+    if given.ndim > 4 or any(
+        n not in (1, m) for n, m in zip(whole, shape, strict=True)
+    ):
+        raise ShapeError(
+            f"dot_product_attention: {name} broadcasts to {list(shape)} (B, N, T, S), "
+            f"which {given.shape} does not",
+            user_location(),
+        )
+    return anp.reshape(x, whole)
 
 
-def _where(
-    B: int,
-    T: int,
-    S: int,
-    is_causal: bool,
-    window: tuple[int, int] | None,
-    query_lengths: ArrayLike | None,
-    key_lengths: ArrayLike | None,
-) -> Array | None:
-    """Where to attend, broadcasting to [B, K, T, G, S]; None for everywhere."""
-    shape = (T, 1, S)
-    t = apply(views.iota, shape=shape, axis=0, dtype=dtypes.int32)
-    s = apply(views.iota, shape=shape, axis=2, dtype=dtypes.int32)
-    parts: list[Any] = []
+def _window(
+    is_causal: bool, local: int | tuple[int, int] | None
+) -> tuple[int | None, int | None]:
+    """How far to the left and to the right to attend; None is no limit."""
+    left, right = (local, local) if local is None or isinstance(local, int) else local
     if is_causal:
-        parts.append(anp.less_equal(s, t))
-    if window is not None:
-        left, right = window
-        parts += [
-            anp.less_equal(t, anp.add(s, left)),
-            anp.less_equal(s, anp.add(t, right)),
-        ]
-    for place, lengths in ((t, query_lengths), (s, key_lengths)):
-        if lengths is not None:
-            known = anp.reshape(lengths, (B, 1, 1, 1, 1))
-            parts.append(anp.less(place, anp.astype(known, dtypes.int32)))
-    if not parts:
-        return None
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = anp.logical_and(whole, part)
-    return whole
+        right = 0 if right is None else min(right, 0)
+    return left, right
 
 
 __all__ = ["dot_product_attention"]

@@ -1,15 +1,17 @@
-"""Attention as operators: what cuDNN computes on a GPU, forward and backward.
+"""Attention as operators: one kernel each on a GPU, forward and backward.
 
-``attention`` is the semantics of the plain case, without bias or mask, for float16 and
-bfloat16; ``attention_gradient`` its cotangents, from the logarithms of the softmax's
-denominators (Dao et al., FlashAttention, 2022). Elsewhere than on a GPU their bodies
-run. Forward mode goes through neither.
+``attention`` is the semantics for float16 and bfloat16; ``attention_gradient`` its
+cotangents, from the logarithms of the softmax's denominators (Dao et al.,
+FlashAttention, 2022). On a GPU cuDNN computes them where nothing but a causal mask is
+given and it takes the heads, and generated kernels do elsewhere. Where neither does,
+their bodies run. Forward mode goes through neither.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -20,58 +22,65 @@ from arrayfn.ir import ArrayType
 from arrayfn.numpy._operands import Array
 from arrayfn.operators import operator
 
+Window = tuple[int | None, int | None]
+Terms = Mapping[str, Array]
+
 _CUDNN: Final = "arrayfn.backends.cuda.libraries.cudnn"  # imported on a GPU
+_GENERATED: Final = "arrayfn.lowering.cuda.attention_calls"
 _WIDE: Final = dtypes.float32
+_STATIC: Final = ("scale", "window", "given")
 
 
-@operator(name="attention", static_argnames=("scale", "is_causal"))
+@operator(name="attention", static_argnames=_STATIC)
 def attention(
-    q: Array, k: Array, v: Array, scale: float, is_causal: bool
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: Terms,
+    scale: float,
+    window: Window,
+    given: tuple[str, ...],
 ) -> tuple[Array, Array]:
     """The attention of q [B, T, N, H] to k and v [B, S, K, H], and [B, N, T] logsumexp.
 
-    K divides N; the logarithms are float32.
+    K divides N; the logarithms are float32. Of ``terms``, whose names are ``given`` in
+    order, "bias" and "mask" (bool) broadcast to [B, N, T, S], and "query_lengths" and
+    "key_lengths" are int32 [B]. Query t attends to keys from t - window[0] to
+    t + window[1]; None is no limit. Where all logits are -inf the result is 0.
     """
-    logits = _logits(q, k, scale, is_causal)
+    logits = _logits(q, k, terms, scale, window)
     most = anp.max(logits, axis=-1, keepdims=True)
+    most = anp.where(anp.equal(most, -anp.inf), 0, most)
     weights = anp.exp(anp.subtract(logits, most))
     total = anp.sum(weights, axis=-1, keepdims=True)
-    mixed = _over_keys(anp.astype(anp.divide(weights, total), q.dtype), v)
+    weights = anp.divide(weights, anp.where(anp.equal(total, 0), 1, total))
+    mixed = _over_keys(anp.astype(weights, q.dtype), v)
     logarithms = anp.squeeze(anp.add(most, anp.log(total)), -1)
     B, T, N, _ = q.shape
     heads = anp.reshape(anp.transpose(logarithms, (0, 1, 3, 2)), (B, N, T))
     return anp.reshape(anp.astype(mixed, q.dtype), q.shape), heads
 
 
-@operator(name="attention_gradient", static_argnames=("scale", "is_causal"))
+@operator(name="attention_gradient", static_argnames=_STATIC)
 def attention_gradient(
     q: Array,
     k: Array,
     v: Array,
+    terms: Terms,
     result: Array,
     logarithms: Array,
     cotangent: Array,
     scale: float,
-    is_causal: bool,
+    window: Window,
+    given: tuple[str, ...],
 ) -> tuple[Array, Array, Array]:
     """The cotangents of q, k and v, given that of ``attention``'s result."""
-    B, T, N, H = q.shape
-    K = k.shape[2]
-    grouped = anp.reshape(logarithms, (B, K, N // K, T))
-    known = anp.expand_dims(anp.transpose(grouped, (0, 1, 3, 2)), -1)
-    weights = anp.exp(anp.subtract(_logits(q, k, scale, is_causal), known))
-    shape = (B, T, K, N // K, H)
-    g, out, wide_q = (
-        anp.reshape(anp.astype(x, _WIDE), shape) for x in (cotangent, result, q)
+    weights, by_logits = _weights_and_gradient(
+        q, k, v, terms, result, logarithms, cotangent, scale, window
     )
-    wide_k, wide_v = (anp.astype(x, _WIDE) for x in (k, v))
-    # [B, K, T, G, S], from [B, T, K, G, H] and [B, S, K, H]
-    by_weights = lax.dot_general(g, wide_v, (((4,), (3,)), ((0, 2), (0, 2))))
-    mean = anp.sum(anp.multiply(g, out), axis=-1, keepdims=True)
-    mean = anp.transpose(mean, (0, 2, 1, 3, 4))
-    by_logits = anp.multiply(weights, anp.subtract(by_weights, mean))
     by_logits = anp.multiply(by_logits, scale)
-    dq = anp.reshape(_over_keys(by_logits, wide_k), q.shape)
+    wide_q, g = (_grouped_heads(x, k.shape[2]) for x in (q, cotangent))
+    dq = anp.reshape(_over_keys(by_logits, anp.astype(k, _WIDE)), q.shape)
     over_queries = (((2, 3), (1, 3)), ((0, 1), (0, 2)))
     dk = lax.dot_general(by_logits, wide_q, over_queries)
     dv = lax.dot_general(weights, g, over_queries)
@@ -83,20 +92,94 @@ def attention_gradient(
     )
 
 
-def _logits(q: Array, k: Array, scale: float, is_causal: bool) -> Array:
-    """Scaled products of queries and keys in float32, [B, K, T, G, S]."""
-    B, T, N, H = q.shape
-    S, K = k.shape[1:3]
-    grouped = anp.reshape(q, (B, T, K, N // K, H))
+def where_to_attend(
+    B: int, T: int, S: int, window: Window, terms: Mapping[str, Any]
+) -> Array | None:
+    """What window and lengths leave, broadcasting to [B, K, T, G, S]; None for all."""
+    t, s = (lax.broadcasted_iota(dtypes.int32, (T, 1, S), axis) for axis in (0, 2))
+    left, right = window
+    parts: list[Any] = []
+    if left is not None:
+        parts.append(anp.less_equal(t, anp.add(s, left)))
+    if right is not None:
+        parts.append(anp.less_equal(s, anp.add(t, right)))
+    for place, name in ((t, "query_lengths"), (s, "key_lengths")):
+        if name in terms:
+            parts.append(anp.less(place, anp.reshape(terms[name], (B, 1, 1, 1, 1))))
+    if not parts:
+        return None
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = anp.logical_and(whole, part)
+    return whole
+
+
+def grouped(x: Array, K: int, G: int) -> Array:
+    """x, of four axes like [B, N, T, S], in the order [B, K, T, G, S]."""
+    split = (1, 1) if x.shape[1] == 1 else (K, G)
+    return anp.transpose(
+        anp.reshape(x, (x.shape[0], *split, *x.shape[2:])), (0, 1, 3, 2, 4)
+    )
+
+
+def _logits(q: Array, k: Array, terms: Terms, scale: float, window: Window) -> Array:
+    """Logits in float32, [B, K, T, G, S]; -inf where not to attend."""
+    (B, T, N, _), (S, K) = q.shape, k.shape[1:3]
     logits = lax.dot_general(
-        grouped, k, (((4,), (3,)), ((0, 2), (0, 2))), preferred_element_type=_WIDE
+        _split_heads(q, K),
+        k,
+        (((4,), (3,)), ((0, 2), (0, 2))),
+        preferred_element_type=_WIDE,
     )
     logits = anp.multiply(logits, scale)
-    if not is_causal:
-        return logits
-    shape = (T, 1, S)
-    t, s = (lax.broadcasted_iota(dtypes.int32, shape, axis) for axis in (0, 2))
-    return anp.where(anp.less_equal(s, t), logits, -anp.inf)
+    if "bias" in terms:
+        bias = grouped(terms["bias"], K, N // K)
+        logits = anp.add(logits, anp.astype(bias, _WIDE))
+    where = where_to_attend(B, T, S, window, terms)
+    if "mask" in terms:
+        mask = grouped(terms["mask"], K, N // K)
+        where = mask if where is None else anp.logical_and(where, mask)
+    return logits if where is None else anp.where(where, logits, -anp.inf)
+
+
+def _weights_and_gradient(
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: Terms,
+    result: Array,
+    logarithms: Array,
+    cotangent: Array,
+    scale: float,
+    window: Window,
+) -> tuple[Array, Array]:
+    """The softmax again, and the cotangent of the logits, [B, K, T, G, S] both."""
+    B, T, N, _ = q.shape
+    K = k.shape[2]
+    known = anp.reshape(logarithms, (B, K, N // K, T))
+    known = anp.expand_dims(anp.transpose(known, (0, 1, 3, 2)), -1)
+    known = anp.where(anp.equal(known, -anp.inf), anp.inf, known)
+    logits = _logits(q, k, terms, scale, window)
+    weights = anp.exp(anp.subtract(logits, known))
+    g, out = (_grouped_heads(x, K) for x in (cotangent, result))
+    # [B, K, T, G, S], from [B, T, K, G, H] and [B, S, K, H]
+    by_weights = lax.dot_general(
+        g, anp.astype(v, _WIDE), (((4,), (3,)), ((0, 2), (0, 2)))
+    )
+    mean = anp.sum(anp.multiply(g, out), axis=-1, keepdims=True)
+    mean = anp.transpose(mean, (0, 2, 1, 3, 4))
+    return weights, anp.multiply(weights, anp.subtract(by_weights, mean))
+
+
+def _split_heads(x: Array, K: int) -> Array:
+    """x [B, T, N, H] as [B, T, K, G, H]."""
+    B, T, N, H = x.shape
+    return anp.reshape(x, (B, T, K, N // K, H))
+
+
+def _grouped_heads(x: Array, K: int) -> Array:
+    """The same in float32."""
+    return _split_heads(anp.astype(x, _WIDE), K)
 
 
 def _over_keys(weights: Array, v: Array) -> Array:
@@ -105,26 +188,75 @@ def _over_keys(weights: Array, v: Array) -> Array:
     return anp.transpose(mixed, (0, 2, 1, 3, 4))
 
 
-def _differentiable(q: Array, k: Array, v: Array, scale: float, causal: bool) -> Array:
-    return attention(q, k, v, scale=scale, is_causal=causal)[0]
+def _bias_gradient(scale: float, window: Window, residuals: Any, g: Array) -> Array:
+    """The cotangent of the bias. It takes memory for all logits."""
+    q, k, v, terms, result, logarithms = residuals
+    _, by_logits = _weights_and_gradient(
+        q, k, v, terms, result, logarithms, g, scale, window
+    )
+    B, K, T, G, S = by_logits.shape
+    by_bias = anp.reshape(anp.transpose(by_logits, (0, 1, 3, 2, 4)), (B, K * G, T, S))
+    bias = terms["bias"]
+    shared = tuple(k for k, n in enumerate(bias.shape) if n == 1)
+    return anp.astype(anp.sum(by_bias, axis=shared, keepdims=True), bias.dtype)
 
 
-def _ahead(q: Array, k: Array, v: Array, scale: float, causal: bool) -> Any:
-    result, logarithms = attention(q, k, v, scale=scale, is_causal=causal)
-    return result, (q, k, v, result, logarithms)
+def _differentiable(*arguments: Any) -> Array:
+    return _ahead(*arguments)[0]
 
 
-def _back(scale: float, causal: bool, residuals: Any, cotangent: Array) -> Any:
-    return attention_gradient(*residuals, cotangent, scale=scale, is_causal=causal)
+def _ahead(
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None,
+    others: Terms,
+    scale: float,
+    window: Window,
+) -> Any:
+    terms = dict(others) if bias is None else {**others, "bias": bias}
+    given = tuple(sorted(terms))
+    made = attention(q, k, v, terms, scale=scale, window=window, given=given)
+    return made[0], (q, k, v, terms, *made)
 
 
-fused_attention = custom_vjp(_differentiable, nondiff_argnums=(3, 4))
-"""``attention(q, k, v, scale, is_causal)`` without the logarithms, with gradients."""
+def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any:
+    terms = residuals[3]
+    given = tuple(sorted(terms))
+    made = attention_gradient(
+        *residuals, cotangent, scale=scale, window=window, given=given
+    )
+    if "bias" not in terms:
+        return *made, None, None
+    # It goes, with all that it takes, where nobody asks for it.
+    return *made, _bias_gradient(scale, window, residuals, cotangent), None
+
+
+fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6))
+"""The result of ``attention`` for (q, k, v, bias, other terms, scale, window)."""
 
 fused_attention.defvjp(_ahead, _back)
 
 
-# cuDNN.
+# Kernels on a GPU. Of those that accept the operands the last one here is taken.
+
+
+def _suits_kernels(
+    q: ArrayType, k: ArrayType, *others: ArrayType, **static: Any
+) -> bool:
+    """Halves, and heads whose sums a multiprocessor's registers hold."""
+    return q.dtype in dtypes.HALVES and _generated().takes(q.shape, k.shape)
+
+
+@cache
+def _generated() -> Any:
+    return importlib.import_module(_GENERATED)
+
+
+@attention.kernel("cuda", when=_suits_kernels, lowered=True)
+def attention_kernels(*arguments: Any) -> Any:
+    """Generated kernels, on tensor cores."""
+    return _generated().attention(*arguments)
 
 
 @cache
@@ -132,7 +264,9 @@ def _has_cudnn() -> bool:
     return importlib.util.find_spec("cudnn") is not None
 
 
-def _suits_cudnn(q: ArrayType, k: ArrayType, *others: ArrayType, **static: Any) -> bool:
+def _suits_cudnn(
+    q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
+) -> bool:
     """Heads of up to 128 elements, whole vectors of them, and something to do."""
     head = q.shape[-1]
     return (
@@ -140,6 +274,8 @@ def _suits_cudnn(q: ArrayType, k: ArrayType, *others: ArrayType, **static: Any) 
         and head % 8 == 0
         and head <= 128
         and bool(q.size and k.size)
+        and not static["given"]
+        and window in ((None, None), (None, 0))
         and _has_cudnn()
     )
 
@@ -155,16 +291,22 @@ def _lies_in_vectors(type: ArrayType, offset: int) -> bool:
 
 
 @attention.kernel("cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors)
-def cudnn_attention(*types: ArrayType, scale: float, is_causal: bool) -> Any:
+def cudnn_attention(
+    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+) -> Any:
     """cuDNN's scaled dot-product attention, for these types."""
+    is_causal = window[1] == 0
     return importlib.import_module(_CUDNN).attention(*types, scale, is_causal)
 
 
 @attention_gradient.kernel(
     "cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors
 )
-def cudnn_attention_gradient(*types: ArrayType, scale: float, is_causal: bool) -> Any:
+def cudnn_attention_gradient(
+    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+) -> Any:
     """cuDNN's gradient of it, for these types."""
+    is_causal = window[1] == 0
     return importlib.import_module(_CUDNN).attention_gradient(*types, scale, is_causal)
 
 

@@ -28,7 +28,9 @@ _SOURCES: Final = (
     "backends/nvvm_arithmetic.py",
     "backends/numba_scalars.py",
     "backends/cuda/numba_cuda.py",
+    "backends/cuda/assembly.py",
     "backends/cuda/device_functions.py",
+    "backends/cuda/matrix_functions.py",
     "backends/cuda/code.py",
 )
 _LOCK: Final = threading.Lock()

@@ -6,22 +6,29 @@ instructions that want an address within shared memory get it from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from llvmlite import ir
 
+from arrayfn.backends.cuda.assembly import (
+    I8,
+    I32,
+    I64,
+    SHARED,
+    VOID,
+    Emitter,
+    assembly,
+    global_address,
+    intrinsic,
+    shared_address,
+)
+from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS
 from arrayfn.backends.llvm_arithmetic import is_float
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
-SHARED: Final = 3  # NVVM's address space
-_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_VOID: Final = ir.VoidType()
 _ALL_LANES: Final = 0xFFFFFFFF
-_PIECE: Final = 16  # bytes that fetches are made of
-
-Emitter = Callable[[Any, DeviceFunction, Sequence[Any], Any, int], Any]
 
 
 def emit(
@@ -35,36 +42,21 @@ def emit(
     return _EMITTERS[function.kind](b, function, args, element, count)
 
 
-def _intrinsic(b: Any, name: str, result: Any, arguments: Sequence[Any]) -> Any:
-    kind = ir.FunctionType(result, [a.type for a in arguments])
-    known = b.module.globals.get(name)
-    return b.call(known or ir.Function(b.module, kind, name), arguments)
-
-
-def _assembly(
-    b: Any, text: str, constraints: str, arguments: Sequence[Any], result: Any = _VOID
-) -> Any:
-    """One piece of PTX, which neither moves nor goes."""
-    kind = ir.FunctionType(result, [a.type for a in arguments])
-    clobbers = ",".join(filter(None, (constraints, "~{memory}")))
-    return b.call(ir.InlineAsm(kind, text, clobbers, side_effect=True), arguments)
-
-
 def _special(register: str) -> Emitter:
     def emitter(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-        value = _intrinsic(b, f"llvm.nvvm.read.ptx.sreg.{register}", _I32, ())
-        return b.zext(value, _I64)
+        value = intrinsic(b, f"llvm.nvvm.read.ptx.sreg.{register}", I32, ())
+        return b.zext(value, I64)
 
     return emitter
 
 
 def _barrier(b: Any, function: Any, args: Any, element: Any, count: int) -> None:
-    _intrinsic(b, "llvm.nvvm.barrier0", _VOID, ())
+    intrinsic(b, "llvm.nvvm.barrier0", VOID, ())
 
 
 def _cluster_barrier(instruction: str) -> Emitter:
     def emitter(b: Any, function: Any, args: Any, element: Any, count: int) -> None:
-        _assembly(b, f"barrier.cluster.{instruction}.aligned;", "", ())
+        assembly(b, f"barrier.cluster.{instruction}.aligned;", "", ())
 
     return emitter
 
@@ -73,8 +65,8 @@ def _unsigned(instruction: str) -> Emitter:
     """A division of indices below 2**31, in 32 bits: it takes a third of the time."""
 
     def emitter(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-        x, y = (b.trunc(a, _I32) for a in args)
-        return b.zext(getattr(b, instruction)(x, y), _I64)
+        x, y = (b.trunc(a, I32) for a in args)
+        return b.zext(getattr(b, instruction)(x, y), I64)
 
     return emitter
 
@@ -84,7 +76,7 @@ def _shuffle(mode: str, clamp: int) -> Emitter:
         b: Any, function: DeviceFunction, args: Any, element: Any, count: int
     ) -> Any:
         value, lanes = args
-        lanes = b.trunc(lanes, _I32)
+        lanes = b.trunc(lanes, I32)
         if function.dtype in COMPLEXES:
             result = value
             for k in range(2):
@@ -104,17 +96,17 @@ def _exchange(b: Any, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
         return _exchange(b, word, lanes, mode, clamp)
 
     if isinstance(kind, ir.FloatType):
-        return b.bitcast(exchanged(b.bitcast(value, _I32)), kind)
+        return b.bitcast(exchanged(b.bitcast(value, I32)), kind)
     if isinstance(kind, ir.DoubleType):
-        return b.bitcast(exchanged(b.bitcast(value, _I64)), kind)
+        return b.bitcast(exchanged(b.bitcast(value, I64)), kind)
     if kind.width < 32:
-        return b.trunc(exchanged(b.zext(value, _I32)), kind)
+        return b.trunc(exchanged(b.zext(value, I32)), kind)
     if kind.width == 64:
-        low = exchanged(b.trunc(value, _I32))
-        high = exchanged(b.trunc(b.lshr(value, _I64(32)), _I32))
-        return b.or_(b.zext(low, _I64), b.shl(b.zext(high, _I64), _I64(32)))
-    arguments = [_I32(_ALL_LANES), value, lanes, _I32(clamp)]
-    return _intrinsic(b, f"llvm.nvvm.shfl.sync.{mode}.i32", _I32, arguments)
+        low = exchanged(b.trunc(value, I32))
+        high = exchanged(b.trunc(b.lshr(value, I64(32)), I32))
+        return b.or_(b.zext(low, I64), b.shl(b.zext(high, I64), I64(32)))
+    arguments = [I32(_ALL_LANES), value, lanes, I32(clamp)]
+    return intrinsic(b, f"llvm.nvvm.shfl.sync.{mode}.i32", I32, arguments)
 
 
 # Memory.
@@ -128,7 +120,7 @@ def _shared(
     variable: Any = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
     variable.linkage, variable.align = "internal", 16
     variable.initializer = ir.Constant(array, ir.Undefined)
-    pointer = b.gep(variable, [_I32(0), _I32(0)])
+    pointer = b.gep(variable, [I32(0), I32(0)])
     return b.addrspacecast(pointer, element.as_pointer())
 
 
@@ -138,11 +130,11 @@ def _arena(
     name = "arena"
     variable: Any = b.module.globals.get(name)
     if variable is None:
-        array = ir.ArrayType(_I8, 0)
+        array = ir.ArrayType(I8, 0)
         variable = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
         variable.linkage, variable.align = "external", 128
-    pointer = b.gep(variable, [_I64(0), args[0]])
-    generic = b.addrspacecast(pointer, _I8.as_pointer())
+    pointer = b.gep(variable, [I64(0), args[0]])
+    generic = b.addrspacecast(pointer, I8.as_pointer())
     return b.bitcast(generic, element.as_pointer())
 
 
@@ -153,7 +145,7 @@ def _registers(
     with b.goto_entry_block():
         memory = b.alloca(array, name=function.name)
     memory.align = 16
-    return b.gep(memory, [_I32(0), _I32(0)])
+    return b.gep(memory, [I32(0), I32(0)])
 
 
 def _words(dtype: str, lanes: int) -> tuple[Any, int, int]:
@@ -192,55 +184,49 @@ def _vector(
     size = _size(word)
     for start in range(0, count, wide):
         if function.kind == "load":
-            pointer = b.bitcast(b.gep(source, [_I32(start)]), vector.as_pointer())
+            pointer = b.bitcast(b.gep(source, [I32(start)]), vector.as_pointer())
             value = b.load(pointer, align=size * wide)
             for k in range(wide):
-                part = b.extract_element(value, _I32(k)) if wide > 1 else value
-                b.store(part, b.gep(target, [_I32(start + k)]))
+                part = b.extract_element(value, I32(k)) if wide > 1 else value
+                b.store(part, b.gep(target, [I32(start + k)]))
         else:
             value = ir.Constant(vector, ir.Undefined)
             for k in range(wide):
-                part = b.load(b.gep(source, [_I32(start + k)]))
-                value = b.insert_element(value, part, _I32(k)) if wide > 1 else part
-            pointer = b.bitcast(b.gep(target, [_I32(start)]), vector.as_pointer())
+                part = b.load(b.gep(source, [I32(start + k)]))
+                value = b.insert_element(value, part, I32(k)) if wide > 1 else part
+            pointer = b.bitcast(b.gep(target, [I32(start)]), vector.as_pointer())
             b.store(value, pointer, align=size * wide)
 
 
 def _put(b: Any, function: DeviceFunction, args: Any, element: Any, count: int) -> None:
     """A store to the shared memory of another block of the cluster."""
     array, at, value, rank = args
-    place = b.ptrtoint(b.gep(array, [at]), _I64)
-    arguments = [place, b.trunc(rank, _I32)]
-    peer = _assembly(b, "mapa.u64 $0, $1, $2;", "=l,l,r", arguments, _I64)
+    place = b.ptrtoint(b.gep(array, [at]), I64)
+    arguments = [place, b.trunc(rank, I32)]
+    peer = assembly(b, "mapa.u64 $0, $1, $2;", "=l,l,r", arguments, I64)
     b.store(value, b.inttoptr(peer, value.type.as_pointer()))
 
 
 # Copies that run beside.
 
 
-def _shared_address(b: Any, pointer: Any) -> Any:
-    """Where a generic pointer points to within shared memory, as 32 bits."""
-    kind = pointer.type.pointee.as_pointer(SHARED)
-    return b.ptrtoint(b.addrspacecast(pointer, kind), _I32)
-
-
 def _signal_init(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    address = _shared_address(b, b.gep(args[0], [args[1]]))
-    _assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
+    address = shared_address(b, b.gep(args[0], [args[1]]))
+    assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
     # What copies must see it too.
-    _assembly(b, "fence.mbarrier_init.release.cluster;", "", ())
-    _assembly(b, "fence.proxy.async;", "", ())
+    assembly(b, "fence.mbarrier_init.release.cluster;", "", ())
+    assembly(b, "fence.proxy.async;", "", ())
 
 
 def _expect(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
     signals, k, nbytes = args
-    address = _shared_address(b, b.gep(signals, [k]))
+    address = shared_address(b, b.gep(signals, [k]))
     text = "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"
-    _assembly(b, text, "r,r", [address, b.trunc(nbytes, _I32)])
+    assembly(b, text, "r,r", [address, b.trunc(nbytes, I32)])
 
 
 def _fetch(
@@ -249,15 +235,15 @@ def _fetch(
     array, at, shared, place, elements, signals, k = args
     source = b.gep(array, [at])
     size = _width_of(function.dtype)
-    source = _global_address(b, source)
-    target = _shared_address(b, b.gep(shared, [place]))
-    signal = _shared_address(b, b.gep(signals, [k]))
-    nbytes = b.trunc(b.mul(elements, _I64(size)), _I32)
+    source = global_address(b, source)
+    target = shared_address(b, b.gep(shared, [place]))
+    signal = shared_address(b, b.gep(signals, [k]))
+    nbytes = b.trunc(b.mul(elements, I64(size)), I32)
     text = (
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[$0], [$1], $2, [$3];"
     )
-    _assembly(b, text, "r,l,r,r", [target, source, nbytes, signal])
+    assembly(b, text, "r,l,r,r", [target, source, nbytes, signal])
 
 
 def _width_of(dtype: str) -> int:
@@ -267,23 +253,17 @@ def _width_of(dtype: str) -> int:
     return width(dtype) // 8
 
 
-def _global_address(b: Any, pointer: Any) -> Any:
-    """Where a generic pointer points to within the GPU's memory."""
-    kind = pointer.type.pointee.as_pointer(1)
-    return b.ptrtoint(b.addrspacecast(pointer, kind), _I64)
-
-
 def _await(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
     signals, k, parity = args
-    address = _shared_address(b, b.gep(signals, [k]))
+    address = shared_address(b, b.gep(signals, [k]))
     text = (
         "{\n.reg .pred arrived;\nAGAIN:\n"
         "mbarrier.try_wait.parity.shared.b64 arrived, [$0], $1;\n"
         "@arrived bra DONE;\nbra AGAIN;\nDONE:\n}"
     )
-    _assembly(b, text, "r,r", [address, b.trunc(parity, _I32)])
+    assembly(b, text, "r,r", [address, b.trunc(parity, I32)])
 
 
 _EMITTERS: Final[dict[str, Emitter]] = {
@@ -307,4 +287,5 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "expect": _expect,
     "fetch": _fetch,
     "await_signal": _await,
+    **MATRIX_EMITTERS,
 }

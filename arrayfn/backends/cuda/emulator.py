@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn.backends.cuda import emulated_matrices as matrices
 from arrayfn.backends.cuda.emulated_memory import (
     EmulationError,
     GlobalMemory,
@@ -29,7 +30,7 @@ from arrayfn.backends.cuda.emulated_memory import (
     Signal,
 )
 from arrayfn.lowering.cuda import vocabulary
-from arrayfn.lowering.cuda.vocabulary import WARP, DeviceFunction
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, WARP, DeviceFunction
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 
@@ -65,6 +66,9 @@ class _Running:
     body: Generator[_Meeting, Any, None] | None = None
     waiting: _Meeting | None = None
     sites: int = 0
+    copies: list[list[tuple[SharedMemory, int, list[Any]]]] = field(
+        default_factory=lambda: [[]]
+    )
 
     def call(self, function: DeviceFunction, arguments: tuple[Any, ...]) -> Any:
         return _ACTIONS[function.kind](self, function, arguments)
@@ -167,6 +171,19 @@ def _expect(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     signal.expected = int(arguments[2])
 
 
+def _unread(
+    thread: _Running, shared: SharedMemory, place: int, count: int, what: str
+) -> None:
+    """EmulationError if another thread has read elements since the last barrier."""
+    for k in range(place, place + count):
+        epoch, other = shared.read.get(k, (-1, -1))
+        if epoch == thread.block.epoch and other != thread.index:
+            raise EmulationError(
+                f"{shared.name}[{k}] {what} while thread {other} of block "
+                f"{thread.block.index} reads it: no barrier stands between"
+            )
+
+
 def _fetch(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     array, at, shared, place, count, *signal = arguments
     size = array.array.itemsize
@@ -177,13 +194,7 @@ def _fetch(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     if int(count) * size % 16:
         raise EmulationError(f"a fetch of {count} elements is not of whole pieces")
     values = [array[int(at) + k] for k in range(int(count))]
-    for k in range(int(count)):
-        epoch, other = shared.read.get(int(place) + k, (-1, -1))
-        if epoch == thread.block.epoch and other != thread.index:
-            raise EmulationError(
-                f"{shared.name}[{int(place) + k}] is fetched while thread {other} of "
-                f"block {thread.block.index} reads it: no barrier stands between"
-            )
+    _unread(thread, shared, int(place), int(count), "is fetched")
     _signal(signal).arriving.append((shared, int(place), values))
 
 
@@ -204,6 +215,36 @@ def _await_signal(thread: _Running, function: DeviceFunction, arguments: Any) ->
         signal.turns += 1
 
 
+def _copy(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    array, at, shared, place, live = arguments
+    lanes = function.lanes
+    if live:
+        _aligned(array, at, lanes)
+    _aligned(shared, place, lanes)
+    values = [array[at + k] if live else 0 for k in range(lanes)]
+    _unread(thread, shared, int(place), lanes, "is copied to")
+    thread.copies[-1].append((shared, int(place), values))
+
+
+def _close_copies(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    thread.copies.append([])
+
+
+def _await_copies(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    """What has been copied is there now; groups that may be under way still are not."""
+    done = len(thread.copies) - 1 - int(arguments[0])
+    for group in thread.copies[: max(0, done)]:
+        for shared, place, values in group:
+            for k, value in enumerate(values):
+                shared[place + k] = value
+    del thread.copies[: max(0, done)]
+
+
+def _pack(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    x, y, tile, place = arguments
+    tile[place], tile[place + 1] = matrices.halves(function.dtype, x, y)
+
+
 _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "block_index": lambda thread, function, arguments: thread.block.index,
     "thread_index": lambda thread, function, arguments: thread.index,
@@ -221,6 +262,11 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "expect": _expect,
     "fetch": _fetch,
     "await_signal": _await_signal,
+    "copy": _copy,
+    "close_copies": _close_copies,
+    "await_copies": _await_copies,
+    "pack": _pack,
+    "approximate_exp2": lambda thread, function, arguments: matrices.exp2(*arguments),
 }
 
 
@@ -340,9 +386,20 @@ def _shuffle(warp: Sequence[_Running]) -> bool:
             {f"{m.function} at line {m.line}" if m else "done" for m in meetings}
         )
         raise EmulationError(f"the lanes of a warp part: {', '.join(places)}")
-    values, masks = zip(*(m.arguments for m in meetings if m), strict=True)
+    (met, *_), arguments = meetings, [m.arguments for m in meetings if m]
+    assert met is not None
+    function = FUNCTIONS[met.function]
+    if function.kind in matrices.ACTIONS:
+        if len(warp) != WARP:
+            raise EmulationError(f"{met.function} is of {WARP} lanes, not {len(warp)}")
+        GlobalMemory.running = warp[0]  # what a warp does together its first lane does
+        matrices.ACTIONS[function.kind](function, arguments)
+        for thread in warp:
+            thread.resume(None)
+        return True
+    values, masks = zip(*arguments, strict=True)
     for lane, thread in enumerate(warp):
-        up = meetings[0] is not None and meetings[0].function.startswith("shuffle_up")
+        up = function.kind == "shuffle_up"
         source = lane - int(masks[lane]) if up else lane ^ int(masks[lane])
         source = lane if source < 0 else source
         if source >= len(values):

@@ -93,7 +93,7 @@ class DeviceFunctionType(types.Callable, types.Opaque):
         i64 = types.int64
         if kind in ("block_index", "thread_index"):
             return signature(i64)
-        if kind in ("barrier", "cluster_arrive", "cluster_wait"):
+        if kind in ("barrier", "cluster_arrive", "cluster_wait", "close_copies"):
             return signature(types.none)
         if kind in ("signal_init", "expect", "await_signal"):
             words = {"signal_init": 1}.get(kind, 2)
@@ -112,7 +112,19 @@ class DeviceFunctionType(types.Callable, types.Opaque):
             if not isinstance(count, types.IntegerLiteral):
                 raise TypeError(f"{self.function.name} takes a constant, not {count}")
             return signature(types.CPointer(numba_type(dtype)), count)
+        if kind == "await_copies":
+            return signature(types.none, *args)
         pointer = pointer_type(dtype)
+        if kind == "approximate_exp2":
+            return signature(types.float32, types.float32)
+        if kind == "pack":
+            values = [types.float32] * 2
+            return signature(types.none, *values, pointer, i64)
+        if kind == "multiply":
+            wide = types.CPointer(types.float32)
+            return signature(types.none, wide, i64, *[pointer, i64] * 2)
+        if kind == "copy":
+            return signature(types.none, *[pointer, i64] * 2, i64)
         if kind == "arena":
             return signature(pointer, i64, i64)
         if kind == "fetch":
@@ -148,6 +160,8 @@ def _register() -> None:
     def lowering(function: DeviceFunction) -> Any:
         def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             element, count = None, 0
+            if function.kind == "await_copies":
+                count = sig.args[0].literal_value
             if isinstance(sig.return_type, types.CPointer):
                 element = context.get_data_type(sig.return_type.dtype)
                 count = getattr(sig.args[0], "literal_value", 0)

@@ -130,6 +130,11 @@ class _CudaLowering(Lowering):
         row = equation.primitive
         assert isinstance(row, Primitive)
         kernel = KERNELS.for_call(equation, "cuda")
+        if kernel is not None and kernel.lowered:
+            for made, call in kernel.function(equation, self.reads, self.fresh):
+                call.kernel = self.add_kernel(made)
+                self.steps.append(call)
+            return
         if kernel is not None:
             self.produce(OperatorCall(equation, kernel, self.reads))
             return

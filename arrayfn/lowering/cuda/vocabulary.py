@@ -25,6 +25,22 @@ Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
 pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, each of which
 ``signal_init`` makes, ``expect(signals, k, bytes)`` tells what will arrive, and
 ``await_signal(signals, k, parity)`` waits for: the first time with parity 0, then 1.
+Smaller ones each thread begins for itself: ``copy_u16xN(array, at, shared, place,
+live)`` copies N elements, aligned as a vector of them, or puts zeros there where
+``live`` is 0. ``close_copies`` ends a group of a thread's copies, and
+``await_copies(n)`` waits until all of its groups but the last n are done; a barrier
+then shows them to the others.
+
+Warps multiply matrices of halves, each lane having a part of each matrix, a *fragment*,
+in registers (PTX ISA, matrix fragments for mma.m16n8k16). Of an 8x8 matrix lane l has
+elements 2 (l % 4) and the next of row l // 4. ``load_matrix_u16(shared, at, tile,
+place)`` loads four such matrices: lane l says at which element row l % 8 of matrix
+l // 8 begins, and has the elements of matrix k in ``tile[place + 2 * k]`` and the next;
+``load_transposed_u16`` transposes each. ``multiply_T(c, i, a, j, b, k)`` adds ``a @
+b.T``, of 16x16 and 8x16, to the 16x8 matrix ``c`` of float32: fragments from registers
+i, j and k on, a's being its left half from above, then its right one.
+``pack_T(x, y, tile, place)`` rounds two values to halves, into registers.
+``approximate_exp2_f32`` is 2**x within 2 ulp, and 0 instead of subnormal numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +49,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, FLOATS, INTEGERS
+from arrayfn.lowering.scalars.arithmetic import COMPLEXES, FLOATS, HALVES, INTEGERS
 
 WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
@@ -62,6 +78,14 @@ Kind = Literal[
     "signal_init",
     "expect",
     "await_signal",
+    "copy",
+    "close_copies",
+    "await_copies",
+    "load_matrix",
+    "load_transposed",
+    "multiply",
+    "pack",
+    "approximate_exp2",
 ]
 
 
@@ -76,6 +100,8 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "signal_init",
     "expect",
     "await_signal",
+    "close_copies",
+    "await_copies",
 )
 
 
@@ -134,15 +160,26 @@ def _functions() -> Iterator[DeviceFunction]:
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
+    for n in (2, 4, 8):
+        yield DeviceFunction(f"copy_u16x{n}", "copy", "u16", n)
+    yield DeviceFunction("load_matrix_u16", "load_matrix", "u16")
+    yield DeviceFunction("load_transposed_u16", "load_transposed", "u16")
+    for t in HALVES:
+        yield DeviceFunction(f"multiply_{t}", "multiply", t)
+        yield DeviceFunction(f"pack_{t}", "pack", t)
+    yield DeviceFunction("approximate_exp2_f32", "approximate_exp2", "f32")
 
 
 FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}
 """All functions, by name."""
 
+_OF_A_WARP: Final = frozenset(
+    ("shuffle_xor", "shuffle_up", "load_matrix", "load_transposed", "multiply")
+)
 COLLECTIVE: Final = frozenset(
     f.name
     for f in FUNCTIONS.values()
-    if f.kind in ("barrier", "cluster_wait", "shuffle_xor", "shuffle_up")
+    if f.kind in ("barrier", "cluster_wait") or f.kind in _OF_A_WARP
 )
 """Names of the functions at which the threads of a warp or block meet."""
 

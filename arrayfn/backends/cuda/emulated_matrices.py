@@ -1,0 +1,83 @@
+"""The emulator's products of matrices: what the lanes of a warp do together.
+
+``ACTIONS[kind](function, arguments)`` is given the arguments of all 32 lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from arrayfn.lowering.cuda.vocabulary import WARP, DeviceFunction
+
+Array = np.ndarray[Any, Any]
+Arguments = Sequence[tuple[Any, ...]]
+
+_TYPES: Final = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+_ROW, _COLUMN = np.divmod(np.arange(WARP), 4)  # of a lane's elements in a fragment
+
+
+def halves(dtype: str, *values: Any) -> Array:
+    """Values rounded to halves, as their bits."""
+    with np.errstate(all="ignore"):
+        return np.array(values, np.float32).astype(_TYPES[dtype]).view(np.uint16)
+
+
+def exp2(x: Any) -> Any:
+    """2**x in float32, with zeros in the places of subnormal numbers."""
+    power = np.exp2(np.float32(x))
+    return np.float32(0) if power < np.finfo(np.float32).tiny else power
+
+
+def _load_matrix(function: DeviceFunction, arguments: Arguments) -> None:
+    rows = np.array(
+        [[shared[at + k] for k in range(8)] for shared, at, _, _ in arguments]
+    )
+    for k, matrix in enumerate(rows.reshape(4, 8, 8)):
+        for lane, (_, _, tile, place) in enumerate(arguments):
+            row, column = _ROW[lane], 2 * _COLUMN[lane]
+            for i in range(2):
+                at = row, column + i
+                if function.kind == "load_transposed":
+                    at = at[::-1]
+                tile[place + 2 * k + i] = matrix[at]
+
+
+def _matrix(parts: Array) -> Array:
+    """An 8x8 matrix of what lanes have of it, [lane, 2]."""
+    made = np.empty((8, 8), parts.dtype)
+    for i in range(2):
+        made[_ROW, 2 * _COLUMN + i] = parts[:, i]
+    return made
+
+
+def _fragments(values: Sequence[tuple[Any, int]], count: int) -> list[Array]:
+    """``count`` matrices from the registers of all lanes."""
+    parts = np.array([[tile[at + k] for k in range(2 * count)] for tile, at in values])
+    return [_matrix(parts[:, 2 * k : 2 * k + 2]) for k in range(count)]
+
+
+def _multiply(function: DeviceFunction, arguments: Arguments) -> None:
+    def factor(first: int, count: int) -> list[Array]:
+        raw = _fragments([a[first : first + 2] for a in arguments], count)
+        kind = _TYPES[function.dtype]
+        return [m.astype(np.uint16).view(kind).astype(np.float32) for m in raw]
+
+    upper_left, lower_left, upper_right, lower_right = factor(2, 4)
+    left = np.block([[upper_left, upper_right], [lower_left, lower_right]])
+    product = left @ np.concatenate(factor(4, 2), axis=1).T
+    for lane, (sums, at, *_) in enumerate(arguments):
+        row, column = _ROW[lane], 2 * _COLUMN[lane]
+        for k in range(4):
+            sums[at + k] += product[row + 8 * (k // 2), column + k % 2]
+
+
+ACTIONS: Final[dict[str, Callable[[DeviceFunction, Arguments], None]]] = {
+    "load_matrix": _load_matrix,
+    "load_transposed": _load_matrix,
+    "multiply": _multiply,
+}
+"""By the kinds of functions."""

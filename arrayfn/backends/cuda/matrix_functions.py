@@ -1,0 +1,122 @@
+"""Products of matrices by warps, and copies that threads begin, as LLVM IR for NVVM.
+
+Fragments lie in registers as pairs of halves, words of 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from llvmlite import ir
+
+from arrayfn.backends.cuda.assembly import (
+    F32,
+    I32,
+    Emitter,
+    assembly,
+    global_address,
+    pure_assembly,
+    shared_address,
+)
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+
+
+def _words(b: Any, tile: Any, place: Any) -> Any:
+    """Registers from ``tile[place]`` on as words of two halves."""
+    return b.bitcast(b.gep(tile, [place]), I32.as_pointer())
+
+
+def _at(b: Any, pointer: Any, k: int) -> Any:
+    return b.gep(pointer, [I32(k)])
+
+
+def _load_matrix(transposed: str) -> Emitter:
+    text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 "
+    text += "{$0, $1, $2, $3}, [$4];"
+    result = ir.LiteralStructType([I32] * 4)
+
+    def emitter(
+        b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+    ) -> None:
+        shared, at, tile, place = args
+        address = shared_address(b, b.gep(shared, [at]))
+        made = assembly(b, text, "=r,=r,=r,=r,r", [address], result)
+        words = _words(b, tile, place)
+        for k in range(4):
+            b.store(b.extract_value(made, k), _at(b, words, k))
+
+    return emitter
+
+
+def _multiply(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> None:
+    c, i, left, j, right, k = args
+    sums = b.gep(c, [i])
+    left, right = _words(b, left, j), _words(b, right, k)
+    arguments = [b.load(_at(b, left, n)) for n in range(4)]
+    arguments += [b.load(_at(b, right, n)) for n in range(2)]
+    arguments += [b.load(_at(b, sums, n)) for n in range(4)]
+    text = (
+        f"mma.sync.aligned.m16n8k16.row.col.f32.{function.dtype}.{function.dtype}.f32 "
+        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+    )
+    constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["0", "1", "2", "3"])
+    result = ir.LiteralStructType([F32] * 4)
+    made = pure_assembly(b, text, constraints, arguments, result)
+    for n in range(4):
+        b.store(b.extract_value(made, n), _at(b, sums, n))
+
+
+def _pack(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> None:
+    x, y, tile, place = args
+    text = f"cvt.rn.{function.dtype}x2.f32 $0, $1, $2;"
+    b.store(pure_assembly(b, text, "=r,f,f", [y, x], I32), _words(b, tile, place))
+
+
+def _copy(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> None:
+    array, at, shared, place, live = args
+    source = global_address(b, b.gep(array, [at]))
+    target = shared_address(b, b.gep(shared, [place]))
+    nbytes = 2 * function.lanes
+    # Those of 16 bytes need not go through the first cache.
+    cache = "cg" if nbytes == 16 else "ca"
+    text = f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}, $2;"
+    read = b.mul(b.trunc(live, I32), I32(nbytes))
+    assembly(b, text, "r,l,r", [target, source, read])
+
+
+def _close_copies(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> None:
+    assembly(b, "cp.async.commit_group;", "", ())
+
+
+def _await_copies(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> None:
+    assembly(b, f"cp.async.wait_group {count};", "", ())
+
+
+def _exp2(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> Any:
+    return pure_assembly(b, "ex2.approx.ftz.f32 $0, $1;", "=f,f", args, F32)
+
+
+MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
+    "load_matrix": _load_matrix(""),
+    "load_transposed": _load_matrix(".trans"),
+    "multiply": _multiply,
+    "pack": _pack,
+    "copy": _copy,
+    "close_copies": _close_copies,
+    "await_copies": _await_copies,
+    "approximate_exp2": _exp2,
+}
+"""By the kinds of functions."""

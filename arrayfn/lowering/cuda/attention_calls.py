@@ -1,0 +1,166 @@
+"""The kernels of attention, and their calls, for an ``operator_call``.
+
+Operands are q, k, v, the terms by the order of their names, and for the gradient the
+result, its logarithms and its cotangent; see ``arrayfn.nn.fused_attention``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from arrayfn.dtypes import short_name
+from arrayfn.ir import Equation, Var
+from arrayfn.lowering.cuda.attention import forward, shared_bytes, tiles_of
+from arrayfn.lowering.cuda.attention_tiles import (
+    LONGEST_HEAD,
+    UNLIMITED,
+    Form,
+    Tiles,
+    with_imports,
+)
+from arrayfn.lowering.libraries.calls import Reads, place_of
+from arrayfn.lowering.operator_kernels import static_of
+from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.steps import CallStep
+
+Fresh = Callable[[str], str]
+Made = tuple[Kernel, CallStep]
+Place = tuple[Var, int]  # an array, and how many bytes into it
+_AXES = ("batch", "head", "row", "column")
+
+
+def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
+    """Whether the kernels take queries [B, T, N, H] and keys [B, S, K, H]."""
+    B, T, N, H = q_shape
+    sizes = (B * N * T, *k_shape)
+    return 0 < H <= LONGEST_HEAD and min(sizes) > 0 and max(sizes) < UNLIMITED
+
+
+def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
+    """The kernel of an ``attention``."""
+    call = _Call.of(equation, reads)
+    B, T, N, _ = equation.inputs[0].type.shape
+    tiles = tiles_of(call.form, T)
+    out, logarithms = equation.outputs
+    yield call.made(
+        fresh("attention"),
+        "attention by tiles of queries",
+        lambda name, listed, doc: forward(name, call.form, tiles, listed, doc),
+        call.arrays(),
+        {"out": (out, 0), "logarithms_out": (logarithms, 0)},
+        tiles,
+        shared_bytes(call.form, tiles),
+        B * N * -(-T // tiles.rows),
+    )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An ``operator_call`` of attention: its arrays, and what its kernels depend on."""
+
+    equation: Equation
+    places: tuple[Place, ...]
+    form: Form
+    window: tuple[int, int]
+
+    @classmethod
+    def of(cls, equation: Equation, reads: Reads) -> _Call:
+        static = static_of(equation)
+        q, *_ = equation.inputs
+        given: tuple[str, ...] = static["given"]
+        kinds = dict(zip(given, equation.inputs[3:], strict=False))
+        head = q.type.shape[-1]
+        form = Form(
+            head=head,
+            dtype=short_name(q.type.dtype),
+            piece=math.gcd(head, 8),
+            scale=static["scale"],
+            bias=short_name(kinds["bias"].type.dtype) if "bias" in kinds else "",
+            mask="mask" in kinds,
+            query_lengths="query_lengths" in kinds,
+            key_lengths="key_lengths" in kinds,
+        )
+        left, right = (
+            UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
+            for reach in static["window"]
+        )
+        found = (place_of(atom, reads) for atom in equation.inputs)
+        places = tuple((p.array, p.offset * p.array.type.dtype.itemsize) for p in found)
+        return cls(equation, places, form, (left, right))
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the terms."""
+        return static_of(self.equation)["given"]
+
+    def arrays(self) -> dict[str, Place]:
+        """Queries, keys, values and terms, by the names that kernels have for them."""
+        names = ("q", "k", "v", *self.given)
+        return dict(zip(names, self.places, strict=False))
+
+    def integers(self) -> dict[str, int]:
+        """The extents, the window, and the strides of what is broadcast."""
+        (_, T, N, _), (_, S, K, _) = (x.type.shape for x in self.equation.inputs[:2])
+        left, right = self.window
+        found = {
+            "queries": T,
+            "keys": S,
+            "heads": N,
+            "group": N // K,
+            "left": left,
+            "right": right,
+        }
+        terms = dict(zip(self.given, self.equation.inputs[3:], strict=False))
+        for name in ("bias", "mask"):
+            if name in terms:
+                shape = terms[name].type.shape
+                for k, axis in enumerate(_AXES):
+                    step = 0 if shape[k] == 1 else math.prod(shape[k + 1 :])
+                    found[f"{name}_{axis}"] = step
+        return found
+
+    def made(
+        self,
+        name: str,
+        reason: str,
+        text: Callable[[str, str, str], str],
+        read: Mapping[str, Place],
+        written: Mapping[str, Place],
+        tiles: Tiles,
+        shared: int,
+        items: int,
+    ) -> Made:
+        """The kernel ``text(name, parameters, docstring)``, and its call."""
+        arrays, integers = {**read, **written}, self.integers()
+        parameters = [
+            Parameter(n, short_name(array.type.dtype) + "*")
+            for n, (array, _) in arrays.items()
+        ]
+        parameters += [Parameter(n, "i64") for n in integers]
+        listed = ", ".join(p.name for p in parameters)
+        kinds = ", ".join(p.kind for p in parameters)
+        doc = f'"""{reason.capitalize()}; {tiles.threads} threads a block."""\n    '
+        kernel = Kernel(
+            name=name,
+            source=with_imports(text(name, listed, doc)),
+            key=f"{with_imports(text('kernel', listed, ''))}# {kinds}\n",
+            parameters=tuple(parameters),
+            reason=reason,
+            threads=tiles.threads,
+            shared=shared,
+            together=tiles.together,
+        )
+        call = CallStep(
+            kernel=name,
+            pointers=[*arrays.values()],
+            scratch=[],
+            integers=[*integers.values()],
+            items=items,
+            grain=1,
+            scratch_bytes=0,
+            reads=[array for array, _ in read.values()],
+            writes=[array for array, _ in written.values()],
+        )
+        return kernel, call

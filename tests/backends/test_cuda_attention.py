@@ -1,0 +1,105 @@
+"""Attention's kernels: emulated against the formula in float64, and compiled."""
+
+import re
+
+import numpy as np
+import pytest
+
+from arrayfn import dtypes, nn
+from arrayfn.backends.cuda import missing_packages
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.plan import Kernel
+from arrayfn.primitives.calls import evaluate
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
+
+
+def random(*shape, seed=0, dtype=np.float16):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def inputs(B, T, S, N, K, H, dtype=np.float16):
+    shapes = (B, T, N, H), (B, S, K, H), (B, S, K, H)
+    return tuple(random(*s, seed=k, dtype=dtype) for k, s in enumerate(shapes))
+
+
+MASK = np.random.default_rng(3).random((2, 1, 1, 18)) < 0.6
+BF16 = dtypes.bfloat16
+# name: q, k and v; options
+CASES = {
+    "odd lengths, causal": (inputs(1, 17, 70, 1, 1, 20), {"is_causal": True}),
+    "grouped heads, whole tiles": (inputs(1, 16, 64, 2, 1, 16, BF16), {}),
+    "a window, an odd head": (
+        inputs(1, 9, 80, 1, 1, 7),
+        {"local_window_size": (3, 66), "scale": -0.3},
+    ),
+    "bias and mask": (
+        inputs(2, 5, 18, 2, 2, 8),
+        {"bias": random(2, 5, 1, seed=5), "mask": MASK},
+    ),
+    "bias of float32, lengths": (
+        inputs(2, 6, 11, 1, 1, 12, BF16),
+        {
+            "bias": random(6, 11, seed=6, dtype=np.float32),
+            "query_seq_lengths": np.array([4, 6]),
+            "key_value_seq_lengths": np.array([11, 0]),
+        },
+    ),
+}
+
+
+def lowered(function, arguments):
+    return lower(trace_function(function, arguments, {}).program, check=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_kernel_computes_attention(case):
+    arguments, options = CASES[case]
+
+    def attend(q, k, v):
+        return nn.dot_product_attention(q, k, v, **options)
+
+    compiled = lowered(attend, arguments)
+    kernels = [k for k in compiled.kernels if k.name.startswith("attention")]
+    assert [k.reason for k in kernels] == ["attention by tiles of queries"]
+    (result,) = run_plan(compiled, arguments)
+    expected = attend(*(x.astype(np.float64) for x in arguments))
+    assert result.dtype == arguments[0].dtype
+    bound = 2e-3 if result.dtype == np.float16 else 1.6e-2
+    np.testing.assert_allclose(result.astype(float), expected, rtol=bound, atol=bound)
+
+
+def test_the_kernel_keeps_logarithms_of_the_denominators():
+    q, k, v = inputs(1, 5, 9, 1, 1, 8)
+
+    def both(q, k, v):
+        static = {"scale": 0.5, "window": (None, 0), "given": ()}
+        return nn.fused_attention.attention(q, k, v, {}, **static)
+
+    program = trace_function(both, (q, k, v), {}).program
+    _, logarithms = run_plan(lower(program), (q, k, v))
+    expected = evaluate(program, (q, k, v))[1]
+    np.testing.assert_allclose(logarithms, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("head", "dtype"), [(264, np.float16), (16, np.float32)])
+def test_the_body_runs_where_no_kernel_takes_the_heads(head, dtype):
+    arguments = inputs(1, 4, 4, 1, 1, head, dtype)
+    reasons = [k.reason for k in lowered(nn.dot_product_attention, arguments).kernels]
+    assert not any("tiles" in reason for reason in reasons)
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", [(8, 0), (9, 0)])
+def test_the_kernel_compiles_to_tensor_core_instructions(arch):
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    arguments = inputs(1, 70, 70, 1, 1, 32, BF16)
+    (kernel,) = lowered(nn.dot_product_attention, arguments).kernels
+    assert isinstance(kernel, Kernel)
+    ptx = compile_ptx(kernel, arch)
+    assert re.search(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16", ptx)
+    assert "ldmatrix.sync" in ptx
+    assert "cp.async.cg.shared.global" in ptx
+    assert ".local" not in ptx  # fragments are in registers

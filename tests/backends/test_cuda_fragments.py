@@ -1,0 +1,119 @@
+"""Products of matrices by a warp, and copies of threads, as the emulator does them."""
+
+import numpy as np
+import pytest
+
+from arrayfn import dtypes
+from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+
+HEAD = """
+from arrayfn.lowering.cuda.vocabulary import (
+    approximate_exp2_f32, await_copies, barrier, close_copies, copy_u16x8,
+    load_matrix_u16, load_transposed_u16, multiply_bf16, multiply_f16, pack_f16,
+    quotient, registers_f32, registers_u16, remainder, shared_u16, thread_index,
+)
+
+def kernel(x, y, out):
+    lane = thread_index()
+"""
+
+
+def run(body, x, y=None, size=128):
+    out = np.zeros(size, np.float32)
+    bits = [Pointer(a.reshape(-1).view(np.uint16)) for a in (x, x if y is None else y)]
+    launch(HEAD + body, "kernel", 1, 32, [*bits, Pointer(out)])
+    return out
+
+
+PRODUCT = """
+    a_tile = shared_u16(16 * 24)
+    b_tile = shared_u16({columns} * 24)
+    for at in range(lane, 32, 32):
+        copy_u16x8(x, at * 8, a_tile, quotient(at, 2) * 24 + remainder(at, 2) * 8, 1)
+        copy_u16x8(y, at * 8, b_tile, {b_place}, 1)
+    close_copies()
+    await_copies(0)
+    barrier()
+    a = registers_u16(8)
+    b = registers_u16(8)
+    sums = registers_f32(8)
+    row = remainder(lane, 16)
+    load_matrix_u16(a_tile, row * 24 + quotient(lane, 16) * 8, a, 0)
+    {load_b}
+    multiply_{dtype}(sums, 0, a, 0, b, 0)
+    multiply_{dtype}(sums, 4, a, 0, b, 4)
+    for k in range(8):
+        column = quotient(k, 4) * 8 + remainder(lane, 4) * 2 + remainder(k, 2)
+        line = quotient(lane, 4) + remainder(quotient(k, 2), 2) * 8
+        out[line * 16 + column] = sums[k]
+"""
+ROWS = (
+    "place = (remainder(lane, 8) + quotient(lane, 16) * 8) * 24\n"
+    "    place = place + remainder(quotient(lane, 8), 2) * 8\n"
+    "    load_matrix_u16(b_tile, place, b, 0)"
+)
+COLUMNS = "load_transposed_u16(b_tile, row * 24 + quotient(lane, 16) * 8, b, 0)"
+PLACE = "quotient(at, 2) * 24 + remainder(at, 2) * 8"
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_warp_multiplies_matrices_of_16_by_16(dtype, transposed):
+    kind = dtypes.float16 if dtype == "f16" else dtypes.bfloat16
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((16, 16)).astype(kind) for _ in range(2))
+    body = PRODUCT.format(
+        columns=16, b_place=PLACE, dtype=dtype, load_b=COLUMNS if transposed else ROWS
+    )
+    wide_a, wide_b = (x.astype(np.float32) for x in (a, b))
+    expected = wide_a @ (wide_b if transposed else wide_b.T)
+    result = run(body, a, b, 256).reshape(16, 16)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_values_are_rounded_in_pairs_and_powers_of_two_are_taken():
+    out = run(
+        """
+    pair = registers_u16(2)
+    pack_f16(1.0, 0.1, pair, 0)
+    out[lane * 2] = pair[0]
+    out[lane * 2 + 1] = approximate_exp2_f32(-3.0 if lane else -140.0)
+""",
+        np.zeros(1, np.float16),
+    )
+    assert out[0] == np.float16(1.0).view(np.uint16)
+    assert out[1] == 0.0  # no subnormal numbers
+    assert out[3] == 0.125
+
+
+COPY = """
+    tile = shared_u16(256)
+    copy_u16x8(x, lane * 8, tile, lane * 8, quotient(lane, 16))
+    close_copies()
+    {wait}
+    out[lane] = tile[{at}]
+"""
+
+
+def test_copies_are_there_after_their_wait_and_zeros_where_they_are_not_live():
+    x = np.arange(256, dtype=np.uint16)
+    wait = "await_copies(0)\n    barrier()"
+    out = run(COPY.format(wait=wait, at="255 - lane"), x, size=32)
+    np.testing.assert_array_equal(out[:16], x[:239:-1])
+    out = run(COPY.format(wait=wait, at="lane"), x, size=32)
+    np.testing.assert_array_equal(out, np.zeros(32))
+    early = run(COPY.format(wait="await_copies(1)", at="lane * 8"), x, size=32)
+    np.testing.assert_array_equal(early, np.zeros(32))  # still under way
+
+
+def test_copies_without_a_barrier_are_a_race():
+    x = np.arange(256, dtype=np.uint16)
+    # Each thread runs until they meet: a later one finds what an earlier one did.
+    with pytest.raises(EmulationError, match="is copied to while thread 15"):
+        run(COPY.format(wait="await_copies(0)", at="255 - lane * 8"), x, size=32)
+    with pytest.raises(EmulationError, match="race"):
+        run(COPY.format(wait="await_copies(0)", at="quotient(lane, 2) * 8"), x, size=32)
+    body = COPY.format(wait="await_copies(0)\n    barrier()", at="lane")
+    again = "    copy_u16x8(x, 0, tile, 8 * (31 - lane), 1)\n"
+    with pytest.raises(EmulationError, match="is copied to while thread"):
+        run(body + again, x, size=32)
