@@ -174,27 +174,30 @@ pivots_to_permutation = Primitive(
 
 
 def factors(a: Atom) -> tuple[Atom, Atom]:
-    """The LU factors of matrices, and the permutation of rows."""
+    """The LU factors of matrices, by columns, and the permutation of rows."""
     by_columns, _, permutation = lu(m.turn(a))
-    return m.turn(by_columns), permutation
+    return by_columns, permutation
 
 
 def solve_by_factors(
-    factored: Atom,
+    by_columns: Atom,
     permutation: Atom,
     b: Atom,
     *,
     transpose: bool = False,
     conjugate: bool = False,
 ) -> Atom:
-    """``x`` with ``op(a) x = b``, from the factors of ``a``."""
+    """``x`` with ``op(a) x = b``, from the ``factors`` of ``a``, which are not copied.
+
+    What lies by columns is the transposed matrix: its triangles are the other ones.
+    """
+    options = {"transpose": not transpose, "conjugate": conjugate}
     if not transpose:
         lower = m.take_rows(b, permutation)
-        lower = solve_triangular(factored, lower, unit=True, conjugate=conjugate)
-        return solve_triangular(factored, lower, lower=False, conjugate=conjugate)
-    options = {"transpose": True, "conjugate": conjugate}
-    upper = solve_triangular(factored, b, lower=False, **options)
-    upper = solve_triangular(factored, upper, unit=True, **options)
+        lower = solve_triangular(by_columns, lower, lower=False, unit=True, **options)
+        return solve_triangular(by_columns, lower, **options)
+    upper = solve_triangular(by_columns, b, **options)
+    upper = solve_triangular(by_columns, upper, lower=False, unit=True, **options)
     return m.take_rows(upper, m.inverse_permutation(permutation))
 
 

@@ -15,6 +15,7 @@ from arrayfn.lowering.plan import Kernel
 
 X = np.zeros((6, 4), np.float32)
 ROW = np.zeros(4, np.float32)
+TALL = np.zeros((48, 40), np.float32)
 LABELS = np.zeros(6, np.int32)
 
 
@@ -94,7 +95,7 @@ CASES: dict[Callable[..., Any], tuple[Any, ...]] = {
     softmax_rows: (X,),
     column_sum: (X,),
     sum_of_all: (X,),
-    transposed_add: (X, X.T.copy()),
+    transposed_add: (TALL, TALL.T.copy()),
     one_hot: (LABELS,),
     half_precision: (X.astype(ml_dtypes.bfloat16),),
     truth: (X, X),

@@ -18,7 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from arrayfn.backends.cpu import native, native_compiler, target
+from arrayfn.backends.cpu import (
+    native,
+    native_compiler,
+    native_operations,
+    target,
+)
 from arrayfn.backends.cpu.engine import ENGINE
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.lowering.plan import Kernel
@@ -35,6 +40,7 @@ _KERNEL_SOURCES: Final = (
     "backends/cpu/kernel_*.py",
     "backends/cpu/numba_*.py",
 )
+_NATIVE_COMPILER: Final = (native, native_compiler, native_operations)
 LOCK: Final = threading.RLock()
 """Held while code is compiled and loaded; a fork waits for it."""
 
@@ -179,7 +185,7 @@ def native_addresses(
     modules: Sequence[ModuleType], symbols: tuple[str, ...]
 ) -> list[int]:
     """Compile or find the routines of ``modules``; the addresses of ``symbols``."""
-    used = [*modules, native, native_compiler]
+    used = [*modules, *_NATIVE_COMPILER]
     sources = [Path(str(module.__file__)).read_text("utf-8") for module in used]
     key = content_key("native", *sources, _toolchain())
 
@@ -194,7 +200,7 @@ def native_addresses(
 
 def optimized_addresses(module: ModuleType, names: Sequence[str]) -> list[int]:
     """The addresses of native routines that loop over data, compiled as kernels are."""
-    used = [module, native, native_compiler]
+    used = [module, *_NATIVE_COMPILER]
     sources = [Path(str(part.__file__)).read_text("utf-8") for part in used]
     key = content_key("optimized", *sources, _toolchain())
 

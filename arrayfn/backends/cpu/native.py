@@ -103,6 +103,60 @@ def narrow_f64(bits: int) -> int:
     raise _native_only()
 
 
+def widen_f32(bits: int) -> int:
+    """The bits of the f64 that the f32 with these low 32 bits is."""
+    raise _native_only()
+
+
+def sub_f64(a: int, b: int) -> int:
+    """The bits of the difference of two f64, given by their bits."""
+    raise _native_only()
+
+
+def div_f64(a: int, b: int) -> int:
+    """The bits of the quotient of two f64."""
+    raise _native_only()
+
+
+def sqrt_f64(a: int) -> int:
+    """The bits of the square root of an f64."""
+    raise _native_only()
+
+
+def less_f64(a: int, b: int) -> int:
+    """Whether ``a < b``, of two f64; not if one is NaN."""
+    raise _native_only()
+
+
+LANES = 4
+"""How many f64 in a row the operations below are of; addresses are multiples of 8."""
+
+
+def lanes_add_product(y: int, a: int, b: int) -> None:
+    """Add to the lanes at ``y`` the products of those at ``a`` and ``b``."""
+    raise _native_only()
+
+
+def lanes_sub_product(y: int, a: int, b: int) -> None:
+    """Take from the lanes at ``y`` the products of those at ``a`` and ``b``."""
+    raise _native_only()
+
+
+def lanes_mul(y: int, a: int) -> None:
+    """Multiply the lanes at ``y`` by those at ``a``."""
+    raise _native_only()
+
+
+def lanes_div(y: int, a: int) -> None:
+    """Divide the lanes at ``y`` by those at ``a``."""
+    raise _native_only()
+
+
+def lanes_sqrt(y: int) -> None:
+    """Replace the lanes at ``y`` by their square roots."""
+    raise _native_only()
+
+
 def float_of(value: int) -> int:
     """The bits of the f64 nearest to the integer ``value``."""
     raise _native_only()

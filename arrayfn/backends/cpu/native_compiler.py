@@ -5,9 +5,9 @@ one LLVM module that exports each as ``i64 arrayfn_<name>(i64...)``. The languag
 integer constants (also of the module), local variables, ``+ - * // % << >> & | ^``,
 comparisons, ``and or not``, ``if``, ``while``, ``for ... in range``, ``break``,
 ``continue``, ``return``, and calls of the native vocabulary, of C functions and of
-other routines. Arithmetic wraps in 64 bits; ``//`` and ``%`` truncate, and serve
-non-negative operands. Anything else raises ``NativeSyntaxError`` with its file and
-line.
+other routines. Floating-point numbers are integers too, their bits. Arithmetic wraps in
+64 bits; ``//`` and ``%`` truncate, and serve non-negative operands. Anything else
+raises ``NativeSyntaxError`` with its file and line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from arrayfn.backends.cpu import native
+from arrayfn.backends.cpu import native, native_operations
 from arrayfn.backends.cpu.native import CFunction
 
 PREFIX: Final = "arrayfn_"
@@ -48,16 +48,6 @@ _COMPARE: Final[dict[type[ast.cmpop], str]] = {
     ast.Gt: "sgt",
     ast.GtE: "sge",
 }
-_PAUSE: Final = {
-    "x86_64": "call void @llvm.x86.sse2.pause()",
-    "aarch64": "call void @llvm.aarch64.hint(i32 1)",
-    "arm64": "call void @llvm.aarch64.hint(i32 1)",
-}
-_PAUSE_DECLARATION: Final = {
-    "x86_64": "declare void @llvm.x86.sse2.pause()",
-    "aarch64": "declare void @llvm.aarch64.hint(i32)",
-    "arm64": "declare void @llvm.aarch64.hint(i32)",
-}
 
 
 def compile_modules(modules: Iterable[ModuleType], triple: str) -> str:
@@ -76,9 +66,7 @@ def compile_modules(modules: Iterable[ModuleType], triple: str) -> str:
         f"declare {c.returns} @{c.symbol}({', '.join(['i64'] * c.arity)})"
         for c in externals.values()
     ]
-    pause = _PAUSE_DECLARATION.get(architecture)
-    if pause:
-        declarations.append(pause)
+    declarations += native_operations.declarations(architecture)
     header = f'target triple = "{triple}"'
     return "\n".join([header, *declarations, *routines, ""])
 
@@ -358,7 +346,7 @@ class _Routine:
         values = [self.value(argument) for argument in arguments]
         if isinstance(target, CFunction):
             return self.c_call(node, target, values)
-        operation = _OPERATIONS.get(getattr(target, "__name__", ""))
+        operation = native_operations.OPERATIONS.get(getattr(target, "__name__", ""))
         if operation is not None and getattr(native, name, None) is target:
             return operation(self, *values)
         if callable(target):
@@ -401,78 +389,3 @@ class _Routine:
         slot = self.fresh()
         self.entry.append(f"  {slot} = alloca [{words} x i64], align 16")
         return self.value_of(f"ptrtoint ptr {slot} to i64")
-
-    # The vocabulary
-
-    def load_as(self, kind: str, extend: str, address: str) -> str:
-        """A load of a narrower integer."""
-        narrow = self.value_of(f"load {kind}, ptr {self.pointer(address)}")
-        return self.value_of(f"{extend} {kind} {narrow} to i64")
-
-    def store_as(self, kind: str, address: str, value: str) -> str:
-        """A store of a narrower integer."""
-        narrow = self.value_of(f"trunc i64 {value} to {kind}")
-        self.emit(f"store {kind} {narrow}, ptr {self.pointer(address)}")
-        return "0"
-
-    def store(self, address: str, value: str, atomic: bool = False) -> str:
-        """A store of an i64."""
-        pointer = self.pointer(address)
-        if atomic:
-            self.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
-        else:
-            self.emit(f"store i64 {value}, ptr {pointer}")
-        return "0"
-
-    def exchange_if(self, address: str, expected: str, value: str) -> str:
-        """A compare-and-exchange."""
-        pair = self.value_of(
-            f"cmpxchg ptr {self.pointer(address)}, i64 {expected}, i64 {value}"
-            " seq_cst seq_cst"
-        )
-        return self.value_of(f"extractvalue {{ i64, i1 }} {pair}, 0")
-
-    def pause(self) -> str:
-        """A hint to the core; nothing where the architecture has none."""
-        if self.architecture in _PAUSE:
-            self.emit(_PAUSE[self.architecture])
-        return "0"
-
-    def narrow(self, bits: str) -> str:
-        """f64 bits to f32 bits."""
-        wide = self.value_of(f"bitcast i64 {bits} to double")
-        single = self.value_of(f"fptrunc double {wide} to float")
-        word = self.value_of(f"bitcast float {single} to i32")
-        return self.value_of(f"zext i32 {word} to i64")
-
-    def float_of(self, value: str) -> str:
-        """An integer to f64 bits."""
-        wide = self.value_of(f"sitofp i64 {value} to double")
-        return self.value_of(f"bitcast double {wide} to i64")
-
-    def call_address(self, address: str, *values: str) -> str:
-        """A call through a pointer."""
-        operands = ", ".join(f"i64 {value}" for value in values)
-        return self.value_of(f"call i64 {self.pointer(address)}({operands})")
-
-
-_OPERATIONS: Final[dict[str, Callable[..., str]]] = {
-    "load": lambda r, a: r.value_of(f"load i64, ptr {r.pointer(a)}"),
-    "load_i32": lambda r, a: r.load_as("i32", "sext", a),
-    "load_u8": lambda r, a: r.load_as("i8", "zext", a),
-    "store": lambda r, a, v: r.store(a, v),
-    "store_i32": lambda r, a, v: r.store_as("i32", a, v),
-    "store_u8": lambda r, a, v: r.store_as("i8", a, v),
-    "atomic_load": lambda r, a: r.value_of(
-        f"load atomic i64, ptr {r.pointer(a)} acquire, align 8"
-    ),
-    "atomic_store": lambda r, a, v: r.store(a, v, atomic=True),
-    "atomic_add": lambda r, a, v: r.value_of(
-        f"atomicrmw add ptr {r.pointer(a)}, i64 {v} seq_cst"
-    ),
-    "atomic_exchange_if": lambda r, a, e, v: r.exchange_if(a, e, v),
-    "pause": lambda r: r.pause(),
-    "narrow_f64": lambda r, b: r.narrow(b),
-    "float_of": lambda r, v: r.float_of(v),
-    "call": lambda r, a, *values: r.call_address(a, *values),
-}

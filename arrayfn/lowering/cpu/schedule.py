@@ -31,6 +31,7 @@ class CpuConfig:
     block: int = 4096  # elements of the innermost axis in one item
     short: int = 64  # elements that are too few for an item
     tile: int = 64  # rows and columns of a tile, where operands lie across each other
+    near: int = 1024  # elements of two axes that need no tiles
     column_block: int = 512  # columns in one item
     chunk: int = 16384  # elements of a chunk of a split reduction
     cores: int = 2
@@ -70,13 +71,16 @@ def crossing_axis(nest: Nest) -> int | None:
     """The axis along which some operand is contiguous while the innermost is not.
 
     Such an elementwise nest runs in tiles, so that each line of memory that it touches
-    is used while it is near.
+    is used while it is near. Small matrices are near as a whole.
     """
     if nest.has_computed_places:
         return None
     inner = len(nest.axes) - 1
+    least = max(2, CPU.near // max(1, nest.axes[inner].extent) + 1)
     for operand in nest.operands:
         for axis in range(inner):
+            if nest.axes[axis].extent < least:
+                continue
             if abs(operand.strides[axis]) == 1 and abs(operand.strides[inner]) > 1:
                 return axis
     return None

@@ -14,6 +14,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.libraries.calls import (
+    START,
     LibraryCall,
     Place,
     Reads,
@@ -115,7 +116,7 @@ def factor(
             "whole": int(whole),
         },
         items=count if n else 0,
-        grain=grain_of(n**3 / 6),
+        grain=grain_of(n * n * (n / 6 + START) + START),
         library="LAPACK",
     )
 

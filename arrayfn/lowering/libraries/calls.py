@@ -13,6 +13,7 @@ from arrayfn.passes.reads import Read
 Reads = Mapping[Var, Read]
 
 ITEM_WORK = 1 << 17  # multiply-adds that are worth waking a thread for
+START = 8  # multiply-adds that take as long as to begin with a matrix, or an element
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.libraries import blocked
 from arrayfn.lowering.libraries.blocked import INTEGER_BYTES
 from arrayfn.lowering.libraries.calls import (
+    START,
     LibraryCall,
     Place,
     Reads,
@@ -60,7 +61,7 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         },
         integers={"rows": rows, "columns": columns},
         items=_count(factors.type),
-        grain=grain_of(rows * columns * min(rows, columns) / 2),
+        grain=grain_of(rows * columns * (min(rows, columns) / 2 + START) + START),
         library="LAPACK",
     )
 
@@ -100,7 +101,7 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         },
         integers={"rows": rows, "columns": columns, "inner": inner, "words": words},
         items=_count(x),
-        grain=grain_of(2 * rows * columns * min(rows, columns)),
+        grain=grain_of(rows * columns * (2 * min(rows, columns) + START) + START),
         library="LAPACK",
     )
 

@@ -9,6 +9,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.ir import Equation
 from arrayfn.lowering.libraries.calls import (
+    START,
     LibraryCall,
     Place,
     Reads,
@@ -82,6 +83,6 @@ def substitution(
             "stride_b": strides[1],
         },
         items=count * chunks if n else 0,
-        grain=grain_of(n * n * chunk / 2),
+        grain=grain_of(n * n * (chunk / 2 + START) + START),
         library="BLAS",
     )

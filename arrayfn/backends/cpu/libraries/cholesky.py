@@ -25,12 +25,16 @@ from arrayfn.backends.cpu.libraries.matrices import (
     all_finite,
     fill_words,
     lapack_words,
+    least,
     memset,
     one_bits,
     real_bytes,
+    small_address,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.libraries.small_matrices import LIMIT
 from arrayfn.backends.cpu.native import (
+    LANES,
     call,
     load,
     load_i32,
@@ -43,11 +47,12 @@ from arrayfn.backends.cpu.native import (
 
 # potrf
 POTRF: Final = FUNCTIONS
-MATRIX: Final = FUNCTIONS + 8
-SIZE: Final = FUNCTIONS + 16
-LEADING: Final = FUNCTIONS + 24
-STRIDE: Final = FUNCTIONS + 32
-WHOLE: Final = FUNCTIONS + 40
+SMALL: Final = FUNCTIONS + 8
+MATRIX: Final = FUNCTIONS + 16
+SIZE: Final = FUNCTIONS + 24
+LEADING: Final = FUNCTIONS + 32
+STRIDE: Final = FUNCTIONS + 40
+WHOLE: Final = FUNCTIONS + 48
 
 # potrf_update
 GEMM: Final = FUNCTIONS
@@ -79,6 +84,8 @@ def cholesky_run(arguments: int, begin: int, end: int) -> int:
     store_u8(letters, LETTER_U)
     store_i32(ints, n)
     store_i32(ints + 4, leading)
+    if whole and n <= LIMIT and load(arguments + SMALL):
+        return small_choleskys(arguments, begin, end)
     for item in range(begin, end):
         matrix = load(arguments + MATRIX) + item * load(arguments + STRIDE) * size
         call(load(arguments + POTRF), letters, ints, matrix, ints + 4, ints + 8)
@@ -90,6 +97,25 @@ def cholesky_run(arguments: int, begin: int, end: int) -> int:
         elif whole:
             for row in range(n - 1):
                 memset(matrix + (row * n + row + 1) * size, 0, (n - row - 1) * size)
+    return 0
+
+
+@native
+def small_choleskys(arguments: int, begin: int, end: int) -> int:
+    """Factor small matrices ``begin`` to ``end``, some at once."""
+    n = load(arguments + SIZE)
+    size = load(arguments + ITEM_BYTES)
+    step = n * n * size
+    item = begin
+    while item < end:
+        many = least(LANES, end - item)
+        matrices = load(arguments + MATRIX) + item * step
+        failed = call(load(arguments + SMALL), matrices, many, n, size)
+        if failed:
+            for lane in range(many):
+                if (failed >> lane) & 1:
+                    fill_words(matrices + lane * step, step, load(arguments + NAN))
+        item += LANES
     return 0
 
 
@@ -181,7 +207,8 @@ def cholesky_finish_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
-    return lapack_words(dtype, "?potrf")
+    small = small_address("small_cholesky", dtype)
+    return *lapack_words(dtype, "?potrf"), small
 
 
 def update_words(dtype: str) -> tuple[int, ...]:

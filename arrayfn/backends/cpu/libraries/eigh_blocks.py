@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.eigh import conjugate, mirror_lower
-from arrayfn.backends.cpu.libraries.lu import least
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -23,6 +22,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     NAN,
     fill_words,
     lapack_words,
+    least,
     memcpy,
     memset,
     real_bytes,

@@ -19,11 +19,15 @@ from arrayfn.backends.cpu.libraries.matrices import (
     LETTER_N,
     LETTER_U,
     lapack_words,
+    least,
     least_one,
     one_bits,
+    small_address,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.libraries.small_matrices import LIMIT
 from arrayfn.backends.cpu.native import (
+    LANES,
     call,
     load,
     load_i32,
@@ -37,11 +41,12 @@ from arrayfn.backends.cpu.native import (
 Array = np.ndarray[Any, Any]
 
 GETRF: Final = FUNCTIONS
-MATRIX: Final = FUNCTIONS + 8
-PIVOTS: Final = FUNCTIONS + 16
-PERMUTATION: Final = FUNCTIONS + 24
-ROWS: Final = FUNCTIONS + 32
-COLUMNS: Final = FUNCTIONS + 40
+SMALL: Final = FUNCTIONS + 8
+MATRIX: Final = FUNCTIONS + 16
+PIVOTS: Final = FUNCTIONS + 24
+PERMUTATION: Final = FUNCTIONS + 32
+ROWS: Final = FUNCTIONS + 40
+COLUMNS: Final = FUNCTIONS + 48
 
 # getrf_panel
 PANEL_MATRIX: Final = FUNCTIONS + 8
@@ -76,14 +81,6 @@ FINISHED_BLOCK: Final = 32
 
 
 @native
-def least(a: int, b: int) -> int:
-    """The lesser of two integers."""
-    if b < a:
-        return b
-    return a
-
-
-@native
 def lu_run(arguments: int, begin: int, end: int) -> int:
     """Factor matrices ``begin`` to ``end``."""
     rows = load(arguments + ROWS)
@@ -96,6 +93,8 @@ def lu_run(arguments: int, begin: int, end: int) -> int:
     store_i32(ints, rows)
     store_i32(ints + 4, columns)
     store_i32(ints + 8, least_one(rows))
+    if rows <= LIMIT and columns <= LIMIT and load(arguments + SMALL):
+        return small_lus(arguments, begin, end)
     for item in range(begin, end):
         pivots = load(arguments + PIVOTS) + 4 * k * item
         permutation = load(arguments + PERMUTATION) + 4 * rows * item
@@ -112,6 +111,28 @@ def lu_run(arguments: int, begin: int, end: int) -> int:
         for row in range(k):
             store_i32(pivots + 4 * row, load_i32(pivots + 4 * row) - 1)
         permute(permutation, rows, pivots, k)
+    return 0
+
+
+@native
+def small_lus(arguments: int, begin: int, end: int) -> int:
+    """Factor small matrices ``begin`` to ``end``, some at once."""
+    rows = load(arguments + ROWS)
+    columns = load(arguments + COLUMNS)
+    size = load(arguments + ITEM_BYTES)
+    item = begin
+    while item < end:
+        call(
+            load(arguments + SMALL),
+            load(arguments + MATRIX) + item * rows * columns * size,
+            load(arguments + PIVOTS) + 4 * item * least(rows, columns),
+            load(arguments + PERMUTATION) + 4 * item * rows,
+            least(LANES, end - item),
+            rows,
+            columns,
+            size,
+        )
+        item += LANES
     return 0
 
 
@@ -297,6 +318,11 @@ def permute(permutation: int, rows: int, pivots: int, count: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
+    return *lapack_words(dtype, "?getrf"), small_address("small_lu", dtype)
+
+
+def panel_words(dtype: str) -> tuple[int, ...]:
+    """Those of ``lu_panel_run``."""
     return lapack_words(dtype, "?getrf")
 
 
@@ -401,7 +427,7 @@ def _nothing(dtype: str) -> tuple[int, ...]:
 
 PROVIDERS: Final = {
     "getrf": Provider(lu_run, words, unjitted, uses_blas=True),
-    "getrf_panel": Provider(lu_panel_run, words, unjitted_panel, uses_blas=True),
+    "getrf_panel": Provider(lu_panel_run, panel_words, unjitted_panel, uses_blas=True),
     "getrf_update": Provider(
         lu_update_run, update_words, unjitted_update, uses_blas=True
     ),

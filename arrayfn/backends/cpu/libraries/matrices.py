@@ -5,10 +5,13 @@ LAPACK's matrices lie by columns. A row-major matrix is, by columns, its transpo
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.code import optimized_addresses
+from arrayfn.backends.cpu.libraries import small_matrices
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
 from arrayfn.backends.cpu.native import (
     CFunction,
@@ -67,6 +70,19 @@ def lapack_words(dtype: str, *functions: str) -> tuple[int, ...]:
     return kind.itemsize, bits, int(kind.kind == "c"), *addresses
 
 
+def small_address(name: str, dtype: str) -> int:
+    """The address of a routine of ``small_matrices``; 0 for complex numbers."""
+    if BY_SHORT_NAME[dtype].kind == "c":
+        return 0
+    return _small_addresses()[name]
+
+
+@cache
+def _small_addresses() -> dict[str, int]:
+    names = "small_lu", "small_cholesky", "small_substitution", "small_qr"
+    return dict(zip(names, optimized_addresses(small_matrices, names), strict=True))
+
+
 def one_bits(dtype: str, one: int) -> int:
     """The bits of 1 or -1 as a real number of ``dtype``'s parts, in one word."""
     kind = real_of(BY_SHORT_NAME[dtype])
@@ -83,6 +99,14 @@ def fill_words(address: int, count: int, bits: int) -> int:
         else:
             store_i32(address + 4 * k, bits)
     return 0
+
+
+@native
+def least(a: int, b: int) -> int:
+    """The lesser of two integers."""
+    if b < a:
+        return b
+    return a
 
 
 @native

@@ -15,25 +15,29 @@ from arrayfn.backends.cpu.libraries.matrices import (
     FUNCTIONS,
     ITEM_BYTES,
     lapack_words,
+    least,
     least_one,
     memcpy,
     memset,
+    small_address,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.native import call, load, native, stack, store_i32
+from arrayfn.backends.cpu.libraries.small_matrices import LIMIT
+from arrayfn.backends.cpu.native import LANES, call, load, native, stack, store_i32
 
 GELQF: Final = FUNCTIONS
 ORGLQ: Final = FUNCTIONS + 8
-X: Final = FUNCTIONS + 16
-Q: Final = FUNCTIONS + 24
-R: Final = FUNCTIONS + 32
-COPY: Final = FUNCTIONS + 40
-TAU: Final = FUNCTIONS + 48
-WORK: Final = FUNCTIONS + 56
-ROWS: Final = FUNCTIONS + 64
-COLUMNS: Final = FUNCTIONS + 72
-INNER: Final = FUNCTIONS + 80
-WORDS: Final = FUNCTIONS + 88
+SMALL: Final = FUNCTIONS + 16
+X: Final = FUNCTIONS + 24
+Q: Final = FUNCTIONS + 32
+R: Final = FUNCTIONS + 40
+COPY: Final = FUNCTIONS + 48
+TAU: Final = FUNCTIONS + 56
+WORK: Final = FUNCTIONS + 64
+ROWS: Final = FUNCTIONS + 72
+COLUMNS: Final = FUNCTIONS + 80
+INNER: Final = FUNCTIONS + 88
+WORDS: Final = FUNCTIONS + 96
 
 
 @native
@@ -43,13 +47,28 @@ def qr_run(arguments: int, begin: int, end: int) -> int:
     columns = load(arguments + COLUMNS)
     inner = load(arguments + INNER)
     size = load(arguments + ITEM_BYTES)
-    for item in range(begin, end):
-        qr_matrix(
-            arguments,
-            load(arguments + X) + item * rows * columns * size,
-            load(arguments + Q) + item * rows * inner * size,
-            load(arguments + R) + item * inner * columns * size,
-        )
+    step = rows * columns * size
+    step_q = rows * inner * size
+    step_r = inner * columns * size
+    small = rows <= LIMIT and columns <= LIMIT and load(arguments + SMALL)
+    item = begin
+    while item < end:
+        x = load(arguments + X) + item * step
+        q = load(arguments + Q) + item * step_q
+        r = load(arguments + R) + item * step_r
+        many = 1
+        left = 1
+        if small:
+            many = least(LANES, end - item)
+            left = call(
+                load(arguments + SMALL), x, q, r, many, rows, columns, inner, size
+            )
+        for lane in range(many):
+            if (left >> lane) & 1:
+                qr_matrix(
+                    arguments, x + lane * step, q + lane * step_q, r + lane * step_r
+                )
+        item += many
     return 0
 
 
@@ -114,7 +133,8 @@ def qr_matrix(arguments: int, x: int, q: int, r: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
-    return lapack_words(dtype, "?gelqf", "?orglq|?unglq")
+    small = small_address("small_qr", dtype)
+    return *lapack_words(dtype, "?gelqf", "?orglq|?unglq"), small
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:

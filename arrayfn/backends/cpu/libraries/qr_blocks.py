@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.lu import least
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -22,6 +21,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     LETTER_T,
     copy_real,
     lapack_words,
+    least,
     memcpy,
     memset,
     one_bits,

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.lu import least
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -27,6 +26,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     copy_real,
     fill_words,
     lapack_words,
+    least,
     memcpy,
     memset,
     one_bits,

@@ -14,9 +14,11 @@ import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
 from arrayfn.backends.cpu.libraries.gemm import at_least
-from arrayfn.backends.cpu.libraries.matrices import one_bits
+from arrayfn.backends.cpu.libraries.matrices import least, one_bits, small_address
 from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.libraries.small_matrices import LIMIT
 from arrayfn.backends.cpu.native import (
+    LANES,
     call,
     load,
     native,
@@ -31,20 +33,21 @@ TRSM: Final = 0
 TRSV: Final = 8
 ONE: Final = 16
 ITEM_BYTES: Final = 24
-A: Final = 32
-B: Final = 40
-ROWS: Final = 48
-COLUMNS: Final = 56
-CHUNK: Final = 64
-CHUNKS: Final = 72
-LEFT: Final = 80
-LOWER: Final = 88
-TRANSPOSE: Final = 96
-UNIT: Final = 104
-LEADING_A: Final = 112
-LEADING_B: Final = 120
-STRIDE_A: Final = 128
-STRIDE_B: Final = 136
+SMALL: Final = 32
+A: Final = 40
+B: Final = 48
+ROWS: Final = 56
+COLUMNS: Final = 64
+CHUNK: Final = 72
+CHUNKS: Final = 80
+LEFT: Final = 88
+LOWER: Final = 96
+TRANSPOSE: Final = 104
+UNIT: Final = 112
+LEADING_A: Final = 120
+LEADING_B: Final = 128
+STRIDE_A: Final = 136
+STRIDE_B: Final = 144
 
 LETTER_L: Final = ord("L")
 LETTER_U: Final = ord("U")
@@ -57,11 +60,43 @@ LETTER_C: Final = ord("C")
 @native
 def triangular_run(arguments: int, begin: int, end: int) -> int:
     """Solve for chunks ``begin`` to ``end``."""
+    n = load(arguments + ROWS)
+    few = n <= LIMIT and load(arguments + COLUMNS) <= LIMIT
+    if load(arguments + SMALL) and load(arguments + LEFT) and few:
+        return triangular_small(arguments, begin, end)
     # BLAS has no product with a conjugate alone, which op = 2 is by columns.
     single = load(arguments + LEFT) and load(arguments + COLUMNS) == 1
     if single and load(arguments + TRANSPOSE) < 2:
         return triangular_vectors(arguments, begin, end)
     return triangular_sides(arguments, begin, end)
+
+
+@native
+def triangular_small(arguments: int, begin: int, end: int) -> int:
+    """Solve for a few right-hand sides of small real matrices, some at once."""
+    size = load(arguments + ITEM_BYTES)
+    stride_a = load(arguments + STRIDE_A) * size
+    stride_b = load(arguments + STRIDE_B) * size
+    item = begin
+    while item < end:
+        call(
+            load(arguments + SMALL),
+            load(arguments + A) + item * stride_a,
+            stride_a,
+            load(arguments + LEADING_A),
+            load(arguments + B) + item * stride_b,
+            stride_b,
+            load(arguments + LEADING_B),
+            least(LANES, end - item),
+            load(arguments + ROWS),
+            load(arguments + COLUMNS),
+            load(arguments + LOWER),
+            load(arguments + TRANSPOSE),
+            load(arguments + UNIT),
+            size,
+        )
+        item += LANES
+    return 0
 
 
 @native
@@ -167,7 +202,8 @@ def words(dtype: str) -> tuple[int, ...]:
     """trsm and trsv, the bits of 1, the bytes of an element."""
     letter, library = LETTERS[dtype], blas()
     trsm, trsv = library.address(letter + "trsm"), library.address(letter + "trsv")
-    return trsm, trsv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
+    small = small_address("small_substitution", dtype)
+    return trsm, trsv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize, small
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
