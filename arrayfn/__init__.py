@@ -16,6 +16,7 @@ from arrayfn import (
     debug,
     errors,
     fft,
+    immediate,
     lax,
     linalg,
     nn,
@@ -29,7 +30,6 @@ from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
-    device_put,
     from_dlpack,
     memory_stats,
 )
@@ -46,6 +46,7 @@ from arrayfn.custom import (
     custom_vjp,
     stop_gradient,
 )
+from arrayfn.devices import device_get, device_put
 from arrayfn.functions import (
     ShapeDtypeStruct,
     eval_shape,
@@ -62,11 +63,10 @@ from arrayfn.functions import (
     vjp,
     vmap,
 )
-from arrayfn.immediate import compile_long_loops
 from arrayfn.jit import jit
 from arrayfn.operators import operator
 
-compile_long_loops()
+immediate.install()
 
 try:
     __version__ = version("arrayfn")
@@ -87,6 +87,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "debug",
+    "device_get",
     "device_put",
     "errors",
     "eval_shape",

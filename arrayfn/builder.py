@@ -58,7 +58,7 @@ class ProgramBuilder:
             known = self._constants[id(array)] = (Var(type_of(array)), array)
         return known[0]
 
-    def adopt_constant(self, var: Var, array: Array) -> None:
+    def adopt_constant(self, var: Var, array: Any) -> None:
         """Make ``var``, used already, the constant that holds ``array``."""
         self._constants[id(array)] = (var, array)
 

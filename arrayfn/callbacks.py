@@ -12,7 +12,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import check_leaf, leaf_type, name_of
 from arrayfn.primitives import callbacks
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.tracing import Tracer, apply, current_frame, is_staged
+from arrayfn.tracing import ImmutableArray, apply, current_frame, is_made_of_equations
 
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 
@@ -91,10 +91,11 @@ def staged_call(
     Its operands are the traced leaves; others are given to it as they are.
     """
     leaves, structure = tree.flatten((args, kwargs))
-    if not (is_staged(leaves) or (row.effect and current_frame() is not None)):
+    in_place = row.effect and current_frame() is not None
+    if not (in_place or is_made_of_equations(leaves)):
         return None
-    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
-    static = {k: x for k, x in enumerate(leaves) if not isinstance(x, Tracer)}
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, ImmutableArray)]
+    static = {k: x for k, x in enumerate(leaves) if not isinstance(x, ImmutableArray)}
     count = len(leaves)
 
     def flat(*arrays: Any) -> Any:

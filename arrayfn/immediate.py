@@ -1,38 +1,58 @@
-"""Loops where their values are known, outside ``jit``: compiled, if they are long.
+"""What is compiled outside ``jit``: long loops, and all that is on a device.
 
 A loop of a few steps is interpreted, which takes less time than to compile it. One that
 has come to more than that, in a single call or in several of the same Program, runs
 compiled from then on, a ``while_loop`` from the step that it had got to.
+
+An operation on an array in a device's memory is a Program of one equation, compiled for
+that device once for each of its types and params. Numbers are operands of it, so that
+another number is no other Program. The Program of a derivative runs as a whole.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.registry import choose
+from arrayfn.backends.base import Executable
+from arrayfn.backends.registry import BACKENDS, choose
 from arrayfn.builder import ProgramBuilder
-from arrayfn.ir import Equation, Literal, Params, Program, Var, type_of
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    Program,
+    Var,
+    type_of,
+)
+from arrayfn.ir_format import format_param
 from arrayfn.ir_text import format_program, parse_program
 from arrayfn.passes.expand import expand
 from arrayfn.primitives.base import Primitive, has_effect
 from arrayfn.primitives.table import TABLE
-from arrayfn.tracing import Immediate
+from arrayfn.primitives.views import relayout
+from arrayfn.tracing import ArrayOnDevice, Immediate, device_of
 
 Array = np.ndarray[Any, Any]
 
 # To compile an equation takes as long as to interpret it so often, about.
 _PATIENCE: Final = 300
 _MOST_LOOPS: Final = 1024
+_MOST_OPERATIONS: Final = 4096
+_MOST_NUMBERS: Final = 4096
 _LOOPS: Final = ("scan", "while_loop", "while_linear")
 
 
-def compile_long_loops() -> None:
-    """Let operations on arrays outside ``jit`` use ``compute``."""
+def install() -> None:
+    """Let operations on arrays outside ``jit`` use what is here."""
     Immediate.compute = compute
+    Immediate.compute_there = compute_there
+    Immediate.run_there = run_there
 
 
 def compute(
@@ -45,7 +65,7 @@ def compute(
     if not _has_loop(primitive, params):
         return None
     operands = [np.asarray(x, order="C") for x in arrays]
-    program = _alone(primitive, operands, params)
+    program = _alone(primitive, map(type_of, operands), params)
     text = format_program(program, comments=False)
     left = _PATIENCE * _size(program) - _spent.of(text)
     if has_effect(program.equations[0]):
@@ -59,6 +79,90 @@ def compute(
         return _executable(text)(tuple(operands))
     finally:
         _spent.add(text, run.done)
+
+
+def compute_there(
+    primitive: Primitive, operands: Sequence[Any], params: Params
+) -> Sequence[Any]:
+    """The results of a primitive, on the device where one of ``operands`` is."""
+    if _subprograms(primitive, params):
+        return run_there(_alone(primitive, map(type_of, operands), params), operands)
+    device = device_of(operands)
+    types = tuple([type_of(x) for x in operands])
+    held = tuple([(name, format_param(value)) for name, value in params.items()])
+    key = (device, primitive.name, types, held)
+    run = _there.find(key, device, lambda: _alone(primitive, types, params))
+    return run(tuple([_there.put(device, x) for x in operands]))
+
+
+def run_there(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of ``program``, on the device where an operand or constant is."""
+    given = (*operands, *program.constant_values)
+    inputs = (*program.inputs, *program.constants)
+    arrays = [
+        x if isinstance(x, ArrayOnDevice) else np.asarray(x, v.type.dtype)
+        for x, v in zip(given, inputs, strict=True)
+    ]
+    device = device_of(arrays)
+    types = tuple([type_of(x) for x in arrays])
+    key = (device, format_program(program, comments=False), types)
+    run = _there.find(key, device, lambda: _of_types(program, types))
+    return run(tuple([_there.put(device, x) for x in arrays]))
+
+
+class _There:
+    """What is compiled for operations on devices, and numbers that they have used.
+
+    Where there are too many all are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._executables: dict[Any, Executable] = {}
+        self._numbers: dict[Any, Any] = {}
+
+    def find(self, key: Any, device: str, program: Callable[[], Program]) -> Executable:
+        """The executable kept under ``key``; of ``program()`` if there is none."""
+        known = self._executables.get(key)
+        if known is None:
+            if len(self._executables) >= _MOST_OPERATIONS:
+                self._executables.clear()
+            backend = choose(device)
+            known = backend.load(backend.lower(program(), frozenset()))
+            self._executables[key] = known
+        return known
+
+    def put(self, device: str, x: Any) -> Any:
+        """``x``; a number that was there before as the array that it is there."""
+        if isinstance(x, ArrayOnDevice) or x.shape:
+            return x
+        key = (device, x.dtype, x.tobytes())
+        known = self._numbers.get(key)
+        if known is None:
+            if len(self._numbers) >= _MOST_NUMBERS:
+                self._numbers.clear()
+            known = self._numbers[key] = BACKENDS[device].put(x)
+        return known
+
+
+_there = _There()
+
+
+def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
+    """``program`` without constants, of inputs of these types in place of its own."""
+    builder = ProgramBuilder(program.name)
+    with builder:
+        operands: list[Atom] = []
+        for var, type in zip((*program.inputs, *program.constants), types, strict=True):
+            given = builder.input(type, var.hint)
+            same = type.layout == var.type.layout
+            operands.append(given if same else relayout(given, layout="C"))
+        closed = Program(
+            program.name,
+            (*program.inputs, *program.constants),
+            program.equations,
+            program.outputs,
+        )
+        return builder.build(builder.inline(closed, operands))
 
 
 class _OutOfPatienceError(Exception):
@@ -168,7 +272,7 @@ _spent = _Spent()
 def _has_loop(primitive: Primitive, params: Params) -> bool:
     if primitive.name in _LOOPS:
         return True
-    inner = Equation(primitive, (), params, ()).subprograms() if params else ()
+    inner = _subprograms(primitive, params)
     return any(
         isinstance(equation.primitive, Primitive)
         and _has_loop(equation.primitive, equation.params)
@@ -177,10 +281,14 @@ def _has_loop(primitive: Primitive, params: Params) -> bool:
     )
 
 
-def _alone(primitive: Primitive, operands: list[Array], params: Params) -> Program:
+def _subprograms(primitive: Primitive, params: Params) -> Sequence[Program]:
+    return Equation(primitive, (), params, ()).subprograms() if params else ()
+
+
+def _alone(primitive: Primitive, types: Iterable[ArrayType], params: Params) -> Program:
     """The Program of one equation."""
     builder = ProgramBuilder(primitive.name)
-    inputs = [builder.input(type_of(x)) for x in operands]
+    inputs = [builder.input(type) for type in types]
     return builder.build(builder.emit(primitive, inputs, params))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
-from arrayfn.backends.registry import choose
+from arrayfn.backends.registry import BACKENDS, choose
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import (
     FlatTrace,
@@ -31,7 +31,7 @@ from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.options import Options
 from arrayfn.primitives.calls import operator_call
 from arrayfn.stages import Lowered
-from arrayfn.tracing import apply
+from arrayfn.tracing import ArrayOnDevice, apply, device_of
 
 Device = str | Sequence[str]
 
@@ -42,7 +42,7 @@ class Jitted:
     def __init__(
         self,
         function: Function,
-        backend: Backend,
+        backend: Backend | None,
         static_argnums: tuple[int, ...],
         static_argnames: tuple[str, ...],
         donate_argnums: tuple[int, ...],
@@ -51,7 +51,6 @@ class Jitted:
         functools.update_wrapper(self, function)
         self._function = function
         self._backend = backend
-        self._kept_types = (np.ndarray, float, int, bool, *backend.array_types())
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
         self._donated = donate_argnums
@@ -76,14 +75,14 @@ class Jitted:
             return self._inline(args, kwargs, static, leaves)
         check_leaves(self._function, args, kwargs, leaves)
         types = tuple(leaf_type(x) for x in leaves)
-        key = (structure, static, types)
+        backend = self._backend_of(leaves)
+        key = (structure, static, types, backend.name)
         entry = self._cache.get(key)
         if entry is None:
-            entry = self._compile(args, kwargs, static, types)
+            entry = self._compile(args, kwargs, static, types, backend)
             self._cache[key] = entry
-        arrays = tuple(
-            x if type(x) in self._kept_types else np.asarray(x) for x in leaves
-        )
+        kept = entry.kept_types
+        arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
         self._remember(entry, args, kwargs, leaves)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
 
@@ -98,14 +97,20 @@ class Jitted:
         flat = not kwargs and not self._static and len(leaves) == len(args)
         flat = flat and all(a is b for a, b in zip(args, leaves, strict=True))
         run = entry.run
+        last: Callable[..., Any] | None = None
         if not flat or not isinstance(run, DirectExecutable):
-            self._last = None
+            pass
         elif entry.single:
-            self._last = run.call_single
+            last = run.call_single
         elif entry.out_tree == tree.structure((0,) * entry.out_tree.num_leaves):
-            self._last = run.call
-        else:
-            self._last = None
+            last = run.call
+        if last is not None and self._backend is None and entry.is_on_device:
+            last = _if_on_device(last)
+        self._last = last
+
+    def _backend_of(self, values: Sequence[Any]) -> Backend:
+        """Where to compute with ``values``: where they are, if no device was named."""
+        return self._backend or BACKENDS[device_of(values) or "cpu"]
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -189,10 +194,12 @@ class Jitted:
         kwargs: dict[str, Any],
         static: Any,
         types: Sequence[ArrayType],
+        backend: Backend,
     ) -> Lowered:
-        backend = self._backend
         traced = self._trace(args, kwargs, static, types)
         program = _with_own_constants(traced.program)
+        if device_of(program.constant_values):
+            backend = self._backend_of(program.constant_values)
         donated = frozenset(self._donated_leaves(args))
         return Lowered(
             program,
@@ -218,18 +225,25 @@ class Jitted:
         kwargs: dict[str, Any],
         static: Any,
         types: Sequence[ArrayType],
+        backend: Backend,
     ) -> _Entry:
-        lowered = self._lower(args, kwargs, static, types)
-        run = lowered.backend.load(lowered.compiled_program)
-        single = lowered.out_tree == tree.structure(0)
-        return _Entry(run, lowered.out_tree, single)
+        lowered = self._lower(args, kwargs, static, types, backend)
+        there = lowered.backend.array_types()
+        return _Entry(
+            lowered.backend.load(lowered.compiled_program),
+            lowered.out_tree,
+            lowered.out_tree == tree.structure(0),
+            (np.ndarray, float, int, bool, *there),
+            bool(there),
+        )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The Program, kernels and plan for these arguments' types (values unused)."""
         args, kwargs, static = self._split(args, kwargs)
         leaves = tree.leaves((args, kwargs))
         check_leaves(self._function, args, kwargs, leaves)
-        return self._lower(args, kwargs, static, [leaf_type(x) for x in leaves])
+        types = [leaf_type(x) for x in leaves]
+        return self._lower(args, kwargs, static, types, self._backend_of(leaves))
 
 
 @dataclass(frozen=True)
@@ -237,6 +251,20 @@ class _Entry:
     run: Callable[..., Any]
     out_tree: tree.TreeDef
     single: bool
+    kept_types: tuple[type, ...]  # that ``run`` takes as they are
+    is_on_device: bool
+
+
+def _if_on_device(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, where an argument is on a device; else 1, as if the first did not fit.
+
+    NumPy's arrays alone are for another backend.
+    """
+
+    def run(*args: Any) -> Any:
+        return call(*args) if any(isinstance(x, ArrayOnDevice) for x in args) else 1
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -283,14 +311,17 @@ def _with_own_constants(program: Program) -> Program:
         program.equations,
         program.outputs,
         tuple(program.constants),
-        tuple(np.array(value) for value in program.constant_values),
+        tuple(
+            x if isinstance(x, ArrayOnDevice) else np.array(x)
+            for x in program.constant_values
+        ),
     )
 
 
 def jit(
     function: Function | None = None,
     *,
-    device: Device = "cpu",
+    device: Device | None = None,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
@@ -299,7 +330,9 @@ def jit(
     """Compile ``function`` for the types of its arguments, at its first call with them.
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
-    to fall back in their order. Static arguments are Python values, hashed, for each of
+    to fall back in their order; arrays that are elsewhere are copied there. Without it
+    the function runs where its arguments are: on the GPU if one of them is an array
+    there, else on the CPU. Static arguments are Python values, hashed, for each of
     which the function is compiled anew. Donated arguments may be overwritten.
 
     Results have the same bits in each run on one machine, unless ``deterministic`` is
@@ -323,7 +356,8 @@ def jit(
     positions, names = _statics(function, static_argnums, static_argnames)
     donated = _tuple(donate_argnums)
     options = Options(deterministic)
-    return Jitted(function, choose(device), positions, names, donated, options)
+    backend = None if device is None else choose(device)
+    return Jitted(function, backend, positions, names, donated, options)
 
 
 def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from arrayfn.lowering.operator_kernels import (
     row_major_only,
 )
 from arrayfn.primitives.calls import operator_call
-from arrayfn.tracing import apply, is_staged
+from arrayfn.tracing import apply, device_of, is_staged
 
 
 class Operator:
@@ -97,7 +97,8 @@ class Operator:
         dynamic, static = self._split(args, kwargs)
         # In the order of the parameters, in which kernels take them.
         leaves, structure = tree.flatten(tuple(dynamic.values()))
-        if not is_staged(leaves):
+        there = bool(device_of(leaves)) and not is_staged(leaves)
+        if not (there or is_staged(leaves)):
             return self.function(*args, **kwargs)
 
         def body(*operands: Any) -> Any:
@@ -106,7 +107,9 @@ class Operator:
             return self.function(**named, **static)
 
         body.__name__ = self.name
-        traced = trace_function(body, tuple(leaves), {})
+        traced = trace_function(
+            body, tuple(leaves), {}, abstract=there, with_values=not there
+        )
         own = len(leaves)
         extra, (inner,) = closed_over([(traced, own)])
         results = apply(

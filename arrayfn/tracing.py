@@ -10,7 +10,7 @@ closes over becomes an input of its Program (see ``Trace.captured``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -19,7 +19,13 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.errors import ArrayfnError, SourceLocation, located, user_location
+from arrayfn.errors import (
+    ArgumentError,
+    ArrayfnError,
+    SourceLocation,
+    located,
+    user_location,
+)
 from arrayfn.ir import (
     NO_PARAMS,
     ArrayType,
@@ -32,11 +38,13 @@ from arrayfn.ir import (
     type_of,
 )
 from arrayfn.primitives.base import Primitive
-from arrayfn.tracer import Namespace, Tracer
+from arrayfn.tracer import ArrayOnDevice, ImmutableArray, Namespace, Tracer
 
 __all__ = [
+    "ArrayOnDevice",
     "Frame",
     "Immediate",
+    "ImmutableArray",
     "NamedAxis",
     "Namespace",
     "Trace",
@@ -45,12 +53,15 @@ __all__ = [
     "apply_program",
     "constant",
     "current_frame",
+    "device_of",
+    "is_made_of_equations",
     "is_staged",
     "own",
     "trace",
 ]
 
 Array = np.ndarray[Any, Any]
+Captured = Tracer | Array | ArrayOnDevice
 
 
 class Frame:
@@ -67,7 +78,7 @@ class Frame:
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.parent = parent
         self.closed = False
-        self._captured: dict[int, tuple[Tracer | Array, Var]] = {}
+        self._captured: dict[int, tuple[Captured, Var]] = {}
 
     def named_axis(self, name: str) -> NamedAxis | None:
         """The axis called ``name`` that this frame or one around it is mapped along."""
@@ -88,7 +99,7 @@ class Frame:
         return names
 
     @property
-    def captured(self) -> list[tuple[Tracer | Array, Var]]:
+    def captured(self) -> list[tuple[Captured, Var]]:
         """What was closed over, with the input that stands for it."""
         return list(self._captured.values())
 
@@ -105,12 +116,14 @@ class Frame:
             return operand
         if dtypes.is_python_scalar(operand):
             return Literal(operand, dtypes.weak_dtype(operand), weak=True)
+        if isinstance(operand, ArrayOnDevice):
+            return self._capture(operand, operand.type)
         array = np.asarray(operand)
         if array.ndim == 0 and array.dtype.kind in "biufc":
             return Literal(array.item(), dtypes.canonical(array.dtype))
         return self._capture(array, type_of(array))
 
-    def _capture(self, value: Tracer | Array, type: ArrayType) -> Var:
+    def _capture(self, value: Captured, type: ArrayType) -> Var:
         key = id(value.atom) if isinstance(value, Tracer) else id(value)
         known = self._captured.get(key)
         if known is None:
@@ -130,14 +143,18 @@ class NamedAxis:
 
 
 class Immediate:
-    """What computes loops whose operands are known: ``arrayfn.immediate`` fills it.
+    """What computes operations whose operands are known; filled by a later room.
 
-    It gives None for what NumPy's reference is to compute.
+    ``compute`` has the loops among those on NumPy's arrays, and gives None for what
+    NumPy's reference is to compute. ``compute_there`` and ``run_there`` have what
+    ``device_of`` says is on a device: a primitive, and a whole Program.
     """
 
     compute: ClassVar[
         Callable[[Primitive, Sequence[Array], Params], Sequence[Array] | None] | None
     ] = None
+    compute_there: ClassVar[Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]]
+    run_there: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
 
 
 class _Local(threading.local):
@@ -161,7 +178,7 @@ class Trace:
     """
 
     program: Program
-    captured: tuple[Tracer | Array, ...]
+    captured: tuple[Captured, ...]
 
 
 def trace(
@@ -235,10 +252,38 @@ def constant(array: Array) -> Any:
     return Tracer(frame, frame.atom(array), array, user_location())
 
 
+def device_of(operands: Iterable[Any]) -> str:
+    """The device that an operation on ``operands`` is computed on; empty for NumPy's.
+
+    NumPy's arrays and numbers go where the others are. Raises ArgumentError for arrays
+    on two devices.
+    """
+    found = ""
+    for x in operands:
+        if isinstance(x, ArrayOnDevice):
+            if found and x.device != found:
+                raise ArgumentError(
+                    f"operands are on two devices, {found!r} and {x.device!r}; move "
+                    f"one with x.to_device({found!r})",
+                    user_location(),
+                )
+            found = x.device
+    return found
+
+
+def is_made_of_equations(operands: Sequence[Any]) -> bool:
+    """Whether a function of ``operands`` applies primitives, and nothing of NumPy's.
+
+    They are staged, or on a device.
+    """
+    return is_staged(operands) or any(isinstance(x, ArrayOnDevice) for x in operands)
+
+
 def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     """Apply ``primitive`` to Tracers, arrays and scalars; the output or their tuple.
 
-    Traces into the current frame, or computes at once with the NumPy reference.
+    Traces into the current frame, or computes at once: with the NumPy reference, or on
+    the device where an operand is.
     """
     frame = _local.frame
     # What has an effect has it in its place among the others.
@@ -258,6 +303,8 @@ def apply_program(
     frame = _local.frame if is_staged(operands) else None
     if frame is not None and frame.abstract:
         return _inlined(frame, program, operands, once)
+    if frame is None and device_of((*operands, *program.constant_values)):
+        return list(Immediate.run_there(program, operands))
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
@@ -342,15 +389,20 @@ def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
     return atom if isinstance(atom, Literal) else environment[atom]
 
 
-def _array(value: Any) -> Array:
+def _array(value: Any) -> Any:
     """``value``, an array or scalar or Literal, as an array."""
+    if isinstance(value, ArrayOnDevice):
+        return value
     if isinstance(value, Literal):
         return np.asarray(value.value).astype(value.type.dtype)
     return np.asarray(value)
 
 
-def _results(primitive: Primitive, arrays: Sequence[Array], params: Params) -> Any:
+def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
     """The result, or results, of ``primitive`` on arrays."""
+    if any(isinstance(x, ArrayOnDevice) for x in arrays):
+        there = Immediate.compute_there(primitive, arrays, params)
+        return there[0] if len(there) == 1 else tuple(there)
     if Immediate.compute is not None and params:
         results = Immediate.compute(primitive, arrays, params)
         if results is not None:
@@ -377,11 +429,14 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
     return own(result, taken)
 
 
-def own(value: Any, taken: Container[int] = ()) -> Array:
+def own(value: Any, taken: Container[int] = ()) -> Any:
     """``value`` as an array that is row-major, writable and nobody else's.
 
-    ``taken`` holds the ids of arrays that are somebody else's.
+    ``taken`` holds the ids of arrays that are somebody else's. What is on a device is
+    immutable, and may be anybody's.
     """
+    if isinstance(value, ArrayOnDevice):
+        return value
     array = np.asarray(value)
     flags = array.flags
     free = array.base is None and id(array) not in taken

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import arrayfn as af
+from arrayfn.backends.registry import BACKENDS
+from tests.backends.device import SimulatedBackend
 
 # The same examples on every machine, however slow; `--hypothesis-profile explore` looks
 # for others.
@@ -24,6 +29,9 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+SIMULATED = SimulatedBackend()
+BACKENDS[SIMULATED.name] = SIMULATED
+
 _GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -33,6 +41,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the texts that tests compare with tests/golden",
     )
+    parser.addoption(
+        "--device",
+        default=SIMULATED.name,
+        help="where tests of arrays on a device run: simulated, or cuda",
+    )
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    """The device that ``--device`` names."""
+    return request.config.getoption("--device")
+
+
+@pytest.fixture
+def there(device: str) -> Callable[[Any], Any]:
+    """``there(x)``: a pytree of arrays on ``device``."""
+    return lambda x: af.device_put(x, device)
 
 
 @pytest.fixture

@@ -59,6 +59,10 @@ class Backend(Protocol):
         """``program`` as kernels and a plan; inputs ``donated`` may be overwritten."""
         ...
 
+    def put(self, x: Any) -> Any:
+        """A copy of ``x``, an array or number, in this backend's memory."""
+        ...
+
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``: a flat tuple of arrays to a list of arrays."""
         ...

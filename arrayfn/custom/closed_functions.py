@@ -9,9 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from arrayfn import dtypes, tree
+from arrayfn.custom.closures import held
 from arrayfn.custom.functions import Function, pair_of, struct
 from arrayfn.custom.reverse import custom_vjp
 from arrayfn.errors import ArgumentError, user_location
@@ -103,9 +102,7 @@ def custom_gradient(function: Function) -> Callable[..., Any]:
 
         example = tree.map(lambda y: struct(leaf_type(y)), value)
         traced = trace_function(cotangents, (example,), {}, with_values=False)
-        saved = [
-            x if isinstance(x, Tracer) else np.asarray(x) for x in traced.trace.captured
-        ]
+        saved = [held(x) for x in traced.trace.captured]
         return value, (_Rule(traced), saved)
 
     def backward(residuals: Any, ct: Any) -> Any:

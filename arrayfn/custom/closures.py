@@ -13,7 +13,7 @@ from arrayfn.errors import DifferentiationError, user_location
 from arrayfn.functions import FlatTrace, leaf_type
 from arrayfn.ir import ArrayType, Atom, Program, Var
 from arrayfn.primitives import calls, views
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, Tracer, apply
 
 
 def closed_over(
@@ -77,7 +77,7 @@ def closed(what: str, traced: FlatTrace, own: int) -> Program:
         program.equations,
         program.outputs,
         (*program.constants, *program.inputs[own:]),
-        (*program.constant_values, *map(np.asarray, captured)),
+        (*program.constant_values, *map(held, captured)),
     )
 
 
@@ -99,3 +99,8 @@ def guarded(value: Any) -> Any:
     if isinstance(value, Tracer) and value.dtype in dtypes.INEXACT:
         return apply(calls.closed_over, value)
     return value
+
+
+def held(value: Any) -> Any:
+    """A value closed over, as it is kept: traced, on a device, or NumPy's."""
+    return value if isinstance(value, ImmutableArray) else np.asarray(value)

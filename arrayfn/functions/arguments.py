@@ -14,7 +14,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.functions.shape_struct import ShapeDtypeStruct
 from arrayfn.ir import ArrayType, type_of
-from arrayfn.tracing import Tracer, current_frame
+from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer, current_frame
 
 Function = Callable[..., Any]
 
@@ -79,13 +79,15 @@ def short(value: Any) -> str:
 
 def leaf_type(leaf: Any) -> ArrayType:
     """The type of an argument or result leaf."""
-    return leaf.type if isinstance(leaf, Tracer) else type_of(leaf)
+    return leaf.type if isinstance(leaf, ImmutableArray) else type_of(leaf)
 
 
 def value_of(leaf: Any) -> Any:
     """The array that ``leaf`` is; None if it is not known."""
     if isinstance(leaf, Tracer):
         return leaf.value
+    if isinstance(leaf, ArrayOnDevice):
+        return leaf
     return None if isinstance(leaf, ShapeDtypeStruct) else np.asarray(leaf)
 
 

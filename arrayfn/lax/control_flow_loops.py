@@ -28,7 +28,7 @@ from arrayfn.numpy import concatenate
 from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives.control_flow_scan import scan as scan_primitive
 from arrayfn.primitives.control_flow_while import while_loop as while_primitive
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, apply
 
 Function = Callable[..., Any]
 
@@ -116,7 +116,7 @@ def fori_loop(
             raise DTypeError(
                 f"fori_loop: {what} is an integer scalar, not {type}", user_location()
             )
-    if isinstance(lower, Tracer) or isinstance(upper, Tracer):
+    if isinstance(lower, ImmutableArray) or isinstance(upper, ImmutableArray):
         return _loop_of_unknown_length(lower, upper, body_fun, init_val)
     first, length = int(lower), max(0, int(upper) - int(lower))
     dtype, weak = dtypes.promote(

@@ -20,7 +20,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import reductions, window_reductions
 from arrayfn.primitives.base import Primitive, Reduction
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, apply
 
 _SUM = reductions.reduce_sum, window_reductions.reduce_window_sum
 _MAX = reductions.reduce_max, window_reductions.reduce_window_max
@@ -124,7 +124,7 @@ def _of_copies(reduction: Primitive, x: Array, params: dict[str, Any]) -> Array:
 
 def _is(init: Array, identity: PythonScalar) -> bool:
     """Whether ``init`` is known, and is the identity."""
-    if isinstance(init, Tracer):
+    if isinstance(init, ImmutableArray):
         return False
     value = np.asarray(init)
     return value.ndim == 0 and bool(value == np.asarray(identity).astype(value.dtype))

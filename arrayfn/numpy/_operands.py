@@ -12,14 +12,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from arrayfn import dtypes
+from arrayfn import dtypes, tree
+from arrayfn.backends.registry import BACKENDS
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, AxisError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Literal, type_of
 from arrayfn.layout import Shape
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
-from arrayfn.tracing import Tracer, apply, is_staged
+from arrayfn.tracing import (
+    ArrayOnDevice,
+    ImmutableArray,
+    apply,
+    device_of,
+    is_made_of_equations,
+    is_staged,
+)
 
 # A NumPy array, or a Tracer inside a traced function; operands may be numbers too.
 Array: TypeAlias = Any
@@ -32,7 +40,7 @@ _MESSAGE_LENGTH = 40
 
 def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
     """The type of an operand of function ``name``; ArgumentError if it is no array."""
-    if isinstance(x, (Tracer, Literal)):
+    if isinstance(x, (ImmutableArray, Literal)):
         return x.type
     if isinstance(x, (np.ndarray, np.generic)) or dtypes.is_python_scalar(x):
         try:
@@ -143,7 +151,7 @@ def broadcast(
     if len(shapes) <= 1:
         return list(operands)
     shape = broadcast_shape(name, [t.shape for t in types])
-    staged = is_staged(operands)
+    staged = is_made_of_equations(operands)
     return [
         spread(x, t.shape, shape, staged) if t.shape else x
         for x, t in zip(operands, types, strict=True)
@@ -190,17 +198,29 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     return broadcast(name, converted, types)
 
 
-def check_device(name: str, device: Any) -> None:
-    """ArgumentError unless ``device`` is None or "cpu", where values are made.
+def placed(name: str, x: Any, device: Any) -> Any:
+    """``x``, made by function ``name``, on ``device``; where it is, if that is None.
 
-    Inside ``jit`` the function's device decides.
+    Inside ``jit`` the function's device decides. ArgumentError for a device that is
+    not known.
     """
-    if device is not None and device != "cpu":
+    if device is not None and device not in BACKENDS:
         raise ArgumentError(
-            f'{name} makes arrays on the device "cpu", not on {device!r}; '
-            "arrayfn.device_put moves one, and jit(f, device=...) computes there",
+            f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, not on "
+            f"{device!r}",
             user_location(),
         )
+    if device is None or is_staged((x,)):
+        return x
+    if isinstance(x, ArrayOnDevice):
+        return x.to_device(device)
+    return x if device == "cpu" else BACKENDS[device].put(as_array(x))
+
+
+def beside(result: Any, *operands: ArrayLike) -> Any:
+    """``result``, an array or a tuple of them, on the device where an operand is."""
+    device = device_of(operands)
+    return tree.map(BACKENDS[device].put, result) if device else result
 
 
 def whole(value: Any) -> int:
@@ -230,15 +250,17 @@ def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     return tuple(axes)
 
 
-def full(value: Any, shape: Shape, dtype: DType) -> Array:
-    """An array filled with a scalar ``value``."""
+def full(value: Any, shape: Shape, dtype: DType, like: ArrayLike = 0) -> Array:
+    """An array filled with a scalar ``value``, on the device where ``like`` is."""
     filler = scalar(value, dtype) if dtypes.is_python_scalar(value) else value
+    if isinstance(like, ArrayOnDevice):
+        filler = beside(as_array(filler), like)
     return apply(views.broadcast_in_dim, filler, shape=shape, axes=())
 
 
 def same(x: ArrayLike) -> Array:
     """``x`` itself if it is traced (and so immutable), else a copy."""
-    if isinstance(x, Tracer):
+    if isinstance(x, ImmutableArray):
         return x
     value = as_array(x)
     return np.array(value, order="C")

@@ -12,7 +12,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, apply
 
 _LARGEST_UNROLLED_POWER = 8
 
@@ -337,7 +337,7 @@ def imag(x: ArrayLike, /) -> Array:
     dtype = ops.type_of_operand("imag", x).dtype
     if dtype in dtypes.COMPLEX:
         return ops.elementwise(c.imag, "imag", x)
-    return ops.full(0, ops.type_of_operand("imag", x).shape, dtype)
+    return ops.full(0, ops.type_of_operand("imag", x).shape, dtype, x)
 
 
 def conj(x: ArrayLike, /) -> Array:
@@ -363,5 +363,5 @@ def _number(*operands: ArrayLike) -> DType:
 
 
 def _signed(x: ArrayLike) -> bool:
-    dtype = x.dtype if isinstance(x, (Tracer, np.ndarray)) else _number(x)
+    dtype = x.dtype if isinstance(x, (ImmutableArray, np.ndarray)) else _number(x)
     return dtype in dtypes.SIGNED

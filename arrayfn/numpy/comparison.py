@@ -110,7 +110,7 @@ def _classify(
 ) -> Array:
     type = ops.type_of_operand(name, x)
     if type.dtype not in dtypes.INEXACT:
-        return ops.full(of_whole_numbers, type.shape, dtypes.bool_)
+        return ops.full(of_whole_numbers, type.shape, dtypes.bool_, x)
     return ops.elementwise(primitive, name, x)
 
 

@@ -20,7 +20,15 @@ from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
-from arrayfn.tracing import Tracer, apply, constant, is_staged
+from arrayfn.tracing import (
+    ArrayOnDevice,
+    ImmutableArray,
+    apply,
+    constant,
+    device_of,
+    is_made_of_equations,
+    is_staged,
+)
 
 
 def asarray(
@@ -43,12 +51,13 @@ def asarray(
     >>> af.jit(lambda i: asarray(table)[i])(np.array([2, 0]))
     array([30., 10.])
     """
-    ops.check_device("asarray", device)
+    if device is not None:
+        return ops.placed("asarray", asarray(x, dtype, copy=copy), device)
     wanted = None if dtype is None else dtypes.canonical(dtype)
     if isinstance(x, (list, tuple)) and _holds_tracers(x):
         parts = [asarray(part, dtype) for part in x]
         return stack_parts(parts)
-    if isinstance(x, Tracer):
+    if isinstance(x, ImmutableArray):
         return x if wanted is None else ops.convert(x, wanted)
     if copy is False:
         value = np.asarray(x, dtype=wanted, copy=False)
@@ -72,13 +81,13 @@ def array(
 
 def copy(x: ArrayLike, /) -> Array:
     """A copy of x."""
-    return asarray(x)
+    return x.copy() if isinstance(x, ArrayOnDevice) else asarray(x)
 
 
 def _holds_tracers(x: Any) -> bool:
     if isinstance(x, (list, tuple)):
         return any(_holds_tracers(part) for part in x)
-    return isinstance(x, Tracer)
+    return isinstance(x, ImmutableArray)
 
 
 def stack_parts(parts: Sequence[ArrayLike]) -> Array:
@@ -107,14 +116,14 @@ def full(
     device: Any = None,
 ) -> Array:
     """An array of ``shape`` filled with a number, of its dtype if none is given."""
-    ops.check_device("full", device)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
-    value = ops.convert(fill_value, wanted)
+    value = ops.placed("full", ops.convert(fill_value, wanted), device)
     if given.shape:
         target = ops.broadcast_shape("full", (given.shape, extents))
-        return ops.same(ops.spread(value, given.shape, target, is_staged((value,))))
+        by_equations = is_made_of_equations((value,))
+        return ops.same(ops.spread(value, given.shape, target, by_equations))
     return ops.full(value, extents, wanted)
 
 
@@ -144,6 +153,7 @@ def full_like(
 ) -> Array:
     """As ``full``, with x's shape and dtype where none is given."""
     like = ops.type_of_operand("full_like", x)
+    device = device or device_of((x,)) or None
     extents = like.shape if shape is None else shape
     wanted = like.dtype if dtype is None else dtype
     return full(extents, fill_value, wanted, device=device)
@@ -208,7 +218,8 @@ def arange(
 
     The bounds are numbers, for they decide the shape; integers give int64.
     """
-    ops.check_device("arange", device)
+    if device is not None:
+        return ops.placed("arange", arange(start, stop, step, dtype), device)
     if stop is None:
         start, stop = 0, start
     first, last, by = (_number("arange", x) for x in (start, stop, step))
@@ -224,7 +235,7 @@ def arange(
 
 
 def _number(name: str, x: Any) -> Any:
-    if isinstance(x, Tracer):
+    if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}: a shape")
     return x
 
@@ -249,7 +260,7 @@ def linspace(
     start and stop may be arrays; the numbers then run along a new ``axis``. With
     ``retstep``, a pair of that and the step.
     """
-    ops.check_device("linspace", device)
+    start = ops.placed("linspace", start, device)
     given = ops.common_dtype("linspace", (start, stop))
     inexact = dtypes.float64 if given not in dtypes.INEXACT else given
     start, stop = ops.convert(start, inexact), ops.convert(stop, inexact)
@@ -309,9 +320,9 @@ def eye(
     device: Any = None,
 ) -> Array:
     """n by m, ones on diagonal k (above the main one if positive), else zeros."""
-    ops.check_device("eye", device)
     shape = (n, n if m is None else m)
-    return ops.convert(on_diagonal(shape, k), _or_float64(dtype))
+    diagonal = ops.placed("eye", on_diagonal(shape, k), device)
+    return ops.convert(diagonal, _or_float64(dtype))
 
 
 def identity(n: int, dtype: DTypeLike = None) -> Array:

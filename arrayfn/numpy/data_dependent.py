@@ -29,13 +29,13 @@ from arrayfn.numpy.manipulation import (
 from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing, views
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, apply
 
 
 def known(name: str, x: ArrayLike, remedy: str) -> Any:
     """The array that x is; AbstractValueError with ``remedy`` if it is not known."""
     ops.type_of_operand(name, x)
-    if isinstance(x, Tracer):
+    if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}(), whose result's shape depends on it,", remedy)
     return np.asarray(ops.as_array(x))
 
@@ -76,7 +76,7 @@ def flatnonzero(
     """
     if size is None:
         remedy = _size_remedy("flatnonzero")
-        return np.flatnonzero(known("flatnonzero", x, remedy))
+        return ops.beside(np.flatnonzero(known("flatnonzero", x, remedy)), x)
     filler = 0 if fill_value is None else fill_value
     return true_positions(_truth(ravel(x)), ops.whole(size), filler)
 
@@ -135,7 +135,7 @@ def _nonzero(
             user_location(),
         )
     if value is not None:
-        return tuple(np.nonzero(value))
+        return ops.beside(tuple(np.nonzero(value)), x)
     places: Any = flatnonzero(x, size=size, fill_value=type.size)
     fillers = fill_value if isinstance(fill_value, tuple) else (fill_value,) * type.ndim
     beyond = places >= type.size
@@ -157,7 +157,7 @@ def argwhere(
     """
     if size is None:
         value = known("argwhere", x, _size_remedy("argwhere"))
-        return np.ascontiguousarray(np.argwhere(value))
+        return ops.beside(np.ascontiguousarray(np.argwhere(value)), x)
     if not ops.type_of_operand("argwhere", x).shape:
         return ops.full(0, (size, 0), dtypes.int64)
     return stack(nonzero(x, size=size, fill_value=fill_value), -1)
@@ -286,8 +286,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
     With ``copy=False`` it shares the object's memory.
     """
-    ops.check_device("from_dlpack", device)
-    if isinstance(x, Tracer):
+    if device is not None:
+        return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)
+    if isinstance(x, ImmutableArray):
         return x
     given = np.from_dlpack(x)
     return given if copy is False else np.array(given, order="C")

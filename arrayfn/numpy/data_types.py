@@ -29,7 +29,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import Literal
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import DTypeLike
-from arrayfn.tracing import Tracer
+from arrayfn.tracing import ImmutableArray
 
 bfloat16 = ml_dtypes.bfloat16
 bool = np.bool_
@@ -57,7 +57,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype that arrays, numbers and dtypes promote to."""
     pairs: list[tuple[DType, Any]] = []
     for x in arrays_and_dtypes:
-        if isinstance(x, (Tracer, Literal, np.ndarray, np.generic)) or (
+        if isinstance(x, (ImmutableArray, Literal, np.ndarray, np.generic)) or (
             dtypes.is_python_scalar(x)
         ):
             type = ops.type_of_operand("result_type", x)
@@ -69,7 +69,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 def can_cast(from_: Any, to: DTypeLike, /) -> Any:
     """Whether ``from_`` (a dtype or an array) converts to ``to`` without loss."""
-    given = from_.dtype if isinstance(from_, (Tracer, np.ndarray)) else from_
+    given = from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
     source, target = dtypes.canonical(given), dtypes.canonical(to)
     return dtypes.promote([(source, False), (target, False)])[0] == target
 
@@ -125,7 +125,7 @@ def finfo(type: Any, /) -> FloatInfo:
     >>> finfo("float32").eps
     1.1920928955078125e-07
     """
-    given = type.dtype if isinstance(type, (Tracer, np.ndarray)) else type
+    given = type.dtype if isinstance(type, (ImmutableArray, np.ndarray)) else type
     dtype = dtypes.real_of(dtypes.canonical(given))
     limits: Any = ml_dtypes.finfo(dtype)
     return FloatInfo(
@@ -147,7 +147,7 @@ def finfo(type: Any, /) -> FloatInfo:
 
 def iinfo(type: Any, /) -> Any:
     """The limits of an integer dtype (or of an array's): min, max, bits."""
-    given = type.dtype if isinstance(type, (Tracer, np.ndarray)) else type
+    given = type.dtype if isinstance(type, (ImmutableArray, np.ndarray)) else type
     return np.iinfo(dtypes.canonical(given))
 
 
@@ -163,7 +163,7 @@ def isrealobj(x: Any, /) -> Any:
 
 def isscalar(x: Any, /) -> Any:
     """Whether x is a number, of Python or NumPy, or an array without axes."""
-    if isinstance(x, (Tracer, np.ndarray)):
+    if isinstance(x, (ImmutableArray, np.ndarray)):
         return x.ndim == 0
     return isinstance(x, np.generic) or dtypes.is_python_scalar(x)
 

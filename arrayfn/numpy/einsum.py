@@ -16,7 +16,7 @@ from arrayfn.numpy.arithmetic import multiply
 from arrayfn.numpy.linear_algebra import diagonal, dot_general
 from arrayfn.numpy.manipulation import expand_dims, squeeze, transpose
 from arrayfn.primitives import reductions as r
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, apply
 
 
 def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
@@ -63,7 +63,7 @@ def einsum_path(
 
 def _stand_in(part: Any) -> Any:
     """An array of zeros, of one element repeated, for an array."""
-    if isinstance(part, (Tracer, np.ndarray)):
+    if isinstance(part, (ImmutableArray, np.ndarray)):
         return np.broadcast_to(np.zeros((), np.float64), part.shape)
     return part
 

@@ -27,7 +27,7 @@ from arrayfn.numpy.manipulation import (
 )
 from arrayfn.numpy.transcendental import log10
 from arrayfn.primitives import views
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, apply
 
 
 def indices(
@@ -66,7 +66,7 @@ def ix_(*x: ArrayLike) -> tuple[Array, ...]:
 
     Masks become the positions where they are true.
     """
-    vectors = [asarray(a) if not isinstance(a, Tracer) else a for a in x]
+    vectors = [asarray(a) if not isinstance(a, ImmutableArray) else a for a in x]
     grids: list[Array] = []
     for axis, vector in enumerate(vectors):
         if vector.ndim != 1:
@@ -238,7 +238,7 @@ def _within(part: Array, extent: int, mode: str) -> Array:
             user_location(),
         )
     value = part
-    if isinstance(part, Tracer):
+    if isinstance(part, ImmutableArray):
         value = part.concrete(
             "ravel_multi_index with mode='raise'", "Give it mode='wrap' or 'clip'"
         )

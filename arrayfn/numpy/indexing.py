@@ -1,7 +1,8 @@
 """Indexing: ``x[index]`` as views where it can be, and as gathers where it must.
 
-Outside ``jit`` an index out of bounds is an IndexError, as in NumPy. Inside it, indices
-whose values are not known yet read a fill value (NaN, or the least integer) there.
+Outside ``jit`` an index out of bounds is an IndexError, as in NumPy. Inside it, and on
+a device, indices whose values are not known yet read a fill value there (NaN, or the
+least integer).
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.comparison import less, where
 from arrayfn.numpy.manipulation import broadcast_to, concatenate, expand_dims, reshape
+from arrayfn.primitives import dynamic_slices, views
 from arrayfn.primitives import indexing as primitives
-from arrayfn.primitives import views
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import Tracer, apply, is_staged
+from arrayfn.tracing import (
+    ArrayOnDevice,
+    ImmutableArray,
+    Tracer,
+    apply,
+    is_made_of_equations,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +105,13 @@ def _plain(entry: Any) -> Any:
 def _is_mask(entry: Any) -> bool:
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry)
-    if isinstance(entry, (Tracer, np.ndarray, np.generic)):
+    if isinstance(entry, (ImmutableArray, np.ndarray, np.generic)):
         return entry.dtype == dtypes.bool_
     return isinstance(entry, bool)
 
 
 def _positions_of_mask(mask: Any) -> list[Any]:
-    if isinstance(mask, Tracer):
+    if isinstance(mask, ImmutableArray):
         mask = mask.concrete(
             "indexing by a mask, whose number of true elements decides a shape,",
             "Write arrayfn.numpy.where(mask, x, y) to choose between values",
@@ -121,7 +128,7 @@ def _positions_of_mask(mask: Any) -> list[Any]:
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
     if isinstance(entry, slice):
         return _cut(entry, extent)
-    if isinstance(entry, (Tracer, np.ndarray)):
+    if isinstance(entry, (ImmutableArray, np.ndarray)):
         if entry.dtype not in dtypes.INTEGERS:
             raise IndexError(
                 "arrays used as indices must be of integer (or boolean) type, not "
@@ -155,8 +162,12 @@ def _cut(entry: slice, extent: int) -> Cut:
 
 
 def known_value(x: Array) -> Any:
-    """The array that x is, if that is known while tracing, else None."""
-    return x.value if isinstance(x, Tracer) else x
+    """The array that x is, if that is known while tracing, else None.
+
+    What is on a device is not known: it may not be computed yet.
+    """
+    value = x.value if isinstance(x, Tracer) else x
+    return None if isinstance(value, ArrayOnDevice) else value
 
 
 def _check_bounds(index: Array, extent: int, axis: int) -> None:
@@ -190,7 +201,7 @@ def getitem(
     type = ops.type_of_operand("indexing", x)
     entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
-    if not is_staged((x, *arrays)) and not (arrays and mode):
+    if not is_made_of_equations((x, *arrays)) and not (arrays and mode):
         return np.array(ops.as_array(x)[index], order="C")
     if not arrays:
         return ops.same(_basic(x, entries, type))
@@ -212,7 +223,7 @@ def getitem(
 
 def is_array(entry: Entry) -> bool:
     """Whether an entry of an index is an array of positions."""
-    return isinstance(entry, (Tracer, np.ndarray))
+    return isinstance(entry, (ImmutableArray, np.ndarray))
 
 
 def _extents(entries: Sequence[Entry], shape: Shape) -> list[int]:
@@ -228,7 +239,17 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
         if isinstance(entry, (Cut, int))
     ]
     pairs = list(zip(cuts, type.shape, strict=True))
-    if any((cut.low, cut.limit, cut.step) != (0, extent, 1) for cut, extent in pairs):
+    if all((cut.low, cut.limit, cut.step) == (0, extent, 1) for cut, extent in pairs):
+        pass
+    elif isinstance(x, ArrayOnDevice) and all(cut.step == 1 for cut in cuts):
+        # Where it begins is an operand, lest each place be a Program of its own.
+        x = apply(
+            dynamic_slices.dynamic_slice,
+            x,
+            *[np.asarray(cut.low, np.int64) for cut in cuts],
+            sizes=tuple(cut.count for cut in cuts),
+        )
+    else:
         x = apply(
             views.slice_,
             x,
@@ -285,7 +306,7 @@ def from_the_front(index: Array, extent: int) -> Array:
     value = known_value(index)
     if value is not None and not (value < 0).any():
         return index
-    if not isinstance(index, Tracer):
+    if not isinstance(index, ImmutableArray):
         return np.where(index < 0, index + extent, index).astype(index.dtype)
     return where(less(index, 0), index + extent, index)
 

@@ -27,7 +27,7 @@ from arrayfn.numpy.manipulation import (
 from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import Tracer
+from arrayfn.tracing import ImmutableArray
 
 _KNOWN = "Which elements those are decides the places of the others: make it static"
 
@@ -251,7 +251,7 @@ def choose(x: ArrayLike, /, choices: Any, mode: str = "raise") -> Array:
         x = where(x < 0, 0, where(x >= len(parts), len(parts) - 1, x))
     else:
         value = x
-        if isinstance(x, Tracer):
+        if isinstance(x, ImmutableArray):
             value = x.concrete(
                 "choose with mode='raise'", "Give it mode='wrap' or 'clip'"
             )

@@ -15,7 +15,7 @@ from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.primitives import views
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, apply
 
 
 def astype(
@@ -25,8 +25,8 @@ def astype(
 
     Without ``copy`` it is x itself where that has the dtype already.
     """
-    ops.check_device("astype", device)
     ops.type_of_operand("astype", x)
+    x = ops.placed("astype", x, device)
     converted = ops.as_array(ops.convert(x, dtypes.canonical(dtype)))
     return ops.same(converted) if converted is x and copy else converted
 
@@ -220,7 +220,7 @@ def concatenate(
     x: Sequence[ArrayLike], /, axis: int | None = 0, dtype: DTypeLike = None
 ) -> Array:
     """Arrays one after the other along ``axis`` (None: each as a vector), promoted."""
-    parts = list(x) if not isinstance(x, (Tracer, np.ndarray)) else [*x]
+    parts = list(x) if not isinstance(x, (ImmutableArray, np.ndarray)) else [*x]
     if not parts:
         raise ArgumentError("concatenate takes at least one array", user_location())
     if axis is None:
@@ -238,7 +238,7 @@ concat = concatenate
 
 def stack(x: Sequence[ArrayLike], /, axis: int = 0) -> Array:
     """Arrays of one shape one after the other along a new ``axis``."""
-    parts = list(x) if not isinstance(x, (Tracer, np.ndarray)) else [*x]
+    parts = list(x) if not isinstance(x, (ImmutableArray, np.ndarray)) else [*x]
     if not parts:
         raise ArgumentError("stack takes at least one array", user_location())
     shapes = {ops.type_of_operand("stack", part).shape for part in parts}

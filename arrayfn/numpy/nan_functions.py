@@ -15,6 +15,7 @@ from arrayfn.numpy.arithmetic import sqrt
 from arrayfn.numpy.averages import mean, var
 from arrayfn.numpy.comparison import isnan, logical_and, logical_not
 from arrayfn.numpy.cumulative import cumprod, cumsum
+from arrayfn.numpy.indexing import known_value
 from arrayfn.numpy.reductions import (
     all,
     argmax,
@@ -25,7 +26,6 @@ from arrayfn.numpy.reductions import (
     prod,
     sum,
 )
-from arrayfn.tracing import Tracer
 
 
 def is_inexact(name: str, x: ArrayLike) -> bool:
@@ -221,7 +221,7 @@ def _position(
     if not is_inexact(name, x):
         return place
     nothing = all(isnan(x), axis, keepdims)
-    known = nothing.value if isinstance(nothing, Tracer) else nothing
+    known = known_value(nothing)
     if known is not None and np.any(known):
         raise ArgumentError(f"{name}: all elements are NaN", user_location())
     return comparison.where(nothing, -1, place)

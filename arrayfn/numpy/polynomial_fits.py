@@ -23,7 +23,7 @@ from arrayfn.numpy.manipulation import (
     ravel,
 )
 from arrayfn.numpy.reductions import sum as sum_
-from arrayfn.tracing import Tracer
+from arrayfn.tracing import ImmutableArray
 
 
 def roots(p: ArrayLike, /, *, strip_zeros: bool = True) -> Array:
@@ -54,7 +54,7 @@ def roots(p: ArrayLike, /, *, strip_zeros: bool = True) -> Array:
 
 def _stripped(p: ArrayLike) -> tuple[Array, int]:
     value = p
-    if isinstance(p, Tracer):
+    if isinstance(p, ImmutableArray):
         value = p.concrete(
             "roots, which takes zeros off both ends,",
             "Give it strip_zeros=False, and a first coefficient that is not 0",

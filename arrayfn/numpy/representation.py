@@ -35,6 +35,7 @@ from arrayfn.numpy.comparison import (
     right_shift,
     where,
 )
+from arrayfn.numpy.indexing import known_value
 from arrayfn.numpy.manipulation import (
     broadcast_arrays,
     concatenate,
@@ -48,7 +49,7 @@ from arrayfn.numpy.reductions import any as any_
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.primitives import complex_numbers, conversion
 from arrayfn.primitives.control_flow_while import while_loop
-from arrayfn.tracing import Tracer, apply, is_staged, trace
+from arrayfn.tracing import apply, is_made_of_equations, trace
 
 # Of float32 and float64: an integer as wide, the bits of the mantissa, and the bias.
 _FORMATS = {
@@ -178,7 +179,7 @@ def gcd(x: ArrayLike, y: ArrayLike, /) -> Array:
             f"gcd takes integers, not {dtypes.short_name(dtype)}", user_location()
         )
     a, b = (ops.as_array(v) for v in ops.broadcast("gcd", (x, y), types))
-    if not is_staged((a, b)):
+    if not is_made_of_equations((a, b)):
         return np.asarray(np.gcd(a, b))
     a, b = broadcast_arrays(absolute(a), absolute(b))
     carry = [ArrayType(a.shape, dtype)] * 2
@@ -291,7 +292,7 @@ def real_if_close(x: ArrayLike, /, tol: float = 100) -> Array:
     Whether they are decides the dtype, so x is left complex where it is not known.
     """
     type = ops.type_of_operand("real_if_close", x)
-    value = x.value if isinstance(x, Tracer) else x
+    value = known_value(x)
     if type.dtype not in dtypes.COMPLEX or value is None:
         return ops.same(x)
     eps = float(np.finfo(type.dtype).eps)

@@ -32,7 +32,7 @@ from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import is_staged
+from arrayfn.tracing import is_made_of_equations
 
 
 def searchsorted(
@@ -64,7 +64,7 @@ def searchsorted(
         )
     x = x if sorter is None else take(x, sorter)
     (x, values), types, _ = ops.promoted("searchsorted", (x, values))
-    if not is_staged((x, values)):
+    if not is_made_of_equations((x, values)):
         return np.asarray(np.searchsorted(x, ops.as_array(values), side))
     extent = type.shape[0]
     # The place is in [low, high]; the interval shrinks to nothing.
@@ -166,7 +166,8 @@ def histogram_bin_edges(
     if isinstance(bins, str):
         remedy = "Give the number of bins, or their edges"
         value = known("histogram", x, remedy)
-        return np.histogram_bin_edges(value, bins, range, weights)
+        edges = np.histogram_bin_edges(value, bins, range, weights)
+        return ops.beside(edges, x)
     if isinstance(bins, (list, tuple)):
         bins = np.asarray(bins)
     if ops.type_of_operand("histogram", bins).ndim == 1:

@@ -102,7 +102,7 @@ def unique(
         result = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
         parts: list[Any] = list(result) if any(wanted) else [result]
         owned = [np.array(part, order="C") for part in parts]
-        return tuple(owned) if any(wanted) else owned[0]
+        return ops.beside(tuple(owned) if any(wanted) else owned[0], x)
     found = _unique(x, axis, equal_nan, ops.whole(size), fill_value)
     chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
     return (found.values, *chosen) if chosen else found.values
@@ -177,7 +177,8 @@ def unique_all(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        return UniqueAll(*np.unique_all(*_known("unique_all", x)))
+        found = UniqueAll(*np.unique_all(*_known("unique_all", x)))
+        return ops.beside(found, x)
     return _unique(x, None, False, ops.whole(size), fill_value)
 
 
@@ -189,7 +190,8 @@ def unique_counts(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        return UniqueCounts(*np.unique_counts(*_known("unique_counts", x)))
+        found = UniqueCounts(*np.unique_counts(*_known("unique_counts", x)))
+        return ops.beside(found, x)
     found = _unique(x, None, False, ops.whole(size), fill_value)
     return UniqueCounts(found.values, found.counts)
 
@@ -202,7 +204,8 @@ def unique_inverse(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        return UniqueInverse(*np.unique_inverse(*_known("unique_inverse", x)))
+        found = UniqueInverse(*np.unique_inverse(*_known("unique_inverse", x)))
+        return ops.beside(found, x)
     found = _unique(x, None, False, ops.whole(size), fill_value)
     return UniqueInverse(found.values, found.inverse_indices)
 
@@ -215,7 +218,8 @@ def unique_values(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        return np.sort(np.unique_values(*_known("unique_values", x)))
+        values = np.sort(np.unique_values(*_known("unique_values", x)))
+        return ops.beside(values, x)
     return _unique(x, None, False, ops.whole(size), fill_value).values
 
 
@@ -268,7 +272,7 @@ def union1d(
 ) -> Array:
     """The distinct elements of x and y, in order; ``size`` as for ``unique``."""
     if size is None:
-        return np.union1d(*_known("union1d", x, y))
+        return ops.beside(np.union1d(*_known("union1d", x, y)), x, y)
     both = concatenate(_vectors("union1d", x, y))
     return unique(both, size=size, fill_value=fill_value)
 
@@ -291,7 +295,8 @@ def intersect1d(
     if size is None:
         of_numpy: Any = np.intersect1d
         known_pair = _known("intersect1d", x, y)
-        return of_numpy(*known_pair, assume_unique, return_indices)
+        found = of_numpy(*known_pair, assume_unique, return_indices)
+        return ops.beside(found, x, y)
     left, right = _vectors("intersect1d", x, y)
     order = argsort(left)
     ordered = take(left, order)
@@ -320,7 +325,7 @@ def setdiff1d(
     """The distinct elements that are in x and not in y; ``size`` as for ``unique``."""
     if size is None:
         left, right = _known("setdiff1d", x, y)
-        return np.setdiff1d(left, right, assume_unique)
+        return ops.beside(np.setdiff1d(left, right, assume_unique), x, y)
     left, right = _vectors("setdiff1d", x, y)
     ordered = sort(left)
     mask = logical_and(_is_first(ordered), isin(ordered, right, invert=True))
@@ -339,7 +344,7 @@ def setxor1d(
     """The distinct elements of just one of x and y; ``size`` as for ``unique``."""
     if size is None:
         left, right = _known("setxor1d", x, y)
-        return np.setxor1d(left, right, assume_unique)
+        return ops.beside(np.setxor1d(left, right, assume_unique), x, y)
     left, right = _vectors("setxor1d", x, y)
     ordered = sort(concatenate([left, right]))
     one = logical_xor(isin(ordered, left), isin(ordered, right))

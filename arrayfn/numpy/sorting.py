@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
@@ -20,7 +18,7 @@ from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.manipulation import moveaxis, ravel
 from arrayfn.numpy.rearrangement import flip
 from arrayfn.primitives import sorting as primitives
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import apply
 
 
 def _along(name: str, x: ArrayLike, axis: int | None) -> tuple[Array, int]:
@@ -82,7 +80,7 @@ def lexsort(keys: Any, /, axis: int = -1) -> Array:
 
     ``keys`` are arrays of one shape (or the rows of one array); the result is int64.
     """
-    columns = list(keys) if not isinstance(keys, (np.ndarray, Tracer)) else [*keys]
+    columns = [*keys]
     if not columns:
         raise ArgumentError("lexsort takes at least one key", user_location())
     order = argsort(columns[0], axis)

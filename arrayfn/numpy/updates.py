@@ -37,7 +37,7 @@ from arrayfn.numpy.rearrangement import flip
 from arrayfn.primitives import dynamic_slices, indexing, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import Tracer, apply, is_staged
+from arrayfn.tracing import ImmutableArray, Tracer, apply, is_made_of_equations
 
 
 class IndexedUpdate:
@@ -210,12 +210,12 @@ class IndexedUpdate:
         updates = ops.convert(y, type.dtype)
         mode = _checked(mode, _WRITTEN)
         mask = _unknown_mask(self._index)
-        if mask is not None:
+        if mask is not None and not _needs_value(mask, self._x, updates):
             new = updates if combine is None else combine(self._x, updates)
             return _where_masked(self._x, mask, updates, new)
         entries = parse(self._index, type.shape, bounded=mode is None)
         arrays = [entry for entry in entries if is_array(entry)]
-        known = not is_staged((self._x, updates, *arrays))
+        known = not is_made_of_equations((self._x, updates, *arrays))
         if known and not (arrays and mode):
             return _changed_copy(self._x, self._index, updates, in_place)
         if not arrays:
@@ -230,15 +230,22 @@ class IndexedUpdate:
         )
 
 
-def _unknown_mask(index: Any) -> Tracer | None:
+def _unknown_mask(index: Any) -> ImmutableArray | None:
     """The mask that ``index`` is, if its value is not known."""
     mask: Any = index[0] if isinstance(index, tuple) and len(index) == 1 else index
-    if not isinstance(mask, Tracer) or mask.dtype != dtypes.bool_:
+    if not isinstance(mask, ImmutableArray) or mask.dtype != dtypes.bool_:
         return None
-    return mask if mask.value is None else None
+    return mask if known_value(mask) is None else None
 
 
-def _where_masked(x: ArrayLike, mask: Tracer, updates: ArrayLike, new: Any) -> Array:
+def _needs_value(mask: ImmutableArray, x: ArrayLike, updates: ArrayLike) -> bool:
+    """Whether ``updates`` are one for each true element of a mask that can be read."""
+    inner = ops.type_of_operand("at", x).ndim - mask.ndim
+    several = ops.type_of_operand("at", updates).ndim > inner
+    return several and not (isinstance(mask, Tracer) and mask.value is None)
+
+
+def _where_masked(x: ArrayLike, mask: Any, updates: ArrayLike, new: Any) -> Array:
     """x with ``new`` where ``mask`` is true.
 
     ``updates`` are the same for all that is true: else their shape would tell how much

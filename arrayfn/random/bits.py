@@ -22,7 +22,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.primitives import conversion
 from arrayfn.random.keys import Key, block, counters, single, split
-from arrayfn.tracing import apply, is_staged
+from arrayfn.tracing import apply, device_of, is_staged
 
 AnyKey = Key | ArrayLike
 
@@ -105,7 +105,8 @@ def parameter(x: ArrayLike, dtype: DType) -> Array:
 
 def raw_bits(key: Key, shape: Shape, dtype: DType) -> Array:
     """Random bits of an unsigned ``dtype``."""
-    if math.prod(shape) >= _WORTH_COMPILING and not is_staged([key.data]):
+    long = math.prod(shape) >= _WORTH_COMPILING or device_of([key.data])
+    if long and not is_staged([key.data]):
         return _compiled_bits(key, shape, dtype)
     return _bits(key, shape, dtype)
 

@@ -22,7 +22,7 @@ from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import random_bits, views
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import ImmutableArray, Tracer, apply
 
 _WORDS = 2
 _WORD_LIMIT = 2**32
@@ -185,7 +185,7 @@ def as_key(name: str, given: Any) -> Key:
     """``given``, a Key or its words, as a Key; ArgumentError if it is neither."""
     if isinstance(given, Key):
         return given
-    if isinstance(given, (Tracer, np.ndarray)):
+    if isinstance(given, (ImmutableArray, np.ndarray)):
         return wrap_key_data(given)
     raise ArgumentError(
         f"random.{name} takes a key first, not {type(given).__name__}; make one with "

@@ -1,8 +1,9 @@
-"""The Tracer, and the table of what its operators and methods do."""
+"""The Tracer, arrays on devices, and the table of what their operators do."""
 
 from __future__ import annotations
 
+from arrayfn.tracer.array_value import ArrayOnDevice, ImmutableArray
 from arrayfn.tracer.methods import Namespace
 from arrayfn.tracer.value import Owner, Tracer
 
-__all__ = ["Namespace", "Owner", "Tracer"]
+__all__ = ["ArrayOnDevice", "ImmutableArray", "Namespace", "Owner", "Tracer"]

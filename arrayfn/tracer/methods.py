@@ -1,4 +1,4 @@
-"""What operators and methods of Tracers are made of: functions looked up by name.
+"""What operators and methods of arrays are made of: functions looked up by name.
 
 ``Namespace`` is filled by ``arrayfn.numpy``, which is a later room.
 """
@@ -15,14 +15,14 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, InPlaceError, user_location
 
 
-class Traced:
-    """What a Tracer is: a value that operators of Tracers take."""
+class Operand:
+    """What operators take besides NumPy's arrays and numbers: an array of ours."""
 
     __slots__ = ()
 
 
 class Namespace:
-    """What operators, methods, ufuncs and NumPy's functions of Tracers call.
+    """What operators, methods, ufuncs and NumPy's functions of our arrays call.
 
     ``functions`` are by name, ``ufuncs`` by (ufunc, method), ``array_functions`` by
     NumPy's function. ``arrayfn.numpy`` fills them.
@@ -71,7 +71,7 @@ def _not_an_operand(name: str, value: Any) -> Any:
 def is_operand(value: Any) -> bool:
     """Whether ``value`` is an array, a number or a traced value."""
     return isinstance(
-        value, (Traced, np.ndarray, np.generic)
+        value, (Operand, np.ndarray, np.generic)
     ) or dtypes.is_python_scalar(value)
 
 
@@ -105,7 +105,7 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise InPlaceError(
-            f"x.{name}(...) would change an array that is being traced, and those are "
+            f"x.{name}(...) would change an array {self.KIND}, and those are "
             f"immutable; write x = {instead}",
             user_location(),
         )

@@ -1,13 +1,12 @@
 """The Tracer: a value of the Program being traced, which behaves as a NumPy array.
 
-Its operators and methods, and NumPy's functions of it, are those of ``Namespace``,
-which ``arrayfn.numpy`` fills. It is immutable, and of use only while the function it
-belongs to is being traced.
+Its operators and methods, and NumPy's functions of it, are those of an
+``ImmutableArray``. It is of use only while the function it belongs to is being traced.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -15,22 +14,13 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import (
     AbstractValueError,
     ArgumentError,
-    InPlaceError,
     SourceLocation,
     TracerLeakError,
     user_location,
 )
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.tracer.methods import (
-    Namespace,
-    Traced,
-    called,
-    in_place_method,
-    is_operand,
-    operator,
-    reflected,
-)
+from arrayfn.tracer.array_value import ArrayOnDevice, ImmutableArray
 
 Array = np.ndarray[Any, Any]
 
@@ -57,7 +47,7 @@ class Owner(Protocol):
         ...
 
 
-class Tracer(Traced):
+class Tracer(ImmutableArray):
     """A value of the Program being traced: an immutable array.
 
     ``value`` is the array itself where that is known, else None.
@@ -65,6 +55,10 @@ class Tracer(Traced):
 
     __slots__ = ("atom", "frame", "location", "value")
     __array_priority__ = 1000
+
+    KIND = "that is being traced"
+    CHANGED = "while tracing"
+    REFUSED = "cannot be traced: arrayfn.numpy has no such function"
 
     def __init__(
         self,
@@ -83,6 +77,8 @@ class Tracer(Traced):
         """Shape, dtype and layout."""
         return self.atom.type
 
+    # Read in every operation of a trace, so without a second property on the way.
+
     @property
     def shape(self) -> Shape:
         """The extents of the axes."""
@@ -94,54 +90,9 @@ class Tracer(Traced):
         return self.atom.type.dtype
 
     @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self.atom.type.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.atom.type.size
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its elements."""
-        return self.atom.type.nbytes
-
-    @property
-    def itemsize(self) -> int:
-        """The bytes of one element."""
-        return self.atom.type.dtype.itemsize
-
-    @property
     def device(self) -> str:
         """The array API's name of where the value is."""
         return "cpu"
-
-    @property
-    def T(self) -> Any:  # noqa: N802 - NumPy's name
-        """The axes reversed."""
-        return Namespace.functions["transpose"](self)
-
-    @property
-    def mT(self) -> Any:  # noqa: N802 - the array API's name
-        """The last two axes exchanged."""
-        return Namespace.functions["matrix_transpose"](self)
-
-    @property
-    def real(self) -> Any:
-        """The real part."""
-        return Namespace.functions["real"](self)
-
-    @property
-    def imag(self) -> Any:
-        """The imaginary part."""
-        return Namespace.functions["imag"](self)
-
-    @property
-    def at(self) -> Any:
-        """``x.at[index].set(y)`` and its kin: a changed copy."""
-        return Namespace.functions["at"](self)
 
     def check_alive(self, frame: Owner | None) -> None:
         """Raise TracerLeakError unless this is a value of ``frame`` or around it."""
@@ -160,6 +111,8 @@ class Tracer(Traced):
 
     def concrete(self, wanted: str, remedy: str = "") -> Any:
         """The value; AbstractValueError if it is not known. ``wanted``: who asks."""
+        if isinstance(self.value, ArrayOnDevice):
+            return np.asarray(self.value)
         if self.value is not None:
             return self.value
         made = f" It was made at {self.location}." if self.location else ""
@@ -216,77 +169,6 @@ class Tracer(Traced):
         """Nested lists; needs a value."""
         return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
 
-    def __array_ufunc__(
-        self, ufunc: Any, method: str, *inputs: Any, **options: Any
-    ) -> Any:
-        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        if options.get("out") is not None or method == "at":
-            raise InPlaceError(
-                f"numpy.{name} would change an array while tracing; use the value that "
-                "a function returns, or x.at[index].add(y) and its kin",
-                user_location(),
-            )
-        function = Namespace.ufuncs.get((ufunc, method))
-        if function is None:
-            if not all(is_operand(x) for x in inputs):
-                return NotImplemented
-            raise ArgumentError(
-                f"numpy.{name} cannot be traced: arrayfn.numpy has no such function",
-                user_location(),
-            )
-        return called(f"numpy.{name}", function, inputs, options)
-
-    def __array_function__(
-        self, function: Any, types: Any, args: Any, kwargs: Any
-    ) -> Any:
-        name = f"{function.__module__}.{function.__name__}"
-        traced = Namespace.array_functions.get(function)
-        if traced is None:
-            raise ArgumentError(
-                f"{name} cannot be traced: arrayfn.numpy has no such function",
-                user_location(),
-            )
-        return called(name, traced, args, kwargs)
-
-    def __array_namespace__(self, api_version: str | None = None) -> Any:
-        return Namespace.module
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a rank-0 array")
-        return self.shape[0]
-
-    def __iter__(self) -> Any:
-        if not self.shape:
-            raise ArgumentError(
-                f"iteration over an array of rank 0 ({self.type}); if it counts the "
-                "rounds of a loop, write arrayfn.lax.fori_loop(0, n, body, value)",
-                user_location(),
-            )
-        return (self[i] for i in range(self.shape[0]))
-
-    def __getitem__(self, index: Any) -> Any:
-        return Namespace.functions["getitem"](self, index)
-
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise InPlaceError(
-            "x[index] = y would change an array that is being traced, and those are "
-            "immutable; write x = x.at[index].set(y)",
-            user_location(),
-        )
-
-    def __divmod__(self, other: Any) -> Any:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> Any:
-        return other // self, other % self
-
-    def __round__(self, digits: int = 0) -> Any:
-        return self.round(digits)
-
-    def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any())
-
     def __repr__(self) -> str:
         if self.value is not None:
             return f"Tracer({self.value!r})"
@@ -306,78 +188,3 @@ class Tracer(Traced):
             "set, and no static argument",
             user_location(),
         )
-
-    __neg__ = operator("negative")
-    __pos__ = operator("positive")
-    __abs__ = operator("absolute")
-    __invert__ = operator("invert")
-    __add__ = operator("add")
-    __sub__ = operator("subtract")
-    __mul__ = operator("multiply")
-    __truediv__ = operator("true_divide")
-    __floordiv__ = operator("floor_divide")
-    __mod__ = operator("remainder")
-    __pow__ = operator("power")
-    __matmul__ = operator("matmul")
-    __and__ = operator("bitwise_and")
-    __or__ = operator("bitwise_or")
-    __xor__ = operator("bitwise_xor")
-    __lshift__ = operator("left_shift")
-    __rshift__ = operator("right_shift")
-    __eq__ = operator("equal")  # type: ignore[assignment]
-    __ne__ = operator("not_equal")  # type: ignore[assignment]
-    __lt__ = operator("less")
-    __le__ = operator("less_equal")
-    __gt__ = operator("greater")
-    __ge__ = operator("greater_equal")
-    __radd__ = reflected("add")
-    __rsub__ = reflected("subtract")
-    __rmul__ = reflected("multiply")
-    __rtruediv__ = reflected("true_divide")
-    __rfloordiv__ = reflected("floor_divide")
-    __rmod__ = reflected("remainder")
-    __rpow__ = reflected("power")
-    __rmatmul__ = reflected("matmul")
-    __rand__ = reflected("bitwise_and")
-    __ror__ = reflected("bitwise_or")
-    __rxor__ = reflected("bitwise_xor")
-    __rlshift__ = reflected("left_shift")
-    __rrshift__ = reflected("right_shift")
-
-    all = operator("all")
-    any = operator("any")
-    argmax = operator("argmax")
-    argmin = operator("argmin")
-    astype = operator("astype")
-    clip = operator("clip")
-    conj = operator("conj")
-    conjugate = operator("conj")
-    copy = operator("copy")
-    cumprod = operator("cumprod")
-    cumsum = operator("cumsum")
-    diagonal = operator("diagonal")
-    dot = operator("dot")
-    flatten = operator("ravel")
-    max = operator("max")
-    mean = operator("mean")
-    min = operator("min")
-    prod = operator("prod")
-    ravel = operator("ravel")
-    repeat = operator("repeat")
-    reshape = operator("reshape_method")
-    round = operator("round")
-    squeeze = operator("squeeze")
-    std = operator("std")
-    sum = operator("sum")
-    swapaxes = operator("swapaxes")
-    take = operator("take")
-    trace = operator("trace")
-    transpose = operator("transpose_method")
-    var = operator("var")
-
-    fill = in_place_method("fill", "arrayfn.numpy.full_like(x, value)")
-    itemset = in_place_method("itemset", "x.at[index].set(value)")
-    partition = in_place_method("partition", "arrayfn.numpy.partition(x, kth)")
-    put = in_place_method("put", "x.at[index].set(values)")
-    resize = in_place_method("resize", "arrayfn.numpy.reshape(x, shape)")
-    sort = in_place_method("sort", "arrayfn.numpy.sort(x)")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from arrayfn.backends.base import BackendInfo
 from arrayfn.backends.base import Executable as Callable
 from arrayfn.backends.cpu.donation import DonatingExecutable
@@ -28,6 +32,10 @@ class CpuBackend:
     def array_types(self) -> tuple[type, ...]:
         """NumPy's arrays are all."""
         return ()
+
+    def put(self, x: Any) -> Any:
+        """A NumPy array."""
+        return np.array(x)
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
@@ -44,6 +44,10 @@ class CudaBackend:
     def array_types(self) -> tuple[type, ...]:
         """Arrays on the GPU."""
         return (DeviceArray,)
+
+    def put(self, x: Any) -> DeviceArray:
+        """A DeviceArray."""
+        return device_put(x)
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT

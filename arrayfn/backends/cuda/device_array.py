@@ -18,7 +18,7 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.errors import ArgumentError, LayoutError, user_location
 from arrayfn.ir import ArrayType, type_of
 from arrayfn.layout import Layout
-from arrayfn.tracer import Namespace
+from arrayfn.tracer import ArrayOnDevice
 
 Array = np.ndarray[Any, Any]
 
@@ -32,8 +32,12 @@ def interned(type: ArrayType) -> ArrayType:
     return _interned.setdefault(type, type)
 
 
-class DeviceArray:
-    """An array on a GPU. Made by ``device_put``, ``from_dlpack`` and compiled calls."""
+class DeviceArray(ArrayOnDevice):
+    """An array on a GPU. Made by ``device_put``, ``from_dlpack`` and compiled calls.
+
+    It has NumPy's operators and methods, and NumPy's and arrayfn's functions take it:
+    they compute on the GPU, and give DeviceArrays.
+    """
 
     __slots__ = (
         "__arrayfn_type__",
@@ -50,8 +54,8 @@ class DeviceArray:
     shared: bool  # whether another library has seen the memory
     writable: bool  # only while a kernel of an operator computes it
 
-    __hash__ = None  # type: ignore[assignment]
-    __array_priority__ = 100
+    KIND = "on a GPU"
+    CHANGED = "by what is computed on a GPU"
 
     def __init__(self, type: ArrayType, pointer: int, owner: object = None) -> None:
         self.__arrayfn_type__ = type
@@ -72,34 +76,14 @@ class DeviceArray:
     # What it is.
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The extent of each axis."""
-        return self.__arrayfn_type__.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The data type of the elements."""
-        return self.__arrayfn_type__.dtype
+    def type(self) -> ArrayType:
+        """Shape, dtype and layout."""
+        return self.__arrayfn_type__
 
     @property
     def layout(self) -> Layout:
         """How the elements lie."""
         return self.__arrayfn_type__.layout
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.__arrayfn_type__.size
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the elements."""
-        return self.__arrayfn_type__.nbytes
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -111,6 +95,26 @@ class DeviceArray:
     def device(self) -> str:
         """Where it is."""
         return "cuda"
+
+    def copy(self) -> DeviceArray:
+        """The same elements in other memory, which may be donated."""
+        low, count = span(self.__arrayfn_type__)
+        size = self.dtype.itemsize
+        gpu = device()
+        pointer = gpu.allocate(count * size)
+        base = DeviceArray(self.__arrayfn_type__, pointer)
+        if count:
+            gpu.copy(pointer, self.address() + low * size, count * size)
+        return DeviceArray(base.type, pointer - low * size, base) if low else base
+
+    def __copy__(self) -> DeviceArray:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> DeviceArray:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return device_put, (np.asarray(self),)
 
     @property
     def is_deleted(self) -> bool:
@@ -162,18 +166,13 @@ class DeviceArray:
             )
         return host if dtype is None else host.astype(dtype)
 
-    def item(self) -> Any:
-        """Its only element, as a Python number."""
-        return np.asarray(self).item()
+    def item(self, *index: int) -> Any:
+        """Its only element, or that at ``index``, as a Python number."""
+        return np.asarray(self).item(*index)
 
     def tolist(self) -> Any:
         """Its elements as nested lists of Python numbers."""
         return np.asarray(self).tolist()
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("an array without axes has no length")
-        return self.shape[0]
 
     def __bool__(self) -> bool:
         return bool(np.asarray(self))
@@ -190,15 +189,6 @@ class DeviceArray:
     def __index__(self) -> int:
         return np.asarray(self).__index__()
 
-    def __getitem__(self, index: Any) -> Array:
-        """A part of it, copied to the host. Index inside ``jit`` to stay on the GPU."""
-        return np.asarray(self)[index]
-
-    @property
-    def at(self) -> Any:
-        """``x.at[index].set(y)`` and its kin: a changed copy, computed on the GPU."""
-        return Namespace.functions["at"](self)
-
     def __repr__(self) -> str:
         if self.is_deleted:
             return f"<DeviceArray {self.__arrayfn_type__}, donated>"
@@ -206,7 +196,11 @@ class DeviceArray:
         return f"DeviceArray({text}, dtype={self.dtype})"
 
     def __str__(self) -> str:
-        return str(np.asarray(self))
+        return repr(self) if self.is_deleted else str(np.asarray(self))
+
+    def __format__(self, spec: str) -> str:
+        host = np.asarray(self)
+        return format(host if host.ndim else host.item(), spec)
 
     # Other libraries.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +44,10 @@ class Executable:
         plan = compiled.plan
         self.plan = plan
         self.input_types = tuple(interned(t) for t in compiled.input_types)
-        self.output_types = tuple(interned(t) for t in compiled.output_types)
+        # Arrays are what they are: only numbers give way in promotion.
+        self.output_types = tuple(
+            interned(replace(t, weak=False)) for t in compiled.output_types
+        )
         self._lock = threading.Lock()
         self._numbers: dict[int, tuple[Any, DeviceArray]] = {}
         self._constants = [device_put(value) for value in compiled.constants]

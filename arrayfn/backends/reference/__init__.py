@@ -32,6 +32,10 @@ class ReferenceBackend:
         """NumPy's arrays are all."""
         return ()
 
+    def put(self, x: Any) -> Any:
+        """A NumPy array."""
+        return np.array(x)
+
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:

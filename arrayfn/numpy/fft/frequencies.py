@@ -41,7 +41,6 @@ def rfftfreq(
 def _frequencies(
     name: str, function: Any, n: int, d: float, dtype: DTypeLike, device: Any
 ) -> Array:
-    ops.check_device(name, device)
     count = ops.whole(n)
     if count < 1:
         raise ArgumentError(
@@ -52,7 +51,7 @@ def _frequencies(
         raise ArgumentError(
             f"{name} are real floating-point numbers, not {wanted}", user_location()
         )
-    return np.asarray(function(count, d)).astype(wanted)
+    return ops.placed(name, np.asarray(function(count, d)).astype(wanted), device)
 
 
 def fftshift(x: ArrayLike, axes: Axis = None) -> Array:

@@ -1,0 +1,33 @@
+"""Where arrays are: moved to a device's memory, and back to the host's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.backends.registry import choose
+
+
+def device_put(x: Any, device: str = "cuda") -> Any:
+    """``x`` in the memory of ``device``: an array or number, or a pytree of them.
+
+    On "cuda" arrays keep their layout, and those of other libraries that are on the GPU
+    already are taken as they are. On "cpu" the result is NumPy's.
+
+    Raises BackendError if there is no such device here.
+
+    >>> device_put([1.0, np.arange(2)], "cpu")
+    [array(1.), array([0, 1])]
+    """
+    return tree.map(choose(device).put, x)
+
+
+def device_get(x: Any) -> Any:
+    """``x``, an array or a pytree of them, on the host: NumPy's arrays.
+
+    >>> device_get((np.arange(2),))
+    (array([0, 1]),)
+    """
+    return tree.map(np.asarray, x)
