@@ -16,6 +16,7 @@ from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import ArrayType, Program, type_of
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.tracer import ArrayOnDevice
 
 Array = np.ndarray[Any, Any]
@@ -86,7 +87,9 @@ class SimulatedBackend:
             return x
         return SimulatedArray(np.array(x, order="K"))
 
-    def lower(self, program: Program, donated: frozenset[int]) -> CompiledProgram:
+    def lower(
+        self, program: Program, donated: frozenset[int], options: Options = DEFAULT
+    ) -> CompiledProgram:
         compiled = BACKENDS["cpu"].lower(program, donated)
         host = tuple(_host(x) for x in compiled.constants)
         return replace(compiled, constants=host)
