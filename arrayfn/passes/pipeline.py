@@ -17,6 +17,7 @@ from arrayfn.passes.layout_assignment import (
     assign_layouts,
     takes_no_view,
 )
+from arrayfn.passes.long_transforms import cut_long_transforms
 from arrayfn.passes.loop_invariants import loop_invariants
 from arrayfn.passes.loop_products import products_out_of_loops
 from arrayfn.passes.loop_unrolling import unroll_loops
@@ -34,13 +35,15 @@ def pipeline(
     keep: Callable[[Equation], bool] = keep_none,
     *,
     sums: bool = True,
+    transforms: bool = True,
     takes_view: TakesView = takes_no_view,
 ) -> tuple[Pass, ...]:
     """The passes for a target.
 
     Its library multiplies what ``products`` says, and it has kernels of its own for the
     calls that ``keep`` accepts, which read operands as they lie where ``takes_view``
-    says so. With ``sums`` small loops multiply without the library.
+    says so. With ``sums`` small loops multiply without the library, with ``transforms``
+    long Fourier transforms are cut.
     """
 
     def control_flow(program: Program, settled: Settled | None = None) -> Program:
@@ -54,6 +57,10 @@ def pipeline(
         if not sums:
             return program
         return small_loops(program, lambda inner: simplified(inner, known))
+
+    def short_transforms(program: Program) -> Program:
+        """Long transforms as short ones."""
+        return cut_long_transforms(program) if transforms else program
 
     def simplified(program: Program, settled: Settled) -> Program:
         # A loop's body is simplified again after the loop has changed: loops inside it
@@ -69,6 +76,7 @@ def pipeline(
 
     passes: tuple[Callable[..., Program], ...] = (
         partial(inline_calls, keep=keep),
+        short_transforms,
         partial(expand, products=products),
         simplify,
         single_index,

@@ -69,6 +69,7 @@ _PASSES: Final = pipeline(
     PRODUCTS,
     keep=lambda equation: KERNELS.for_call(equation, "cuda") is not None,
     sums=False,
+    transforms=False,  # cuFFT has every processor do a transform
     takes_view=_takes_view,
 )
 

@@ -1,0 +1,216 @@
+"""Long Fourier transforms in few rows, cut into many short ones: for every processor.
+
+A transform of n = a * b elements is b transforms of a elements, a multiplication by
+roots of unity, and a transforms of b elements, with transpositions between them that
+keep all of them in rows: Bailey, FFTs in external or hierarchical memory (1990), the
+"four-step" algorithm. The short rows fit the cache, which long ones do not. Real
+transforms go by a complex one of half the length (Press et al., Numerical Recipes,
+12.3).
+
+After it: no row of a transform that has few rows is long, where its length has two
+factors near its root.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.dtypes import DType
+from arrayfn.ir import Atom, Equation, Program
+from arrayfn.primitives import complex_numbers, conversion, fourier, special, views
+from arrayfn.primitives import elementwise as e
+
+LONG: Final = 1 << 17
+"""Elements of a row that is worth cutting: shorter ones fit the cache as they are."""
+FEW: Final = 4
+"""Rows that leave processors idle."""
+DIGITS: Final = 32
+"""Columns whose roots of unity differ by what is the same in all of their groups."""
+_COUNT: Final = dtypes.int64
+BALANCE: Final = 8
+"""How often the smaller factor of a length may go into the greater one."""
+
+
+def cut_long_transforms(program: Program) -> Program:
+    """``program`` with its long transforms cut."""
+    chosen = {id(eq) for eq in program.equations if _is_long(eq)}
+    if not chosen:
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        for equation in program.equations:
+            builder.source = equation.source
+            if id(equation) not in chosen:
+                builder.replay(equation, environment)
+                continue
+            operand = rename(equation.inputs[0], environment)
+            kind, length = equation.params["kind"], equation.params["length"]
+            result = _by_kind(operand, kind, length)
+            scale = fourier.factor(kind, length, equation.params["norm"])
+            if scale != 1:
+                result = e.mul(result, conversion.literal(scale, result.type.dtype))
+            environment[equation.outputs[0]] = result
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _is_long(equation: Equation) -> bool:
+    if equation.primitive is not fourier.fft:
+        return False
+    shape, length = equation.inputs[0].type.shape, equation.params["length"]
+    if equation.params["kind"] in ("rfft", "irfft"):
+        if length % 2:
+            return False
+        length //= 2
+    few = 0 < math.prod(shape[:-1]) < FEW
+    return few and length >= LONG and factors(length) is not None
+
+
+def factors(length: int) -> tuple[int, int] | None:
+    """Two factors of ``length`` near its root, the smaller first; None without any."""
+    for a in range(math.isqrt(length), math.isqrt(length // BALANCE), -1):
+        if length % a == 0:
+            return a, length // a
+    return None
+
+
+def _by_kind(x: Atom, kind: str, length: int) -> Atom:
+    """A transform without a factor, of either direction."""
+    if kind == "rfft":
+        return _real(x, length)
+    if kind == "irfft":
+        return _real_back(x, length)
+    return _four_steps(x, -1 if kind == "fft" else 1)
+
+
+def _four_steps(x: Atom, sign: int) -> Atom:
+    """The sums of x[..., j] * exp(sign * 2i pi j k / n) over j."""
+    outer, n = x.type.shape[:-1], x.type.shape[-1]
+    found = factors(n)
+    assert found is not None
+    a, b = found
+    x = _transposed(views.reshape(x, shape=(*outer, a, b)))
+    x = _turned(_transform(x, sign), n, sign)
+    x = _transposed(_transform(_transposed(x), sign))
+    return views.reshape(x, shape=(*outer, n))
+
+
+def _transform(x: Atom, sign: int) -> Atom:
+    """The transforms of rows, without a factor."""
+    kind, norm = ("fft", "backward") if sign < 0 else ("ifft", "forward")
+    return fourier.fft(x, kind=kind, length=x.type.shape[-1], norm=norm)
+
+
+def _transposed(x: Atom) -> Atom:
+    last = x.type.ndim - 1
+    return views.transpose(x, permutation=(*range(last - 1), last, last - 1))
+
+
+def _turned(x: Atom, n: int, sign: int) -> Atom:
+    """Row j and column k of ``x`` multiplied by exp(sign * 2i pi j k / n).
+
+    That is a product, of the root for the last digit of k and of the root for the rest:
+    so there are few sines to take.
+    """
+    *outer, rows, columns = x.type.shape
+    digits = math.gcd(columns, DIGITS)
+    places = views.reshape(x, shape=(*outer, rows, columns // digits, digits))
+    shape, j = places.type.shape, len(outer)
+    real = dtypes.real_of(x.type.dtype)
+    for axis, step in ((1, digits), (2, 1)):
+        count = (rows, shape[j + axis])
+        row, place = (views.iota(shape=count, axis=k, dtype=_COUNT) for k in (0, 1))
+        turns = e.mul(e.mul(row, place), conversion.literal(step, _COUNT))
+        roots = _unit(turns, n, sign, real)
+        roots = views.broadcast_in_dim(roots, shape=shape, axes=(j, j + axis))
+        places = e.mul(places, roots)
+    return views.reshape(places, shape=(*outer, rows, columns))
+
+
+def _unit(turns: Atom, n: int, sign: int, dtype: DType) -> Atom:
+    """exp(sign * 2i pi turns / n), for turns from 0 to n: by angles within one pi."""
+    beyond = e.gt(turns, conversion.literal(n // 2, _COUNT))
+    near = e.select(beyond, e.sub(turns, conversion.literal(n, _COUNT)), turns)
+    step = conversion.literal(sign * 2 * math.pi / n, dtype)
+    angle = e.mul(conversion.convert(near, dtype), step)
+    return complex_numbers.make_complex(special.cos(angle), special.sin(angle))
+
+
+def _real(x: Atom, n: int) -> Atom:
+    """The first n // 2 + 1 elements of the transform of n real ones.
+
+    Even elements are taken as real parts and odd ones as imaginary parts; what is even
+    and what is odd in the result tells their transforms apart.
+    """
+    outer, half = x.type.shape[:-1], n // 2
+    pairs = views.reshape(x, shape=(*outer, half, 2))
+    even, odd = (_part(pairs, k) for k in (0, 1))
+    whole = _four_steps(complex_numbers.make_complex(even, odd), -1)
+    first = _slice(whole, 0, 1)
+    whole = views.concatenate(whole, first, axis=len(outer))
+    mirrored = complex_numbers.conj(views.rev(whole, axes=(len(outer),)))
+    of_even, of_odd = e.add(whole, mirrored), e.sub(whole, mirrored)
+    turned = e.mul(of_odd, _along_last(_quarter(half + 1, n, -1, x.type.dtype), of_odd))
+    return e.mul(e.add(of_even, turned), conversion.literal(0.5, turned.type.dtype))
+
+
+def _real_back(x: Atom, n: int) -> Atom:
+    """The n real elements whose transform begins with the n // 2 + 1 of ``x``."""
+    outer, half = x.type.shape[:-1], n // 2
+    real = dtypes.real_of(x.type.dtype)
+    place = views.iota(shape=(half + 1,), axis=0, dtype=_COUNT)
+    ends = e.bitwise_or(
+        e.eq(place, conversion.literal(0, _COUNT)),
+        e.eq(place, conversion.literal(half, _COUNT)),
+    )
+    # The imaginary parts of both ends are nothing that real elements could have made.
+    imaginary = e.select(
+        _along_last(ends, x),
+        views.broadcast_literal(0, x.type.with_dtype(real)),
+        complex_numbers.imag(x),
+    )
+    x = complex_numbers.make_complex(complex_numbers.real(x), imaginary)
+    mirrored = complex_numbers.conj(views.rev(x, axes=(len(outer),)))
+    of_even, of_odd = e.add(x, mirrored), e.sub(x, mirrored)
+    turned = e.mul(of_odd, _along_last(_quarter(half + 1, n, 1, real), of_odd))
+    pairs = _four_steps(_slice(e.add(of_even, turned), 0, half), 1)
+    parts = (complex_numbers.real(pairs), complex_numbers.imag(pairs))
+    columns = [views.reshape(p, shape=(*outer, half, 1)) for p in parts]
+    joined = views.concatenate(*columns, axis=len(outer) + 1)
+    return views.reshape(joined, shape=(*outer, n))
+
+
+def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
+    """i * sign * exp(sign * 2i pi k / n) for k below ``count``: a quarter further."""
+    k = views.iota(shape=(count,), axis=0, dtype=_COUNT)
+    unit = _unit(k, n, sign, real)
+    up, across = complex_numbers.imag(unit), complex_numbers.real(unit)
+    if sign < 0:
+        return complex_numbers.make_complex(up, e.neg(across))
+    return complex_numbers.make_complex(e.neg(up), across)
+
+
+def _part(x: Atom, index: int) -> Atom:
+    """x[..., index]."""
+    return views.reshape(_slice(x, index, index + 1), shape=x.type.shape[:-1])
+
+
+def _slice(x: Atom, start: int, limit: int) -> Atom:
+    """x[..., start:limit]."""
+    outer: Sequence[int] = x.type.shape[:-1]
+    return views.slice_(
+        x,
+        start=(*(0 for _ in outer), start),
+        limit=(*outer, limit),
+        strides=(1,) * x.type.ndim,
+    )
+
+
+def _along_last(vector: Atom, like: Atom) -> Atom:
+    """``vector`` repeated in every row of an array shaped as ``like``."""
+    shape = like.type.shape
+    return views.broadcast_in_dim(vector, shape=shape, axes=(len(shape) - 1,))
