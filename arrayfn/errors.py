@@ -103,6 +103,10 @@ class InPlaceError(ArrayfnError, TypeError):
     """An in-place change of an immutable value."""
 
 
+class TracedConversionError(ArrayfnError, TypeError):
+    """A traced value where a Python number is taken, which would drop a derivative."""
+
+
 class DifferentiationError(ArrayfnError, TypeError):
     """A derivative that does not exist, or of something that is not real."""
 

@@ -6,6 +6,7 @@ Its operators and methods, and NumPy's functions of it, are those of an
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from arrayfn.errors import (
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
 from arrayfn.tracer.array_value import ArrayOnDevice, ImmutableArray
+from arrayfn.tracer.conversions import check_conversion
 
 Array = np.ndarray[Any, Any]
 
@@ -134,6 +136,7 @@ class Tracer(ImmutableArray):
         )
 
     def __float__(self) -> float:
+        check_conversion(sys._getframe(1))
         return float(self.concrete("float()", _SCALAR_REMEDY))
 
     def __int__(self) -> int:
@@ -143,6 +146,7 @@ class Tracer(ImmutableArray):
         return self.concrete("an index or a shape", _INDEX_REMEDY).__index__()
 
     def __complex__(self) -> complex:
+        check_conversion(sys._getframe(1))
         return complex(self.concrete("complex()", _SCALAR_REMEDY))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
