@@ -122,7 +122,10 @@ def factor(
 
 
 def lu(equation: Equation) -> Iterable[LibraryCall]:
-    """A panel of columns, then the others in chunks: swapped, solved, and updated."""
+    """A panel of columns, then the others in chunks: swapped, solved, and updated.
+
+    The first item of an update is the next panel, which it also factors.
+    """
     factors, pivots, permutation = equation.outputs
     type = factors.type
     columns, rows = type.shape[-2:]
@@ -130,32 +133,42 @@ def lu(equation: Equation) -> Iterable[LibraryCall]:
     count = math.prod(type.shape[:-2])
     suffix = _suffix(type)
     extents = {"rows": rows, "columns": columns}
+    written = {"a": Place(factors), "pivots": Place(pivots)}
+    yield LibraryCall(
+        provider=f"getrf_panel_{suffix}",
+        reads={},
+        writes=written,
+        integers={**extents, "start": 0, "width": min(LU_BLOCK, k)},
+        items=count,
+        library="LAPACK",
+    )
     for start in range(0, k, LU_BLOCK):
         width = min(LU_BLOCK, k - start)
-        block = {**extents, "start": start, "width": width}
-        yield LibraryCall(
-            provider=f"getrf_panel_{suffix}",
-            reads={},
-            writes={"a": Place(factors), "pivots": Place(pivots)},
-            integers=block,
-            items=count,
-            library="LAPACK",
-        )
-        rest = columns - start - width
-        left, right = -(-start // CHUNK), -(-rest // CHUNK)
+        stop = start + width
+        following = min(LU_BLOCK, k - stop)
+        each = (following > 0) - (-(columns - stop - following) // CHUNK)
+        block = {"start": start, "width": width, "next": following, "chunk": CHUNK}
         yield LibraryCall(
             provider=f"getrf_update_{suffix}",
-            reads={"pivots": Place(pivots)},
-            writes={"a": Place(factors)},
-            integers={**block, "chunk": CHUNK, "left": left, "right": right},
-            items=count * (left + right),
-            library="BLAS",
+            reads={},
+            writes=written,
+            integers={**extents, **block, "each": each},
+            items=count * each,
+            library="LAPACK",
         )
+    yield LibraryCall(
+        provider=f"getrf_left_{suffix}",
+        reads={},
+        writes=written,
+        integers={**extents, "block": LU_BLOCK},
+        items=count * ((k - 1) // LU_BLOCK),
+        library="LAPACK",
+    )
     yield LibraryCall(
         provider=f"getrf_finish_{suffix}",
         reads={},
         writes={"pivots": Place(pivots), "permutation": Place(permutation)},
-        integers={**extents, "block": LU_BLOCK},
+        integers=extents,
         items=count,
     )
 

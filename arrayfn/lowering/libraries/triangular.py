@@ -18,6 +18,9 @@ from arrayfn.lowering.libraries.calls import (
 )
 
 CHUNK: Final = 128  # right-hand sides of an item: enough to amortise packing the matrix
+LEAST: Final = 32  # where there are few matrices, and each thread is to have some sides
+FEW: Final = 16
+PARTS: Final = 8
 
 
 def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -25,14 +28,16 @@ def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     params = equation.params
     type = equation.outputs[0].type
     rows, columns = type.shape[-2:]
-    n, count = (rows, columns) if params["left"] else (columns, rows)
+    n, sides = (rows, columns) if params["left"] else (columns, rows)
+    count = math.prod(type.shape[:-2])
+    chunk = CHUNK if count >= FEW else min(CHUNK, max(LEAST, -(-sides // PARTS)))
     yield substitution(
         place_of(equation.inputs[1], reads),
         Place(equation.outputs[0]),
         rows=rows,
         columns=columns,
-        chunk=min(max(1, count), CHUNK),
-        count=math.prod(type.shape[:-2]),
+        chunk=max(1, min(sides, chunk)),
+        count=count,
         left=params["left"],
         lower=params["lower"],
         transpose=int(params["transpose"]) + int(params["conjugate"]),
