@@ -259,6 +259,12 @@ def attention_kernels(*arguments: Any) -> Any:
     return _generated().attention(*arguments)
 
 
+@attention_gradient.kernel("cuda", when=_suits_kernels, lowered=True)
+def attention_gradient_kernels(*arguments: Any) -> Any:
+    """Generated kernels, on tensor cores."""
+    return _generated().attention_gradient(*arguments)
+
+
 @cache
 def _has_cudnn() -> bool:
     return importlib.util.find_spec("cudnn") is not None

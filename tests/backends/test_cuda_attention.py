@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 
+import arrayfn as af
+import arrayfn.numpy as anp
 from arrayfn import dtypes, nn
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
@@ -51,7 +53,9 @@ CASES = {
 
 
 def lowered(function, arguments):
-    return lower(trace_function(function, arguments, {}).program, check=True)
+    return lower(
+        trace_function(function, arguments, {}, abstract=True).program, check=True
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,7 +82,7 @@ def test_the_kernel_keeps_logarithms_of_the_denominators():
         static = {"scale": 0.5, "window": (None, 0), "given": ()}
         return nn.fused_attention.attention(q, k, v, {}, **static)
 
-    program = trace_function(both, (q, k, v), {}).program
+    program = trace_function(both, (q, k, v), {}, abstract=True).program
     _, logarithms = run_plan(lower(program), (q, k, v))
     expected = evaluate(program, (q, k, v))[1]
     np.testing.assert_allclose(logarithms, expected, rtol=1e-5, atol=1e-5)
@@ -103,3 +107,66 @@ def test_the_kernel_compiles_to_tensor_core_instructions(arch):
     assert "ldmatrix.sync" in ptx
     assert "cp.async.cg.shared.global" in ptx
     assert ".local" not in ptx  # fragments are in registers
+
+
+# name: q, k and v; options; the kernels of the gradient
+GRADIENTS = {
+    "grouped heads, causal": (
+        inputs(1, 17, 33, 2, 1, 20),
+        {"is_causal": True},
+        ["dk and dv", "dq"],
+    ),
+    "bias, mask and a window": (
+        inputs(1, 9, 33, 2, 2, 7),
+        {
+            "bias": random(2, 1, 33, seed=5),
+            "mask": np.random.default_rng(3).random((9, 33)) < 0.7,
+            "local_window_size": (5, 20),
+        },
+        ["dk and dv", "dq"],
+    ),
+    "lengths, a long head": (
+        inputs(1, 9, 12, 1, 1, 160),
+        {
+            "scale": -0.1,
+            "query_seq_lengths": np.array([5]),
+            "key_value_seq_lengths": np.array([10]),
+        },
+        ["dk", "dq", "dv"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_kernels_compute_the_gradient(case):
+    arguments, options, names = GRADIENTS[case]
+    weights = random(*arguments[0].shape, seed=9, dtype=np.float32)
+
+    def loss(q, k, v):
+        result = nn.dot_product_attention(q, k, v, **options)
+        return anp.sum(anp.multiply(result.astype(np.float32), weights))
+
+    gradient = af.grad(loss, argnums=(0, 1, 2))
+    compiled = lowered(gradient, arguments)
+    tiled = [k.reason for k in compiled.kernels if k.reason.endswith("by tiles")]
+    assert sorted(tiled) == [f"{name} of attention by tiles" for name in names]
+    wide = [x.astype(np.float64) for x in arguments]
+    expected = gradient(*wide)
+    for have, want in zip(run_plan(compiled, arguments), expected, strict=True):
+        assert have.dtype == arguments[0].dtype
+        error = np.linalg.norm(have.astype(float) - want) / np.linalg.norm(want)
+        assert error < 2e-3
+
+
+def test_the_gradient_by_a_bias_is_of_the_bias_s_shape():
+    q, k, v = inputs(2, 5, 7, 2, 1, 8)
+    bias = random(1, 2, 1, 7, seed=4)
+
+    def loss(bias, q, k, v):
+        return anp.sum(nn.dot_product_attention(q, k, v, bias).astype(np.float32) ** 2)
+
+    have = af.jit(af.grad(loss))(bias, q, k, v)
+    want = af.grad(loss)(*(x.astype(np.float64) for x in (bias, q, k, v)))
+    assert have.shape == bias.shape
+    assert have.dtype == bias.dtype
+    np.testing.assert_allclose(have.astype(float), want, rtol=2e-2, atol=2e-3)

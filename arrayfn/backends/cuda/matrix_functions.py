@@ -20,6 +20,7 @@ from arrayfn.backends.cuda.assembly import (
     shared_address,
 )
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.scalars.arithmetic import width
 
 
 def _words(b: Any, tile: Any, place: Any) -> Any:
@@ -83,7 +84,7 @@ def _copy(
     array, at, shared, place, live = args
     source = global_address(b, b.gep(array, [at]))
     target = shared_address(b, b.gep(shared, [place]))
-    nbytes = 2 * function.lanes
+    nbytes = function.lanes * width(function.dtype) // 8
     # Those of 16 bytes need not go through the first cache.
     cache = "cg" if nbytes == 16 else "ca"
     text = f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}, $2;"

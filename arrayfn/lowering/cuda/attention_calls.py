@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.ir import Equation, Var
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.cuda import attention_gradient as gradients
 from arrayfn.lowering.cuda.attention import forward, shared_bytes, tiles_of
-from arrayfn.lowering.cuda.attention_tiles import (
-    LONGEST_HEAD,
-    UNLIMITED,
-    Form,
-    Tiles,
-    with_imports,
-)
+from arrayfn.lowering.cuda.attention_text import with_imports
+from arrayfn.lowering.cuda.attention_tiles import LONGEST_HEAD, UNLIMITED, Form
 from arrayfn.lowering.libraries.calls import Reads, place_of
 from arrayfn.lowering.operator_kernels import static_of
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -41,19 +39,92 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
 def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
     """The kernel of an ``attention``."""
     call = _Call.of(equation, reads)
-    B, T, N, _ = equation.inputs[0].type.shape
-    tiles = tiles_of(call.form, T)
+    form, (B, T, N, _) = call.form, equation.inputs[0].type.shape
+    tiles = tiles_of(form, T)
     out, logarithms = equation.outputs
     yield call.made(
         fresh("attention"),
         "attention by tiles of queries",
-        lambda name, listed, doc: forward(name, call.form, tiles, listed, doc),
+        partial(forward, form, tiles),
         call.arrays(),
         {"out": (out, 0), "logarithms_out": (logarithms, 0)},
-        tiles,
-        shared_bytes(call.form, tiles),
-        B * N * -(-T // tiles.rows),
+        call.integers(),
+        Launch(
+            B * N * -(-T // tiles.rows),
+            tiles.threads,
+            shared_bytes(form, tiles),
+            tiles.together,
+        ),
     )
+
+
+def attention_gradient(
+    equation: Equation, reads: Reads, fresh: Fresh
+) -> Iterator[Made]:
+    """The kernels of an ``attention_gradient``.
+
+    With the sums of a head of more than 128 elements, keys and values take turns.
+    """
+    call = _Call.of(equation, reads)
+    form = call.form
+    (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
+    first = 3 + len(call.given)
+    result, logarithms, cotangent = call.places[first : first + 3]
+    bounds, means = ((Var(ArrayType((B, N, T), dtypes.float32)), 0) for _ in range(2))
+    rows = B * T * N
+    yield call.made(
+        fresh("attention_means"),
+        "means of the cotangents of attention",
+        partial(gradients.means, form),
+        {"result": result, "logarithms": logarithms, "cotangent": cotangent},
+        {"bounds_out": bounds, "means_out": means},
+        {"queries": T, "heads": N, "rows": rows},
+        Launch(-(-rows // gradients.MEANS_WARPS), 32 * gradients.MEANS_WARPS),
+    )
+    dq, dk, dv = equation.outputs
+    parts = [{"dk": dk, "dv": dv}]
+    if form.padded > 128:
+        parts = [{"dv": dv}, {"dk": dk}]
+    for wanted in ({"dq": dq}, *parts):
+        of_queries = "dq" in wanted
+        tiles = (
+            gradients.queries_tiles(form, T)
+            if of_queries
+            else gradients.keys_tiles(form, S)
+        )
+        blocks = B * N * -(-T // tiles.rows)
+        if not of_queries:
+            blocks = B * K * -(-S // tiles.rows)
+        slopes = [*wanted] != ["dv"]
+        read = {**call.arrays(), "cotangent": cotangent, "bounds": bounds}
+        if slopes:
+            read["means"] = means
+        else:
+            del read["v"]
+        yield call.made(
+            fresh("attention_gradient"),
+            f"{' and '.join(wanted)} of attention by tiles",
+            partial(gradients.gradient, form, tiles, tuple(wanted)),
+            read,
+            {f"{name}_out": (array, 0) for name, array in wanted.items()},
+            call.integers(),
+            Launch(
+                blocks,
+                tiles.threads,
+                gradients.shared_bytes(form, tiles, slopes),
+                tiles.together,
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a kernel's launches are like."""
+
+    blocks: int
+    threads: int
+    shared: int = 0
+    together: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,12 +199,11 @@ class _Call:
         text: Callable[[str, str, str], str],
         read: Mapping[str, Place],
         written: Mapping[str, Place],
-        tiles: Tiles,
-        shared: int,
-        items: int,
+        integers: Mapping[str, int],
+        launch: Launch,
     ) -> Made:
         """The kernel ``text(name, parameters, docstring)``, and its call."""
-        arrays, integers = {**read, **written}, self.integers()
+        arrays = {**read, **written}
         parameters = [
             Parameter(n, short_name(array.type.dtype) + "*")
             for n, (array, _) in arrays.items()
@@ -141,23 +211,23 @@ class _Call:
         parameters += [Parameter(n, "i64") for n in integers]
         listed = ", ".join(p.name for p in parameters)
         kinds = ", ".join(p.kind for p in parameters)
-        doc = f'"""{reason.capitalize()}; {tiles.threads} threads a block."""\n    '
+        doc = f'"""{reason.capitalize()}; {launch.threads} threads a block."""\n    '
         kernel = Kernel(
             name=name,
             source=with_imports(text(name, listed, doc)),
             key=f"{with_imports(text('kernel', listed, ''))}# {kinds}\n",
             parameters=tuple(parameters),
             reason=reason,
-            threads=tiles.threads,
-            shared=shared,
-            together=tiles.together,
+            threads=launch.threads,
+            shared=launch.shared,
+            together=launch.together,
         )
         call = CallStep(
             kernel=name,
             pointers=[*arrays.values()],
             scratch=[],
             integers=[*integers.values()],
-            items=items,
+            items=launch.blocks,
             grain=1,
             scratch_bytes=0,
             reads=[array for array, _ in read.values()],

@@ -25,9 +25,9 @@ Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
 pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, each of which
 ``signal_init`` makes, ``expect(signals, k, bytes)`` tells what will arrive, and
 ``await_signal(signals, k, parity)`` waits for: the first time with parity 0, then 1.
-Smaller ones each thread begins for itself: ``copy_u16xN(array, at, shared, place,
-live)`` copies N elements, aligned as a vector of them, or puts zeros there where
-``live`` is 0. ``close_copies`` ends a group of a thread's copies, and
+Smaller ones each thread begins for itself: ``copy_TxN(array, at, shared, place, live)``
+copies N elements of 4 to 16 bytes in all, aligned as a vector of them, or puts zeros
+there where ``live`` is 0. ``close_copies`` ends a group of a thread's copies, and
 ``await_copies(n)`` waits until all of its groups but the last n are done; a barrier
 then shows them to the others.
 
@@ -160,8 +160,9 @@ def _functions() -> Iterator[DeviceFunction]:
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
-    for n in (2, 4, 8):
-        yield DeviceFunction(f"copy_u16x{n}", "copy", "u16", n)
+    for t, counts in (("u16", (2, 4, 8)), ("f32", (1, 2, 4))):
+        for n in counts:
+            yield DeviceFunction(f"copy_{t}x{n}", "copy", t, n)
     yield DeviceFunction("load_matrix_u16", "load_matrix", "u16")
     yield DeviceFunction("load_transposed_u16", "load_transposed", "u16")
     for t in HALVES:

@@ -1,0 +1,300 @@
+"""Pieces of text that the kernels of attention share.
+
+Tiles of halves lie in shared memory, ``Form.line`` elements from row to row. A warp has
+``strips`` fragments of 16 rows of a block's rows. In the sums of a product each lane
+has two neighbouring columns, 8 apart, of ``2 * strips`` rows, which are 8 apart too:
+``half`` counts these rows, ``i`` a lane's columns.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from arrayfn.lowering import scalars
+from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from arrayfn.lowering.kernel_printer import wrapped
+
+COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
+"""Which column of a tile a lane's i-th is."""
+
+
+def indented(lines: Iterable[str] | str, depth: int) -> str:
+    """Lines, or a text, ``depth`` steps to the right."""
+    text = lines if isinstance(lines, str) else "\n".join(lines)
+    return textwrap.indent(textwrap.dedent(text).strip("\n"), "    " * depth)
+
+
+def with_imports(text: str) -> str:
+    """``text`` after the imports of the names that it takes from the vocabularies."""
+    names = set(re.findall(r"\b[A-Za-z_]\w*\b", text))
+    head: list[str] = []
+    for room, known in (("cuda.vocabulary", FUNCTIONS), ("scalars", vars(scalars))):
+        used = sorted(name for name in names if name in known)
+        if used:
+            before = f"from arrayfn.lowering.{room} import "
+            head += wrapped(before, ", ".join(used), "")
+    body = re.sub(r"\n\s*\n", "\n", text.strip("\n"))
+    return "\n".join([*head, "", "", body, ""])
+
+
+@dataclass(frozen=True)
+class Text:
+    """The pieces for one kernel; ``rows`` names what its rows are, as ``columns``."""
+
+    form: Form
+    tiles: Tiles
+    rows: str = "queries"
+    columns: str = "keys"
+
+    @property
+    def halves(self) -> int:
+        """How many rows of a block a lane has elements of."""
+        return 2 * self.tiles.strips
+
+    def place(self, width: int, *, pair: bool = False) -> str:
+        """Where a lane has its i-th column (or pair of them) in sums of ``width``."""
+        column = "i) * 4" if pair else "i // 2) * 4"
+        place = f"((half // 2) * {width // 8} + {column} + (half % 2) * 2"
+        return place if pair else f"{place} + i % 2"
+
+    def copied(
+        self,
+        array: str,
+        place: str,
+        limit: str,
+        count: int,
+        tile: str = "",
+        start: str = "start",
+        first: str = "0",
+    ) -> str:
+        """Copies ``count`` rows of ``array`` from row ``start`` on into a tile.
+
+        ``place`` is the text of where row ``from_row`` begins; rows from ``limit`` on
+        become zeros. They come to the tile's rows from element ``first`` on.
+        """
+        form, threads = self.form, self.tiles.threads
+        pieces = form.head // form.piece
+        pieces_of_all = count * pieces
+        source = f"{array}, {place} + column"
+        target = f"{tile or array + '_tile'}, {first} + row * {form.line} + column"
+        target = target.replace(", 0 + ", ", ")
+        if form.piece > 1:
+            copy = f"copy_u16x{form.piece}({source}, {target}, live)"
+        else:
+            read, write = (x.replace(", ", "[") + "]" for x in (source, target))
+            copy = f"{write} = {read} if live > 0 else u16(0)"
+        body = [
+            f"row = quotient(at, {pieces})",
+            f"column = remainder(at, {pieces}) * {form.piece}",
+            f"live = select_i64({start} + row < {limit}, 1, 0)",
+            f"from_row = min_i64({start} + row, {limit} - 1)",
+            copy,
+        ]
+        if pieces_of_all % threads == 0 and form.piece > 1:
+            head = f"for turn in range({pieces_of_all // threads}):"
+            body.insert(0, f"at = turn * {threads} + thread")
+        else:
+            head = f"for at in range(thread, {pieces_of_all}, {threads}):"
+        return head + "\n" + indented(body, 1)
+
+    def cleared(self, tiles: Sequence[tuple[str, int]]) -> str:
+        """Zeros between the end of a head and the end of its rows in ``tiles``."""
+        form, threads = self.form, self.tiles.threads
+        width = form.padded - form.head
+        if not width:
+            return ""
+        parts = [
+            f"for at in range(thread, {rows * width}, {threads}):\n"
+            f"    row = quotient(at, {width})\n"
+            f"    column = {form.head} + remainder(at, {width})\n"
+            f"    {tile}[row * {form.line} + column] = u16(0)"
+            for tile, rows in tiles
+        ]
+        return "\n".join(parts)
+
+    def zeros(self, *sums: str, width: int) -> str:
+        """Sums of ``width`` columns, all zero."""
+        count = self.tiles.strips * width // 2
+        lines = [f"for i in range({count}):"]
+        lines += [f"    {name}[i] = f32(0)" for name in sums]
+        return "\n".join(lines)
+
+    def by_columns(self, sums: str, left: str, right: str, first: str = "") -> str:
+        """Adds the products of rows of ``left`` and of ``right``, over the head.
+
+        The tile ``right`` begins at element ``first``.
+        """
+        line, strips = self.form.line, self.tiles.strips
+        return f"""
+for step in range({self.form.padded // 16}):
+    for strip in range({strips}):
+        at = row_at + strip * {16 * line} + step * 16
+        load_matrix_u16({left}, at, left_part, strip * 8)
+    for pair in range({self.tiles.columns // 16}):
+        at = {first}column_at + pair * {16 * line} + step * 16
+        load_matrix_u16({right}, at, right_part, 0)
+        for strip in range({strips}):
+            for side in range(2):
+                multiply_{self.form.dtype}(
+                    {sums}, (strip * {self.tiles.columns // 8} + pair * 2 + side) * 4,
+                    left_part, strip * 8, right_part, side * 4,
+                )
+"""
+
+    def over_columns(self, sums: str, weights: str, tile: str, first: str = "") -> str:
+        """Adds the rows of ``tile``, by ``weights``: the sums of a product."""
+        line, strips = self.form.line, self.tiles.strips
+        return f"""
+for step in range({self.tiles.columns // 16}):
+    for strip in range({strips}):
+        for pair in range(4):
+            at = (strip * {self.tiles.columns // 8} + step * 2) * 4 + pair * 2
+            place = strip * 8 + pair * 2
+            pack_{self.form.dtype}({weights}[at], {weights}[at + 1], left_part, place)
+    for pair in range({self.form.padded // 16}):
+        at = {first}across_at + step * {16 * line} + pair * 16
+        load_transposed_u16({tile}, at, right_part, 0)
+        for strip in range({strips}):
+            for side in range(2):
+                multiply_{self.form.dtype}(
+                    {sums}, (strip * {self.form.padded // 8} + pair * 2 + side) * 4,
+                    left_part, strip * 8, right_part, side * 4,
+                )
+"""
+
+    def places(self) -> str:
+        """Where a lane's rows of fragments begin in tiles."""
+        line, rows = self.form.line, 16 * self.tiles.strips
+        return f"""
+row_at = (warp * {rows} + remainder(lane, 16)) * {line} + quotient(lane, 16) * 8
+column_at = (remainder(lane, 8) + quotient(lane, 16) * 8) * {line}
+column_at = column_at + remainder(quotient(lane, 8), 2) * 8
+across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
+"""
+
+    def ends(self) -> str:
+        """Where the queries and keys of a batch end."""
+        form = self.form
+        queries = "min_i64(queries, i64(query_lengths[batch]))"
+        keys = "min_i64(keys, i64(key_lengths[batch]))"
+        return (
+            f"query_end = {queries if form.query_lengths else 'queries'}\n"
+            f"key_end = {keys if form.key_lengths else 'keys'}"
+        )
+
+    def terms_of_head(self) -> str:
+        """Where the bias and the mask of a head begin."""
+        return "\n".join(
+            f"{x}_base = batch * {x}_batch + member * {x}_head"
+            for x, is_there in (("bias", self.form.bias), ("mask", self.form.mask))
+            if is_there
+        )
+
+    def terms(self) -> str:
+        """What is done to the logits of a block before the limits of its rows."""
+        form = self.form
+        if not (form.ready or form.mask):
+            return ""
+        along_rows, along_columns = "row", "column"
+        if self.rows == "keys":
+            along_rows, along_columns = "column", "row"
+        lines = [
+            f"row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)",
+            f"row = min_i64(first_row + row, {self.rows} - 1)",
+        ]
+        body = [f"at = {self.place(self.tiles.columns)}"]
+        if form.bias or form.mask:
+            body += [
+                f"column = start + {COLUMN}",
+                f"column = min_i64(column, {self.columns} - 1)",
+            ]
+        if form.bias:
+            lines.append(f"bias_at = bias_base + row * bias_{along_rows}")
+            value = f"bias[bias_at + column * bias_{along_columns}]"
+            if form.bias != "f32":
+                value = f"convert_{form.bias}_f32({value})"
+            body += [
+                f"added = {value} * f32({LOG2_E!r})",
+                f"logits[at] = fma_f32(logits[at], {form.factor}, added)",
+            ]
+        elif form.ready:
+            body.append(f"logits[at] = logits[at] * {form.factor}")
+        if form.mask:
+            lines.append(f"mask_at = mask_base + row * mask_{along_rows}")
+            body += [
+                f"hidden = mask[mask_at + column * mask_{along_columns}] == 0",
+                "logits[at] = select_f32(hidden, F32_NEG_INF, logits[at])",
+            ]
+        head = f"for half in range({self.halves}):"
+        inner = f"for i in range({self.tiles.columns // 4}):"
+        return "\n".join(
+            [head, indented(lines, 1), indented(inner, 1), indented(body, 2)]
+        )
+
+    def reach(self, before: str, after: str, row_end: str, column_end: str) -> str:
+        """``low`` and ``high``: the columns that each row of a lane may meet."""
+        rows = 16 * self.tiles.strips
+        return f"""
+low = registers_i64({self.halves})
+high = registers_i64({self.halves})
+for half in range({self.halves}):
+    row = first_row + warp * {rows} + half * 8 + quotient(lane, 4)
+    low[half] = row - {before}
+    last = min_i64(row + {after} + 1, {column_end})
+    high[half] = select_i64(row < {row_end}, last, i64(0))
+"""
+
+    def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:
+        """-inf for the logits beyond these, in a block that reaches so far."""
+        rows, columns = self.tiles.rows, self.tiles.columns
+        return f"""
+inside = (start + {columns} <= {column_end}) & (first_row + {rows} <= {row_end})
+inside = inside & (start + {columns} <= first_row + {after} + 1)
+inside = inside & (start >= first_row + {rows - 1} - {before})
+if not inside:
+    for half in range({self.halves}):
+        for i in range({columns // 4}):
+            at = {self.place(columns)}
+            column = start + {COLUMN}
+            beyond = (column < low[half]) | (column >= high[half])
+            logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
+"""
+
+    def rounded(self, sums: str, factor: str, tile: str) -> str:
+        """Sums times the text ``factor`` into a warp's rows of ``tile``."""
+        form = self.form
+        return f"""
+for half in range({self.halves}):
+    line = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+    for i in range({form.padded // 8}):
+        place = {self.place(form.padded, pair=True)}
+        first = {sums}[place] * {factor}
+        pack_{form.dtype}(first, {sums}[place + 1] * {factor}, left_part, 0)
+        at = line * {form.line} + i * 8 + remainder(lane, 4) * 2
+        {tile}[at] = left_part[0]
+        {tile}[at + 1] = left_part[1]
+"""
+
+    def given(self, array: str, tile: str, base: str, step: str) -> str:
+        """The rows of ``tile`` into the result ``array``."""
+        form, tiles = self.form, self.tiles
+        pieces, p = form.head // form.piece, form.piece
+        place = f"{base} + (first_row + row) * {step} + column"
+        source = f"row * {form.line} + column"
+        move = [f"{array}[{place}] = {tile}[{source}]"]
+        if p > 1:
+            move = [
+                f"load_u16x{p}({tile}, {source}, right_part, 0)",
+                f"store_u16x{p}({array}, {place}, right_part, 0)",
+            ]
+        lines = [
+            f"for at in range(thread, {tiles.rows * pieces}, {tiles.threads}):",
+            f"    row = quotient(at, {pieces})",
+            f"    column = remainder(at, {pieces}) * {form.piece}",
+            f"    if first_row + row < {self.rows}:",
+        ]
+        return "\n".join([*lines, indented(move, 2)])
