@@ -8,8 +8,8 @@ from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    barrier, block_index, load_f32x4, registers_f32, shared_f32, shuffle_xor_f32,
-    thread_index,
+    atomic_add_f32, barrier, block_index, load_f32x4, match_byte, registers_f32,
+    shared_f32, shuffle_xor_f32, thread_index, warp_barrier,
 )
 
 def kernel(x, out):
@@ -59,6 +59,31 @@ def test_registers_are_of_the_thread():
 
 
 REPORTED = {
+    "a race between warps": (
+        """
+    line = shared_f32(64)
+    line[i] = x[i]
+    warp_barrier()
+    out[i] = line[(i + 33) % 64]
+""",
+        "threads .* race for shared",
+    ),
+    "an addition to what is read": (
+        """
+    line = shared_f32(1)
+    atomic_add_f32(line, 0, x[i])
+    out[i] = line[0]
+""",
+        "threads .* race for shared",
+    ),
+    "a write to what is added to": (
+        """
+    atomic_add_f32(out, 0, x[i])
+    if i == 3:
+        out[0] = x[i]
+""",
+        "both written and added to",
+    ),
     "a race for shared memory": (
         """
     line = shared_f32(32)
@@ -117,9 +142,44 @@ REPORTED = {
 def test_what_is_undefined_is_reported(what):
     body, message = REPORTED[what]
     with pytest.raises(EmulationError, match=message):
-        run(body)
+        run(body, threads=64 if "warps" in what else 32)
 
 
 def test_outside_an_emulator_device_functions_say_where_they_run():
     with pytest.raises(RuntimeError, match="thread_index acts for one thread"):
         FUNCTIONS["thread_index"]()
+
+
+def test_lanes_find_those_with_the_same_byte():
+    out = run("""
+    out[i] = match_byte(i % 3 + 256 * i) % 1024
+""")
+    assert out[:3].tolist() == [585.0, 146.0, 292.0]
+
+
+def test_a_barrier_of_the_warp_stands_between_its_threads():
+    out = run(
+        """
+    line = shared_f32(64)
+    line[i] = x[i]
+    warp_barrier()
+    out[i] = line[i ^ 31]
+""",
+        threads=64,
+    )
+    assert out[:2].tolist() == [31.0, 30.0]
+    assert out[32:34].tolist() == [63.0, 62.0]
+
+
+def test_threads_add_to_the_same_element():
+    out = run(
+        """
+    total = shared_f32(2)
+    atomic_add_f32(total, i % 2, x[i])
+    barrier()
+    if i < 2:
+        atomic_add_f32(out, 0, total[i])
+""",
+        grid=2,
+    )
+    assert out[0] == 2 * 496.0 - 1

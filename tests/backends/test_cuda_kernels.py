@@ -463,18 +463,24 @@ def test_a_small_loop_is_one_kernel():
 
 
 def test_a_library_row_without_a_library_is_computed_on_the_host_and_said_to_be():
-    program = trace_function(anp.sort, (random(3, 4, dtype=float),), {}).program
-    (kernel,) = lower(program).kernels
-    assert kernel.reason == "NumPy's reference of sort, on the host"
+    program = trace_function(anp.linalg.eigvals, (random(3, 3),), {}).program
+    kernel = lower(program).kernels[0]
+    assert kernel.reason == "NumPy's reference of eigvals, on the host"
 
 
 HOST_CASES = {
-    "sort": (lambda x: anp.sort(x * 2, axis=0) + 1, (random(5, 4, dtype=float),)),
+    "eigenvalues": (
+        lambda x: anp.abs(anp.linalg.eigvals(x * 2)) + 1,
+        (random(4, 4, dtype=float),),
+    ),
     "singular values": (
         lambda x: anp.linalg.svd(x, compute_uv=False) * 2,
         (random(5, 4, dtype=float),),
     ),
-    "a slice": (lambda x: anp.sort(x[1:, ::2]), (random(4, 9, dtype=float),)),
+    "a slice": (
+        lambda x: anp.linalg.svd(x[1:, ::2], compute_uv=False),
+        (random(4, 9, dtype=float),),
+    ),
 }
 
 
@@ -515,27 +521,6 @@ def test_a_registered_kernel_stands_for_its_operator_alone():
     assert names(doubled, vector) == ["test_doubled by doubled_rows"]
     for other in (lambda x: doubled(anp.outer(x, x)), af.vmap(doubled)):
         assert all("doubled_rows" not in text for text in names(other, vector))
-
-
-SORTED = {
-    "float32": np.float32([3, np.nan, -1, 0, -np.inf, 2, np.inf, -2.5, 1e-40]),
-    "zeros": np.float32([0.0, -0.0, 1, -0.0, 0.0, -1]),
-    "int32": np.int32([5, -3, 2**31 - 1, -(2**31), 0, 7, 7]),
-    "uint8": np.uint8([200, 3, 255, 0, 3]),
-}
-
-
-@pytest.mark.parametrize("dtype", SORTED)
-def test_rows_are_sorted_by_a_block_each(dtype):
-    x = np.stack([SORTED[dtype], SORTED[dtype][::-1]])
-    for function, reference in (
-        (anp.sort, np.sort),
-        (anp.argsort, lambda x: np.argsort(x, kind="stable")),
-    ):
-        program = trace_function(function, (x,), {}).program
-        compiled = lower(program, check=True)
-        assert compiled.kernels[0].threads == 32
-        np.testing.assert_array_equal(run_plan(compiled, (x,))[0], reference(x))
 
 
 def test_a_vector_of_rows_of_two_axes_is_stored_where_it_begins():

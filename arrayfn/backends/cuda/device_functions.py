@@ -29,6 +29,7 @@ from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
 _ALL_LANES: Final = 0xFFFFFFFF
+_BALLOT: Final = 3  # the kind of a vote that gives each lane's
 
 
 def emit(
@@ -109,7 +110,36 @@ def _exchange(b: Any, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
     return intrinsic(b, f"llvm.nvvm.shfl.sync.{mode}.i32", I32, arguments)
 
 
+def _warp_barrier(b: Any, function: Any, args: Any, element: Any, count: int) -> None:
+    intrinsic(b, "llvm.nvvm.bar.warp.sync", VOID, [I32(_ALL_LANES)])
+
+
+def _match_byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+    """A vote on each bit: faster than the instruction that compares whole words."""
+    value, mask = b.trunc(args[0], I32), I32(_ALL_LANES)
+    for bit in range(8):
+        mine = b.icmp_unsigned("!=", b.and_(value, I32(1 << bit)), I32(0))
+        voted = ir.LiteralStructType([I32, ir.IntType(1)])
+        vote = [I32(_ALL_LANES), I32(_BALLOT), mine]
+        votes = b.extract_value(intrinsic(b, "llvm.nvvm.vote.sync", voted, vote), 0)
+        mask = b.and_(mask, b.select(mine, votes, b.not_(votes)))
+    return b.zext(mask, I64)
+
+
 # Memory.
+
+
+def _atomic_add(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    array, at, value = args
+    place = b.gep(array, [at])
+    if not is_float(function.dtype):
+        b.atomic_rmw("add", place, value, "monotonic")
+        return
+    kind = "f" if function.dtype == "f32" else "d"
+    text = f"red.add.{function.dtype} [$0], $1;"
+    assembly(b, text, f"l,{kind}", [b.ptrtoint(place, I64), value])
 
 
 def _shared(
@@ -270,6 +300,9 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "block_index": _special("ctaid.x"),
     "thread_index": _special("tid.x"),
     "barrier": _barrier,
+    "warp_barrier": _warp_barrier,
+    "match_byte": _match_byte,
+    "atomic_add": _atomic_add,
     "cluster_arrive": _cluster_barrier("arrive"),
     "cluster_wait": _cluster_barrier("wait"),
     "put": _put,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+from arrayfn.lowering.cuda.vocabulary import WARP
 
 Array = np.ndarray[Any, Any]
 
@@ -44,8 +46,12 @@ class Memory:
         self.array[self.place(index)] = value
 
 
+_EACH: Final = (-1, -1)
+"""The writer of an element to which threads add."""
+
+
 class GlobalMemory(Memory):
-    """Memory of the whole grid: written by one thread at most."""
+    """Memory of the whole grid: an element is written by one thread, or added to."""
 
     running: Any = None
 
@@ -56,29 +62,62 @@ class GlobalMemory(Memory):
     def __setitem__(self, index: int, value: Any) -> None:
         assert GlobalMemory.running is not None
         writer = (GlobalMemory.running.block.index, GlobalMemory.running.index)
-        if self.writers.setdefault(int(index), writer) != writer:
-            raise EmulationError(
-                f"threads {self.writers[int(index)]} and {writer} (block, thread) both "
-                f"write {self.name}[{index}]"
-            )
+        self._written_by(int(index), writer)
         super().__setitem__(index, value)
+
+    def add(self, index: int, value: Any) -> None:
+        """Add as one of any number of threads."""
+        self._written_by(index, _EACH)
+        place = self.place(index)
+        self.array[place] += value
+
+    def _written_by(self, index: int, writer: tuple[int, int]) -> None:
+        known = self.writers.setdefault(index, writer)
+        if known == writer:
+            return
+        if _EACH in (known, writer):
+            raise EmulationError(f"{self.name}[{index}] is both written and added to")
+        raise EmulationError(
+            f"threads {known} and {writer} (block, thread) both write "
+            f"{self.name}[{index}]"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """Who touched an element, and between which barriers of its block and its warp."""
+
+    thread: int
+    epoch: int
+    warp_epoch: int
+
+    def meets(self, other: _Access) -> bool:
+        """Whether nothing stands between this and an earlier access."""
+        if self.epoch != other.epoch or self.thread == other.thread:
+            return False
+        together = min(self.thread, other.thread) >= 0 and (
+            self.thread // WARP == other.thread // WARP
+        )
+        return not together or self.warp_epoch == other.warp_epoch
 
 
 class SharedMemory(Memory):
-    """Memory of a block. Between two barriers an element has one writer or readers."""
+    """Memory of a block. Between two barriers an element has one writer or readers.
+
+    Or threads that add. A barrier of a warp stands between accesses of its threads.
+    """
 
     def __init__(self, array: Array, name: str, block: Any) -> None:
         super().__init__(array, name)
         self.block = block
-        self.written: dict[int, tuple[int, int]] = {}
-        self.read: dict[int, tuple[int, int]] = {}
+        self.written: dict[int, _Access] = {}
+        self.read: dict[int, _Access] = {}
+        self.added: dict[int, _Access] = {}
 
     def __getitem__(self, index: int) -> Any:
-        thread = self._thread()
-        epoch, writer = self.written.get(int(index), (-1, -1))
-        if epoch == self.block.epoch and writer != thread:
-            raise self._race(index, writer, thread)
-        self.read[int(index)] = (self.block.epoch, thread)
+        access = self._access(self._thread())
+        self._check(int(index), access, self.written, self.added)
+        self.read[int(index)] = access
         return super().__getitem__(index)
 
     def __setitem__(self, index: int, value: Any) -> None:
@@ -86,22 +125,42 @@ class SharedMemory(Memory):
 
     def write(self, index: int, value: Any, thread: int) -> None:
         """Write as the thread of a number."""
-        for accesses in (self.written, self.read):
-            epoch, other = accesses.get(int(index), (-1, -1))
-            if epoch == self.block.epoch and other != thread:
-                raise self._race(index, other, thread)
-        self.written[int(index)] = (self.block.epoch, thread)
+        access = self._access(thread)
+        self._check(index, access, self.written, self.read, self.added)
+        self.written[index] = access
         super().__setitem__(index, value)
+
+    def add(self, index: int, value: Any) -> None:
+        """Add as one of any number of threads."""
+        access = self._access(self._thread())
+        self._check(index, access, self.written, self.read)
+        self.added[index] = access
+        place = self.place(index)
+        self.array[place] += value
+
+    def reader(self, index: int) -> int | None:
+        """Another thread that may be reading the element."""
+        other = self.read.get(index)
+        meets = other and self._access(self._thread()).meets(other)
+        return other.thread if other and meets else None
+
+    def _access(self, thread: int) -> _Access:
+        warp_epoch = self.block.warps.get(thread // WARP, 0)
+        return _Access(thread, self.block.epoch, warp_epoch)
+
+    def _check(self, index: int, access: _Access, *earlier: dict[int, _Access]) -> None:
+        for accesses in earlier:
+            other = accesses.get(index)
+            if other is not None and access.meets(other):
+                raise EmulationError(
+                    f"threads {other.thread} and {access.thread} of block "
+                    f"{self.block.index} race for shared {self.name}[{index}]: no "
+                    "barrier stands between"
+                )
 
     def _thread(self) -> int:
         assert GlobalMemory.running is not None
         return GlobalMemory.running.index
-
-    def _race(self, index: int, one: int, other: int) -> EmulationError:
-        return EmulationError(
-            f"threads {one} and {other} of block {self.block.index} race for shared "
-            f"{self.name}[{index}]: no barrier stands between"
-        )
 
 
 @dataclass

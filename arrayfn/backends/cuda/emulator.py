@@ -47,6 +47,7 @@ class _Meeting:
 class _Block:
     index: int
     epoch: int = 0
+    warps: dict[int, int] = field(default_factory=dict[int, int])
     shared: dict[tuple[str, int], SharedMemory] = field(default_factory=dict)
     signals: dict[int, Signal] = field(default_factory=dict[int, Signal])
     cluster: list[_Block] = field(default_factory=list)
@@ -142,6 +143,11 @@ def _put(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     target.write(int(at), value, writer)
 
 
+def _atomic_add(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    array, at, value = arguments
+    array.add(int(at), value)
+
+
 def _arena(thread: _Running, function: DeviceFunction, arguments: Any) -> SharedMemory:
     offset, count = arguments
     key = (function.name, -1 - int(offset))
@@ -176,8 +182,8 @@ def _unread(
 ) -> None:
     """EmulationError if another thread has read elements since the last barrier."""
     for k in range(place, place + count):
-        epoch, other = shared.read.get(k, (-1, -1))
-        if epoch == thread.block.epoch and other != thread.index:
+        other = shared.reader(k)
+        if other is not None:
             raise EmulationError(
                 f"{shared.name}[{k}] {what} while thread {other} of block "
                 f"{thread.block.index} reads it: no barrier stands between"
@@ -255,6 +261,7 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "load": _load,
     "store": _store,
     "put": _put,
+    "atomic_add": _atomic_add,
     "cluster_arrive": lambda thread, function, arguments: None,
     "arena": _arena,
     "signals": lambda thread, function, arguments: thread.block.signals,
@@ -396,6 +403,17 @@ def _shuffle(warp: Sequence[_Running]) -> bool:
         matrices.ACTIONS[function.kind](function, arguments)
         for thread in warp:
             thread.resume(None)
+        return True
+    if function.kind == "warp_barrier":
+        block, number = warp[0].block, warp[0].index // WARP
+        block.warps[number] = block.warps.get(number, 0) + 1
+        for thread in warp:
+            thread.resume(None)
+        return True
+    if function.kind == "match_byte":
+        found = [int(value) & 255 for (value,) in arguments]
+        for lane, thread in enumerate(warp):
+            thread.resume(sum(1 << k for k, v in enumerate(found) if v == found[lane]))
         return True
     values, masks = zip(*arguments, strict=True)
     for lane, thread in enumerate(warp):

@@ -81,6 +81,43 @@ def pointer_type(dtype: str) -> Any:
     return types.CPointer(element_type(dtype))
 
 
+def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
+    """The types of a function's result and arguments."""
+    none, i64, f32 = types.none, types.int64, types.float32
+    signals = types.CPointer(i64)
+    plain: dict[str, tuple[Any, ...]] = {
+        "block_index": (i64,),
+        "thread_index": (i64,),
+        "barrier": (none,),
+        "warp_barrier": (none,),
+        "cluster_arrive": (none,),
+        "cluster_wait": (none,),
+        "close_copies": (none,),
+        "match_byte": (i64, i64),
+        "quotient": (i64, i64, i64),
+        "remainder": (i64, i64, i64),
+        "signal_init": (none, signals, i64),
+        "expect": (none, signals, i64, i64),
+        "await_signal": (none, signals, i64, i64),
+        "approximate_exp2": (f32, f32),
+    }
+    if function.kind in plain:
+        return plain[function.kind]
+    value, pointer = numba_type(function.dtype), pointer_type(function.dtype)
+    typed: dict[str, tuple[Any, ...]] = {
+        "shuffle_xor": (value, value, i64),
+        "shuffle_up": (value, value, i64),
+        "atomic_add": (none, pointer, i64, value),
+        "put": (none, types.CPointer(value), i64, value, i64),
+        "pack": (none, f32, f32, pointer, i64),
+        "multiply": (none, types.CPointer(f32), i64, pointer, i64, pointer, i64),
+        "copy": (none, pointer, i64, pointer, i64, i64),
+        "arena": (pointer, i64, i64),
+        "fetch": (none, pointer, i64, pointer, i64, i64, signals, i64),
+    }
+    return typed.get(function.kind, (none, pointer, i64, pointer, i64))
+
+
 class DeviceFunctionType(types.Callable, types.Opaque):
     """The type of one function of the CUDA vocabulary."""
 
@@ -89,48 +126,15 @@ class DeviceFunctionType(types.Callable, types.Opaque):
         super().__init__(f"DeviceFunction({function.name})")
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        kind, dtype = self.function.kind, self.function.dtype
-        i64 = types.int64
-        if kind in ("block_index", "thread_index"):
-            return signature(i64)
-        if kind in ("barrier", "cluster_arrive", "cluster_wait", "close_copies"):
-            return signature(types.none)
-        if kind in ("signal_init", "expect", "await_signal"):
-            words = {"signal_init": 1}.get(kind, 2)
-            return signature(types.none, types.CPointer(i64), *[i64] * words)
-        if kind == "put":
-            value = numba_type(dtype)
-            shared = types.CPointer(value)
-            return signature(types.none, shared, types.int64, value, types.int64)
-        if kind in ("quotient", "remainder"):
-            return signature(types.int64, types.int64, types.int64)
-        if kind in ("shuffle_xor", "shuffle_up"):
-            value = numba_type(dtype)
-            return signature(value, value, types.int64)
+        kind = self.function.kind
         if kind in ("shared", "registers", "signals"):
             (count,) = args
             if not isinstance(count, types.IntegerLiteral):
                 raise TypeError(f"{self.function.name} takes a constant, not {count}")
-            return signature(types.CPointer(numba_type(dtype)), count)
+            return signature(types.CPointer(numba_type(self.function.dtype)), count)
         if kind == "await_copies":
             return signature(types.none, *args)
-        pointer = pointer_type(dtype)
-        if kind == "approximate_exp2":
-            return signature(types.float32, types.float32)
-        if kind == "pack":
-            values = [types.float32] * 2
-            return signature(types.none, *values, pointer, i64)
-        if kind == "multiply":
-            wide = types.CPointer(types.float32)
-            return signature(types.none, wide, i64, *[pointer, i64] * 2)
-        if kind == "copy":
-            return signature(types.none, *[pointer, i64] * 2, i64)
-        if kind == "arena":
-            return signature(pointer, i64, i64)
-        if kind == "fetch":
-            signals = types.CPointer(i64)
-            return signature(types.none, *[pointer, i64] * 2, i64, signals, i64)
-        return signature(types.none, pointer, types.int64, pointer, types.int64)
+        return signature(*_types_of(self.function))
 
     def get_call_signatures(self) -> tuple[list[Any], bool]:
         return [], True

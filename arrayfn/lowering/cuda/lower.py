@@ -23,6 +23,8 @@ from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes
 from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
+from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
+from arrayfn.lowering.cuda.scatters import meets_in_parallel, scatter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -35,6 +37,7 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.sorting import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
+from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
@@ -47,7 +50,7 @@ from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.small import is_small
-from arrayfn.primitives.base import Contraction, Library, Primitive
+from arrayfn.primitives.base import Contraction, Library, Primitive, Template
 
 MOST_OF_A_THREAD: Final = 1 << 8
 _STEMS = {
@@ -108,6 +111,7 @@ class _CudaLowering(Lowering):
         self.gpu = gpu
         self.options = options
         self.producers: dict[int, Producer] = {}
+        self.inside = 0  # loops and branches whose steps are being made
         self.depth = 0  # of the loops and branches that are being printed
 
     def block(self, program: Program) -> list[PlanStep]:
@@ -192,12 +196,37 @@ class _CudaLowering(Lowering):
         call.items = min(1, call.items)
         return call
 
+    def template(self, form: Template, equation: Equation) -> None:
+        """By a nest; updates that may meet are put in the order of their targets."""
+        if self.serial or form.name not in SCATTERS or not meets_in_parallel(equation):
+            super().template(form, equation)
+            return
+        self.take_over(equation)
+        made = scatter(
+            equation,
+            self.reads,
+            self.names,
+            self.gpu,
+            deterministic=self.options.deterministic,
+            vectors=not self.inside,
+        )
+        for step in made:
+            if isinstance(step, Nest):
+                self.nest(step)
+            else:
+                self.written(step)
+
+    def control(self, equation: Equation) -> None:
+        """A loop or branch, in which arrays may be slices of others."""
+        self.inside += 1
+        super().control(equation)
+        self.inside -= 1
+
     def library_row(self, form: Library, equation: Equation) -> None:
         """By NVIDIA's library where there is one, else by NumPy on the host."""
-        if form.name in ("sort", "argsort") and can_sort(equation):
-            kernel, call = sort(equation, self.reads, self.fresh("sort"))
-            call.kernel = self.add_kernel(kernel)
-            self.steps.append(call)
+        if can_sort(equation):
+            for made in sort(equation, self.reads, self.gpu):
+                self.written(made)
             return
         make = LIBRARIES.get(form.name)
         if make is None:
@@ -210,6 +239,11 @@ class _CudaLowering(Lowering):
                 self.nest(made)
             else:
                 self.library(made)
+
+    def written(self, call: WrittenCall) -> None:
+        """The step that launches a kernel written by hand."""
+        kernel = call.kernel(self.fresh(call.text.stem))
+        self.steps.append(call.step(self.add_kernel(kernel)))
 
     def lanes(self, loop: LoopStep) -> int:
         """However few there are: each has a thread, and the others wait for none."""

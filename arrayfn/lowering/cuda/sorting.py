@@ -1,169 +1,257 @@
-"""Rows sorted by a block each: a bitonic network over 64-bit keys in shared memory.
+"""Sorts, orders and the greatest few of rows: calls of the kernels of ``radix``.
 
-A key has an element's order in its upper half and its position in the lower one, so no
-two are equal and the order is stable. The keys of floats are their bits, those of
-negative ones inverted below the sign; NaN is the greatest. Batcher, Sorting networks
-and their applications, 1968.
+How many kernels a sort takes follows from its shape. Rows that a block holds are sorted
+in one; longer ones take three for each digit. The greatest few of a long row are found
+among those of its tiles, as long as that leaves fewer by half.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn.dtypes import short_name
-from arrayfn.ir import Equation
-from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.libraries.calls import Reads, place_of
-from arrayfn.lowering.plan import Kernel, Parameter
-from arrayfn.lowering.steps import CallStep
-
-LONGEST: Final = 8192  # elements of a row whose keys fit into shared memory
-_SORTED: Final = frozenset(
-    (
-        dtypes.float32,
-        dtypes.int32,
-        dtypes.uint32,
-        dtypes.int16,
-        dtypes.uint16,
-        dtypes.int8,
-        dtypes.uint8,
-    )
+from arrayfn.dtypes import DType
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.radix import (
+    count_digits,
+    digit_places,
+    digit_places_by_thread,
+    row_sort,
+    tile_sort,
 )
+from arrayfn.lowering.cuda.schedule import power_of_two
+from arrayfn.lowering.cuda.sort_keys import PARTS, Keys
+from arrayfn.lowering.cuda.sort_tiles import DIGIT, DIGITS, Moved, Tile
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.written import WrittenCall
+from arrayfn.lowering.libraries.calls import Place, Reads, place_of
 
-_TEXT: Final = """
-def {name}({x}, {out}, n):
-    {doc}thread = thread_index()
-    row = block_index() * n
-    keys = arena_i64(0, {size})
-    for at in range(thread, {size}, {threads}):
-        key = i64({greatest})
-        if at < n:
-            x = {x}[row + at]
-            {key}
-            key = key * 4294967296 + at
-        keys[at] = key
-    barrier()
-    run = i64(2)
-    while run <= {size}:
-        step = quotient(run, 2)
-        while step > 0:
-            for pair in range(thread, {pairs}, {threads}):
-                low = quotient(pair, step) * step * 2 + remainder(pair, step)
-                first = keys[low]
-                second = keys[low + step]
-                if (first > second) == (remainder(quotient(low, run), 2) == 0):
-                    keys[low] = second
-                    keys[low + step] = first
-            barrier()
-            step = quotient(step, 2)
-        run = run * 2
-    for at in range(thread, n, {threads}):
-        key = keys[at]
-        {give}
-"""
-_GREATEST: Final = 2**63 - 1
+SORTS: Final = frozenset(("sort", "argsort", "top_k"))
+LONGEST: Final = 2**31 - 1  # elements of a row: positions are of 32 bits
+
+_FEW_TILES: Final = 32  # of a row: a thread adds up their counts
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of ``n`` elements, of which the first ``keep`` of each are wanted sorted."""
+
+    count: int
+    n: int
+    keep: int
 
 
 def can_sort(equation: Equation) -> bool:
-    """Whether a block can sort the rows of ``equation``'s operand."""
-    x = equation.inputs[0].type
-    return bool(x.size) and x.dtype in _SORTED and x.shape[-1] <= LONGEST
+    """Whether ``equation`` sorts, and rows are short enough."""
+    if equation.primitive.name not in SORTS:
+        return False
+    return equation.inputs[0].type.shape[-1] <= LONGEST
 
 
-def sort(equation: Equation, reads: Reads, name: str) -> tuple[Kernel, CallStep]:
-    """The kernel for a sort or an argsort along the last axis, and its call."""
-    (x,), (output,) = equation.inputs, equation.outputs
+def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[WrittenCall]:
+    """The calls for a sort, an argsort or a top_k along the last axis."""
+    x = equation.inputs[0]
     place = place_of(x, reads)
-    n = x.type.shape[-1]
-    rows = math.prod(x.type.shape[:-1])
-    size = power_of_two(max(2, n))
-    by_order = equation.primitive.name == "argsort"
-    kinds = [f"{short_name(v.type.dtype)}*" for v in (x, output)]
-    threads = min(1024, max(32, size // 2))
-    source = _source(name, "x_in", "order_out" if by_order else "sorted_out", equation)
-    kernel = Kernel(
-        name=name,
-        source=source,
-        key=_source("kernel", "p0", "p1", equation) + f"# {', '.join(kinds)}\n",
-        parameters=(
-            Parameter("x_in", kinds[0]),
-            Parameter("order_out" if by_order else "sorted_out", kinds[1]),
-            Parameter("n", "i64"),
-        ),
-        reason=f"rows of {n} sorted by a block each",
-        threads=threads,
-        shared=8 * size,
-    )
-    call = CallStep(
-        kernel=name,
-        pointers=[
-            (place.array, place.offset * x.type.dtype.itemsize),
-            (output, 0),
-        ],
-        scratch=[],
-        integers=[n],
-        items=rows,
-        grain=1,
-        scratch_bytes=0,
-        reads=[place.array],
-        writes=[output],
-    )
-    return kernel, call
+    *lead, n = x.type.shape
+    rows = Rows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
+    if not rows.count * rows.keep:
+        return
+    outputs = [Place(v) for v in equation.outputs]
+    dtype, name = x.type.dtype, equation.primitive.name
+    if name == "top_k":
+        keys = Keys(dtype, by_order=True, down=True)
+        moved = Moved(keys, gives="taken", order="i32")
+        yield from _first(rows, moved, place, outputs, gpu)
+        return
+    if dtype in dtypes.COMPLEX:
+        yield from _sort_complex(rows, dtype, place, outputs[0], name, gpu)
+        return
+    if name == "argsort":
+        moved = Moved(Keys(dtype, by_order=True), gives="nothing", order="i64")
+    else:
+        moved = Moved(Keys(dtype), gives="elements")
+    yield from sort_rows(rows, moved, place, outputs, gpu)
 
 
-def _source(name: str, x: str, out: str, equation: Equation) -> str:
-    dtype = equation.inputs[0].type.dtype
-    short = short_name(dtype)
-    n = equation.inputs[0].type.shape[-1]
-    size = power_of_two(max(2, n))
-    threads = min(1024, max(32, size // 2))
-    scalars = {"i64"}
-    by_order = equation.primitive.name == "argsort"
-    if dtype == dtypes.float32:
-        scalars |= {"bitcast_f32_i32", "convert_i32_i64"}
-        lines = [
-            "key = convert_i32_i64(bitcast_f32_i32(x))",
-            "if key < 0:",
-            "    key = key ^ 2147483647",
-            "if x != x:",
-            "    key = i64(2147483647)",
-        ]
-        if by_order:  # both zeros are equal
-            lines += ["if key == -1:", "    key = i64(0)"]
-    else:
-        scalars.add(f"convert_{short}_i64")
-        lines = [f"key = convert_{short}_i64(x)"]
-    if by_order:
-        give = [f"{out}[row + at] = key & 4294967295"]
-    elif dtype == dtypes.float32:
-        scalars |= {"bitcast_i32_f32", "convert_i64_i32"}
-        give = [
-            "key = key >> 32",
-            "if key < 0:",
-            "    key = key ^ 2147483647",
-            f"{out}[row + at] = bitcast_i32_f32(convert_i64_i32(key))",
-        ]
-    else:
-        scalars.add(f"convert_i64_{short}")
-        give = [f"{out}[row + at] = convert_i64_{short}(key >> 32)"]
-    doc = f'"""Sorts rows of {n}: {threads} threads a block."""\n    '
-    text = _TEXT.format(
-        name=name,
-        x=x,
-        out=out,
-        size=size,
-        pairs=size // 2,
-        threads=threads,
-        greatest=_GREATEST,
-        key="\n            ".join(lines),
-        give="\n        ".join(give),
-        doc=doc if name != "kernel" else "",
+def sort_rows(
+    rows: Rows,
+    moved: Moved,
+    x: Place,
+    outputs: list[Place],
+    gpu: GpuConfig,
+    bits: int | None = None,
+) -> Iterator[WrittenCall]:
+    """``x`` sorted by keys into ``outputs``, of which the positions are the last.
+
+    Only the lowest ``bits`` of keys differ.
+    """
+    if rows.n <= gpu.sort_threads * gpu.sort_items:
+        tile = _tile_of(rows.n, gpu)
+        yield _row_sort(rows, moved, tile, [x], x, outputs, bits=bits)
+        return
+    yield from sort_digits(rows, moved, [x], x, outputs, gpu, bits)
+
+
+def _sort_complex(
+    rows: Rows, dtype: DType, x: Place, output: Place, name: str, gpu: GpuConfig
+) -> Iterator[WrittenCall]:
+    """By imaginary parts, by real parts, and by which of them are NaN."""
+    parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
+    if rows.n <= gpu.sort_threads * gpu.sort_items:
+        moved = Moved(parts[0], gives="taken")
+        if name == "argsort":
+            moved = Moved(parts[0], gives="nothing", order="i64")
+        tile = _tile_of(rows.n, gpu)
+        yield _row_sort(rows, moved, tile, [x], x, [output], parts=parts)
+        return
+    given = [x]
+    for keys in parts:
+        moved = Moved(keys, gives="nothing", order="i32")
+        if len(given) > 1:
+            moved = replace(moved, reads="positions", positions=True)
+        if keys is not parts[-1]:
+            order = Place(_temporary(rows.count * rows.n, dtypes.int32))
+            yield from sort_digits(rows, moved, given, x, [order], gpu)
+            given = [x, order]
+            continue
+        if name == "argsort":
+            moved = replace(moved, order="i64")
+        else:
+            moved = replace(moved, gives="taken", order="")
+        yield from sort_digits(rows, moved, given, x, [output], gpu)
+
+
+def sort_digits(
+    rows: Rows,
+    moved: Moved,
+    given: list[Place],
+    x: Place,
+    outputs: list[Place],
+    gpu: GpuConfig,
+    bits: int | None = None,
+) -> Iterator[WrittenCall]:
+    """Rows of any length, digit by digit; only the lowest ``bits`` of keys differ.
+
+    ``given`` are the keys and perhaps positions to begin with. ``moved`` says what is
+    read first and what is written last.
+    """
+    keys = moved.keys
+    items = gpu.sort_items if keys.word == "u32" else gpu.sort_items // 2
+    tile = Tile(gpu.sort_threads, items)
+    tiles = -(-rows.n // tile.size)
+    blocks = rows.count * tiles
+    word = dtypes.uint32 if keys.word == "u32" else dtypes.int64
+    size = rows.count * rows.n
+    shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT)
+    between = replace(
+        moved,
+        reads="words",
+        positions=moved.has_positions,
+        gives="words",
+        order="i32" if moved.has_positions else "",
     )
-    head = (
-        "from arrayfn.lowering.cuda.vocabulary import (\n"
-        "    arena_i64, barrier, block_index, quotient, remainder, thread_index,\n)\n"
-        f"from arrayfn.lowering.scalars import {', '.join(sorted(scalars))}\n\n"
-    )
-    return head + text
+    for shift in shifts:
+        counts = Place(_temporary(blocks * DIGITS, dtypes.int32))
+        totals = Place(_temporary(rows.count * DIGITS, dtypes.int32))
+        last = shift == shifts[-1]
+        step = between
+        if not shift:
+            step = replace(between, reads=moved.reads, positions=moved.positions)
+        if last:
+            step = replace(step, gives=moved.gives, order=moved.order)
+        sources = given[: len(step.sources)]
+        integers = [rows.n, tiles, shift]
+        text = count_digits(step, tile)
+        yield WrittenCall(text, sources, [counts], integers, blocks)
+        yield _digit_places(tiles, rows.count * DIGITS, [counts, totals], gpu)
+        given = given[: 2 if step.positions else 1]
+        if last:
+            written = outputs
+        else:
+            written = [Place(_temporary(size, word))]
+            if moved.has_positions:
+                written.append(Place(_temporary(size, dtypes.int32)))
+        taken = [x] if step.gives == "taken" else []
+        keep = rows.keep if last else rows.n
+        read = [*given, *taken, counts, totals]
+        text = tile_sort(step, tile)
+        yield WrittenCall(text, read, written, [*integers, keep], blocks)
+        given = written
+
+
+def _digit_places(
+    tiles: int, lines: int, written: list[Place], gpu: GpuConfig
+) -> WrittenCall:
+    if tiles <= _FEW_TILES:
+        threads = gpu.threads // 2
+        blocks = -(-lines // threads)
+        text = digit_places_by_thread(threads)
+        return WrittenCall(text, [], written, [tiles, lines], blocks)
+    threads = min(gpu.threads, power_of_two(tiles))
+    return WrittenCall(digit_places(threads), [], written, [tiles], lines)
+
+
+def _first(
+    rows: Rows, moved: Moved, x: Place, outputs: list[Place], gpu: GpuConfig
+) -> Iterator[WrittenCall]:
+    """The first of each tile, then of these, until a block holds them all."""
+    most = gpu.sort_threads * gpu.sort_items
+    given, n = [x], rows.n
+    while n > most and 2 * rows.keep <= most:
+        tiles = -(-n // most)
+        step = replace(moved, gives="words", order="i32")
+        if len(given) > 1:
+            step = replace(step, reads="words", positions=True)
+        size = rows.count * tiles * rows.keep
+        word = dtypes.uint32 if moved.keys.word == "u32" else dtypes.int64
+        written = [Place(_temporary(size, d)) for d in (word, dtypes.int32)]
+        part = Rows(rows.count, n, rows.keep)
+        yield _row_sort(part, step, _tile_of(most, gpu), given, x, written)
+        given, n = written, tiles * rows.keep
+    if len(given) > 1:
+        moved = replace(moved, reads="words", positions=True)
+    if n <= most:
+        part = Rows(rows.count, n, rows.keep)
+        tile = _tile_of(n, gpu)
+        yield _row_sort(part, moved, tile, given, x, outputs, rows.n)
+    else:
+        yield from sort_digits(rows, moved, given, x, outputs, gpu)
+
+
+def _row_sort(
+    rows: Rows,
+    moved: Moved,
+    tile: Tile,
+    given: list[Place],
+    x: Place,
+    outputs: list[Place],
+    length: int = 0,
+    bits: int | None = None,
+    parts: Sequence[Keys] = (),
+) -> WrittenCall:
+    """Rows, of which a block has a tile; elements are from rows of ``length``."""
+    tiles = -(-rows.n // tile.size)
+    read = [*given, *([x] if moved.gives == "taken" else [])]
+    bits = moved.keys.bits if bits is None else bits
+    integers = [rows.n, tiles, rows.keep, length or rows.n, bits]
+    text = row_sort(moved, tile, parts)
+    return WrittenCall(text, read, outputs, integers, rows.count * tiles)
+
+
+def _tile_of(n: int, gpu: GpuConfig) -> Tile:
+    """The least tile for ``n`` elements: first more items, then more threads."""
+    threads, items = WARP, 1
+    while threads * items < n:
+        if items < gpu.sort_items // 2 or threads == gpu.sort_threads:
+            items *= 2
+        else:
+            threads *= 2
+    return Tile(threads, items)
+
+
+def _temporary(size: int, dtype: DType) -> Var:
+    return Var(ArrayType((size,), dtype))

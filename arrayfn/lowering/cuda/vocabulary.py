@@ -11,8 +11,13 @@ is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements
 lie at a multiple of the vector's size. ``store_TxN`` goes the other way.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
-one; all 32 lanes of the warp take part. ``quotient`` and ``remainder`` are
-of indices below 2**31.
+one; all 32 lanes of the warp take part, as they do in ``match_byte(value)``, the mask
+of the lanes whose value has the same lowest byte, and ``warp_barrier``, after which
+they see what they had written to memory. ``quotient`` and ``remainder`` are of indices
+below 2**31.
+
+``atomic_add_T(array, at, value)`` adds in memory, of the block or of the grid, where
+other threads may add to the same element at the same time.
 
 The blocks of a cluster run at the same time. ``put_T(shared, at, value, rank)`` writes
 to the shared memory of the block ``rank`` of the cluster, which must have begun to run.
@@ -56,11 +61,16 @@ VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
 """The dtypes of values in kernels; halves and booleans lie in memory as u16 and u8."""
 STORED: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
 LANES: Final = (2, 4, 8, 16)
+ATOMIC: Final = ("i32", "u32", "i64", "u64", "f32", "f64")
+"""The dtypes that the card adds to memory without being interrupted."""
 
 Kind = Literal[
     "block_index",
     "thread_index",
     "barrier",
+    "warp_barrier",
+    "match_byte",
+    "atomic_add",
     "quotient",
     "remainder",
     "shuffle_xor",
@@ -93,6 +103,8 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "block_index",
     "thread_index",
     "barrier",
+    "warp_barrier",
+    "match_byte",
     "cluster_arrive",
     "cluster_wait",
     "quotient",
@@ -154,6 +166,8 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(f"registers_{t}", "registers", t)
         yield DeviceFunction(f"put_{t}", "put", t)
     yield DeviceFunction("signals_i64", "signals", "i64")
+    for t in ATOMIC:
+        yield DeviceFunction(f"atomic_add_{t}", "atomic_add", t)
     for t in STORED:
         yield DeviceFunction(f"arena_{t}", "arena", t)
         yield DeviceFunction(f"fetch_{t}", "fetch", t)
@@ -175,7 +189,15 @@ FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}
 """All functions, by name."""
 
 _OF_A_WARP: Final = frozenset(
-    ("shuffle_xor", "shuffle_up", "load_matrix", "load_transposed", "multiply")
+    (
+        "warp_barrier",
+        "match_byte",
+        "shuffle_xor",
+        "shuffle_up",
+        "load_matrix",
+        "load_transposed",
+        "multiply",
+    )
 )
 COLLECTIVE: Final = frozenset(
     f.name

@@ -1,0 +1,152 @@
+"""Keys for sorting: integers in the order of the elements, as text of kernels.
+
+A key is the low ``bits`` bits of an i64, and its order is theirs as an unsigned number.
+That of a float is its bits: those of positive numbers above those of negative ones,
+which are inverted; NaN is the greatest. So -0.0 comes before 0.0 in a sort of values;
+where positions are sorted both zeros have one key, and keep their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+
+_FLOATS: Final = {  # as which integers they lie in memory, and the bits of infinity
+    dtypes.float16: ("u16", 0x7C00),
+    dtypes.bfloat16: ("u16", 0x7F80),
+    dtypes.float32: ("i32", 0x7F800000),
+    dtypes.float64: ("i64", 0x7FF0000000000000),
+}
+
+
+Part = Literal["", "imag", "real", "nans"]
+PARTS: Final[tuple[Part, ...]] = ("imag", "real", "nans")
+"""What complex numbers are sorted by, the least significant first."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a dtype. ``by_order`` if positions are sorted, ``down`` descending.
+
+    Lines of ``encode`` make ``key`` of ``x``, an element as it lies in memory; those of
+    ``decode`` make ``x`` again. ``word`` is the dtype of keys in memory. A ``part`` of
+    complex numbers has keys of its own: ``nans`` says which parts are NaN.
+    """
+
+    dtype: DType
+    by_order: bool = False
+    down: bool = False
+    part: Part = ""
+
+    @property
+    def bits(self) -> int:
+        """How many bits a key has."""
+        if self.part:
+            return 8 if self.part == "nans" else 4 * self.dtype.itemsize
+        return 8 * self.dtype.itemsize
+
+    @property
+    def word(self) -> str:
+        """The unsigned dtype, or i64, in which keys are kept; of all parts the same."""
+        size = self.dtype.itemsize // (2 if self.part else 1)
+        return "u32" if size <= 4 else "i64"
+
+    @property
+    def greatest(self) -> int:
+        """The greatest key; all bits of an i64 are -1."""
+        return (1 << self.bits) - 1 if self.bits < 64 else -1
+
+    @property
+    def _sign(self) -> int:
+        return 1 << (self.bits - 1) if self.bits < 64 else -(1 << 63)
+
+    @property
+    def to_word(self) -> str:
+        """The function from a key to its word, if they differ."""
+        return "convert_i64_u32" if self.word == "u32" else ""
+
+    @property
+    def from_word(self) -> str:
+        """The function from a word to its key, if they differ."""
+        return "convert_u32_i64" if self.word == "u32" else ""
+
+    def encode(self, x: str = "x") -> str:
+        """Lines that make ``key`` of ``x``."""
+        name = short_name(self.dtype)
+        if self.part == "nans":
+            lines = [
+                "key = i64(0)",
+                f"part = imag_{name}({x})",
+                "if part != part:",
+                "    key = i64(1)",
+                f"part = real_{name}({x})",
+                "if part != part:",
+                "    key = key + 2",
+            ]
+        elif self.part:
+            real = Keys(dtypes.real_of(self.dtype), self.by_order)
+            lines = [f"part = {self.part}_{name}({x})", real.encode("part")]
+        elif self.dtype in _FLOATS:
+            lines = self._encode_float(x)
+        else:
+            lines = [f"key = {self._encode_integer(x)}"]
+        if self.down:
+            lines.append(f"key = key ^ {self.greatest}")
+        return "\n".join(lines)
+
+    def _encode_integer(self, x: str) -> str:
+        name = short_name(self.dtype)
+        if self.dtype == dtypes.uint64:
+            return f"bitcast_u64_i64({x})"
+        name = "u8" if self.dtype == dtypes.bool_ else name
+        convert = x if name == "i64" else f"convert_{name}_i64({x})"
+        if self.dtype in dtypes.SIGNED:
+            return f"({convert} ^ {self._sign}) & {self.greatest}"
+        return convert
+
+    def _encode_float(self, x: str) -> list[str]:
+        raw, infinity = _FLOATS[self.dtype]
+        bits = f"bitcast_{short_name(self.dtype)}_{raw}({x})" if raw[0] == "i" else x
+        word = bits if raw == "i64" else f"convert_{raw}_i64({bits})"
+        magnitude = self.greatest ^ self._sign
+        lines = [
+            f"raw = {word}",
+            f"magnitude = raw & {magnitude}",
+            f"key = magnitude ^ {self._sign}",
+            f"if (raw & {self._sign}) != 0:",
+            f"    key = magnitude ^ {magnitude}",
+        ]
+        if self.by_order:
+            lines += ["if magnitude == 0:", f"    key = i64({self._sign})"]
+        return [
+            *lines,
+            f"if magnitude > {infinity}:",
+            f"    key = i64({self.greatest})",
+        ]
+
+    def decode(self) -> str:
+        """Lines that make ``x`` of ``key``."""
+        name = short_name(self.dtype)
+        lines = [f"key = key ^ {self.greatest}"] if self.down else []
+        if self.dtype in _FLOATS:
+            raw, _ = _FLOATS[self.dtype]
+            lines += [
+                f"raw = key ^ {self.greatest}",
+                f"if (key & {self._sign}) != 0:",
+                f"    raw = key ^ {self._sign}",
+            ]
+            word = "raw" if raw == "i64" else f"convert_i64_{raw}(raw)"
+            x = f"bitcast_{raw}_{name}({word})" if raw[0] == "i" else word
+        elif self.dtype == dtypes.bool_:
+            x = "convert_i64_u8(key)"
+        elif self.dtype == dtypes.uint64:
+            x = "bitcast_i64_u64(key)"
+        elif self.dtype in dtypes.SIGNED:
+            x = f"key ^ {self._sign}"
+            x = x if name == "i64" else f"convert_i64_{name}({x})"
+        else:
+            x = f"convert_i64_{name}(key)"
+        return "\n".join([*lines, f"x = {x}"])

@@ -1,0 +1,123 @@
+"""Kernels that are written by hand: a text, its parameters, and a call of it.
+
+A text is a function named ``kernel`` in the two vocabularies; what it imports follows
+from the words that it uses.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from arrayfn.lowering.kernel_printer import wrapped
+from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.scalars import SCALARS
+from arrayfn.lowering.steps import CallStep
+
+_CONSTRUCTORS: Final = frozenset(
+    ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "c64", "c128")
+)
+_ROOMS: Final = (
+    ("cuda.vocabulary", frozenset(FUNCTIONS)),
+    ("scalars", frozenset(SCALARS) | _CONSTRUCTORS),
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A kernel's text and what a launch of it needs.
+
+    ``body`` are the statements of its function, without indentation, over the arrays
+    ``arrays`` and integers ``integers``, which are its parameters in this order.
+    ``doc`` is the docstring; ``shared`` the bytes of a block's shared memory.
+    """
+
+    stem: str
+    body: str
+    arrays: tuple[str, ...]
+    integers: tuple[str, ...]
+    threads: int
+    doc: str
+    reason: str
+    shared: int = 0
+
+    def kernel(self, name: str, types: Sequence[str]) -> Kernel:
+        """The kernel over arrays of these dtypes."""
+        kinds = [f"{t}*" for t in types] + ["i64"] * len(self.integers)
+        names = (*self.arrays, *self.integers)
+        signature = ", ".join(f"{n}: {k}" for n, k in zip(names, kinds, strict=True))
+        lines = textwrap.wrap(f"{signature}. {self.threads} threads a block.", 80)
+        doc = "\n".join([f'"""{self.doc}', "", *lines, '"""', ""])
+        return Kernel(
+            name=name,
+            source=self._text(name, doc),
+            key=f"{self._text('kernel', '')}# {', '.join(kinds)}\n",
+            parameters=tuple(
+                Parameter(n, k) for n, k in zip(names, kinds, strict=True)
+            ),
+            reason=self.reason,
+            threads=self.threads,
+            shared=self.shared,
+        )
+
+    def _text(self, name: str, doc: str) -> str:
+        parameters = ", ".join((*self.arrays, *self.integers))
+        head = "\n".join(wrapped(f"def {name}(", parameters, "):"))
+        body = indented(f"{doc}{self.body.strip()}", 1)
+        return f"{imports(self.body)}\n\n{head}\n{body}\n"
+
+
+@dataclass(frozen=True)
+class WrittenCall:
+    """A launch of ``blocks`` blocks: the arrays that are read are before the others."""
+
+    text: Written
+    reads: Sequence[Place]
+    writes: Sequence[Place]
+    integers: Sequence[int]
+    blocks: int
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel."""
+        places = (*self.reads, *self.writes)
+        return self.text.kernel(name, [short_name(p.array.type.dtype) for p in places])
+
+    def step(self, kernel: str) -> CallStep:
+        """The step that calls ``kernel``."""
+        return CallStep(
+            kernel=kernel,
+            pointers=[
+                (p.array, p.offset * p.array.type.dtype.itemsize)
+                for p in (*self.reads, *self.writes)
+            ],
+            scratch=[],
+            integers=list(self.integers),
+            items=self.blocks,
+            grain=1,
+            scratch_bytes=0,
+            reads=[p.array for p in self.reads],
+            writes=[p.array for p in self.writes],
+        )
+
+
+def indented(text: str, levels: int) -> str:
+    """``text`` with each line that is not empty further to the right."""
+    margin = "    " * levels
+    return "\n".join(margin + line if line else "" for line in text.splitlines())
+
+
+def imports(text: str) -> str:
+    """The imports of the vocabularies' words in ``text``."""
+    words = set(re.findall(r"\w+", text))
+    lines: list[str] = []
+    for room, known in _ROOMS:
+        if words & known:
+            before = f"from arrayfn.lowering.{room} import "
+            lines += wrapped(before, ", ".join(sorted(words & known)), "")
+    return "\n".join([*lines, ""])
