@@ -147,6 +147,8 @@ def lu(equation: Equation) -> Iterable[LibraryCall]:
         stop = start + width
         following = min(LU_BLOCK, k - stop)
         each = (following > 0) - (-(columns - stop - following) // CHUNK)
+        if not each:
+            break
         block = {"start": start, "width": width, "next": following, "chunk": CHUNK}
         yield LibraryCall(
             provider=f"getrf_update_{suffix}",
@@ -156,14 +158,15 @@ def lu(equation: Equation) -> Iterable[LibraryCall]:
             items=count * each,
             library="LAPACK",
         )
-    yield LibraryCall(
-        provider=f"getrf_left_{suffix}",
-        reads={},
-        writes=written,
-        integers={**extents, "block": LU_BLOCK},
-        items=count * ((k - 1) // LU_BLOCK),
-        library="LAPACK",
-    )
+    if k > LU_BLOCK:
+        yield LibraryCall(
+            provider=f"getrf_left_{suffix}",
+            reads={},
+            writes=written,
+            integers={**extents, "block": LU_BLOCK},
+            items=count * ((k - 1) // LU_BLOCK),
+            library="LAPACK",
+        )
     yield LibraryCall(
         provider=f"getrf_finish_{suffix}",
         reads={},

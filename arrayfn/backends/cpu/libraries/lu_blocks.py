@@ -305,8 +305,9 @@ def unjitted_update(given: Mapping[str, Any], items: int) -> None:
 def unjitted_left(given: Mapping[str, Any], items: int) -> None:
     """The panels of all matrices but the last ones."""
     k, block = min(int(given["rows"]), int(given["columns"])), int(given["block"])
-    for matrix, swaps in zip(*_parts(given, items // ((k - 1) // block)), strict=True):
-        for first in range(0, k - block, block):
+    each = (k - 1) // block
+    for matrix, swaps in zip(*_parts(given, items // each), strict=True):
+        for first in range(0, each * block, block):
             stop = first + block
             swap(matrix[stop:, first:stop], swaps[stop:] - stop - 1)
 
