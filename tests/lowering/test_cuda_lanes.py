@@ -63,6 +63,11 @@ def inner_loop(x):
     return lax.scan(step, x, None, length=4)[0]
 
 
+def from_first(x):
+    step = lambda c, _: ((c[0] * 0.5, c[1] + c[0]), None)  # noqa: E731
+    return lax.scan(step, (x[0], x), None, length=3)[0]
+
+
 CASES = {
     "newton": (newton, random(300)),
     "newton in place of a row": (newton, random(3, 7)),
@@ -71,6 +76,8 @@ CASES = {
     "kepler": (kepler, random(200), np.float32(0.3)),
     "filtered": (filtered, random(7, 130), random(130)),
     "a loop in it": (inner_loop, random(140)),
+    "starts in a larger array": (lambda x: filtered(x, x[0]), random(3, 131)),
+    "starts from a number of it": (from_first, random(200)),
 }
 
 

@@ -140,33 +140,37 @@ class LoopFrame:
         terms = [t for t in (place.begin, index) if t and t != "0"]
         return f"{self.pointer(place.array)}[{' + '.join(terms) or '0'}]"
 
-    def read(self, root: Var) -> str:
-        """The value of a scalar."""
+    def index_of(self, root: Var) -> str:
+        """Which element of memory a variable has: of arrays that are one here."""
+        return ""
+
+    def read(self, root: Var, index: str = "") -> str:
+        """The value of a scalar, or of the element at ``index``."""
         variable = self.register(root)
         if variable is not None:
             return variable
-        text = self.element(root)
+        text = self.element(root, index)
         if root.type.dtype == dtypes.bool_:
             return f"{self.use('convert_u8_bool')}({text})"
         return text
 
-    def assign(self, root: Var, value: str) -> None:
-        """Set a scalar."""
+    def assign(self, root: Var, value: str, index: str = "") -> None:
+        """Set a scalar, or the element at ``index``."""
         variable = self.register(root)
         if variable is not None:
             self.line(f"{variable} = {value}")
             return
         if root.type.dtype == dtypes.bool_:
             value = f"{self.use('convert_bool_u8')}({value})"
-        guard = self.guard(root)
+        guard = "" if index else self.guard(root)
         if guard:
             self.open(f"if {guard}:")
-        self.line(f"{self.stored(root)} = {value}")
+        self.line(f"{self.stored(root, index)} = {value}")
         if guard:
             self.close()
 
-    def guard(self, root: Var) -> str:
-        """Who of several that all have its value stores ``root``; "" if one has it."""
+    def guard(self, array: Var) -> str:
+        """Who of several that all have its value stores ``array``; "" if one has."""
         return ""
 
     def stored(self, root: Var, index: str = "") -> str:

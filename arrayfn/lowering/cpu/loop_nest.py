@@ -141,7 +141,7 @@ class InlinePrinter(StagedPrinter):
         root = self.root(s.operand)
         variable = self.frame.register(root)
         if variable is None:
-            guard = self.frame.guard(root)
+            guard = self.frame.guard(self.nest.operands[s.operand].array)
             if guard:
                 self.open(f"if {guard}:")
             super().store(s, variables)

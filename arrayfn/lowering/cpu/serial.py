@@ -214,13 +214,15 @@ class LoopPrinter(LoopFrame):
         """
         current, following = self.of(c.current), self.of(c.next)
         initial, result = self.of(c.initial), self.of(c.result)
+        # The initial value may be the first part of a larger array.
+        index = self.index_of(current)
         if current in self.registers:
-            value = self.read(initial)
+            value = self.read(initial, index)
             if value != self.registers[current]:
                 self.line(f"{self.registers[current]} = {value}")
             return False
         if self.fits(current) and self.fits(following):
-            value = self.read(initial)
+            value = self.read(initial, index)
             self.registers[current] = self.variable(current)
             self.registers.setdefault(following, self.variable(following, "_next"))
             self.line(f"{self.registers[current]} = {value}")
@@ -254,7 +256,7 @@ class LoopPrinter(LoopFrame):
                 return
             value = self.registers.pop(current)
             self.registers.pop(following, None)
-            self.assign(result, value)
+            self.assign(result, value, self.index_of(current))
 
     def copy(self, source: Var, target: Var) -> None:
         """Copy an array, element by element."""

@@ -53,11 +53,11 @@ class _ElementLoopPrinter(LoopPrinter):
         used_plainly = root not in self.raw and root.type.dtype not in dtypes.HALVES
         return used_plainly and (root.type.size == 1 or self.is_lane(root))
 
-    def element(self, root: Var, index: str = "") -> str:
-        return super().element(root, index or ("i0" if self.is_lane(root) else ""))
+    def index_of(self, root: Var) -> str:
+        return "i0" if self.is_lane(root) else ""
 
-    def guard(self, root: Var) -> str:
-        return "" if self.is_lane(root) else "i0 == 0"
+    def guard(self, array: Var) -> str:
+        return "" if self.is_lane(array) else "i0 == 0"
 
     def bounds(self, extent: int) -> str | None:
         return None if extent == self.step.lanes else str(extent)
