@@ -28,7 +28,7 @@ from arrayfn.functions import (
     trace_function,
 )
 from arrayfn.ir import ArrayType, Program
-from arrayfn.lowering.options import Options
+from arrayfn.lowering.options import MODES, Options
 from arrayfn.primitives.calls import operator_call
 from arrayfn.stages import Lowered
 from arrayfn.tracing import ArrayOnDevice, apply, device_of
@@ -326,6 +326,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     deterministic: bool = True,
+    mode: str | None = None,
 ) -> Any:
     """Compile ``function`` for the types of its arguments, at its first call with them.
 
@@ -336,9 +337,11 @@ def jit(
     which the function is compiled anew. Donated arguments may be overwritten.
 
     Results have the same bits in each run on one machine, unless ``deterministic`` is
-    False: then a GPU may add up in whatever order is fastest.
+    False: then a GPU may add up in whatever order is fastest. ``mode="persistent"``
+    makes one kernel, on a GPU, of steps that follow each other, for work so small that
+    launches are its cost. On a CPU neither changes anything.
 
-    Raises ArgumentError for what is no array and not static.
+    Raises ArgumentError for what is no array and not static, and for unknown modes.
 
     >>> import numpy as np
     >>> jit(lambda x, y: x * y + 1.0)(np.ones(3), np.full(3, 2.0))
@@ -352,10 +355,17 @@ def jit(
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
             deterministic=deterministic,
+            mode=mode,
+        )
+    if mode is not None and mode not in MODES:
+        raise ArgumentError(
+            f"jit has no mode {mode!r}; there is {', '.join(map(repr, MODES))}, or "
+            "None for a kernel a step",
+            user_location(),
         )
     positions, names = _statics(function, static_argnums, static_argnames)
     donated = _tuple(donate_argnums)
-    options = Options(deterministic)
+    options = Options(deterministic, mode)
     backend = None if device is None else choose(device)
     return Jitted(function, backend, positions, names, donated, options)
 

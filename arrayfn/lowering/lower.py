@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -85,6 +87,7 @@ class Lowering:
         self.storage = Storage()
         self.counts: dict[str, int] = {}
         self.serial = False
+        self.constants: list[tuple[Var, np.ndarray[Any, Any]]] = []
 
     def run(self) -> CompiledProgram:
         steps = self.block(self.program)
@@ -92,6 +95,7 @@ class Lowering:
         donated: dict[Var, Var | None] = dict.fromkeys(self.donated)
         place_results(steps, self.storage, Scope(outputs, donated))
         printed = self.printed(steps)
+        program = self.with_own_constants()
         return CompiledProgram(
             name=self.program.name,
             target=self.target,
@@ -99,8 +103,22 @@ class Lowering:
             input_types=self.program.input_types,
             output_types=self.program.output_types,
             kernels=tuple(self.kernels.values()),
-            plan=make_plan(self.program, self.donated, printed, self.storage),
-            constants=self.program.constant_values,
+            plan=make_plan(program, self.donated, printed, self.storage),
+            constants=program.constant_values,
+        )
+
+    def with_own_constants(self) -> Program:
+        """The Program with the constants that kernels need besides."""
+        program = self.program
+        if not self.constants:
+            return program
+        return Program(
+            program.name,
+            program.inputs,
+            program.equations,
+            program.outputs,
+            (*program.constants, *(var for var, _ in self.constants)),
+            (*program.constant_values, *(value for _, value in self.constants)),
         )
 
     def block(self, program: Program) -> list[PlanStep]:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+MODES: Final = ("persistent",)
+"""Of plans, on a GPU: what ``jit(f, mode=...)`` takes besides None."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to lower a Program.
 
     Unless ``deterministic`` a target may add in whatever order is fastest, which can
-    differ from run to run. Targets that have no use for an option do as ever.
+    differ from run to run. ``mode`` is one of ``MODES``, or None: kernel by kernel.
+    Targets that have no use for one of them do as ever.
     """
 
     deterministic: bool = True
+    mode: str | None = None
 
 
 DEFAULT: Final = Options()

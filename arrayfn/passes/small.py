@@ -123,17 +123,20 @@ def has_products(program: Program) -> bool:
     )
 
 
-def with_sums(program: Program) -> Program:
-    """``program``, and what it holds, with matrix products as sums of products."""
+def with_sums(program: Program, most: int | None = None) -> Program:
+    """``program``, and what it holds, with matrix products as sums of products.
+
+    All of them, or those that multiply up to ``most`` pairs of elements.
+    """
     builder = ProgramBuilder(program.name)
     with builder:
         environment = builder.bind_inputs(program, builder.inputs_of(program))
         for equation in program.equations:
             builder.source = equation.source
             inputs = [rename(a, environment) for a in equation.inputs]
-            params = {key: _inside(value) for key, value in equation.params.items()}
+            params = {k: _inside(value, most) for k, value in equation.params.items()}
             outputs: tuple[Atom, ...]
-            if _is_product(equation):
+            if _is_product(equation) and (most is None or _pairs(equation) <= most):
                 x, y = inputs
                 outputs = (sum_of_products(x, y, params["contract"], params["batch"]),)
             else:
@@ -142,13 +145,21 @@ def with_sums(program: Program) -> Program:
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def _inside(value: Any) -> Any:
+def _inside(value: Any, most: int | None) -> Any:
     """A param, if it is Programs with their products as sums."""
     if isinstance(value, Program):
-        return with_sums(value)
+        return with_sums(value, most)
     if isinstance(value, tuple):
-        return tuple(map(_inside, value))
+        return tuple(_inside(part, most) for part in value)
     return value
+
+
+def _pairs(equation: Equation) -> int:
+    """How many elements a product of matrices multiplies with one another."""
+    contracted, _ = equation.params["contract"]
+    shape = equation.inputs[0].type.shape
+    depth = math.prod(shape[axis] for axis in contracted)
+    return depth * equation.outputs[0].type.size
 
 
 def _is_product(equation: Equation) -> bool:

@@ -53,7 +53,8 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
         "cuda",
         kernel.key,
         signature,
-        f"{kernel.threads} {kernel.cluster} {kernel.shared} {kernel.together}",
+        f"{kernel.threads} {kernel.cluster} {kernel.shared} {kernel.together} "
+        f"{kernel.cooperative}",
         f"sm_{arch[0]}{arch[1]}",
         _toolchain(),
     )

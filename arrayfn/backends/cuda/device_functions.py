@@ -296,6 +296,48 @@ def _await(
     assembly(b, text, "r,r", [address, b.trunc(parity, I32)])
 
 
+# All blocks of a grid.
+
+# Each block adds 1 to the word, but the first one what makes the sum 2**31: then the
+# highest bit changes, which all wait for, and the rest is 0 again for the next time.
+_GRID_BARRIER: Final = """{
+.reg .pred other, first, alone;
+.reg .u32 thread, block, step, was, now;
+bar.sync 0;
+mov.u32 thread, %tid.x;
+setp.ne.u32 other, thread, 0;
+@other bra MET;
+mov.u32 block, %ctaid.x;
+setp.eq.u32 first, block, 0;
+sub.u32 step, 0x80000001, $1;
+selp.u32 step, step, 1, first;
+fence.acq_rel.gpu;
+atom.add.release.gpu.global.u32 was, [$0], step;
+AGAIN:
+ld.acquire.gpu.global.u32 now, [$0];
+xor.b32 now, now, was;
+setp.lt.u32 alone, now, 0x80000000;
+@alone bra AGAIN;
+fence.acq_rel.gpu;
+MET:
+bar.sync 0;
+}"""
+
+
+def _grid_barrier(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    meeting, blocks = args
+    arguments = [global_address(b, meeting), b.trunc(blocks, I32)]
+    assembly(b, _GRID_BARRIER, "l,r", arguments)
+
+
+def _window(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> Any:
+    return b.gep(args[0], [args[1]])
+
+
 _EMITTERS: Final[dict[str, Emitter]] = {
     "block_index": _special("ctaid.x"),
     "thread_index": _special("tid.x"),
@@ -321,4 +363,6 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "fetch": _fetch,
     "await_signal": _await,
     **MATRIX_EMITTERS,
+    "grid_barrier": _grid_barrier,
+    "window": _window,
 }

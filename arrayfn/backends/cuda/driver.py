@@ -33,6 +33,7 @@ FUNCTIONS: Final = {
     "set_current": "cuCtxSetCurrent",
     "launch": "cuLaunchKernel",
     "fill": "cuMemsetD8Async",
+    "cooperative": "cuLaunchCooperativeKernel",
 }
 """What the native runner calls by address."""
 

@@ -50,14 +50,53 @@ _EACH: Final = (-1, -1)
 """The writer of an element to which threads add."""
 
 
+@dataclass
+class Accesses:
+    """Who wrote, and which blocks read, elements of the grid's memory.
+
+    Forgotten where all blocks meet. Reads are noted where blocks can meet at all.
+    """
+
+    writers: dict[int, tuple[int, int]] = field(
+        default_factory=dict[int, tuple[int, int]]
+    )
+    readers: dict[int, int] | None = None
+
+    def forget(self) -> None:
+        """All blocks have met."""
+        self.writers.clear()
+        if self.readers is not None:
+            self.readers.clear()
+
+
 class GlobalMemory(Memory):
-    """Memory of the whole grid: an element is written by one thread, or added to."""
+    """Memory of the whole grid: an element is written by one thread, or added to.
+
+    If blocks can meet, what one has written no other reads before they do, and what
+    one has read no other writes.
+    """
 
     running: Any = None
 
-    def __init__(self, pointer: Pointer, name: str) -> None:
+    def __init__(self, pointer: Pointer, name: str, accesses: Accesses) -> None:
         super().__init__(pointer.array, name, pointer.start)
-        self.writers: dict[int, tuple[int, int]] = {}
+        self.accesses = accesses
+
+    def window(self, at: int) -> GlobalMemory:
+        """This memory from element ``at`` on."""
+        pointer = Pointer(self.array, self.start + int(at))
+        return GlobalMemory(pointer, f"{self.name}[{at}:]", self.accesses)
+
+    def __getitem__(self, index: int) -> Any:
+        readers = self.accesses.readers
+        if readers is not None:
+            place, block = self.place(index), GlobalMemory.running.block.index
+            writer = self.accesses.writers.get(place, (block, 0))[0]
+            if writer != block:
+                raise self._race(index, writer, block)
+            if readers.setdefault(place, block) != block:
+                readers[place] = -1
+        return super().__getitem__(index)
 
     def __setitem__(self, index: int, value: Any) -> None:
         assert GlobalMemory.running is not None
@@ -68,18 +107,30 @@ class GlobalMemory(Memory):
     def add(self, index: int, value: Any) -> None:
         """Add as one of any number of threads."""
         self._written_by(index, _EACH)
-        place = self.place(index)
-        self.array[place] += value
+        self.array[self.place(index)] += value
 
     def _written_by(self, index: int, writer: tuple[int, int]) -> None:
-        known = self.writers.setdefault(index, writer)
-        if known == writer:
-            return
-        if _EACH in (known, writer):
-            raise EmulationError(f"{self.name}[{index}] is both written and added to")
-        raise EmulationError(
-            f"threads {known} and {writer} (block, thread) both write "
-            f"{self.name}[{index}]"
+        place = self.place(index)
+        known = self.accesses.writers.setdefault(place, writer)
+        if known != writer:
+            if _EACH in (known, writer):
+                raise EmulationError(
+                    f"{self.name}[{index}] is both written and added to"
+                )
+            raise EmulationError(
+                f"threads {known} and {writer} (block, thread) both write "
+                f"{self.name}[{index}]"
+            )
+        if self.accesses.readers is not None:
+            reader = self.accesses.readers.get(place)
+            if reader is not None and reader != writer[0]:
+                raise self._race(index, reader, writer[0])
+
+    def _race(self, index: int, one: int, other: int) -> EmulationError:
+        blocks = f"{other} and others" if one < 0 else f"{one} and {other}"
+        return EmulationError(
+            f"blocks {blocks} race for {self.name}[{index}]: no grid_barrier stands "
+            "between"
         )
 
 

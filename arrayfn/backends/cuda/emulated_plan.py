@@ -96,7 +96,14 @@ class _Run:
                 arguments.append(argument)
         if isinstance(kernel, Kernel):
             shape = step.items, kernel.threads
-            launch(kernel.source, kernel.name, *shape, arguments, kernel.cluster)
+            launch(
+                kernel.source,
+                kernel.name,
+                *shape,
+                arguments,
+                kernel.cluster,
+                cooperative=kernel.cooperative,
+            )
         elif kernel.provider.startswith("reference_"):
             self.reference(kernel, arguments)
         else:

@@ -8,7 +8,9 @@ what it finds besides wrong numbers is an error:
 * threads that meet at different places, or not at all (a divergent barrier);
 * shared memory that one thread writes and another touches with no barrier between;
 * two threads that write the same element of an array, accesses outside an array, and
-  vector accesses off their alignment.
+  vector accesses off their alignment;
+* where all blocks run at once, an element that one block writes and another touches
+  with no grid barrier between.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 
 from arrayfn.backends.cuda import emulated_matrices as matrices
 from arrayfn.backends.cuda.emulated_memory import (
+    Accesses,
     EmulationError,
     GlobalMemory,
     Memory,
@@ -274,16 +277,25 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "await_copies": _await_copies,
     "pack": _pack,
     "approximate_exp2": lambda thread, function, arguments: matrices.exp2(*arguments),
+    "window": lambda thread, function, arguments: arguments[0].window(arguments[1]),
 }
 
 
 class _Meetings(ast.NodeTransformer):
-    """Turns calls of collective functions into yields of a ``_Meeting``."""
+    """Turns calls of collective functions into yields of a ``_Meeting``.
+
+    The functions of the source itself are parts of the kernel, which meet likewise.
+    """
+
+    def __init__(self, parts: frozenset[str]) -> None:
+        self.parts = parts
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if not isinstance(node.func, ast.Name):
             return node
+        if node.func.id in self.parts:
+            return ast.copy_location(ast.YieldFrom(node), node)
         if node.func.id not in vocabulary.COLLECTIVE:
             return node
         meeting = ast.Call(
@@ -302,15 +314,13 @@ def generator_of(
     source: str, name: str
 ) -> Callable[..., Generator[_Meeting, Any, None]]:
     """The kernel ``name`` of ``source`` as a generator function."""
-    tree = _Meetings().visit(ast.parse(source))
-    (function,) = (
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    )
-    # A kernel without any meeting is a generator too.
-    never = ast.If(ast.Constant(False), [ast.Expr(ast.Yield(ast.Constant(None)))], [])
-    function.body.append(never)
+    tree = ast.parse(source)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    tree = _Meetings(frozenset(f.name for f in functions)).visit(tree)
+    for function in functions:
+        # One without any meeting is a generator too.
+        nothing = ast.Expr(ast.Yield(ast.Constant(None)))
+        function.body.append(ast.If(ast.Constant(False), [nothing], []))
     namespace: dict[str, Any] = {"_meeting": _Meeting}
     exec(compile(ast.fix_missing_locations(tree), f"<{name}>", "exec"), namespace)
     return namespace[name]
@@ -323,22 +333,33 @@ def launch(
     threads: int,
     arguments: Sequence[Pointer | int],
     cluster: int = 1,
+    *,
+    cooperative: bool = False,
 ) -> None:
     """Run ``grid`` blocks of ``threads`` threads of the kernel ``name`` of ``source``.
 
-    ``cluster`` blocks run at a time. Raises EmulationError where the kernel does what
-    is undefined on a GPU.
+    ``cluster`` blocks run at a time, or all if they are ``cooperative``. Raises
+    EmulationError where the kernel does what is undefined on a GPU.
     """
     kernel = generator_of(source, name)
-    passed = [
-        GlobalMemory(a, f"argument {k}") if isinstance(a, Pointer) else a
-        for k, a in enumerate(arguments)
-    ]
+    known: dict[tuple[int, int], Accesses] = {}
+    passed: list[GlobalMemory | int] = []
+    for k, a in enumerate(arguments):
+        if not isinstance(a, Pointer):
+            passed.append(a)
+            continue
+        key = (a.array.ctypes.data, a.array.itemsize) if cooperative else (k, 0)
+        accesses = known.setdefault(key, Accesses(readers={} if cooperative else None))
+        passed.append(GlobalMemory(a, f"argument {k}", accesses))
+    together = list(known.values()) if cooperative else []
+    if cooperative:
+        cluster = grid
     if grid % cluster:
         raise EmulationError(f"{grid} blocks are no whole clusters of {cluster}")
     with np.errstate(all="ignore"):
         for first in range(0, grid, cluster):
-            _run_cluster(range(first, first + cluster), kernel, threads, passed)
+            blocks = range(first, first + cluster)
+            _run_cluster(blocks, kernel, threads, passed, together)
 
 
 def _run_cluster(
@@ -346,6 +367,7 @@ def _run_cluster(
     kernel: Callable[..., Generator[_Meeting, Any, None]],
     threads: int,
     arguments: Sequence[Any],
+    accesses: Sequence[Accesses],
 ) -> None:
     blocks = [_Block(index) for index in indices]
     running: list[list[_Running]] = []
@@ -367,12 +389,18 @@ def _run_cluster(
             if not any(exchanged):
                 _open_barrier(block)
         if not moved:
+            for known in accesses:
+                known.forget()
             _open_cluster(running)
+
+
+_OF_BLOCKS = ("cluster_wait", "grid_barrier")
+"""Where blocks meet."""
 
 
 def _at_cluster_wait(block: Sequence[_Running]) -> bool:
     waiting = [thread.waiting for thread in block]
-    return all(m is not None and m.function == "cluster_wait" for m in waiting)
+    return all(m is not None and m.function in _OF_BLOCKS for m in waiting)
 
 
 def _open_cluster(running: Sequence[Sequence[_Running]]) -> None:
@@ -386,7 +414,7 @@ def _open_cluster(running: Sequence[Sequence[_Running]]) -> None:
 def _shuffle(warp: Sequence[_Running]) -> bool:
     """Exchange values among the lanes if they all stand at a shuffle."""
     meetings = [thread.waiting for thread in warp]
-    if all(m is None or m.function in ("barrier", "cluster_wait") for m in meetings):
+    if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in meetings):
         return False
     if len({(m.function, m.line) if m else None for m in meetings}) != 1:
         places = sorted(

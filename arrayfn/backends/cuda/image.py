@@ -205,7 +205,8 @@ class Image:
         self._kept.append(parameters)
         function = self._functions[kernel.name]
         shape = [step.items, kernel.threads, parameters.ctypes.data, kernel.shared]
-        return [Word.KERNEL, function, *shape]
+        word = Word.COOPERATIVE if kernel.cooperative else Word.KERNEL
+        return [word, function, *shape]
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel

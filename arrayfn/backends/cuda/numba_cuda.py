@@ -11,6 +11,7 @@ import importlib
 import linecache
 from collections.abc import Sequence
 from importlib import metadata
+from types import FunctionType
 from typing import Any, Final
 
 from llvmlite import ir
@@ -35,6 +36,7 @@ opaque_model = _module("datamodel").models.OpaqueModel
 registry = _module("cudaimpl").registry
 signature = _module("typing").signature
 typeof_impl = _module("typing.typeof").typeof_impl
+Dispatcher: Any = _module("dispatcher").CUDADispatcher
 
 VERSION: Final = metadata.version("numba-cuda")
 _NVVM_OPTIONS: Final[dict[str, Any]] = {
@@ -100,6 +102,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "expect": (none, signals, i64, i64),
         "await_signal": (none, signals, i64, i64),
         "approximate_exp2": (f32, f32),
+        "grid_barrier": (none, pointer_type("u32"), i64),
     }
     if function.kind in plain:
         return plain[function.kind]
@@ -113,6 +116,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "multiply": (none, types.CPointer(f32), i64, pointer, i64, pointer, i64),
         "copy": (none, pointer, i64, pointer, i64, i64),
         "arena": (pointer, i64, i64),
+        "window": (pointer, pointer, i64),
         "fetch": (none, pointer, i64, pointer, i64, i64, signals, i64),
     }
     return typed.get(function.kind, (none, pointer, i64, pointer, i64))
@@ -190,6 +194,31 @@ def argument_type(parameter: Parameter) -> Any:
     return pointer_type("u16" if dtype in HALVES else dtype)
 
 
+class Part(Dispatcher):
+    """A function that a kernel for ``arch`` calls, and that becomes a part of it."""
+
+    def __init__(self, function: FunctionType, arch: tuple[int, int]) -> None:
+        super().__init__(function, {"device": True})
+        self.arch = arch
+
+    def compile_device(self, args: Any, return_type: Any = None) -> Any:
+        """The function compiled for these types, wherever the kernel will run."""
+        if args not in self.overloads:
+            made = compiler.compile_cuda(
+                self.py_func,
+                return_type,
+                args,
+                forceinline=True,
+                nvvm_options=dict(_NVVM_OPTIONS),
+                cc=self.arch,
+            )
+            self.overloads[args] = made
+            made.target_context.insert_user_function(
+                made.entry_point, made.fndesc, [made.library]
+            )
+        return self.overloads[args]
+
+
 def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     """The PTX of ``kernel`` for compute capability ``arch``.
 
@@ -204,6 +233,10 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     )
     namespace: dict[str, Any] = {}
     exec(compile(kernel.source, filename, "exec"), namespace)
+    for name, value in namespace.items():
+        if isinstance(value, FunctionType) and name != kernel.name:
+            # The kernel is of parts, which it calls.
+            namespace[name] = Part(value, arch)
     result = compiler.compile_cuda(
         namespace[kernel.name],
         types.void,
@@ -215,7 +248,8 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     entry = library.get_function(result.fndesc.llvm_func_name)
     compiler.kernel_fixup(entry, debug=False)
     nvvm.set_launch_bounds(entry, kernel.threads)
-    _mark_pointers(entry, kernel.parameters)
+    if not kernel.cooperative:
+        _mark_pointers(entry, kernel.parameters)
     ptx = library.get_asm_str(cc=arch)
     lines = [line for line in ptx.splitlines() if "NumbaEnv" not in line]
     text = "\n".join(lines).replace(entry.name, kernel.name) + "\n"

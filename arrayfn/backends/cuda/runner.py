@@ -37,7 +37,8 @@ class Header(IntEnum):
     FILL = 8
     MATMUL = 9
     SET_ATTRIBUTE = 10
-    WORDS = 11
+    COOPERATIVE = 11
+    WORDS = 12
 
 
 class Stage(IntEnum):
@@ -47,6 +48,7 @@ class Stage(IntEnum):
     KERNEL = 2
     MATMUL = 3
     FILL = 4
+    COOPERATIVE = 5
 
 
 class Step(IntEnum):
@@ -55,12 +57,14 @@ class Step(IntEnum):
     ``KERNEL``: function, blocks, threads, parameters, bytes of shared memory.
     ``MATMUL``: handle, operation, alpha, slot of a, layout of a, slot of b, layout of
     b, beta, slot of c, layout of c, algorithm, workspace, its bytes, slot of the bias
-    or 0. ``FILL``: slot, bytes (to be zero).
+    or 0. ``FILL``: slot, bytes (to be zero). ``COOPERATIVE``: as ``KERNEL``; all blocks
+    run at once.
     """
 
     KERNEL = 0
     MATMUL = 1
     FILL = 2
+    COOPERATIVE = 3
 
 
 STEP_WORDS = 15
@@ -111,6 +115,8 @@ steps:
   %launch = inttoptr i64 %launch_ to LAUNCH_TYPE
   %fill_ = call i64 @word(i64* %plan, i64 FILL)
   %fill = inttoptr i64 %fill_ to i32 (i64, i8, i64, i64)*
+  %together_ = call i64 @word(i64* %plan, i64 COOPERATIVE)
+  %together = inttoptr i64 %together_ to COOPERATIVE_TYPE
   %matmul_ = call i64 @word(i64* %plan, i64 MATMUL)
   %matmul = inttoptr i64 %matmul_ to MATMUL_TYPE
   %attribute_ = call i64 @word(i64* %plan, i64 SET_ATTRIBUTE)
@@ -128,7 +134,8 @@ body:
   %w2 = call i64 @word(i64* %step, i64 2)
   %w3 = call i64 @word(i64* %step, i64 3)
   %w4 = call i64 @word(i64* %step, i64 4)
-  switch i64 %kind, label %kernel [i64 1, label %product i64 2, label %zeros]
+  switch i64 %kind, label %kernel [i64 1, label %product i64 2, label %zeros
+    i64 3, label %cooperative]
 kernel:
   %grid = trunc i64 %w2 to i32
   %block = trunc i64 %w3 to i32
@@ -136,6 +143,14 @@ kernel:
   %shared = trunc i64 %k5 to i32
   %kstatus = call i32 %launch(i64 %w1, i32 %grid, i32 1, i32 1, i32 %block, i32 1,
     i32 1, i32 %shared, i64 %stream, i64 %w4, i64 0)
+  br label %done_or_not
+cooperative:
+  %cgrid = trunc i64 %w2 to i32
+  %cblock = trunc i64 %w3 to i32
+  %c5 = call i64 @word(i64* %step, i64 5)
+  %cshared = trunc i64 %c5 to i32
+  %cstatus = call i32 %together(i64 %w1, i32 %cgrid, i32 1, i32 1, i32 %cblock, i32 1,
+    i32 1, i32 %cshared, i64 %stream, i64 %w4)
   br label %done_or_not
 product:
   %w5 = call i64 @word(i64* %step, i64 5)
@@ -168,7 +183,7 @@ zeros:
   br label %done_or_not
 done_or_not:
   %status = phi i32 [%kstatus, %kernel], [%bstatus, %bias], [%pstatus, %multiply],
-    [%zstatus, %zeros]
+    [%zstatus, %zeros], [%cstatus, %cooperative]
   %bad = icmp ne i32 %status, 0
   br i1 %bad, label %fail, label %done
 done:
@@ -209,6 +224,7 @@ def _text() -> str:
     names = {f"STAGE_{stage.name}": str(int(stage)) for stage in Stage}
     names |= {
         "LAUNCH_TYPE": "i32 (i64, i32, i32, i32, i32, i32, i32, i32, i64, i64, i64)*",
+        "COOPERATIVE_TYPE": "i32 (i64, i32, i32, i32, i32, i32, i32, i32, i64, i64)*",
         "MATMUL_TYPE": "i32 (" + ", ".join(["i64"] * 16) + ")*",
         "STEP_WORDS": str(STEP_WORDS),
         "BIAS_POINTER": str(BIAS_POINTER),

@@ -19,7 +19,7 @@ from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.steps import CallStep, LoopStep
 
-THREADS: Final = 128
+THREADS: Final = 256
 
 
 def print_lanes(

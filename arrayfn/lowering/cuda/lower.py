@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from typing import Final
+
+import numpy as np
 
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of
+from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
@@ -47,12 +51,15 @@ from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
-from arrayfn.lowering.steps import CallStep, LoopStep, NestStep, PlanStep
+from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
+from arrayfn.passes.dce import dce
 from arrayfn.passes.pipeline import pipeline, run_passes
-from arrayfn.passes.small import is_small
+from arrayfn.passes.simplify import simplify
+from arrayfn.passes.small import is_small, with_sums
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
 
 MOST_OF_A_THREAD: Final = 1 << 8
+MOST_OF_A_SUM: Final = 1 << 23  # products that a kernel adds up without a library
 _STEMS = {
     Elementwise: "elementwise",
     Rows: "rows",
@@ -77,6 +84,16 @@ _PASSES: Final = pipeline(
 )
 
 
+_PERSISTENT: Final = (
+    *_PASSES[:-1],
+    partial(with_sums, most=MOST_OF_A_SUM),
+    simplify,
+    dce,
+    _PASSES[-1],
+)
+"""Where kernels stay, small products are theirs too: a library's would end them."""
+
+
 def lower(
     program: Program,
     donated: frozenset[int] = frozenset(),
@@ -88,7 +105,8 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    passed = run_passes(program, check, _PASSES)
+    passes = _PERSISTENT if options.mode == "persistent" else _PASSES
+    passed = run_passes(program, check, passes)
     made = _CudaLowering(passed, donated, gpu, options).run()
     # A product that had an epilogue folded in is not called by its first name.
     called = {call.kernel for call in kernel_calls(made.plan.steps)}
@@ -169,11 +187,53 @@ class _CudaLowering(Lowering):
         self.depth += 1
         done = super().printed(steps)
         self.depth -= 1
+        if self.options.mode == "persistent" and not self.depth:
+            done = self.composed(done)
         return done
+
+    def composed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
+        """``steps`` with one kernel in the place of those that can be its parts."""
+        done: list[PlanStep] = []
+        run: list[PlanStep] = []
+        for step in steps:
+            stays = persistent.can_stay([step], self.kernels)
+            if run and not (stays and persistent.fits([*run, step], self.kernels)):
+                done += self.one_kernel(run)
+                run = []
+            if stays:
+                run.append(step)
+                continue
+            if isinstance(step, LoopStep):
+                step.body = self.composed(step.body)
+            elif isinstance(step, BranchStep):
+                step.branches = [self.composed(branch) for branch in step.branches]
+            done.append(step)
+        return done + self.one_kernel(run)
+
+    def one_kernel(self, steps: list[PlanStep]) -> list[PlanStep]:
+        """``steps`` as one kernel, if that saves launches."""
+        if persistent.launches(steps) < 2:
+            return steps
+        try:
+            kernel, call, meeting = persistent.compose(
+                steps,
+                self.fresh("persistent"),
+                self.kernels,
+                self.gpu.multiprocessors,
+                self.storage.of,
+                self.names,
+            )
+        except persistent.CannotStayError:
+            return steps
+        call.kernel = self.add_kernel(kernel)
+        self.constants.append((meeting, np.zeros(1, np.uint32)))
+        return [call]
 
     def print(self, step: NestStep) -> CallStep:
         # In a loop an array may begin at any of its elements: it is a slice.
         schedule = choose(step.nest, replace(self.gpu, moving=self.depth > 1))
+        if self.options.mode == "persistent":
+            schedule = persistent.of_threads(schedule, step.nest) or schedule
         name = self.fresh(_STEMS[type(schedule)])
         return self.scheduled(print_kernel(step.nest, name, schedule))
 

@@ -25,7 +25,7 @@ _RESERVED: Final = frozenset(
     (
         *("thread", "lane", "warp", "part", "item", "items", "live", "first"),
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
-        *("blocks", "tile", "rest", "elements", "kernel", "rank"),
+        *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
     )
 )

@@ -46,6 +46,10 @@ b.T``, of 16x16 and 8x16, to the 16x8 matrix ``c`` of float32: fragments from re
 i, j and k on, a's being its left half from above, then its right one.
 ``pack_T(x, y, tile, place)`` rounds two values to halves, into registers.
 ``approximate_exp2_f32`` is 2**x within 2 ulp, and 0 instead of subnormal numbers.
+
+In a kernel whose blocks all run at once, ``grid_barrier(meeting, blocks)`` waits until
+all threads of all ``blocks`` have called it, and sees what they wrote before; the word
+``meeting[0]`` is 0 at first. ``window_T(array, at)`` is ``array`` from ``at`` on.
 """
 
 from __future__ import annotations
@@ -96,6 +100,8 @@ Kind = Literal[
     "multiply",
     "pack",
     "approximate_exp2",
+    "grid_barrier",
+    "window",
 ]
 
 
@@ -114,6 +120,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "await_signal",
     "close_copies",
     "await_copies",
+    "grid_barrier",
 )
 
 
@@ -171,6 +178,7 @@ def _functions() -> Iterator[DeviceFunction]:
     for t in STORED:
         yield DeviceFunction(f"arena_{t}", "arena", t)
         yield DeviceFunction(f"fetch_{t}", "fetch", t)
+        yield DeviceFunction(f"window_{t}", "window", t)
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
@@ -202,7 +210,7 @@ _OF_A_WARP: Final = frozenset(
 COLLECTIVE: Final = frozenset(
     f.name
     for f in FUNCTIONS.values()
-    if f.kind in ("barrier", "cluster_wait") or f.kind in _OF_A_WARP
+    if f.kind in ("barrier", "cluster_wait", "grid_barrier") or f.kind in _OF_A_WARP
 )
 """Names of the functions at which the threads of a warp or block meet."""
 
