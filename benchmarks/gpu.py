@@ -50,7 +50,7 @@ class Engine:
 
     name: str
     xp: Any
-    jit: Callable[[Callable[..., Any]], Callable[..., Any]]
+    jit: Callable[[Callable[..., Any], str | None], Callable[..., Any]]
     put: Callable[[Array], Any]
     wait: Callable[[Any], Any]
     value_and_grad: Any
@@ -58,8 +58,9 @@ class Engine:
     def function(self, case: Case) -> Callable[..., Any]:
         """The compiled function of ``case``."""
         if case.is_step:
-            return self.jit(step_of(case, self.xp, self.value_and_grad))
-        return self.jit(lambda *a: case.function(self.xp, *a))
+            step = step_of(case, self.xp, self.value_and_grad)
+            return self.jit(step, case.mode)
+        return self.jit(lambda *a: case.function(self.xp, *a), case.mode)
 
 
 def wait_for_arrayfn(result: Any) -> None:
@@ -72,12 +73,19 @@ ENGINES: Final = (
     Engine(
         "arrayfn",
         anp,
-        lambda f: af.jit(f, device="cuda"),
+        lambda f, mode: af.jit(f, device="cuda", mode=mode),
         device_put,
         wait_for_arrayfn,
         af.value_and_grad,
     ),
-    Engine("JAX", jnp, jax.jit, jnp.asarray, jax.block_until_ready, jax.value_and_grad),
+    Engine(
+        "JAX",
+        jnp,
+        lambda f, mode: jax.jit(f),
+        jnp.asarray,
+        jax.block_until_ready,
+        jax.value_and_grad,
+    ),
 )
 
 
@@ -219,7 +227,7 @@ def latency() -> str:
     """A call that is waited for, and one that is not."""
     lines = []
     for engine in ENGINES:
-        function = engine.jit(lambda x, xp=engine.xp: affine(xp, x))
+        function = engine.jit(lambda x, xp=engine.xp: affine(xp, x), None)
         x = engine.put(np.ones(16, np.float32))
         engine.wait(function(x))
         waited, enqueued = [], []

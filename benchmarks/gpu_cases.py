@@ -13,6 +13,7 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import nn
+from benchmarks.gpu_loops import LOOPS, SMALL, layers_loss
 
 Array = np.ndarray[Any, Any]
 WIDTHS: Final = (784, 512, 512, 10)
@@ -26,7 +27,7 @@ class Case:
     ``bound`` is the greatest relative error, in the norm. ``flops`` is given for what
     arithmetic bounds, and not memory. A ``step`` is of gradient descent on the first
     ``parameters`` inputs, of which the function is the loss; it and what takes NumPy
-    too long are compared with JAX's results.
+    too long are compared with JAX's results. ``mode`` is arrayfn's.
     """
 
     group: str
@@ -39,6 +40,7 @@ class Case:
     parameters: int = 0
     by_jax: bool = False
     tf32: bool = False
+    mode: str | None = None
 
     @property
     def is_step(self) -> bool:
@@ -171,6 +173,7 @@ def cases() -> Iterator[Case]:
         shapes = (*parameters, (batch, WIDTHS[0]), (batch, WIDTHS[-1]))
         yield Case("mlp step", f"{batch}", mlp, shapes, 1e-4, flops, parameters=6)
     yield from _transformers()
+    yield from _loops()
 
 
 def _rows() -> Iterator[Case]:
@@ -256,6 +259,27 @@ def _transformers() -> Iterator[Case]:
             flops,
             dtype="bfloat16",
             parameters=4 * layers,
+        )
+
+
+def _loops() -> Iterator[Case]:
+    for name, function, shapes in LOOPS:
+        yield Case("loops", name, function, shapes, 1e-3, by_jax=True)
+    for name, function, shapes in SMALL:
+        yield Case(
+            "persistent", name, function, shapes, 1e-3, by_jax=True, mode="persistent"
+        )
+    shapes = (*((128, 128),) * 3, (16, 128), (16, 128))
+    for group, mode in (("loops", None), ("persistent", "persistent")):
+        yield Case(
+            group,
+            "step 16x128",
+            layers_loss,
+            shapes,
+            1e-3,
+            parameters=3,
+            by_jax=True,
+            mode=mode,
         )
 
 

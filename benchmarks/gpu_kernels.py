@@ -15,6 +15,7 @@ import numpy as np
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.backends.cuda.driver import device
 
 Array = np.ndarray[Any, Any]
@@ -59,8 +60,46 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
 
 
+def loops() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
+    """Functions of ``lax``, run kernel by kernel and as one kernel."""
+    weights = random(30, 30, seed=1) / 6
+
+    def recurrent(x: Any, w: Any) -> Any:
+        step = lambda h, row: (anp.tanh(h @ w + row),) * 2  # noqa: E731
+        return lax.scan(step, x[0], x)[1]
+
+    yield "recurrence", recurrent, (random(6, 30), weights)
+
+    def repeated(x: Any, w: Any) -> Any:
+        branches = (lambda x: x @ w, lambda x: x[::-1] + 1, anp.tanh)
+        step = lambda s: (s[0] + 1, lax.switch(s[0] % 3, branches, s[1]))  # noqa: E731
+        return lax.while_loop(lambda s: s[0] < 5, step, (0, x))[1]
+
+    yield "switch in a loop", repeated, (random(40, 30), weights)
+
+    def newton(x: Any) -> Any:
+        y = anp.abs(x) + 1
+        return lax.fori_loop(0, 9, lambda _, z: (z + y / z) / 2, y)
+
+    yield "elements in a loop", newton, (random(1000),)
+
+
+def run_loops() -> None:
+    """All of them, against the CPU."""
+    for name, function, arguments in loops():
+        want = np.asarray(af.jit(function)(*arguments))
+        for mode in (None, "persistent"):
+            run = af.jit(function, device="cuda", mode=mode)
+            for _ in range(3):  # the last ones are graphs
+                have = np.asarray(run(*arguments))
+            error = float(np.abs(have - want).max() / np.abs(want).max())
+            print(f"{name}, mode {mode}: error {error:.1e}", flush=True)
+            assert error < 1e-3, name
+
+
 def main() -> None:
     """Run all of them."""
+    run_loops()
     for name, function, arguments in families():
         run = af.jit(lambda *a, f=function: f(anp, *a), device="cuda")
         have = np.asarray(run(*arguments))

@@ -28,6 +28,9 @@ class Driver:
         self.functions = {
             "SET_CURRENT": kind(I32, I64)(self.noted("SET_CURRENT")),
             "LAUNCH": kind(I32, I64, *[I32] * 7, I64, I64, I64)(self.noted("LAUNCH")),
+            "COOPERATIVE": kind(I32, I64, *[I32] * 7, I64, I64)(
+                self.noted("COOPERATIVE")
+            ),
             "FILL": kind(I32, I64, ctypes.c_ubyte, I64, I64)(self.noted("FILL")),
             "MATMUL": kind(I32, *[I64] * 16)(self.noted("MATMUL")),
             "SET_ATTRIBUTE": kind(I32, I64, I32, ctypes.POINTER(I64), I64)(
@@ -46,15 +49,16 @@ class Driver:
 
 
 def run_plan(driver, bias=False):
-    """Buffers 0 and 2 are given, 1 lies in 2; three steps, one of each kind."""
+    """Buffers 0 and 2 are given, 1 lies in 2; four steps, one of each kind."""
     slots = np.zeros(3, np.int64)
     at = [slots.ctypes.data + 8 * k for k in range(3)]
     table = np.array([at[0], 0, 0, at[1], 1, 5, at[2], 2, 0], np.int64)
-    steps = np.zeros((3, STEP_WORDS), np.int64)
+    steps = np.zeros((4, STEP_WORDS), np.int64)
     steps[0, :5] = [Step.KERNEL, 11, 12, 13, 14]
     product = [Step.MATMUL, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
     steps[1] = [*product, at[1] if bias else 0]
     steps[2, :3] = [Step.FILL, at[1], 99]
+    steps[3, :5] = [Step.COOPERATIVE, 21, 22, 23, 24]
     header = np.zeros(Header.WORDS, np.int64)
     words = {
         Header.CONTEXT: CONTEXT,
@@ -62,7 +66,7 @@ def run_plan(driver, bias=False):
         Header.SLOTS: table.ctypes.data,
         Header.SLOT_COUNT: 3,
         Header.STEPS: steps.ctypes.data,
-        Header.STEP_COUNT: 3,
+        Header.STEP_COUNT: 4,
     }
     for word, value in words.items():
         header[word] = value
@@ -75,6 +79,7 @@ def run_plan(driver, bias=False):
 
 ENTER = ("SET_CURRENT", CONTEXT)
 LAUNCH = ("LAUNCH", 11, 12, 1, 1, 13, 1, 1, 0, STREAM, 14, 0)
+TOGETHER = ("COOPERATIVE", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
 
 
 A, B, C = 42, 64005, 300
@@ -84,7 +89,8 @@ PRODUCT = ("MATMUL", 1, 2, 3, A, 5, B, 7, 8, C, 10, C, 10, 11, 12, 13, STREAM)
 def test_a_run_launches_every_step_on_the_addresses_of_the_slots():
     driver = Driver()
     assert run_plan(driver) == (0, [A, B, C])
-    assert driver.calls == [ENTER, LAUNCH, PRODUCT, ("FILL", B, 0, 99, STREAM)]
+    filled = ("FILL", B, 0, 99, STREAM)
+    assert driver.calls == [ENTER, LAUNCH, PRODUCT, filled, TOGETHER]
 
 
 def test_a_product_is_told_where_its_bias_is():
@@ -101,6 +107,7 @@ def test_a_product_is_told_where_its_bias_is():
         ("SET_ATTRIBUTE", Stage.MATMUL, 3),
         ("MATMUL", Stage.MATMUL, 4),
         ("FILL", Stage.FILL, 5),
+        ("COOPERATIVE", Stage.COOPERATIVE, 6),
     ],
 )
 def test_the_first_failure_ends_a_run(failing, stage, calls):
