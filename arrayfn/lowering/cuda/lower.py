@@ -16,6 +16,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of
 from arrayfn.lowering.cuda import persistent
+from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
@@ -215,7 +216,7 @@ class _CudaLowering(Lowering):
         if persistent.launches(steps) < 2:
             return steps
         try:
-            kernel, call, meeting = persistent.compose(
+            kernel, call, meeting = compose(
                 steps,
                 self.fresh("persistent"),
                 self.kernels,
@@ -223,7 +224,7 @@ class _CudaLowering(Lowering):
                 self.storage.of,
                 self.names,
             )
-        except persistent.CannotStayError:
+        except CannotStayError:
             return steps
         call.kernel = self.add_kernel(kernel)
         self.constants.append((meeting, np.zeros(1, np.uint32)))

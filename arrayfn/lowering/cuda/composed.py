@@ -1,0 +1,429 @@
+"""Steps that follow each other as one kernel, whose blocks stay and meet in between.
+
+In: steps whose kernels are printed. Their texts become functions of the kernel's text,
+which take the number of a block; the kernel's own function says which blocks of each
+step a block of the grid has, and where all of them wait for each other: before a step
+that touches what another wrote since they last met. Loops and branches are loops and
+branches of the text, whose places are pointers that move. So a launch is paid for once,
+and a loop never leaves the card. Extents are numbers in the text: it is compiled anew
+for other shapes.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
+from arrayfn.lowering.kernel_printer import OWN_NAMES, WIDTH, wrapped
+from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
+
+_IMPORTED: Final = re.compile(
+    r"^from arrayfn\.lowering\.([\w.]+) import (?:\(\n(.*?)\)|([^\n]*))\n",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class CannotStayError(Exception):
+    """Steps cannot be one kernel: an array that moves is used as another dtype."""
+
+
+def compose(
+    steps: Sequence[PlanStep],
+    name: str,
+    kernels: Kernels,
+    multiprocessors: int,
+    of: Callable[[Var], Var],
+    names: Mapping[Var, str],
+) -> tuple[Kernel, CallStep, Var]:
+    """``steps`` as one kernel, its call, and the word of memory where blocks meet.
+
+    That word has to be zero before the first call, and is as it was after each.
+    """
+    items = max((call.items for call in calls_of(steps)), default=1)
+    blocks = max(1, min(items, multiprocessors))
+    meeting = Var(ArrayType((1,), dtypes.uint32))
+    neutral = _Composer(kernels, blocks, of, names, readable=False)
+    neutral.compose(steps, "kernel")
+    printed = _Composer(kernels, blocks, of, names, readable=True)
+    printed.compose(steps, name)
+    kernel = Kernel(
+        name=name,
+        source=printed.source,
+        key=neutral.source,
+        parameters=printed.parameters,
+        reason="steps that follow each other, as one kernel whose blocks stay",
+        threads=THREADS,
+        cooperative=True,
+    )
+    call = CallStep(
+        kernel=name,
+        pointers=[*printed.pointers.values(), (meeting, 0)],
+        scratch=[],
+        integers=[],
+        items=blocks,
+        grain=1,
+        scratch_bytes=0,
+        reads=list(dict.fromkeys(printed.reads)),
+        writes=list(dict.fromkeys([*printed.writes, meeting])),
+    )
+    return kernel, call, meeting
+
+
+@dataclass
+class _Composer:
+    """Prints one kernel of steps."""
+
+    kernels: Kernels
+    blocks: int
+    of: Callable[[Var], Var]
+    names: Mapping[Var, str]
+    readable: bool = field(kw_only=True)
+    lines: list[str] = field(default_factory=list[str])
+    depth: int = 1
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    functions: list[str] = field(default_factory=list[str])
+    imports: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    parameters: tuple[Parameter, ...] = ()
+    pointers: dict[str, tuple[Var, int]] = field(
+        default_factory=dict[str, tuple[Var, int]]
+    )
+    kinds: dict[str, str] = field(default_factory=dict[str, str])
+    known: dict[object, str] = field(default_factory=dict[object, str])
+    taken: set[str] = field(default_factory=set[str])
+    moving: dict[Var, tuple[str, str]] = field(
+        default_factory=dict[Var, tuple[str, str]]
+    )
+    """Pointers that move, and their kinds."""
+    behind: dict[Var, tuple[Var, ...]] = field(
+        default_factory=dict[Var, tuple[Var, ...]]
+    )
+    """The arrays that a moving pointer may point to."""
+    reads: list[Var] = field(default_factory=list[Var])
+    writes: list[Var] = field(default_factory=list[Var])
+    read: set[Var] = field(default_factory=set[Var])
+    """What was read since the blocks met last."""
+    written: set[Var] = field(default_factory=set[Var])
+    busy: int = 0
+    """Blocks that have something to do since all met last."""
+    sharing: set[str] = field(default_factory=set[str])
+    """Parts that have used shared memory since then."""
+    source: str = ""
+
+    # Text.
+
+    def compose(self, steps: Sequence[PlanStep], name: str) -> None:
+        """Fill in ``source``, ``parameters`` and ``pointers``."""
+        self.taken |= {"meeting", "block", name}
+        self.device("block_index")
+        self.steps(steps)
+        self.parameters = (
+            *(Parameter(pointer, self.kinds[pointer]) for pointer in self.pointers),
+            Parameter("meeting", "u32*"),
+        )
+        head: list[str] = []
+        if self.readable:
+            done = ", ".join(self.parts.values())
+            title = f"# {name}: {len(self.parts)} kernels as one: {done}"
+            head.append(title if len(title) <= WIDTH else title[: WIDTH - 3] + "...")
+        else:
+            head.append("# " + " ".join(p.kind for p in self.parameters))
+        for room in sorted(self.imports):
+            used = ", ".join(sorted(self.imports[room]))
+            head += wrapped(f"from arrayfn.lowering.{room} import ", used, "")
+        own = wrapped(f"def {name}(", ", ".join(p.name for p in self.parameters), "):")
+        if self.readable:
+            text = f"{THREADS} threads a block, {self.blocks} blocks at the same time."
+            own.append(f'    """{text}"""')
+        functions = [line for part in self.functions for line in ("", "", part)]
+        lines = [*head, *functions, "", "", *own, *self.lines]
+        self.source = "\n".join(lines) + "\n"
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def open(self, text: str) -> None:
+        self.line(text)
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+
+    def device(self, name: str) -> str:
+        self.imports.setdefault("cuda.vocabulary", set()).add(name)
+        return name
+
+    def name_for(self, owner: object, base: str) -> str:
+        """The name of ``owner``: neutral ones are numbered."""
+        if owner not in self.known:
+            name = base if self.readable else f"v{len(self.known)}"
+            if OWN_NAMES.fullmatch(name):
+                name += "_"
+            stem, number = name, 1
+            while name in self.taken:
+                number += 1
+                name = f"{stem}_{number}"
+            self.taken.add(name)
+            self.known[owner] = name
+        return self.known[owner]
+
+    def hint(self, root: Var) -> str:
+        return self.names.get(root, "value")
+
+    # Parts.
+
+    def part(self, kernel: Kernel) -> str:
+        """The function of the text that does what a block of ``kernel`` does."""
+        if kernel.name not in self.parts:
+            name = self.name_for(("part", kernel.name), kernel.name)
+            self.parts[kernel.name] = name
+            text = kernel.source if self.readable else kernel.key
+            for room, several, one in _IMPORTED.findall(text):
+                words = {w.strip() for w in (several or one).split(",")} - {""}
+                self.imports.setdefault(room, set()).update(words)
+            text = _IMPORTED.sub("", text)
+            own = kernel.name if self.readable else "kernel"
+            begin = text.index(f"def {own}(")
+            comment = text[:begin].strip() if self.readable else ""
+            text = text[begin:].rstrip()
+            first = "" if kernel.threads == 1 else "block, "
+            text = text.replace(f"def {own}(", f"def {name}({first}", 1)
+            text = text.replace("block_index()", "block")
+            text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
+            self.functions.append(f"{comment}\n{text}" if comment else text)
+        return self.parts[kernel.name]
+
+    # Places.
+
+    def arrays(self, var: Var) -> tuple[Var, ...]:
+        """The arrays in memory that ``var`` may be a part of."""
+        root = self.of(var)
+        return self.behind.get(root, (root,))
+
+    def pointer(self, var: Var, offset: int, kind: str) -> str:
+        """The text of a pointer to byte ``offset`` of ``var``."""
+        root = self.of(var)
+        if root in self.moving:
+            name, own = self.moving[root]
+            if own != kind:
+                raise CannotStayError
+            size = dtypes.BY_SHORT_NAME[kind.removesuffix("*")].itemsize
+            return self.window(name, kind, str(offset // size)) if offset else name
+        name = self.name_for((root, offset, kind), f"{self.hint(root)}_at")
+        self.pointers[name] = (root, offset)
+        self.kinds[name] = kind
+        return name
+
+    def window(self, pointer: str, kind: str, at: str) -> str:
+        dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
+        stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
+        return f"{self.device(f'window_{stored}')}({pointer}, {at})"
+
+    def touch(self, reads: Iterable[Var], writes: Iterable[Var]) -> None:
+        """Have all blocks meet if one might touch what another has not done with."""
+        self.reads += (read := [a for var in reads for a in self.arrays(var)])
+        self.writes += (written := [a for var in writes for a in self.arrays(var)])
+        if self.written.intersection(read) or (self.read | self.written).intersection(
+            written
+        ):
+            self.meet()
+        self.read.update(read)
+        self.written.update(written)
+
+    def meet(self) -> None:
+        """Wait for all blocks, if anything was done since they last met."""
+        if self.read or self.written:
+            self.line(f"{self.device('grid_barrier')}(meeting, {self.blocks})")
+        self.read, self.written = set(), set()
+        self.sharing.clear()
+        self.busy = 0
+
+    # Steps.
+
+    def steps(self, steps: Sequence[PlanStep]) -> None:
+        for step in steps:
+            if isinstance(step, CallStep):
+                self.call(step)
+            elif isinstance(step, LoopStep):
+                self.loop(step)
+            else:
+                assert isinstance(step, BranchStep)
+                self.branch(step)
+
+    def call(self, step: CallStep) -> None:
+        kernel = self.kernels[step.kernel]
+        assert isinstance(kernel, Kernel)
+        if not step.items:
+            return
+        self.touch(step.reads, step.writes)
+        part = self.part(kernel)
+        pointers = [
+            self.pointer(var, offset, parameter.kind)
+            for (var, offset), parameter in zip(
+                step.pointers, kernel.parameters, strict=False
+            )
+        ]
+        given = ", ".join([*pointers, *map(str, step.integers)])
+        block = f"{self.device('block_index')}()"
+        shares = "barrier()" in kernel.key
+        if shares and part in self.sharing:
+            self.line(f"{self.device('barrier')}()")
+        if step.items > self.blocks:
+            self.open(f"for block in range({block}, {step.items}, {self.blocks}):")
+            self.text(part, f"block, {given}")
+            if shares:
+                # The block that comes next has the same shared memory.
+                self.line(f"{self.device('barrier')}()")
+            self.close()
+            return
+        if shares:
+            self.sharing.add(part)
+        first, last = self.place(step.items)
+        if kernel.threads == 1:
+            thread = self.device("thread_index")
+            self.open(f"if {block} == {first} and {thread}() == 0:")
+            self.text(part, given)
+            self.close()
+            return
+        if first:
+            self.open(f"if {first} <= {block} < {last}:")
+            self.text(part, f"{block} - {first}, {given}")
+        elif last < self.blocks:
+            self.open(f"if {block} < {last}:")
+            self.text(part, f"{block}, {given}")
+        else:
+            self.text(part, f"{block}, {given}")
+            return
+        self.close()
+
+    def place(self, items: int) -> tuple[int, int]:
+        """The blocks for a step of a few: others than those that are at work."""
+        if self.busy + items > self.blocks:
+            self.busy = 0
+        first = self.busy
+        self.busy += items
+        return first, self.busy
+
+    def text(self, part: str, arguments: str) -> None:
+        """The call of a part."""
+        indent = "    " * self.depth
+        if len(indent) + len(part) + len(arguments) + 2 <= WIDTH:
+            self.line(f"{part}({arguments})")
+            return
+        self.line(f"{part}(")
+        inner = indent + "    "
+        self.lines += textwrap.wrap(
+            arguments + ",", WIDTH, initial_indent=inner, subsequent_indent=inner
+        )
+        self.line(")")
+
+    def loop(self, step: LoopStep) -> None:
+        self.meet()
+        carries = [c for c in step.carries if c.first is not None]
+        turning: list[tuple[str, str, str]] = []
+        for c in carries:
+            assert c.first is not None
+            assert c.second is not None
+            kind = self.kind_of(c.result)
+            places = [self.pointer(v, 0, kind) for v in (c.initial, c.first, c.second)]
+            base = self.hint(self.of(c.current))
+            own = [
+                self.name_for((id(step), id(c), suffix), base + suffix)
+                for suffix in ("_now", "_next", "_after")
+            ]
+            for name, place in zip(own, places, strict=True):
+                self.line(f"{name} = {place}")
+            self.moving[self.of(c.current)] = own[0], kind
+            self.moving[self.of(c.next)] = own[1], kind
+            three = (c.initial, c.first, c.second)
+            behind = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
+            self.behind[self.of(c.current)] = self.behind[self.of(c.next)] = behind
+            turning.append((own[0], own[1], own[2]))
+        turn = self.name_for((id(step), "turn"), "turn")
+        if step.predicate is None:
+            self.open(f"for {turn} in range({step.count}):")
+        else:
+            flag = self.pointer(step.predicate, 0, "bool*")
+            self.line(f"{turn} = 0")
+            self.open(f"while {flag}[0] != 0:")
+            self.touch([step.predicate], [])
+        for s in step.slices:
+            self.slice(s.inner, s.outer, s.offset, s.stride, turn)
+        self.steps(step.body)
+        self.meet()
+        for now, following, after in turning:
+            self.line(f"{now} = {following}")
+            self.line(f"{following} = {after}")
+            self.line(f"{after} = {now}")
+        if step.predicate is not None:
+            self.line(f"{turn} = {turn} + 1")
+        self.close()
+        if step.predicate is not None:
+            for c, (now, _, _) in zip(carries, turning, strict=True):
+                self.leave(c.result, now, turn)
+
+    def kind_of(self, var: Var) -> str:
+        return short_name(var.type.dtype) + "*"
+
+    def slice(
+        self, inner: Var, outer: Var, offset: int, stride: int, turn: str
+    ) -> None:
+        kind = self.kind_of(inner)
+        size = inner.type.dtype.itemsize
+        whole = self.pointer(outer, 0, kind)
+        at = f"{turn} * {stride // size}"
+        if offset:
+            at = f"{offset // size} + {at}"
+        root = self.of(inner)
+        name = self.name_for((root, "slice"), self.hint(root))
+        self.line(f"{name} = {self.window(whole, kind, at)}")
+        self.moving[root] = name, kind
+        self.behind[root] = self.arrays(outer)
+
+    def leave(self, result: Var, now: str, turn: str) -> None:
+        """Copy a value to its result, where the number of turns says it is not there.
+
+        The iterations write to another place and to the result by turns.
+        """
+        self.touch([], [result])
+        kind = self.kind_of(result)
+        target = self.pointer(result, 0, kind)
+        size = result.type.size
+        block, thread = self.device("block_index"), self.device("thread_index")
+        self.open(f"if {turn} % 2 == 1 or {turn} == 0:")
+        start = f"{block}() * {THREADS} + {thread}()"
+        self.open(f"for i in range({start}, {size}, {self.blocks * THREADS}):")
+        self.line(f"{target}[i] = {now}[i]")
+        self.close()
+        self.close()
+
+    def branch(self, step: BranchStep) -> None:
+        self.touch([step.index], [])
+        index = self.name_for((id(step), "index"), "chosen")
+        self.line(f"{index} = {self.pointer(step.index, 0, 'i32*')}[0]")
+        last = len(step.branches) - 1
+        read, written = set(self.read), set(self.written)
+        after_read, after_written = set(read), set(written)
+        for number, branch in enumerate(step.branches):
+            if number < last:
+                self.open(f"if {index} <= {number}:")
+            self.read, self.written = set(read), set(written)
+            before = len(self.lines)
+            self.steps(branch)
+            if len(self.lines) == before:
+                self.line("pass")
+            after_read |= self.read
+            after_written |= self.written
+            if number < last:
+                self.close()
+                self.open("else:")
+        for _ in range(last):
+            self.close()
+        self.read, self.written = after_read, after_written
