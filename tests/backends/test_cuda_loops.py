@@ -71,15 +71,42 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("mode", [None, "persistent"])
 @pytest.mark.parametrize("name", CASES)
-def test_loops_of_a_graph_are_those_of_the_cpu(name):
+def test_loops_are_those_of_the_cpu(name, mode):
     function, *arguments = CASES[name]
-    run = af.jit(function, device="cuda")
+    run = af.jit(function, device="cuda", mode=mode)
     want = af.tree.leaves(af.jit(function)(*arguments))
     for _ in range(3):
         have = af.tree.leaves(run(*arguments))
         for x, y in zip(have, want, strict=True):
             np.testing.assert_allclose(np.asarray(x), y, rtol=2e-4, atol=1e-5)
+
+
+def test_a_persistent_kernel_gives_the_same_bits_each_time():
+    def step(parameters, x, target):
+        def loss(parameters):
+            h = x
+            for w in parameters:
+                h = anp.tanh(h @ w / 11)
+            return anp.mean((h - target) ** 2)
+
+        value, gradients = af.value_and_grad(loss)(parameters)
+        return value, [p - g for p, g in zip(parameters, gradients, strict=True)]
+
+    weights = [random(128, 128, seed=k) for k in range(3)]
+    x, target = random(16, 128, seed=4), random(16, 128, seed=5)
+    run = af.jit(step, device="cuda", mode="persistent")
+    names = [kernel.name for kernel in run.lower(weights, x, target).kernels]
+    assert names == ["persistent_0"]
+    results = [
+        [np.asarray(y).tobytes() for y in af.tree.leaves(run(weights, x, target))]
+        for _ in range(100)
+    ]
+    assert all(result == results[0] for result in results)
+    want = af.tree.leaves(af.jit(step)(weights, x, target))
+    for have, y in zip(af.tree.leaves(run(weights, x, target)), want, strict=True):
+        np.testing.assert_allclose(np.asarray(have), y, rtol=1e-4, atol=1e-6)
 
 
 def test_a_loop_waits_for_nothing(monkeypatch):
