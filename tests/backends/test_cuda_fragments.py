@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
+from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+from arrayfn.lowering.plan import Kernel, Parameter
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
@@ -117,3 +119,28 @@ def test_copies_without_a_barrier_are_a_race():
     again = "    copy_u16x8(x, 0, tile, 8 * (31 - lane), 1)\n"
     with pytest.raises(EmulationError, match="is copied to while thread"):
         run(body + again, x, size=32)
+
+
+LOOPS = """
+from arrayfn.lowering.cuda.vocabulary import shuffle_xor_f32, thread_index, unrolled
+
+def kernel(x, n):
+    s = x[thread_index()]
+    for j in range(n):
+        for k in unrolled(300):
+            s = s * s + shuffle_xor_f32(s, 1)
+            if k == 7:
+                s = s + s
+    x[thread_index()] = s
+"""
+
+
+@pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
+def test_unrolled_loops_are_written_out():
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    parameters = Parameter("x", "f32*"), Parameter("n", "i64")
+    kernel = Kernel("kernel", LOOPS, LOOPS, parameters, threads=32)
+    assert compile_ptx(kernel, (8, 0)).count("shfl.sync") == 300
+    x = np.ones(32, np.float32)
+    launch(LOOPS, "kernel", 1, 32, [Pointer(x), 0])
+    assert x.tolist() == [1.0] * 32

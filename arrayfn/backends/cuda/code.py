@@ -31,6 +31,7 @@ _SOURCES: Final = (
     "backends/cuda/assembly.py",
     "backends/cuda/device_functions.py",
     "backends/cuda/matrix_functions.py",
+    "backends/cuda/unrolling.py",
     "backends/cuda/code.py",
 )
 _LOCK: Final = threading.Lock()

@@ -276,6 +276,7 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "close_copies": _close_copies,
     "await_copies": _await_copies,
     "pack": _pack,
+    "unrolled": lambda thread, function, arguments: range(*arguments),
     "approximate_exp2": lambda thread, function, arguments: matrices.exp2(*arguments),
     "window": lambda thread, function, arguments: arguments[0].window(arguments[1]),
 }

@@ -19,6 +19,7 @@ from arrayfn.backends.cuda.assembly import (
     pure_assembly,
     shared_address,
 )
+from arrayfn.backends.cuda.unrolling import mark
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import width
 
@@ -119,5 +120,6 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "close_copies": _close_copies,
     "await_copies": _await_copies,
     "approximate_exp2": _exp2,
+    "unrolled": lambda b, function, args, element, count: mark(b),
 }
 """By the kinds of functions."""

@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from arrayfn.backends import numba_scalars
 from arrayfn.backends.cuda.device_functions import emit
+from arrayfn.backends.cuda.unrolling import marked, unroll_marked
 from arrayfn.backends.llvm_arithmetic import LLVMValue
 from arrayfn.backends.nvvm_arithmetic import NvvmArithmetic
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, DeviceFunction
@@ -136,7 +137,7 @@ class DeviceFunctionType(types.Callable, types.Opaque):
             if not isinstance(count, types.IntegerLiteral):
                 raise TypeError(f"{self.function.name} takes a constant, not {count}")
             return signature(types.CPointer(numba_type(self.function.dtype)), count)
-        if kind == "await_copies":
+        if kind in ("await_copies", "unrolled"):
             return signature(types.none, *args)
         return signature(*_types_of(self.function))
 
@@ -232,7 +233,7 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
         filename,
     )
     namespace: dict[str, Any] = {}
-    exec(compile(kernel.source, filename, "exec"), namespace)
+    exec(compile(marked(kernel.source), filename, "exec"), namespace)
     for name, value in namespace.items():
         if isinstance(value, FunctionType) and name != kernel.name:
             # The kernel is of parts, which it calls.
@@ -248,6 +249,7 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     entry = library.get_function(result.fndesc.llvm_func_name)
     compiler.kernel_fixup(entry, debug=False)
     nvvm.set_launch_bounds(entry, kernel.threads)
+    unroll_marked(entry)
     if not kernel.cooperative:
         _mark_pointers(entry, kernel.parameters)
     ptx = library.get_asm_str(cc=arch)

@@ -124,11 +124,9 @@ def forward(form: Form, tiles: Tiles, name: str, parameters: str, doc: str) -> s
     line, columns, strips = form.line, tiles.columns, tiles.strips
     at = text.place(columns)
     reach = ("left", "right", "query_end", "key_end")
-    k_place = "k_base + from_row * k_step"
-    copies = {x: text.copied(x, k_place, "end", columns) for x in ("k", "v")}
-    copy_q = text.copied(
-        "q", "q_base + from_row * q_step", "queries", tiles.rows, start="first_row"
-    )
+    of_keys = ("k_base", "k_step", "end", columns)
+    copies = {x: text.copied(x, *of_keys) for x in ("k", "v")}
+    copy_q = text.copied("q", "q_base", "q_step", "queries", tiles.rows, "first_row")
     if form.ready:
         base, shrunk, weight = "most", "peak[half] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E

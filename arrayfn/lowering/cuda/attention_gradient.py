@@ -194,19 +194,13 @@ def gradient(
     cleared = [(f"{x}_tile", tiles.rows) for x in row_arrays]
     cleared += [(f"{x}_tile", 2 * columns) for x in column_arrays]
     copy_rows = [
-        text.copied(
-            x, f"row_base + from_row * {row_step}", sides[0], tiles.rows,
-            start="first_row",
-        )
+        text.copied(x, "row_base", row_step, sides[0], tiles.rows, "first_row")
         for x in row_arrays
-    ]  # fmt: skip
+    ]
+    of_columns = ("column_base", column_step, column_end, columns)
     copy_columns = [
-        text.copied(
-            x, f"column_base + from_row * {column_step}", column_end, columns,
-            first="stage",
-        )
-        for x in column_arrays
-    ]  # fmt: skip
+        text.copied(x, *of_columns, first="stage + ") for x in column_arrays
+    ]
     if of_queries:
         row_terms = _of_rows(text)
         bound, mean, column_term = "bounds_of[half]", "means_of[half]", "0"
@@ -255,7 +249,7 @@ def gradient(
         ends=indented(text.ends(), 1),
         arenas=indented(arenas, 1),
         clear=indented(text.cleared(cleared), 1),
-        copy_rows=indented(copy_rows, 1),
+        copy_rows=indented("".join(copy_rows), 1),
         reach=indented(text.reach(*limits), 1),
         row_terms=indented(row_terms, 1),
         places=indented(text.places(), 1),
@@ -270,7 +264,7 @@ def gradient(
         member_before=member.format(visit="visit - 1"),
         stage=stage,
         column_base=column_base,
-        copy_columns=indented(copy_columns, 3),
+        copy_columns=indented("".join(copy_columns), 3),
         terms_of_head=indented(text.terms_of_head(), 3),
         zero_logits=indented(text.zeros("logits", "slopes", width=columns), 3),
         logits=_by_columns(text, "logits", row_arrays[0], column_arrays[0]),

@@ -8,6 +8,7 @@ has two neighbouring columns, 8 apart, of ``2 * strips`` rows, which are 8 apart
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -64,42 +65,50 @@ class Text:
     def copied(
         self,
         array: str,
-        place: str,
+        base: str,
+        step: str,
         limit: str,
         count: int,
-        tile: str = "",
         start: str = "start",
-        first: str = "0",
+        first: str = "",
     ) -> str:
-        """Copies ``count`` rows of ``array`` from row ``start`` on into a tile.
+        """Copies ``count`` rows of ``array`` from row ``start`` on into its tile.
 
-        ``place`` is the text of where row ``from_row`` begins; rows from ``limit`` on
-        become zeros. They come to the tile's rows from element ``first`` on.
+        Row n begins at ``base + n * step``; rows from ``limit`` on become zeros. They
+        come to the tile's rows from element ``first`` on.
         """
         form, threads = self.form, self.tiles.threads
-        pieces = form.head // form.piece
-        pieces_of_all = count * pieces
-        source = f"{array}, {place} + column"
-        target = f"{tile or array + '_tile'}, {first} + row * {form.line} + column"
-        target = target.replace(", 0 + ", ", ")
-        if form.piece > 1:
-            copy = f"copy_u16x{form.piece}({source}, {target}, live)"
-        else:
-            read, write = (x.replace(", ", "[") + "]" for x in (source, target))
-            copy = f"{write} = {read} if live > 0 else u16(0)"
-        body = [
-            f"row = quotient(at, {pieces})",
-            f"column = remainder(at, {pieces}) * {form.piece}",
-            f"live = select_i64({start} + row < {limit}, 1, 0)",
-            f"from_row = min_i64({start} + row, {limit} - 1)",
-            copy,
-        ]
-        if pieces_of_all % threads == 0 and form.piece > 1:
-            head = f"for turn in range({pieces_of_all // threads}):"
-            body.insert(0, f"at = turn * {threads} + thread")
-        else:
-            head = f"for at in range(thread, {pieces_of_all}, {threads}):"
-        return head + "\n" + indented(body, 1)
+        pieces, p, line = form.head // form.piece, form.piece, form.line
+        across = math.gcd(pieces, threads)
+        at_once = threads // across
+        if p > 1 and count % at_once == 0 and across > 1:
+            # Neighbouring threads have neighbouring pieces; each goes down a column.
+            return f"""
+row = quotient(thread, {across})
+column = remainder(thread, {across}) * {p}
+at = {base} + ({start} + row) * {step} + column
+place = {first}row * {line} + column
+for turn in range({count // at_once}):
+    live = select_i64({start} + row + turn * {at_once} < {limit}, 1, 0)
+    for side in range({pieces // across}):
+        copy_u16x{p}(
+            {array}, at + turn * {at_once} * {step} + side * {across * p},
+            {array}_tile, place + turn * {at_once * line} + side * {across * p}, live,
+        )
+"""
+        source = f"{base} + ({start} + row) * {step} + column"
+        target = f"{first}row * {line} + column"
+        copy = f"copy_u16x{p}({array}, {source}, {array}_tile, {target}, live)"
+        if p == 1:
+            read = f"{array}[{source}] if live > 0 else u16(0)"
+            copy = f"{array}_tile[{target}] = {read}"
+        return f"""
+for at in range(thread, {count * pieces}, {threads}):
+    row = quotient(at, {pieces})
+    column = remainder(at, {pieces}) * {p}
+    live = select_i64({start} + row < {limit}, 1, 0)
+    {copy}
+"""
 
     def cleared(self, tiles: Sequence[tuple[str, int]]) -> str:
         """Zeros between the end of a head and the end of its rows in ``tiles``."""
@@ -130,7 +139,7 @@ class Text:
         """
         line, strips = self.form.line, self.tiles.strips
         return f"""
-for step in range({self.form.padded // 16}):
+for step in unrolled({self.form.padded // 16}):
     for strip in range({strips}):
         at = row_at + strip * {16 * line} + step * 16
         load_matrix_u16({left}, at, left_part, strip * 8)

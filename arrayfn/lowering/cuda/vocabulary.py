@@ -46,6 +46,7 @@ b.T``, of 16x16 and 8x16, to the 16x8 matrix ``c`` of float32: fragments from re
 i, j and k on, a's being its left half from above, then its right one.
 ``pack_T(x, y, tile, place)`` rounds two values to halves, into registers.
 ``approximate_exp2_f32`` is 2**x within 2 ulp, and 0 instead of subnormal numbers.
+Loops over ``unrolled(n)``, which is ``range(n)``, are written out in machine code.
 
 In a kernel whose blocks all run at once, ``grid_barrier(meeting, blocks)`` waits until
 all threads of all ``blocks`` have called it, and sees what they wrote before; the word
@@ -102,6 +103,7 @@ Kind = Literal[
     "approximate_exp2",
     "grid_barrier",
     "window",
+    "unrolled",
 ]
 
 
@@ -121,6 +123,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "close_copies",
     "await_copies",
     "grid_barrier",
+    "unrolled",
 )
 
 
