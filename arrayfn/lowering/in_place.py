@@ -28,6 +28,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.steps import (
     BranchStep,
+    CallStep,
     CarriedValue,
     LoopStep,
     NestStep,
@@ -106,6 +107,8 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
         elif isinstance(step, NestStep) and not taken:
             # What an earlier step wrote a part of must stay where it is.
             step.nest = write_in_place(step.nest, storage, dying, outputs, scope)
+        elif isinstance(step, CallStep) and not taken:
+            _write_over(step, storage, dying, outputs, scope)
         for var, root, end in before:
             last[of(var)] = max(end, last.get(of(var), end))
             if root in usable:
@@ -115,6 +118,26 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
         touched.update(of(var) for var in step.arrays())
     for number in sorted(copies, reverse=True):
         steps[number:number] = copies[number]
+
+
+def _write_over(
+    step: CallStep,
+    storage: Storage,
+    dying: AbstractSet[Var],
+    outputs: AbstractSet[Var],
+    scope: Scope,
+) -> None:
+    """Store a result of a call where an operand lies that dies with it, if it may."""
+    for result, operand in step.over:
+        root = storage.of(operand)
+        touched = sum(storage.of(var) is root for var in step.arrays())
+        if (
+            root in dying
+            and touched == 1
+            and scope.allows(root, result, storage)
+            and _same_type(operand, result)
+        ):
+            _join(result, operand, storage, outputs)
 
 
 def _place_loop(

@@ -34,7 +34,11 @@ class NestStep:
 
 @dataclass
 class CallStep:
-    """A call of a kernel; pointers are (Var, byte offset)."""
+    """A call of a kernel; pointers are (Var, byte offset).
+
+    ``over`` are pairs (result, operand) of whole arrays: the kernel may write the one
+    where the other lies, element for element.
+    """
 
     kernel: str
     pointers: list[tuple[Var, int]]
@@ -46,6 +50,7 @@ class CallStep:
     reads: list[Var]
     writes: list[Var]
     turns: int | None = 1
+    over: list[tuple[Var, Var]] = field(default_factory=list[tuple[Var, Var]])
 
     def arrays(self) -> list[Var]:
         """What it touches."""

@@ -424,8 +424,9 @@ def test_a_product_that_is_needed_itself_is_written():
 
     arguments = random(4, 6), random(6, 8), random(8)
     compiled = lower(trace_function(both, arguments, {}).program)
+    # The sum with the bias is what is needed.
     assert [step.kernel for step in compiled.plan.steps] == [
-        "gemm_f32",
+        "gemm_f32_bias",
         "elementwise_0",
     ]
 

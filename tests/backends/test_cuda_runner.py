@@ -56,7 +56,7 @@ def run_plan(driver, bias=False):
     steps = np.zeros((4, STEP_WORDS), np.int64)
     steps[0, :5] = [Step.KERNEL, 11, 12, 13, 14]
     product = [Step.MATMUL, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
-    steps[1] = [*product, at[1] if bias else 0]
+    steps[1] = [*product, at[1] if bias else 0, at[0], 17]
     steps[2, :3] = [Step.FILL, at[1], 99]
     steps[3, :5] = [Step.COOPERATIVE, 21, 22, 23, 24]
     header = np.zeros(Header.WORDS, np.int64)
@@ -83,7 +83,7 @@ TOGETHER = ("COOPERATIVE", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
 
 
 A, B, C = 42, 64005, 300
-PRODUCT = ("MATMUL", 1, 2, 3, A, 5, B, 7, 8, C, 10, C, 10, 11, 12, 13, STREAM)
+PRODUCT = ("MATMUL", 1, 2, 3, A, 5, B, 7, 8, A, 17, C, 10, 11, 12, 13, STREAM)
 
 
 def test_a_run_launches_every_step_on_the_addresses_of_the_slots():

@@ -179,6 +179,43 @@ def test_tf32_is_used_only_if_asked_for():
     assert 1e-5 <= error(precision="tf32") <= 1e-3
 
 
+FOLLOWING = {
+    "scaled_added": lambda a, b, c, r: c - 0.25 * (a @ b),
+    "added": lambda a, b, c, r: c + a @ b,
+    "added_bias_relu": lambda a, b, c, r: anp.maximum(a @ b + c + r, 0),
+    "bias": lambda a, b, c, r: a @ b + r,
+}
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, float, np.float16, dtypes.bfloat16, complex]
+)
+def test_what_follows_a_product_is_computed_with_it(dtype):
+    for name, function in FOLLOWING.items():
+        if dtype is complex and ("bias" in name or "relu" in name):
+            continue
+        for m, n, k in ((64, 96, 80), (5, 3, 7), (1, 8, 16)):
+            shapes = (m, k), (k, n), (m, n), (n,)
+            arrays = [random(*s, dtype=dtype, seed=i) for i, s in enumerate(shapes)]
+            f = on_gpu(function)
+            assert len(f.lower(*arrays).plan.steps) == 1
+            wide = [x.astype(np.result_type(dtype, np.float64)) for x in arrays]
+            want = function(*wide)
+            have = np.asarray(f(*arrays)).astype(want.dtype)
+            bound = {2: 1e-2, 4: 1e-5}.get(np.dtype(dtype).itemsize, 1e-13)
+            assert np.linalg.norm(have - want) <= bound * np.linalg.norm(want)
+
+
+def test_a_step_of_descent_is_taken_in_place():
+    p, g, h = (random(64, 64, seed=k) for k in range(3))
+    step = af.jit(lambda p, g, h: p - 0.5 * (g @ h), device="cuda", donate_argnums=0)
+    given = af.device_put(p)
+    for _ in range(3):
+        given = step(given, g, h)
+    want = p - 1.5 * (g.astype(np.float64) @ h)
+    np.testing.assert_allclose(np.asarray(given), want, 1e-4, 1e-3)
+
+
 def test_relu_folded_into_a_product_keeps_nan():
     x = random(16, 32)
     x[3] = np.nan

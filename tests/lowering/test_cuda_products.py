@@ -9,6 +9,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import dtypes
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
@@ -45,6 +46,112 @@ def checked(function: Any, *arguments: Any, tolerance: float = 1e-5) -> list[str
 
 def names(compiled: CompiledProgram) -> list[str]:
     return [getattr(step, "kernel", "") for step in compiled.plan.steps]
+
+
+# What follows a product.
+
+A, B, C, ROW = random(4, 6), random(6, 8, seed=1), random(4, 8, seed=2), random(8)
+BATCH = random(3, 4, 6), random(3, 6, 8, seed=1), random(3, 4, 8, seed=2), ROW
+
+FOLDED = {
+    "scaled": ("gemm_f32_scaled", lambda a, b, c, r: -(a @ b * 0.25)),
+    "added": ("gemm_f32_added", lambda a, b, c, r: c + a @ b),
+    "subtracted": ("gemm_f32_scaled_added", lambda a, b, c, r: c - 0.1 * (a @ b)),
+    "from": ("gemm_f32_added", lambda a, b, c, r: a @ b - c),
+    "decayed": (
+        "gemm_f32_scaled_added",
+        lambda a, b, c, r: c * 0.9 - 0.1 * (a @ b),
+    ),
+    "added with a bias": ("gemm_f32_added_bias", lambda a, b, c, r: a @ b + r + c),
+    "all": (
+        "gemm_f32_scaled_added_bias_relu",
+        lambda a, b, c, r: anp.maximum(2 * (a @ b) + c + r, 0),
+    ),
+    "a part": ("gemm_f32_added", lambda a, b, c, r: a @ b + anp.stack([c, c])[0]),
+    "every other column": (
+        "gemm_f32",
+        lambda a, b, c, r: a @ b + anp.concatenate([c, c], axis=1)[:, ::2],
+    ),
+    "of halves of rows": (
+        "gemm_f32_added",
+        lambda a, b, c, r: anp.reshape(a @ b, (4, 2, 4)) + anp.reshape(c, (4, 2, 4)),
+    ),
+    "two biases": (
+        "gemm_f32",
+        lambda a, b, c, r: a @ b + r + r[::-1],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_what_follows_a_product_is_a_part_of_it(case: str) -> None:
+    provider, function = FOLDED[case]
+    kernels = checked(function, A, B, C, ROW)
+    assert provider in kernels
+    is_one = case not in ("every other column", "two biases", "a part")
+    assert not is_one or kernels == [provider]
+
+
+def test_a_batch_of_products_is_added_to() -> None:
+    kernels = checked(lambda a, b, c, r: c - 0.5 * (a @ b), *BATCH)
+    assert kernels == ["gemm_f32_scaled_added"]
+
+
+def test_halves_are_added_to_before_they_are_rounded() -> None:
+    function = lambda p, g, h: p - 0.01 * (g @ h)  # noqa: E731
+    arrays = [x.astype(dtypes.bfloat16) for x in (C, A, B)]
+    (result,) = run_plan(lowered(function, *arrays), arrays)
+    p, g, h = (x.astype(np.float64) for x in arrays)
+    np.testing.assert_allclose(result.astype(float), p - 0.01 * (g @ h), 2**-8)
+
+
+def test_a_sum_of_products_is_added_up_by_them() -> None:
+    def three(a: Any, b: Any, c: Any, r: Any) -> Any:
+        return a @ b + (a * 2) @ b + anp.exp(a) @ b
+
+    kernels = checked(three, A, B, C, ROW)
+    products = [name for name in kernels if name.startswith("gemm")]
+    assert sorted(products) == ["gemm_f32", "gemm_f32_added", "gemm_f32_added"]
+
+
+def test_rows_read_the_sum_that_a_product_has_written() -> None:
+    def normalised(a: Any, b: Any, c: Any, r: Any) -> Any:
+        x = c + a @ b
+        return x / anp.sqrt(anp.mean(x * x, axis=1, keepdims=True))
+
+    compiled = lowered(normalised, A, B, C, ROW)
+    checked(normalised, A, B, C, ROW)
+    _, rows = compiled.plan.steps
+    assert isinstance(rows, KernelCall)
+    assert names(compiled)[0] == "gemm_f32_added"
+    assert len({*rows.reads, *rows.writes}) == 1
+
+
+def test_a_donated_array_is_added_to_in_place() -> None:
+    function = lambda p, g, h: p - 0.01 * (g @ h)  # noqa: E731
+    traced = trace_function(function, (C, A, B), {}, abstract=True, with_values=False)
+    plan = lower(traced.program, frozenset({0})).plan
+    assert [b.donor for b in plan.buffers if b.kind == "output"] == [0]
+    (step,) = plan.steps
+    assert isinstance(step, KernelCall)
+    assert step.kernel == "gemm_f32_scaled_added"
+
+
+def test_a_product_that_two_kernels_store_differently_stays() -> None:
+    def both(a: Any, b: Any, c: Any, r: Any) -> Any:
+        hidden = a @ b
+        return hidden + c, anp.sum(hidden * c, axis=0)
+
+    assert "gemm_f32" in checked(both, A, B, C, ROW)
+
+
+def test_what_is_added_is_read_before_it_is_written_over() -> None:
+    def updated(a: Any, b: Any, c: Any, r: Any) -> Any:
+        x = anp.exp(c)
+        y = x + a @ b
+        return y, x.at[0].set(r)
+
+    checked(updated, A, B, C, ROW)
 
 
 # Destinations.

@@ -2,8 +2,9 @@
 
 A provider's name says what is multiplied: ``gemm_f32``, ``gemm_bf16`` (summed in
 float32, rounded once), ``gemm_bf16_f32`` (not rounded), ``gemm_f32_tf32``; and what
-follows in the same call, ``_bias``, ``_relu``. float32 is computed in float32 and
-float64 in float64: TF32 is never taken unasked.
+follows in the same call: ``_scaled`` by alpha, an array ``_added`` times beta, then
+``_bias``, ``_relu``. float32 is computed in float32 and float64 in float64: TF32 is
+never taken unasked.
 
 cuBLASLt proposes several algorithms. They are timed when a product is first seen on a
 machine, and the choice is kept in the disk cache: it is the same from then on, and so
@@ -43,7 +44,8 @@ _STATUS: Final = {
     14: "internal error",
     15: "not supported",
 }
-_EPILOGUES: Final = {"": 1, "relu": 2, "bias": 4, "bias_relu": 6}
+_EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
+_FACTORS: Final = ("scaled", "added")  # no epilogues to cuBLASLt, but alpha and beta
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,12 @@ class _Form:
     operand: _Dtype
     result: _Dtype
     compute: int
-    epilogue: str
+    after: tuple[str, ...]
+
+    @property
+    def epilogue(self) -> int:
+        """cuBLASLt's number of it; 0 if it is none."""
+        return sum(_EPILOGUES[word] for word in self.after if word not in _FACTORS)
 
 
 def form_of(provider: str) -> _Form:
@@ -91,7 +98,10 @@ def form_of(provider: str) -> _Form:
     if rest and rest[0] == "tf32":
         rest.pop(0)
         compute = _TF32
-    return _Form(operand, result, compute, "_".join(rest))
+    unknown = [w for w in rest if w not in (*_FACTORS, *_EPILOGUES)]
+    if unknown:
+        raise BackendError(f"there is no {provider} on a GPU")
+    return _Form(operand, result, compute, tuple(rest))
 
 
 class _Choice(ctypes.Structure):
@@ -111,7 +121,7 @@ class Product:
     """One product, ready to be called: addresses for the runner, and what they need.
 
     ``layouts`` are of cuBLAS's operands, in its order: the second factor, the first,
-    the result.
+    what is added, the result.
     """
 
     handle: int
@@ -184,12 +194,11 @@ class Library:
         provider: str,
         p: Mapping[str, int],
         offsets: Sequence[int] = (),
-        scale: float = 1.0,
     ) -> Product:
         """Row-major ``c[m, n] = a @ b``, as parameters ``p`` of the kernel say.
 
         cuBLAS is column-major: it computes the transpose, ``b.T @ a.T``. Operands begin
-        ``offsets`` bytes into their arrays. The product is multiplied by ``scale``.
+        ``offsets`` bytes into their arrays.
         """
         form = form_of(provider)
         data = form.operand.data
@@ -203,21 +212,25 @@ class Library:
         ):
             self._set(setter, operation, attribute, ctypes.c_int32(p[name]))
         if form.epilogue:
-            epilogue = ctypes.c_int32(_EPILOGUES[form.epilogue])
+            epilogue = ctypes.c_int32(form.epilogue)
             self._set(setter, operation, _EPILOGUE, epilogue)
-        if "bias" in form.epilogue:
+        if "bias" in form.after:
             # Set anew by each run; here for what judges the algorithms.
             self._set(setter, operation, BIAS_POINTER, ctypes.c_uint64(self.workspace))
         m, n, k, batch = p["m"], p["n"], p["k"], p["batch"]
         left = (k, n) if p["transpose_b"] else (n, k)
         right = (m, k) if p["transpose_a"] else (k, m)
+        wide = form.result.data
+        lies = p["ldc"], batch, p["batch_stride_c"]
+        added = p.get("ld_added", lies[0]), batch, p.get("batch_stride_added", lies[2])
         layouts = (
             self._layout(data, *left, p["ldb"], batch, p["batch_stride_b"]),
             self._layout(data, *right, p["lda"], batch, p["batch_stride_a"]),
-            self._layout(form.result.data, n, m, p["ldc"], batch, p["batch_stride_c"]),
+            self._layout(wide, n, m, *added),
+            self._layout(wide, n, m, *lies),
         )
-        one = np.array(scale, form.operand.factor)
-        zero = np.zeros((), form.operand.factor)
+        alpha = _factor(p.get("alpha"), 1.0, form)
+        beta = _factor(p.get("beta"), 0.0, form)
         alignment = _alignment_of(offsets)
         choices = self._proposals(operation, layouts, alignment)
 
@@ -225,13 +238,13 @@ class Library:
             return Product(
                 handle=self.handle,
                 operation=int(operation.value or 0),
-                alpha=one.ctypes.data,
+                alpha=alpha.ctypes.data,
                 layouts=tuple(int(layout.value or 0) for layout in layouts),
-                beta=zero.ctypes.data,
+                beta=beta.ctypes.data,
                 algorithm=ctypes.addressof(choice),
                 workspace=self.workspace,
                 workspace_bytes=WORKSPACE,
-                kept=(one, zero, choice),
+                kept=(alpha, beta, choice),
             )
 
         if len(choices) == 1:
@@ -240,7 +253,7 @@ class Library:
         gpu = device()
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {gpu.name} {provider}",
-            f"{sorted(p.items())} {alignment} {WORKSPACE} {PROPOSALS}",
+            f"{_shape_of(p)} {alignment} {WORKSPACE} {PROPOSALS}",
         )
         kept = object_cache().get_or_compile(
             key, lambda: self._fastest([made(c) for c in choices], choices, sizes)
@@ -261,7 +274,6 @@ class Library:
             ctypes.c_void_p(self.handle),
             operation,
             *layouts,
-            layouts[-1],
             preference,
             PROPOSALS,
             ctypes.byref(choices),
@@ -272,16 +284,16 @@ class Library:
         return [c for c in choices[: found.value] if not c.status]
 
     def call(self, product: Product, places: Sequence[int], stream: int) -> int:
-        """Enqueue ``product`` on b, a and c at these addresses: a status."""
-        b, a, c = places
-        second, first, result = product.layouts
+        """Enqueue ``product`` on b, a, what is added and c at these addresses."""
+        b, a, d, c = places
+        second, first, added, result = product.layouts
         return self._call(
             product.handle,
             product.operation,
             product.alpha,
             *(b, second, a, first),
             product.beta,
-            *(c, result, c, result),
+            *(d, added, c, result),
             product.algorithm,
             product.workspace,
             product.workspace_bytes,
@@ -323,18 +335,30 @@ def _alignment_of(offsets: Sequence[int]) -> int:
     return alignment
 
 
-def _sizes(form: _Form, p: Mapping[str, int]) -> tuple[int, int, int]:
-    """Bytes that b, a and c span."""
+def _factor(bits: int | None, other: float, form: _Form) -> np.ndarray[Any, Any]:
+    """A factor, given as the bits of a float64, or the ``other`` one."""
+    value = other if bits is None else np.int64(bits).view(np.float64)
+    return np.array(value, form.operand.factor)
 
-    def span(name: str, rows: int, size: int) -> int:
+
+def _shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
+    """What of a product's parameters its speed may depend on: not its factors."""
+    return sorted((k, v) for k, v in p.items() if k not in ("alpha", "beta"))
+
+
+def _sizes(form: _Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """Bytes that b, a, what is added and c span."""
+
+    def span(name: str, rows: int, size: int, leading: str = "ld") -> int:
         batches = (p["batch"] - 1) * abs(p[f"batch_stride_{name}"])
-        return max(1, (batches + rows * p[f"ld{name}"]) * size)
+        return max(1, (batches + rows * p[leading + name]) * size)
 
     m, n, k = p["m"], p["n"], p["k"]
     size = form.operand.size
     return (
         span("b", n if p["transpose_b"] else k, size),
         span("a", k if p["transpose_a"] else m, size),
+        span("added", m, form.result.size, "ld_") if "ld_added" in p else 1,
         span("c", m, form.result.size),
     )
 

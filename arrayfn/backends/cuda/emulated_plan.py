@@ -118,7 +118,7 @@ class _Run:
         types = (*step.operands, *step.results)
         arrays = [
             _strided(pointer, type)
-            for pointer, type in zip(arguments, types, strict=True)
+            for pointer, type in zip(arguments, types, strict=False)
             if isinstance(pointer, Pointer)
         ]
         count = len(step.operands)
@@ -187,6 +187,11 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
     left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
     wide = np.result_type(left.dtype, np.float32)
     result = left.astype(wide) @ right.astype(wide)
+    if "alpha" in given:
+        result *= np.int64(given["alpha"]).view(np.float64)
+    if "added" in given:
+        beta = np.int64(given["beta"]).view(np.float64)
+        result += beta * matrix("added", m, n, "ld_added").astype(wide)
     if "bias" in given:
         pointer: Pointer = given["bias"]
         flat = pointer.array[pointer.start :].view(BY_SHORT_NAME[dtypes_of["bias"]])

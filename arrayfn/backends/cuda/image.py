@@ -228,13 +228,14 @@ class Image:
             return [Word.FILL, self._slot(arrays["c"]), output.nbytes]
         self._has_products = True
         a, b, c = (arrays[name] for name in "abc")
-        offsets = [self._place(x)[1] for x in (a, b, c)]
-        for x in (a, b, c):
+        added = arrays.get("added", c)
+        offsets = [self._place(x)[1] for x in (a, b, c, added)]
+        for x in (a, b, c, added):
             # A slice begins at every multiple of its stride.
             offsets += self._moves.get(x.buffer, ())
         made = cublas.library().product(kernel.provider, values, offsets)
         self._kept.append(made)
-        second, first, result = made.layouts
+        second, first, addend, result = made.layouts
         return [
             Word.MATMUL,
             made.handle,
@@ -251,6 +252,8 @@ class Image:
             made.workspace,
             made.workspace_bytes,
             self._slot(arrays["bias"]) if "bias" in arrays else 0,
+            self._slot(added),
+            addend,
         ]
 
     def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:

@@ -57,8 +57,8 @@ class Step(IntEnum):
     ``KERNEL``: function, blocks, threads, parameters, bytes of shared memory.
     ``MATMUL``: handle, operation, alpha, slot of a, layout of a, slot of b, layout of
     b, beta, slot of c, layout of c, algorithm, workspace, its bytes, slot of the bias
-    or 0. ``FILL``: slot, bytes (to be zero). ``COOPERATIVE``: as ``KERNEL``; all blocks
-    run at once.
+    or 0, slot of what is added times beta, its layout. ``FILL``: slot, bytes (to be
+    zero). ``COOPERATIVE``: as ``KERNEL``; all blocks run at once.
     """
 
     KERNEL = 0
@@ -67,7 +67,7 @@ class Step(IntEnum):
     COOPERATIVE = 3
 
 
-STEP_WORDS = 15
+STEP_WORDS = 17
 BIAS_POINTER = 8  # CUBLASLT_MATMUL_DESC_BIAS_POINTER
 
 _TEXT = """
@@ -166,6 +166,9 @@ product:
   %pb = call i64 @at(i64 %w6)
   %pc = call i64 @at(i64 %w9)
   %w14 = call i64 @word(i64* %step, i64 14)
+  %w15 = call i64 @word(i64* %step, i64 15)
+  %w16 = call i64 @word(i64* %step, i64 16)
+  %pd = call i64 @at(i64 %w15)
   %has_bias = icmp ne i64 %w14, 0
   br i1 %has_bias, label %bias, label %multiply
 bias:
@@ -174,7 +177,7 @@ bias:
   br i1 %bad_bias, label %done_or_not, label %multiply
 multiply:
   %pstatus = call i32 %matmul(i64 %w1, i64 %w2, i64 %w3, i64 %pa, i64 %w5, i64 %pb,
-    i64 %w7, i64 %w8, i64 %pc, i64 %w10, i64 %pc, i64 %w10, i64 %w11, i64 %w12,
+    i64 %w7, i64 %w8, i64 %pd, i64 %w16, i64 %pc, i64 %w10, i64 %w11, i64 %w12,
     i64 %w13, i64 %stream)
   br label %done_or_not
 zeros:

@@ -18,6 +18,76 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.operator_kernels import OperatorKernel
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
 
+AxisStrides = tuple[int, int, int]
+"""An axis of a nest: its extent, and its strides in two arrays."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A step that only copies ``source``, whole, into a part of ``target``.
+
+    ``axes`` have the strides in the source, and in the target.
+    """
+
+    source: Var
+    target: Place
+    axes: tuple[AxisStrides, ...]
+
+    def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """The target's strides of the source seen in ``shape``; None if it has none."""
+        return strides_along(self.axes, shape)
+
+
+def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
+    """Whether the first strides of ``axes`` are those of ``size`` elements in a row."""
+    step = 1
+    for extent, own, _ in sorted(axes, key=lambda axis: axis[1]):
+        if extent != 1 and own != step:
+            return False
+        step *= extent
+    return step == size
+
+
+def strides_along(
+    axes: Sequence[AxisStrides], shape: Sequence[int]
+) -> tuple[int, ...] | None:
+    """The other array's strides, where the first is seen in ``shape``.
+
+    None if it has none: an axis of ``shape`` is several of ``axes`` that do not merge.
+    """
+    found: list[int] = []
+    for extent, own in zip(shape, RowMajor().strides(tuple(shape)), strict=True):
+        stride = 0 if extent == 1 else _stride_along(axes, extent, own)
+        if stride is None:
+            return None
+        found.append(stride)
+    return tuple(found)
+
+
+def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | None:
+    """The other stride of an axis of ``extent`` elements that lie ``own`` apart.
+
+    The axis may be a part of one of ``axes``, or several that lie alike in both.
+    """
+    covered = sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: axis[1])
+    stride: int | None = None
+    end = own * extent
+    for count, step, theirs in covered:
+        if step * count <= own or step >= end:
+            continue
+        # Elements of the axis that this one begins at, and those that it spans.
+        first = max(step, own)
+        if first % step or first % own or min(step * count, end) % first:
+            return None
+        here = theirs * (first // step)
+        if stride is None:
+            if first != own:
+                return None
+            stride = here
+        elif here != stride * (first // own):
+            return None
+    return stride
+
 
 @dataclass(frozen=True)
 class Product:
@@ -28,6 +98,16 @@ class Product:
     def call(self) -> LibraryCall:
         """Its call."""
         return self.made
+
+    def over(self) -> Iterable[tuple[Var, Var]]:
+        """What is added may be written over, if it lies as the result does."""
+        p, target = self.made.integers, self.made.writes["c"]
+        added = self.made.reads.get("added")
+        if added is None or added.offset or target.offset:
+            return ()
+        lies = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
+        is_same = lies == (p["ldc"], p["batch_stride_c"] if p["batch"] > 1 else 0)
+        return [(target.array, added.array)] if is_same else ()
 
     def redirected(self, copy: Copy) -> Product | None:
         """The product that writes what ``copy`` would; None if there is none."""
@@ -60,6 +140,10 @@ class OperatorCall:
         """Its call."""
         return operator_call_of(self.equation, self.kernel, self.reads, self.places)
 
+    def over(self) -> Iterable[tuple[Var, Var]]:
+        """No result lies where an operand lay."""
+        return ()
+
     def redirected(self, copy: Copy) -> OperatorCall | None:
         """The call that writes what ``copy`` would; None if its kernel cannot."""
         type = copy.source.type
@@ -74,38 +158,6 @@ class OperatorCall:
 
 
 Producer = Product | OperatorCall
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A step that only copies ``source``, whole, into a part of ``target``.
-
-    ``axes`` are (extent, stride in the source, stride in the target).
-    """
-
-    source: Var
-    target: Place
-    axes: tuple[tuple[int, int, int], ...]
-
-    def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """The target's strides of the source seen in ``shape``; None if it has none."""
-        found: list[int] = []
-        for extent, own in zip(shape, RowMajor().strides(tuple(shape)), strict=True):
-            if extent == 1:
-                found.append(0)
-                continue
-            stride = next(
-                (
-                    theirs * (own // step)
-                    for count, step, theirs in self.axes
-                    if own % step == 0 and own * extent <= step * count
-                ),
-                None,
-            )
-            if stride is None:
-                return None
-            found.append(stride)
-        return tuple(found)
 
 
 def write_where_copied(
@@ -128,8 +180,9 @@ def write_where_copied(
     dropped: set[int] = set()
     for position, step in enumerate(steps):
         copy = copy_of(step.nest) if isinstance(step, NestStep) else None
-        if copy is None or copy.source is not of(copy.source):
+        if copy is None:
             continue
+        copy = replace(copy, source=of(copy.source))
         first, last = users[copy.source][0], users[copy.source][-1]
         producer = changed.get(first, producers.get(first))
         if (
@@ -182,12 +235,6 @@ def copy_of(nest: Nest) -> Copy | None:
         return None
     extents = [axis.extent for axis in nest.axes]
     axes = tuple(zip(extents, source.strides, target.strides, strict=True))
-    step = 1
-    for extent, own, _ in sorted(axes, key=lambda axis: axis[1]):
-        if extent != 1 and own != step:
-            return None
-        step *= extent
-    if step != source.array.type.size:
+    if not is_whole(axes, source.array.type.size):
         return None
-    kept = tuple(axis for axis in axes if axis[0] != 1)
-    return Copy(source.array, Place(target.array, target.offset), kept)
+    return Copy(source.array, Place(target.array, target.offset), axes)

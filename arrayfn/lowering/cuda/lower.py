@@ -24,10 +24,11 @@ from arrayfn.lowering.cuda.destinations import (
     Product,
     write_where_copied,
 )
+from arrayfn.lowering.cuda.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes
-from arrayfn.lowering.cuda.products import PRODUCTS, fold_epilogues, provider_of
+from arrayfn.lowering.cuda.products import PRODUCTS, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.scatters import meets_in_parallel, scatter
 from arrayfn.lowering.cuda.schedule import (
@@ -46,7 +47,6 @@ from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
@@ -145,7 +145,7 @@ class _CudaLowering(Lowering):
             }
             steps, changed = fold(steps, made, outputs, self.storage.of)
             for position, producer in changed.items():
-                steps[position] = self.call_of(producer.call())
+                steps[position] = self.call_of(producer)
                 self.producers[id(steps[position])] = producer
         self.producers = outside
         return steps
@@ -170,14 +170,16 @@ class _CudaLowering(Lowering):
 
     def produce(self, producer: Producer) -> None:
         """Append a call that later steps may change."""
-        self.library(producer.call())
+        self.steps.append(self.call_of(producer))
         self.producers[id(self.steps[-1])] = producer
 
-    def call_of(self, call: LibraryCall) -> PlanStep:
+    def call_of(self, producer: Producer) -> CallStep:
         """The step of a library's call."""
         outside, self.steps = self.steps, []
-        self.library(call)
+        self.library(producer.call())
         (step,) = self.steps
+        assert isinstance(step, CallStep)
+        step.over = list(producer.over())
         self.steps = outside
         return step
 
