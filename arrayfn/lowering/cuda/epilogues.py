@@ -363,7 +363,7 @@ class _Chain:
         batch, row, column = strides
         if p["n"] > 1 and column != 1:
             return None
-        if row == 0 and p["m"] > 1:
+        if (row == 0 and p["m"] > 1) or (p["m"] == 1 and e.added is not None):
             is_row = p["batch"] == 1 and self.dtype in _WITH_BIAS
             if e.bias is not None or factor != 1 or not is_row:
                 return None
