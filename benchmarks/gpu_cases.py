@@ -11,6 +11,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import nn
 from benchmarks.gpu_loops import LOOPS, SMALL, layers_loss
@@ -85,13 +86,40 @@ def product_tf32(xp: Any, x: Any, y: Any) -> Any:
     return jax.numpy.matmul(x, y, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32)
 
 
-def attention(xp: Any, q: Any, k: Any, v: Any, causal: bool = False) -> Any:
-    """Attention of heads [B, T, N, H]: cuDNN's, by either library."""
+def attention(
+    xp: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    *bias: Any,
+    causal: bool = False,
+    left: int | None = None,
+    by: str = "cudnn",
+) -> Any:
+    """Attention of heads [B, T, N, H]: cuDNN's, by either library, or JAX's ``by`` XLA.
+
+    ``left`` is how far before a query the keys begin that it attends to.
+    """
+    window = None if left is None else (left, 0)
     if xp is anp:
-        return nn.dot_product_attention(q, k, v, is_causal=causal)
+        return nn.dot_product_attention(
+            q, k, v, *bias, is_causal=causal, local_window_size=window
+        )
     return jax.nn.dot_product_attention(
-        q, k, v, is_causal=causal, implementation="cudnn"
+        q, k, v, *bias, is_causal=causal, local_window_size=window, implementation=by
     )
+
+
+def attention_gradient(xp: Any, *arrays: Any, **options: Any) -> Any:
+    """The gradient of attention by q, k and v, given its cotangent, the last array."""
+    *given, g = arrays
+    value_and_grad = af.value_and_grad if xp is anp else jax.value_and_grad
+
+    def total(q: Any, k: Any, v: Any) -> Any:
+        out = attention(xp, q, k, v, *given[3:], **options)
+        return xp.sum(out.astype(np.float32) * g.astype(np.float32))
+
+    return value_and_grad(total, argnums=(0, 1, 2))(*given[:3])[1]
 
 
 def mlp(xp: Any, *arrays: Any) -> Any:
@@ -229,17 +257,50 @@ def _products() -> Iterator[Case]:
 
 def _attentions() -> Iterator[Case]:
     for causal in (False, True):
-        for B, T, N, H in ((4, 4096, 16, 128), (16, 512, 16, 64)):
-            yield Case(
-                "attention causal" if causal else "attention",
-                f"{B}x{T}x{N}x{H}",
-                lambda xp, q, k, v, causal=causal: attention(xp, q, k, v, causal),
-                ((B, T, N, H),) * 3,
-                2e-2,
-                4.0 * B * N * T * T * H / (2 if causal else 1),
-                dtype="bfloat16",
-                by_jax=True,
-            )
+        for shape in ((4, 4096, 16, 16, 128), (16, 512, 16, 16, 64)):
+            yield _attention("attention", shape, causal=causal)
+        yield _attention("attention", (4, 2048, 32, 8, 128), causal=causal)
+        yield _attention("attention grad", (4, 4096, 16, 16, 128), causal=causal)
+        yield _attention("attention grad", (16, 512, 16, 16, 64), causal=causal)
+    # What cuDNN does not take, or JAX does not give to it.
+    for H in (84, 192, 256):
+        for kind in ("attention", "attention grad"):
+            yield _attention(kind, (4, 2048, 16, 16, H), causal=True, by="xla")
+    shape = (4, 2048, 16, 16, 128)
+    yield _attention("attention bias", shape, bias=True, by="xla")
+    yield _attention("attention window", shape, left=256, by="xla")
+
+
+def _attention(
+    group: str,
+    shape: tuple[int, int, int, int, int],
+    *,
+    bias: bool = False,
+    **options: Any,
+) -> Case:
+    """A case of q [B, T, N, H] and keys of K heads."""
+    B, T, N, K, H = shape
+    arrays = [(B, T, N, H), (B, T, K, H), (B, T, K, H)]
+    if bias:
+        arrays.append((1, N, T, T))
+    gradient = group.endswith("grad")
+    if gradient:
+        arrays.append(arrays[0])
+    function = attention_gradient if gradient else attention
+    pairs = T * T / (2 if options.get("causal") else 1)
+    if "left" in options:
+        pairs = T * options["left"]
+    heads = f"{N}" if N == K else f"{N}({K})"
+    return Case(
+        f"{group} causal" if options.get("causal") else group,
+        f"{B}x{T}x{heads}x{H}",
+        lambda xp, *a: function(xp, *a, **options),
+        tuple(arrays),
+        2e-2,
+        (14.0 if gradient else 4.0) * B * N * pairs * H,
+        dtype="bfloat16",
+        by_jax=True,
+    )
 
 
 def _transformers() -> Iterator[Case]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import lax, nn
 from arrayfn.backends.cuda.driver import device
+from arrayfn.nn import fused_attention
 
 Array = np.ndarray[Any, Any]
 
@@ -97,8 +99,43 @@ def run_loops() -> None:
             assert error < 1e-3, name
 
 
+def attentions() -> Iterator[tuple[str, tuple[int, ...], dict[str, Any]]]:
+    """Attention by its kernels: a name, B, T, S, N, K, H, and options."""
+    yield "odd causal", (1, 130, 77, 2, 1, 84), {"is_causal": True}
+    bias = random(2, 70, 1, seed=3).astype(np.float16)
+    mask = np.random.default_rng(4).random((3, 1, 1, 90)) < 0.6
+    yield "bias, mask", (3, 70, 90, 2, 2, 33), {"bias": bias, "mask": mask}
+    lengths = {"query_seq_lengths": np.array([200, 5])}
+    lengths["key_value_seq_lengths"] = np.array([3, 150])
+    yield "lengths", (2, 200, 150, 2, 2, 192), lengths
+    yield "window", (1, 300, 300, 1, 1, 40), {"local_window_size": (70, 5)}
+
+
+def run_attentions() -> None:
+    """All of them and their gradients, against the CPU in float64."""
+    for name, (B, T, S, N, K, H), options in attentions():
+        shapes = (B, T, N, H), (B, S, K, H), (B, S, K, H)
+        arrays = [random(*s, seed=k).astype(np.float16) for k, s in enumerate(shapes)]
+        weights = random(*shapes[0], seed=7)
+
+        def attend(*a: Any, options: Any = options, weights: Any = weights) -> Any:
+            mixed = nn.dot_product_attention(*a, **options)
+            return anp.sum(anp.multiply(mixed, weights)), mixed
+
+        step = af.value_and_grad(attend, argnums=(0, 1, 2), has_aux=True)
+        with patch.object(fused_attention, "_has_cudnn", lambda: False):
+            (_, mixed), gradients = af.jit(step, device="cuda")(*arrays)
+        (_, known), expected = step(*(x.astype(np.float64) for x in arrays))
+        for have, want in zip((mixed, *gradients), (known, *expected), strict=True):
+            error = np.linalg.norm(np.asarray(have).astype(float) - want)
+            error /= np.linalg.norm(want)
+            print(f"attention, {name}: error {error:.1e}", flush=True)
+            assert error < 5e-3, name
+
+
 def main() -> None:
     """Run all of them."""
+    run_attentions()
     run_loops()
     for name, function, arguments in families():
         run = af.jit(lambda *a, f=function: f(anp, *a), device="cuda")

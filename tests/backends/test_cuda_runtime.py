@@ -270,6 +270,50 @@ def test_attention_is_cudnn_s_and_has_gradients():
         assert error <= 1e-2 * np.linalg.norm(want)
 
 
+# Heads [B, T, S, N, K, H], and options.
+GENERATED = {
+    "causal, an odd head": ((2, 130, 77, 4, 2, 33), {"is_causal": True}),
+    "a long head": ((1, 257, 300, 2, 2, 200), {"local_window_size": (100, 40)}),
+    "bias and mask": (
+        (2, 65, 190, 2, 1, 84),
+        {"bias": random(2, 65, 1), "mask": random(2, 1, 1, 190) < 1},
+    ),
+    "lengths": (
+        (2, 300, 100, 2, 2, 128),
+        {
+            "query_seq_lengths": np.array([300, 7]),
+            "key_value_seq_lengths": np.array([20, 100]),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("case", GENERATED)
+def test_attention_is_a_generated_kernel_s_where_cudnn_takes_none(case, dtype):
+    (B, T, S, N, K, H), options = GENERATED[case]
+    q = random(B, T, N, H, dtype=dtype) / 3
+    k, v = (random(B, S, K, H, dtype=dtype, seed=s) / 3 for s in (1, 2))
+
+    def loss(q, k, v):
+        mixed = nn.dot_product_attention(q, k, v, **options)
+        return anp.sum(anp.sin(mixed.astype(q.dtype))), mixed
+
+    step = af.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+    f = on_gpu(step)
+    (_, mixed), gradients = f(q, k, v)
+    assert "attention by tiles" in " ".join(
+        kernel.reason for kernel in f.lower(q, k, v).kernels
+    )
+    (_, known), expected = step(*(x.astype(np.float64) for x in (q, k, v)))
+    for have, want in zip((mixed, *gradients), (known, *expected), strict=True):
+        error = np.linalg.norm(np.asarray(have).astype(np.float64) - want)
+        assert error <= 1e-2 * np.linalg.norm(want)
+    again = f(q, k, v)
+    for x, y in zip((mixed, *gradients), (again[0][1], *again[1]), strict=True):
+        np.testing.assert_array_equal(*(np.asarray(a).view(np.uint16) for a in (x, y)))
+
+
 def test_kernels_of_operators_are_called_with_arrays_of_the_gpu():
     cupy = pytest.importorskip("cupy")
 
