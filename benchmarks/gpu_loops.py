@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 
@@ -81,6 +82,21 @@ def kepler(xp: Any, mean: Any, eccentricity: Any) -> Any:
     return lax_of(xp).fori_loop(0, 8, step, mean)
 
 
+def kepler_each(xp: Any, mean: Any, slope: Any) -> Any:
+    """Each element until it is near, mapped: some take three steps, some twenty."""
+
+    def solve(mean: Any, slope: Any) -> Any:
+        def step(state: Any) -> Any:
+            x, _ = state
+            d = (x - 0.9 * xp.sin(x) - mean) / (1.5 + abs(slope) - 0.9 * xp.cos(x))
+            return x - d, d
+
+        far = lambda state: xp.abs(state[1]) > 1e-5  # noqa: E731
+        return lax_of(xp).while_loop(far, step, (mean, xp.ones_like(mean)))[0]
+
+    return (af.vmap if xp is anp else jax.vmap)(solve)(mean, slope)
+
+
 def recurrent(xp: Any, x: Any, h: Any, u: Any, w: Any) -> Any:
     """A recurrent network: the states of all steps."""
 
@@ -136,6 +152,7 @@ LOOPS: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]], ...] =
     ("switch 128", switching, ((128, 128),)),
     ("mandelbrot 1M", mandelbrot, ((1024, 1024), (1024, 1024))),
     ("kepler 1M", kepler, ((1 << 20,), (1 << 20,))),
+    ("kepler each 1M", kepler_each, ((1 << 20,), (1 << 20,))),
     ("rnn 8x128", recurrent, ((128, 8, 128), (8, 128), (128, 128), (128, 128))),
 )
 """Names, functions and the shapes of their arrays."""

@@ -66,7 +66,7 @@ def _scan(
         if params["reverse"]:
             offset, step = (length - 1) * stride, -stride
         slices.append(SliceOf(inner, outer, offset, step))
-    carries = _carried(
+    carries = carried_values(
         program.inputs[consts:first],
         outputs[:carry],
         operands[consts:first],
@@ -91,7 +91,7 @@ def _while_loop(
     # The body does not read the condition: it goes where that was.
     storage.put(program.inputs[-1], into=outputs[-1])
     body = block(program)
-    carries = _carried(
+    carries = carried_values(
         program.inputs[consts:], outputs, operands[consts:], equation.outputs
     )
     results = list(equation.outputs)
@@ -100,12 +100,13 @@ def _while_loop(
     )
 
 
-def _carried(
+def carried_values(
     inputs: Sequence[Var],
     outputs: Sequence[Var],
     initials: Sequence[Var],
     results: Sequence[Var],
 ) -> list[CarriedValue]:
+    """The values of a loop, from what they are in its body and outside."""
     values = zip(inputs, outputs, initials, results, strict=True)
     return [CarriedValue(*value) for value in values]
 

@@ -68,12 +68,28 @@ def from_first(x):
     return lax.scan(step, (x[0], x), None, length=3)[0]
 
 
+def each_until_it_is_near(x, y):
+    """Mapped: elements end by themselves, after different numbers of turns."""
+
+    def solve(x, y):
+        def step(state):
+            k, z, d = state
+            d = (z - 0.3 * anp.sin(z) - x) / (1 - y * anp.cos(z))
+            return k + 1, z - d, d
+
+        far = lambda state: anp.abs(state[2]) > 1e-5  # noqa: E731
+        return lax.while_loop(far, step, (0, x, anp.ones_like(x)))
+
+    return af.vmap(solve, in_axes=(0, None))(x, y)
+
+
 CASES = {
     "newton": (newton, random(300)),
     "newton in place of a row": (newton, random(3, 7)),
     "halves": (newton, random(150, dtype=np.float16)),
     "mandelbrot": (mandelbrot, (random(9, 20) + 1j * random(9, 20)) - 1),
     "kepler": (kepler, random(200), np.float32(0.3)),
+    "until near": (each_until_it_is_near, random(200), np.float32(0.3)),
     "filtered": (filtered, random(7, 130), random(130)),
     "a loop in it": (inner_loop, random(140)),
     "starts in a larger array": (lambda x: filtered(x, x[0]), random(3, 131)),
@@ -92,6 +108,24 @@ def test_elements_go_through_a_loop_by_themselves(name):
     for x, y in zip(have, want, strict=True):
         tolerance = 1e-2 if y.dtype == np.float16 else 2e-5
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=1e-5)
+
+
+def test_an_element_that_has_ended_leaves_the_loop():
+    program = lowered(each_until_it_is_near, random(200), np.float32(0.3))
+    assert not any("reduce_or" in kernel.source for kernel in program.kernels)
+    (loop,) = (k for k in program.kernels if k.name == "loop_0")
+    condition = loop.source.partition("        while ")[2].partition(":\n")[0]
+    assert f"{condition} = convert_u8_bool(" in loop.source
+    assert "loop" not in [step.kernel for step in program.plan.steps]
+
+
+def test_a_loop_that_ends_for_all_at_once_is_none_of_each():
+    def all_at_once(x):
+        step = lambda x: x * 0.5 + 0.1  # noqa: E731
+        return lax.while_loop(lambda x: anp.any(x > 0.5), step, x)
+
+    program = lowered(all_at_once, random(300))
+    assert not any(kernel.name.startswith("loop") for kernel in program.kernels)
 
 
 def test_the_kernel_of_such_a_loop_reads_and_writes_once():

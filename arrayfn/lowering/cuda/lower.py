@@ -14,7 +14,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
-from arrayfn.lowering.cpu.lanes import lanes_of
+from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -28,6 +28,7 @@ from arrayfn.lowering.cuda.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes
+from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.products import PRODUCTS, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.scatters import meets_in_parallel, scatter
@@ -131,12 +132,15 @@ class _CudaLowering(Lowering):
         self.options = options
         self.producers: dict[int, Producer] = {}
         self.inside = 0  # loops and branches whose steps are being made
+        self.frees = False  # whether steps computed what nobody reads any more
         self.depth = 0  # of the loops and branches that are being printed
 
     def block(self, program: Program) -> list[PlanStep]:
         outside, self.producers = self.producers, {}
         steps = super().block(program)
         outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
+        if self.frees:
+            steps = without_unread(steps, outputs, self.storage)
         for fold in (fold_epilogues, write_where_copied):
             made = {
                 position: self.producers[id(step)]
@@ -282,8 +286,22 @@ class _CudaLowering(Lowering):
     def control(self, equation: Equation) -> None:
         """A loop or branch, in which arrays may be slices of others."""
         self.inside += 1
-        super().control(equation)
+        if not self.each_by_itself(equation):
+            super().control(equation)
         self.inside -= 1
+
+    def each_by_itself(self, equation: Equation) -> bool:
+        """A loop whose elements end by themselves, if it is one; whether it is."""
+        ends = None if self.serial else own_ends(equation)
+        if ends is None or self.uses[equation.outputs[-1]]:
+            return False
+        step = loop_of(equation, ends, self.reads, self.storage, self.block)
+        lanes = lanes_of(step)
+        if lanes:
+            side_by_side(step, lanes)
+            self.steps.append(step)
+            self.frees = True
+        return lanes > 0
 
     def library_row(self, form: Library, equation: Equation) -> None:
         """By NVIDIA's library where there is one, else by NumPy on the host."""

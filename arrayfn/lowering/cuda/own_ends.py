@@ -1,0 +1,114 @@
+"""Loops whose elements end by themselves: a ``while_loop`` that ``vmap`` has mapped.
+
+The mapped loop goes on as long as any element does, and each value stays as it is for
+the elements that have ended: ``select(goes_on, following, current)``. Where the body is
+elementwise, each element can have a thread, which leaves the loop when its own element
+has ended; no thread waits for another, and nothing is reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from arrayfn.ir import Equation, Program, Var
+from arrayfn.lowering.control_flow import Reads, carried_values
+from arrayfn.lowering.in_place import Storage
+from arrayfn.lowering.steps import LoopStep, NestStep, PlanStep
+
+
+@dataclass(frozen=True)
+class OwnEnds:
+    """The body without the condition of all, and which value is that of each."""
+
+    body: Program
+    mask: int
+
+
+def own_ends(equation: Equation) -> OwnEnds | None:
+    """How elements of a ``while_loop`` end by themselves, if they do."""
+    if equation.primitive.name != "while_loop":
+        return None
+    body: Program = equation.params["body_program"]
+    first: int = equation.params["body_consts"]
+    current = body.inputs[first:-1]
+    *following, goes_on = body.outputs
+    made = {var: eq for eq in body.equations for var in eq.outputs}
+    last = made.get(goes_on) if isinstance(goes_on, Var) else None
+    if last is None or last.primitive.name != "reduce_or":
+        return None
+    mask = last.inputs[0]
+    if mask not in following or last.outputs[0].type.ndim:
+        return None
+    number = following.index(mask)
+    if any(var.type.shape != mask.type.shape for var in current):
+        return None
+    own = current[number]
+    combined = made.get(mask) if isinstance(mask, Var) else None
+    if combined is None or combined.primitive.name != "and":
+        return None
+    if own not in combined.inputs:
+        return None
+    for k, value in enumerate(following):
+        if k != number and not _stays(value, own, current[k], made):
+            return None
+    equations = tuple(eq for eq in body.equations if eq is not last)
+    if any(goes_on in eq.inputs for eq in equations) or goes_on in following:
+        return None
+    rest = Program(body.name, body.inputs[:-1], equations, tuple(following))
+    return OwnEnds(rest, number)
+
+
+def _stays(
+    value: object, mask: object, current: Var, made: dict[Var, Equation]
+) -> bool:
+    """Whether ``value`` is ``current`` wherever ``mask`` is False."""
+    if value is current:
+        return True
+    chosen = made.get(value) if isinstance(value, Var) else None
+    if chosen is None or chosen.primitive.name != "select":
+        return False
+    return chosen.inputs[0] is mask and chosen.inputs[2] is current
+
+
+def loop_of(
+    equation: Equation,
+    ends: OwnEnds,
+    reads: Reads,
+    storage: Storage,
+    block: Callable[[Program], list[PlanStep]],
+) -> LoopStep:
+    """The step of the loop, whose predicate is an element's own."""
+    body, consts = ends.body, equation.params["body_consts"]
+    operands: list[Var] = []
+    for atom in equation.inputs[:-1]:
+        assert isinstance(atom, Var)
+        operands.append(reads[atom].base)
+    for inner, outer in zip(body.inputs[:consts], operands[:consts], strict=True):
+        storage.put(inner, into=outer)
+    outputs: list[Var] = []
+    for atom in body.outputs:
+        assert isinstance(atom, Var)
+        outputs.append(atom)
+    steps = block(body)
+    results = list(equation.outputs[:-1])
+    inner = body.inputs[consts:]
+    carries = carried_values(inner, outputs, operands[consts:], results)
+    predicate = inner[ends.mask]
+    return LoopStep(steps, None, predicate, [], carries, operands, results, outputs)
+
+
+def without_unread(
+    steps: Sequence[PlanStep], outputs: Sequence[Var], storage: Storage
+) -> list[PlanStep]:
+    """``steps`` without those that compute what nobody reads any more."""
+    wanted = {storage.of(var) for var in outputs}
+    kept: list[PlanStep] = []
+    for step in reversed(steps):
+        if isinstance(step, NestStep) and not any(
+            storage.of(var) in wanted for var in step.writes
+        ):
+            continue
+        wanted.update(storage.of(var) for var in step.arrays())
+        kept.append(step)
+    return kept[::-1]
