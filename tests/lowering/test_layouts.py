@@ -10,6 +10,8 @@ import pytest
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Literal, Program, type_of
+from arrayfn.jit import jit
+from arrayfn.lowering.plan import KernelCall
 from arrayfn.passes.layout_assignment import assign_layouts
 from arrayfn.primitives import (
     contraction,
@@ -240,3 +242,16 @@ def test_an_update_copies_an_operand_that_is_needed_otherwise() -> None:
     used = copies(lambda x, y: e.add(z := e.neg(x), put(z, y)), (4,), (2,))
     assert used == 1
     assert copies(lambda x: put(z := e.neg(x), z), (4,)) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tile"), [(np.float32, 64), (np.complex64, 64), (np.complex128, 32)]
+)
+def test_tiles_of_large_elements_are_smaller(dtype: type, tile: int) -> None:
+    x = np.arange(130 * 140, dtype=np.float64).reshape(130, 140).astype(dtype)
+    compiled = jit(lambda x: x.T + 1)
+    np.testing.assert_array_equal(compiled(x), x.T + 1)
+    (call,) = compiled.lower(x).plan.steps
+    assert isinstance(call, KernelCall)
+    assert tile in call.arguments
+    assert call.scratch >= tile * tile * x.itemsize

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arrayfn.lowering.cpu.schedule import CPU, crossing_axis, grain_of
+from arrayfn.lowering.cpu.schedule import CPU, crossing_axis, grain_of, tile_of
 from arrayfn.lowering.kernel_ir import Load
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
@@ -100,7 +100,8 @@ class ElementwisePrinter(BlockPrinter):
         next item is asked for meanwhile. Results leave by whole rows of the tile.
         """
         outer = [k for k in range(inner) if k != crossing]
-        variables = self.open_blocks([*outer, crossing], inner, CPU.tile, CPU.tile)
+        tile = tile_of(self.nest)
+        variables = self.open_blocks([*outer, crossing], inner, tile, tile)
         self.hoist_offsets({k: variables[k] for k in outer})
         here = {**variables, crossing: f"i{crossing}", inner: f"i{inner}"}
         turned = self.turned(crossing, inner)
@@ -132,7 +133,7 @@ class ElementwisePrinter(BlockPrinter):
         """Bring the tile of ``operand``, which lies across the others, into scratch."""
         tile = f"{self.pointer(operand)}_tile"
         dtype = self.nest.operands[operand].dtype
-        self.scratch.append(ScratchRow(tile, dtype, CPU.tile * CPU.tile))
+        self.scratch.append(ScratchRow(tile, dtype, tile_of(self.nest) ** 2))
         place = f"{tile}[(i{crossing} - first) * block + i{inner} - start]"
         source = self.element_at(operand, here)
         self.open(f"for i{inner} in range(start, stop):")
@@ -154,7 +155,7 @@ class ElementwisePrinter(BlockPrinter):
             # What is written over an operand must be where that is read.
             if array.strides[inner] == 1 and operand not in read:
                 row = rows[operand] = f"{self.pointer(operand)}_row"
-                self.scratch.append(ScratchRow(row, array.dtype, CPU.tile))
+                self.scratch.append(ScratchRow(row, array.dtype, tile_of(self.nest)))
                 self.staged[operand] = f"{row}[i{inner} - start]"
         if rows:
             size = sum(array.array.type.nbytes for _, array in written)

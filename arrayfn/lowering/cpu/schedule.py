@@ -30,7 +30,8 @@ class CpuConfig:
 
     block: int = 4096  # elements of the innermost axis in one item
     short: int = 64  # elements that are too few for an item
-    tile: int = 64  # rows and columns of a tile, where operands lie across each other
+    tile: int = 64  # most rows and columns of a tile, where operands cross each other
+    tile_bytes: int = 1 << 15  # of a tile: it is to stay in a core's first cache
     near: int = 1024  # elements of two axes that need no tiles
     column_block: int = 512  # columns in one item
     chunk: int = 16384  # elements of a chunk of a split reduction
@@ -84,6 +85,15 @@ def crossing_axis(nest: Nest) -> int | None:
             if abs(operand.strides[axis]) == 1 and abs(operand.strides[inner]) > 1:
                 return axis
     return None
+
+
+def tile_of(nest: Nest) -> int:
+    """The rows and columns of a tile: fewer where an element is large."""
+    widest = max(operand.dtype.itemsize for operand in nest.operands)
+    tile = CPU.tile
+    while tile * tile * widest > CPU.tile_bytes:
+        tile //= 2
+    return tile
 
 
 def work_per_element(nest: Nest) -> float:
