@@ -13,7 +13,7 @@ import numpy as np
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import nn
+from arrayfn import lax, nn
 from benchmarks.gpu_loops import LOOPS, SMALL, layers_loss
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,8 @@ class Case:
     ``bound`` is the greatest relative error, in the norm. ``flops`` is given for what
     arithmetic bounds, and not memory. A ``step`` is of gradient descent on the first
     ``parameters`` inputs, of which the function is the loss; it and what takes NumPy
-    too long are compared with JAX's results. ``mode`` is arrayfn's.
+    too long are compared with JAX's results. ``mode`` is arrayfn's. ``indices`` are
+    inputs before the others: how many integers, and their limit.
     """
 
     group: str
@@ -42,6 +43,7 @@ class Case:
     by_jax: bool = False
     tf32: bool = False
     mode: str | None = None
+    indices: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_step(self) -> bool:
@@ -172,6 +174,7 @@ def step_of(case: Case, xp: Any, value_and_grad: Any) -> Callable[..., Any]:
 def inputs_of(case: Case, seed: int) -> list[Array]:
     """Random inputs; weights are scaled, and a perceptron's targets one-hot."""
     rng = np.random.default_rng(seed)
+    indices = [rng.integers(0, most, n, np.int32) for n, most in case.indices]
     arrays = [rng.standard_normal(s, np.float32) for s in case.shapes]
     for k in range(case.parameters):
         if arrays[k].ndim > 1:
@@ -180,7 +183,7 @@ def inputs_of(case: Case, seed: int) -> list[Array]:
         classes = rng.integers(0, WIDTHS[-1], case.shapes[-1][0])
         arrays[-1] = np.eye(WIDTHS[-1], dtype=np.float32)[classes]
     dtype = BF16 if case.dtype == "bfloat16" else np.dtype(case.dtype)
-    return [a.astype(dtype) for a in arrays]
+    return [*indices, *(a.astype(dtype) for a in arrays)]
 
 
 def cases() -> Iterator[Case]:
@@ -191,6 +194,8 @@ def cases() -> Iterator[Case]:
     yield from _sums()
     for n in (1024, 4096, 8192):
         yield Case("x + y.T", f"{n}", lambda xp, x, y: x + y.T, ((n, n), (n, n)))
+    yield from _sorts()
+    yield from _scatters()
     yield from _products()
     yield from _attentions()
     yield Case("call", "16", affine, ((16,),))
@@ -229,6 +234,56 @@ def _sums() -> Iterator[Case]:
                 lambda xp, x, axis=axis: xp.sum(x, axis=axis),
                 (shape,),
             )
+
+
+def top_k(xp: Any, x: Any, k: int) -> Any:
+    """The greatest few of each row, and where they are."""
+    return (lax if xp is anp else jax.lax).top_k(x, k)
+
+
+def _sorts() -> Iterator[Case]:
+    for *shape, dtype in (
+        (1 << 24, "float32"),
+        (1 << 22, "float64"),
+        (4096, 8192, "float32"),
+        (64, 65536, "float32"),
+        (65536, 128, "float32"),
+    ):
+        size = "x".join(map(str, shape))
+        label = size if dtype == "float32" else f"{size} f64"
+        given = (tuple(map(int, shape)),)
+        sort = lambda xp, x: xp.sort(x)  # noqa: E731
+        argsort = lambda xp, x: xp.argsort(x)  # noqa: E731
+        yield Case("sort", label, sort, given, dtype=dtype, by_jax=True)
+        yield Case("argsort", label, argsort, given, dtype=dtype, by_jax=True)
+    for shape, k in (((1 << 24,), 64), ((512, 50257), 50)):
+        few = lambda xp, x, k=k: top_k(xp, x, k)  # noqa: E731
+        size = "x".join(map(str, shape))
+        yield Case(f"top_k of {k}", size, few, (shape,), by_jax=True)
+
+
+def _scatters() -> Iterator[Case]:
+    for n, limit, width in ((1 << 16, 50257, 1024), (1 << 20, 1 << 24, 0)):
+        inner = (width,) if width else ()
+        yield Case(
+            "scatter-add",
+            f"{n} of {limit}",
+            lambda xp, i, x, u: x.at[i].add(u),
+            ((limit, *inner), (n, *inner)),
+            by_jax=True,
+            indices=((n, limit),),
+        )
+    bins = ((1 << 20, 1000),)
+    for group, function, given in (
+        ("histogram", lambda xp, i: xp.bincount(i, length=1000), ()),
+        (
+            "weighted bins",
+            lambda xp, i, w: xp.bincount(i, weights=w, length=1000),
+            ((1 << 20,),),
+        ),
+    ):
+        size = f"{1 << 20} of 1000"
+        yield Case(group, size, function, given, 1e-4, by_jax=True, indices=bins)
 
 
 def _products() -> Iterator[Case]:

@@ -57,6 +57,11 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "running sum", lambda xp, x: xp.cumsum(x, axis=1), (random(5, 5001),)
     yield "running columns", lambda xp, x: xp.cumsum(x, axis=0), (random(50, 70),)
     index = np.random.default_rng(1).integers(0, 40, 100)
+    for shape in ((70, 100), (3, 5000), (2, 20000)):
+        yield f"sort of {shape[1]}", lambda xp, x: xp.sort(x, axis=1), (random(*shape),)
+        order = lambda xp, x: xp.take_along_axis(x, xp.argsort(x, axis=1), 1)  # noqa: E731
+        yield f"order of {shape[1]}", order, (random(*shape),)
+    yield "median", lambda xp, x: xp.median(x), (random(300_001),)
     yield "gather", lambda xp, x: x[index], (random(40, 30),)
     yield "concatenate", lambda xp, x: xp.concatenate([x, x + 1]), (random(40, 30),)
     yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
@@ -153,6 +158,20 @@ def main() -> None:
     np.add.at(want, index, updates)
     assert np.abs(np.asarray(added) - want).max() < 1e-4
     print("scatter-add: passed")
+    many = np.random.default_rng(2).integers(0, 300, 20000)
+    updates = random(20000, 32, seed=3)
+    for deterministic in (True, False):
+        add = lambda i, u: (u[:300] * 0).at[i].add(u)  # noqa: E731
+        run = af.jit(add, device="cuda", deterministic=deterministic)
+        have, want = np.asarray(run(many, updates)), np.zeros((300, 32))
+        np.add.at(want, many, updates)
+        assert np.abs(have - want).max() < 1e-3
+        print(f"scatter-add, deterministic={deterministic}: passed")
+    last = af.jit(lambda i, u: (u[:300] * 0).at[i].set(u), device="cuda")
+    want = np.zeros((300, 32), np.float32)
+    want[many] = updates
+    assert np.array_equal(np.asarray(last(many, updates)), want)
+    print("scatter: passed")
     device().synchronize()
 
 

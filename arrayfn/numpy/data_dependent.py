@@ -59,7 +59,7 @@ def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
         reshape(targets, (extent, 1)),
         places,
         Windows((), (0,), (0,)),
-        unique_indices=False,
+        unique_indices=True,  # of those that are not left out
     )
 
 

@@ -152,7 +152,7 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
         reshape(places, (places.shape[0], 1)),
         updates,
         Windows((), (0,), (0,)),
-        unique_indices=False,
+        unique_indices=scatter is indexing.scatter,  # the order of a sort
     )
 
 

@@ -21,7 +21,7 @@ from arrayfn.primitives.calls import evaluate
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
 # A GPU whose blocks sort 64 elements: rows of 130 are long.
-SMALL = replace(GPU, sort_threads=32, sort_items=2)
+SMALL = replace(GPU, sort_threads=32, sort_row_threads=32, sort_items=2)
 AWKWARD = [np.nan, 0.0, -0.0, np.inf, -np.inf, 1.0, -1.0, 1.0]
 
 
@@ -90,8 +90,7 @@ def test_long_rows_of_complex_numbers_are_sorted_by_their_parts():
 
 
 def test_many_tiles_of_a_row_are_added_up_by_blocks():
-    gpu = replace(GPU, sort_threads=32, sort_items=2)
-    assert_as_reference(anp.sort, draw("?", 64 * 33 + 5), gpu=gpu)
+    assert_as_reference(anp.sort, draw("?", 64 * 33 + 5), gpu=SMALL)
 
 
 def test_the_greatest_few_of_a_long_row_are_those_of_its_tiles():

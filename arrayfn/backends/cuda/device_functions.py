@@ -29,7 +29,6 @@ from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
 _ALL_LANES: Final = 0xFFFFFFFF
-_BALLOT: Final = 3  # the kind of a vote that gives each lane's
 
 
 def emit(
@@ -116,14 +115,24 @@ def _warp_barrier(b: Any, function: Any, args: Any, element: Any, count: int) ->
 
 def _match_byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
     """A vote on each bit: faster than the instruction that compares whole words."""
-    value, mask = b.trunc(args[0], I32), I32(_ALL_LANES)
+    lines = ["{", ".reg .pred mine;", ".reg .b32 bit, votes;", "mov.b32 $0, -1;"]
     for bit in range(8):
-        mine = b.icmp_unsigned("!=", b.and_(value, I32(1 << bit)), I32(0))
-        voted = ir.LiteralStructType([I32, ir.IntType(1)])
-        vote = [I32(_ALL_LANES), I32(_BALLOT), mine]
-        votes = b.extract_value(intrinsic(b, "llvm.nvvm.vote.sync", voted, vote), 0)
-        mask = b.and_(mask, b.select(mine, votes, b.not_(votes)))
-    return b.zext(mask, I64)
+        lines += [
+            f"and.b32 bit, $1, {1 << bit};",
+            "setp.ne.u32 mine, bit, 0;",
+            "vote.sync.ballot.b32 votes, mine, 0xffffffff;",
+            "@!mine not.b32 votes, votes;",
+            "and.b32 $0, $0, votes;",
+        ]
+    text = "\n".join([*lines, "}"])
+    return assembly(b, text, "=&r,r", [b.trunc(args[0], I32)], I32)
+
+
+def _byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+    value, shift = args
+    shifted = b.lshr(value, shift if value.type == I64 else b.trunc(shift, I32))
+    word = shifted if value.type == I32 else b.trunc(shifted, I32)
+    return b.zext(b.and_(word, I32(255)), I64)
 
 
 # Memory.
@@ -344,6 +353,7 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "barrier": _barrier,
     "warp_barrier": _warp_barrier,
     "match_byte": _match_byte,
+    "byte": _byte,
     "atomic_add": _atomic_add,
     "cluster_arrive": _cluster_barrier("arrive"),
     "cluster_wait": _cluster_barrier("wait"),

@@ -259,6 +259,7 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "thread_index": lambda thread, function, arguments: thread.index,
     "quotient": lambda thread, function, arguments: arguments[0] // arguments[1],
     "remainder": lambda thread, function, arguments: arguments[0] % arguments[1],
+    "byte": lambda thread, function, arguments: int(arguments[0]) >> arguments[1] & 255,
     "shared": _shared,
     "registers": _registers,
     "load": _load,
@@ -442,7 +443,8 @@ def _shuffle(warp: Sequence[_Running]) -> bool:
     if function.kind == "match_byte":
         found = [int(value) & 255 for (value,) in arguments]
         for lane, thread in enumerate(warp):
-            thread.resume(sum(1 << k for k, v in enumerate(found) if v == found[lane]))
+            same = sum(1 << k for k, v in enumerate(found) if v == found[lane])
+            thread.resume(np.uint32(same).astype(np.int32))
         return True
     values, masks = zip(*arguments, strict=True)
     for lane, thread in enumerate(warp):

@@ -96,7 +96,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "cluster_arrive": (none,),
         "cluster_wait": (none,),
         "close_copies": (none,),
-        "match_byte": (i64, i64),
+        "match_byte": (types.int32, i64),
         "quotient": (i64, i64, i64),
         "remainder": (i64, i64, i64),
         "signal_init": (none, signals, i64),
@@ -111,6 +111,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
     typed: dict[str, tuple[Any, ...]] = {
         "shuffle_xor": (value, value, i64),
         "shuffle_up": (value, value, i64),
+        "byte": (i64, value, i64),
         "atomic_add": (none, pointer, i64, value),
         "put": (none, types.CPointer(value), i64, value, i64),
         "pack": (none, f32, f32, pointer, i64),

@@ -28,7 +28,8 @@ class GpuConfig:
     pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
     pipeline_words: int = 32  # that a thread may keep of its part
     pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
-    sort_threads: int = 512  # of a block that sorts a tile
+    sort_threads: int = 256  # of a block that sorts a tile by a digit
+    sort_row_threads: int = 512  # of a block that sorts a row, at most
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half
     pipelines: tuple[int, ...] = (1,)  # of a multiprocessor: what is tried first
 

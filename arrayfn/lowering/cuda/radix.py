@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from arrayfn.lowering.cuda.sort_keys import Keys
 from arrayfn.lowering.cuda.sort_tiles import (
@@ -30,6 +31,9 @@ from arrayfn.lowering.cuda.sort_tiles import (
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
+
+
+_MULTIPROCESSOR_BYTES: Final = 220 << 10  # of shared memory
 
 
 def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Written:
@@ -52,10 +56,8 @@ def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Written:
         hold = f"""
 held = registers_i32({items})
 for item in range({items}):
-    at = begin + item * 32
-    held[item] = convert_i64_i32(at)
-    if at < count:
-        held[item] = {given}"""
+    at = min_i64(begin + item * 32, count - 1)
+    held[item] = {given}"""
     sorts: list[str] = []
     for number, keys in enumerate(parts or (moved.keys,)):
         part = replace(moved, keys=keys)
@@ -93,21 +95,26 @@ for at in range(thread, keep, {tile.threads}):
         "Sorts tiles in shared memory, digit by digit; the first ``keep`` are written.",
         f"rows of up to {tile.size} sorted by a block each",
         arena.size,
+        2 if tile.threads > 256 and 2 * arena.size <= _MULTIPROCESSOR_BYTES else 0,
     )
 
 
 def count_digits(moved: Moved, tile: Tile) -> Written:
     """How often each tile has each digit."""
+    keys = moved.keys
     body = f"""
 thread = thread_index(){WHERE.format(size=tile.size)}counters = arena_i32(0, 256)
+keys = registers_{keys.word}({tile.items})
+for item in range({tile.items}):
+    at = min_i64(item * {tile.threads} + thread, count - 1)
+{indented(moved.load(), 1)}
+    keys[item] = {call_of(keys.to_word, "key")}
 for digit in range(thread, 256, {tile.threads}):
     counters[digit] = i32(0)
 barrier()
 for item in range({tile.items}):
-    at = item * {tile.threads} + thread
-    if at < count:
-{indented(moved.load(), 2)}
-        atomic_add_i32(counters, (key >> shift) & 255, i32(1))
+    if item * {tile.threads} + thread < count:
+        atomic_add_i32(counters, byte_{keys.word}(keys[item], shift), i32(1))
 barrier()
 for digit in range(thread, 256, {tile.threads}):
     counts_out[(row * 256 + digit) * tiles + tile] = counters[digit]
@@ -201,9 +208,8 @@ def tile_sort(moved: Moved, tile: Tile) -> Written:
         if not moved.positions:
             given = f"convert_i64_i32(tile * {tile.size} + at)"
         position = f"""
-    at = begin + item * 32
-    if at < count:
-        positions[place] = {given}"""
+    at = min_i64(begin + item * 32, count - 1)
+    positions[place] = {given}"""
     move = MOVE.format(items=tile.items, key=pieces["key"], position=position)
     body = f"""{LANES}{arena.text}
 keys = registers_{moved.keys.word}({tile.items})
@@ -214,11 +220,11 @@ begin = warp * {tile.items * WARP} + lane
 {pieces["rank"].strip()}
 {scan(tile, whole=True).strip()}
 {move.strip()}
-for at in range(thread, count, {tile.threads}):
-    key = {call_of(moved.keys.from_word, "words[at]")}
-    digit = (key >> shift) & 255
+for item in range({tile.items}):
+    at = item * {tile.threads} + thread
+    digit = byte_{moved.keys.word}(words[at], shift)
     place = convert_i32_i64(bases[digit]) + at
-    if place < keep:
+    if at < count and place < keep:
         target = row * keep + place
 {indented(moved.store(), 2)}
 """

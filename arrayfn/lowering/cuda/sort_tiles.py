@@ -143,15 +143,16 @@ LANES: Final = """
 thread = thread_index()
 warp = quotient(thread, 32)
 lane = remainder(thread, 32)
-below = (1 << lane) - 1
+below = convert_i64_i32((1 << lane) - 1)
 """
 
 _LOAD: Final = """
 for item in range({items}):
-    at = begin + item * 32
-    key = i64({greatest})
-    if at < count:
+    place = begin + item * 32
+    at = min_i64(place, count - 1)
 {load}
+    if place >= count:
+        key = i64({greatest})
     keys[item] = {word}
 """
 
@@ -160,16 +161,16 @@ for at in range(thread, {counters}, {threads}):
     counters[at] = i32(0)
 barrier()
 for item in range({items}):
-    digit = ({key} >> shift) & 255
+    digit = byte_{key}(keys[item], shift)
     same = match_byte(digit)
     counter = warp * 256 + digit
     counted = counters[counter]
-    rank = popcount_i64(same & below)
+    rank = popcount_i32(same & below)
     warp_barrier()
     if rank == 0:
-        counters[counter] = counted + convert_i64_i32(popcount_i64(same))
+        counters[counter] = counted + popcount_i32(same)
     warp_barrier()
-    places[item] = counted + convert_i64_i32(rank)
+    places[item] = counted + rank
 barrier()
 """
 
@@ -220,7 +221,7 @@ _WHOLE: Final = {  # of the row, beside the sums of the tile
 
 MOVE: Final = """
 for item in range({items}):
-    digit = ({key} >> shift) & 255
+    digit = byte_{key}(keys[item], shift)
     place = convert_i32_i64(
         places[item] + starts[digit] + counters[warp * 256 + digit]
     )
@@ -243,16 +244,15 @@ def pieces_of(moved: Moved, tile: Tile, source: str = "source + at") -> dict[str
     keys = moved.keys
     load = moved.load(source)
     sizes = {"items": tile.items, "threads": tile.threads}
-    key = call_of(keys.from_word, "keys[item]")
     return {
         "load": _LOAD.format(
             greatest=keys.greatest,
-            load=indented(load, 2),
+            load=indented(load, 1),
             word=call_of(keys.to_word, "key"),
             **sizes,
         ),
-        "rank": _RANK.format(key=key, counters=tile.warps * DIGITS, **sizes),
-        "key": key,
+        "rank": _RANK.format(key=keys.word, counters=tile.warps * DIGITS, **sizes),
+        "key": keys.word,
     }
 
 

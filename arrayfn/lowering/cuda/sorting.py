@@ -89,7 +89,7 @@ def sort_rows(
 
     Only the lowest ``bits`` of keys differ.
     """
-    if rows.n <= gpu.sort_threads * gpu.sort_items:
+    if rows.n <= gpu.sort_row_threads * gpu.sort_items:
         tile = _tile_of(rows.n, gpu)
         yield _row_sort(rows, moved, tile, [x], x, outputs, bits=bits)
         return
@@ -101,7 +101,7 @@ def _sort_complex(
 ) -> Iterator[WrittenCall]:
     """By imaginary parts, by real parts, and by which of them are NaN."""
     parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
-    if rows.n <= gpu.sort_threads * gpu.sort_items:
+    if rows.n <= gpu.sort_row_threads * gpu.sort_items:
         moved = Moved(parts[0], gives="taken")
         if name == "argsort":
             moved = Moved(parts[0], gives="nothing", order="i64")
@@ -199,7 +199,7 @@ def _first(
     rows: Rows, moved: Moved, x: Place, outputs: list[Place], gpu: GpuConfig
 ) -> Iterator[WrittenCall]:
     """The first of each tile, then of these, until a block holds them all."""
-    most = gpu.sort_threads * gpu.sort_items
+    most = gpu.sort_row_threads * gpu.sort_items
     given, n = [x], rows.n
     while n > most and 2 * rows.keep <= most:
         tiles = -(-n // most)
@@ -246,7 +246,7 @@ def _tile_of(n: int, gpu: GpuConfig) -> Tile:
     """The least tile for ``n`` elements: first more items, then more threads."""
     threads, items = WARP, 1
     while threads * items < n:
-        if items < gpu.sort_items // 2 or threads == gpu.sort_threads:
+        if items < gpu.sort_items // 2 or threads == gpu.sort_row_threads:
             items *= 2
         else:
             threads *= 2

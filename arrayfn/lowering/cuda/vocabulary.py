@@ -11,9 +11,10 @@ is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements
 lie at a multiple of the vector's size. ``store_TxN`` goes the other way.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
-one; all 32 lanes of the warp take part, as they do in ``match_byte(value)``, the mask
-of the lanes whose value has the same lowest byte, and ``warp_barrier``, after which
-they see what they had written to memory. ``quotient`` and ``remainder`` are of indices
+one; all 32 lanes of the warp take part, as they do in ``match_byte(value)``, the i32
+whose bits are the lanes whose value has the same lowest byte, and ``warp_barrier``,
+after which they see what they had written to memory. ``byte_T(value, shift)`` is the
+byte that begins at bit ``shift``, as i64. ``quotient`` and ``remainder`` are of indices
 below 2**31.
 
 ``atomic_add_T(array, at, value)`` adds in memory, of the block or of the grid, where
@@ -66,6 +67,8 @@ VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
 """The dtypes of values in kernels; halves and booleans lie in memory as u16 and u8."""
 STORED: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
 LANES: Final = (2, 4, 8, 16)
+WORDS: Final = ("u32", "i64")
+"""The dtypes of keys that are sorted by their bytes."""
 ATOMIC: Final = ("i32", "u32", "i64", "u64", "f32", "f64")
 """The dtypes that the card adds to memory without being interrupted."""
 
@@ -75,6 +78,7 @@ Kind = Literal[
     "barrier",
     "warp_barrier",
     "match_byte",
+    "byte",
     "atomic_add",
     "quotient",
     "remainder",
@@ -176,6 +180,8 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(f"registers_{t}", "registers", t)
         yield DeviceFunction(f"put_{t}", "put", t)
     yield DeviceFunction("signals_i64", "signals", "i64")
+    for t in WORDS:
+        yield DeviceFunction(f"byte_{t}", "byte", t)
     for t in ATOMIC:
         yield DeviceFunction(f"atomic_add_{t}", "atomic_add", t)
     for t in STORED:

@@ -35,7 +35,8 @@ class Written:
 
     ``body`` are the statements of its function, without indentation, over the arrays
     ``arrays`` and integers ``integers``, which are its parameters in this order.
-    ``doc`` is the docstring; ``shared`` the bytes of a block's shared memory.
+    ``doc`` is the docstring; ``shared`` the bytes of a block's shared memory, and
+    ``together`` how many blocks a multiprocessor is to have at a time, if it matters.
     """
 
     stem: str
@@ -46,6 +47,7 @@ class Written:
     doc: str
     reason: str
     shared: int = 0
+    together: int = 0
 
     def kernel(self, name: str, types: Sequence[str]) -> Kernel:
         """The kernel over arrays of these dtypes."""
@@ -64,6 +66,7 @@ class Written:
             reason=self.reason,
             threads=self.threads,
             shared=self.shared,
+            together=self.together,
         )
 
     def _text(self, name: str, doc: str) -> str:
