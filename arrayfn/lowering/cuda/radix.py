@@ -32,7 +32,6 @@ from arrayfn.lowering.cuda.sort_tiles import (
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
-
 _MULTIPROCESSOR_BYTES: Final = 220 << 10  # of shared memory
 
 
