@@ -190,16 +190,18 @@ def test_integers_and_what_need_not_be_deterministic_are_added_at_once():
     def count(i):
         return anp.bincount(i, length=30)
 
-    for function, arguments, options in (
-        (count, (abs(INDEX),), {}),
-        (
-            SCATTERS["rows"],
-            (ROWS, INDEX, UPDATES),
-            {"options": Options(deterministic=False)},
-        ),
+    def add(x, i, u):
+        return x[:, 0].at[i].add(u, mode="drop")
+
+    any_order = Options(deterministic=False)
+    many = np.random.default_rng(5).integers(-2, 32, 4100)
+    for function, arguments, options, kernel in (
+        (count, (abs(INDEX),), {}, "add_at_once_0"),
+        (count, (many,), {}, "add_in_bins_0"),
+        (add, (ROWS, INDEX, COLUMN), {"options": any_order}, "add_at_once_0"),
     ):
         compiled = assert_as_reference(function, *arguments, rtol=2e-5, **options)
-        assert compiled.plan.steps[-1].kernel == "add_at_once_0"
+        assert compiled.plan.steps[-1].kernel == kernel
 
 
 @needs_compiler

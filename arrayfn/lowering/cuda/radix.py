@@ -53,7 +53,7 @@ def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Written:
         if not moved.positions:
             given = "convert_i64_i32(source + at - row * n)"
         hold = f"""
-held = registers_i32({items})
+held = registers_{moved.carried}({items})
 for item in range({items}):
     at = min_i64(begin + item * 32, count - 1)
     held[item] = {given}"""

@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn.dtypes import compute_dtype
+from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import ArrayType, Equation, Literal, Var
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.segments import (
     THREADS,
     Split,
     Updates,
     add_at_once,
+    add_in_bins,
     combine,
     put,
 )
@@ -55,6 +57,8 @@ _ATOMIC_INTEGERS: Final = frozenset(
     (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
 )
 _ATOMIC: Final = _ATOMIC_INTEGERS | {dtypes.float32, dtypes.float64}
+_NARROW: Final = 4  # elements of an update, up to which additions at once are fast
+_BINS: Final = 4096  # targets that a block has sums of its own for
 _I64, _BOOL = dtypes.int64, dtypes.bool_
 _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
@@ -147,26 +151,49 @@ def scatter(
     given = Pointer(source.array, source.offset)
     out = Pointer(target)
     in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
-    if function == "add" and target.type.dtype in in_any_order:
-        plain = replace(updates, ordered=False, lanes=1)
-        yield _call(add_at_once(plain), plain, [Pointer(keys), given], [out], s, n)
+    if function == "add" and target.type.dtype in in_any_order and s.width <= _NARROW:
+        yield _added(s, updates, [Pointer(keys), given], out, gpu)
         return
-    order = Pointer(Var(ArrayType((n,), dtypes.int32)))
     sorted_keys = Pointer(Var(ArrayType((n,), dtypes.uint32)))
-    moved = Moved(Keys(dtypes.uint32), gives="words", order="i32")
-    yield from sort_rows(
-        Rows(1, n, n),
-        moved,
-        Pointer(keys),
-        [sorted_keys, order],
-        gpu,
-        bits=limit.bit_length(),
-    )
-    if not function:
+    moved = Moved(Keys(dtypes.uint32), gives="words")
+    before, after = [Pointer(keys)], [sorted_keys]
+    if isinstance(equation.inputs[2], Literal):
+        updates, read = replace(updates, ordered=False), [sorted_keys, given]
+    elif s.width == 1 and updates.number.strides == ((1,),) and _is_carried(source):
+        # The values move with the keys: they need not be looked up.
+        name = short_name(source.dtype)
+        moved = replace(moved, positions=True, order=name, carried=name)
+        values = Pointer(Var(ArrayType((n,), source.dtype)))
+        before, after = [*before, given], [*after, values]
+        updates, read = replace(updates, ordered=False), after
+    else:
+        order = Pointer(Var(ArrayType((n,), dtypes.int32)))
+        moved, after = replace(moved, order="i32"), [*after, order]
         read = [sorted_keys, given, order]
+    yield from sort_rows(Rows(1, n, n), moved, before, after, gpu, limit.bit_length())
+    if function:
+        yield from _combined(s, updates, read, out, gpu)
+    else:
         yield _call(put(updates), updates, read, [out], s, n)
-        return
-    yield from _combined(s, updates, [sorted_keys, given, order], out, gpu)
+
+
+def _is_carried(source: Place) -> bool:
+    """Whether the updates are of a dtype that a sort moves."""
+    return source.dtype == source.array.type.dtype and source.dtype in _ATOMIC
+
+
+def _added(
+    s: _Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
+) -> WrittenCall:
+    """Updates added in any order: first in each block, if targets are few."""
+    plain = replace(updates, ordered=False, lanes=1)
+    size = power_of_two(s.limit)
+    if s.width > 1 or size > _BINS or s.count < _BINS:
+        return _call(add_at_once(plain), plain, read, [out], s, s.count)
+    blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
+    share = -(-s.count // blocks)
+    integers = [s.count, share, s.limit, *plain.integers]
+    return WrittenCall(add_in_bins(plain, size), read, [out], integers, blocks)
 
 
 def _combined(

@@ -19,6 +19,7 @@ from arrayfn.lowering.cuda.written import Written, indented
 from arrayfn.lowering.scalars.conversions import stored
 
 THREADS: Final = 128
+BIN_THREADS: Final = 512
 AHEAD: Final = 4  # updates that are loaded before any of them is combined
 
 
@@ -270,6 +271,41 @@ if at < n:
         THREADS,
         "Adds updates in whatever order threads come.",
         "updates added as they come",
+    )
+
+
+def add_in_bins(updates: Updates, bins: int) -> Written:
+    """Single elements added as they come to few targets, first by blocks."""
+    u = updates
+    name = short_name(u.target)
+    body = f"""
+thread = thread_index()
+bins = arena_{name}(0, {bins})
+for key in range(thread, limit, {BIN_THREADS}):
+    bins[key] = {name}(0)
+barrier()
+begin = block_index() * share
+for at in range(begin + thread, min_i64(begin + share, n), {BIN_THREADS}):
+    key = convert_u32_i64(keys_in[at])
+    if key < limit:
+{indented(u.find(), 2)}
+        atomic_add_{name}(bins, key, updates_in[update])
+barrier()
+for key in range(thread, limit, {BIN_THREADS}):
+    value = bins[key]
+    if value != 0:
+{indented(u.key.lines("key", "place"), 2)}
+        atomic_add_{name}(target_out, place, value)
+"""
+    return Written(
+        "add_in_bins",
+        body,
+        (*u.arrays_in, "target_out"),
+        ("n", "share", "limit", *u.split_names),
+        BIN_THREADS,
+        "Adds updates in whatever order threads come: in the block, then in all.",
+        "updates added as they come, in bins of blocks",
+        bins * u.target.itemsize,
     )
 
 

@@ -44,14 +44,16 @@ class Moved:
     Keys are made of ``elements`` in their order, of those at the ``positions``, or they
     are read as ``words``. Positions are read, or count from 0. Written are keys as
     words, as elements, those elements that are at the positions (``taken``), or none;
-    and the positions, as i32 or i64, if ``order`` names their dtype.
+    and the positions, as i32 or i64, if ``order`` names their dtype. In their place
+    values of another dtype can be ``carried``, if they are read.
     """
 
     keys: Keys
     reads: Literal["elements", "positions", "words"] = "elements"
     positions: bool = False
     gives: Literal["words", "elements", "taken", "nothing"] = "words"
-    order: Literal["", "i32", "i64"] = ""
+    order: str = ""
+    carried: str = "i32"
 
     @property
     def has_positions(self) -> bool:
@@ -98,7 +100,9 @@ class Moved:
             place = f"row * {length} + convert_i32_i64(positions[at])"
             lines.append(f"keys_out[target] = taken_in[{place}]")
         if self.order:
-            convert = "convert_i32_i64" if self.order == "i64" else ""
+            convert = ""
+            if self.order != self.carried:
+                convert = f"convert_{self.carried}_{self.order}"
             lines.append(f"order_out[target] = {call_of(convert, 'positions[at]')}")
         return "\n".join(lines)
 
@@ -135,7 +139,7 @@ def tile_arena(moved: Moved, tile: Tile, *, bases: bool) -> Arena:
         arena.array("bases", "i32", DIGITS)
     arena.array("words", moved.keys.word, tile.size)
     if moved.has_positions:
-        arena.array("positions", "i32", tile.size)
+        arena.array("positions", moved.carried, tile.size)
     return arena
 
 

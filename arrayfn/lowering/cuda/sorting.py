@@ -74,26 +74,27 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[WrittenCa
         moved = Moved(Keys(dtype, by_order=True), gives="nothing", order="i64")
     else:
         moved = Moved(Keys(dtype), gives="elements")
-    yield from sort_rows(rows, moved, place, outputs, gpu)
+    yield from sort_rows(rows, moved, [place], outputs, gpu)
 
 
 def sort_rows(
     rows: Rows,
     moved: Moved,
-    x: Place,
+    given: list[Place],
     outputs: list[Place],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[WrittenCall]:
-    """``x`` sorted by keys into ``outputs``, of which the positions are the last.
+    """Keys, and what is carried with them, sorted: ``given`` into ``outputs``.
 
     Only the lowest ``bits`` of keys differ.
     """
+    x = given[0]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
         tile = _tile_of(rows.n, gpu)
-        yield _row_sort(rows, moved, tile, [x], x, outputs, bits=bits)
+        yield _row_sort(rows, moved, tile, given, x, outputs, bits=bits)
         return
-    yield from sort_digits(rows, moved, [x], x, outputs, gpu, bits)
+    yield from sort_digits(rows, moved, given, x, outputs, gpu, bits)
 
 
 def _sort_complex(
@@ -152,7 +153,7 @@ def sort_digits(
         reads="words",
         positions=moved.has_positions,
         gives="words",
-        order="i32" if moved.has_positions else "",
+        order=moved.carried if moved.has_positions else "",
     )
     for shift in shifts:
         counts = Place(_temporary(blocks * DIGITS, dtypes.int32))
@@ -174,7 +175,8 @@ def sort_digits(
         else:
             written = [Place(_temporary(size, word))]
             if moved.has_positions:
-                written.append(Place(_temporary(size, dtypes.int32)))
+                carried = dtypes.BY_SHORT_NAME[moved.carried]
+                written.append(Place(_temporary(size, carried)))
         taken = [x] if step.gives == "taken" else []
         keep = rows.keep if last else rows.n
         read = [*given, *taken, counts, totals]
