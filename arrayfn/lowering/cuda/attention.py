@@ -14,11 +14,10 @@ from arrayfn.lowering.cuda.attention_text import Text, indented
 from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
 
 
-def tiles_of(form: Form, queries: int) -> Tiles:
-    """Tiles whose sums fit into the registers of a block, and no more than is there."""
-    strips = 2 if form.padded <= 128 and queries > 64 else 1
-    warps = min(4, -(-queries // (16 * strips)))
-    return Tiles(warps, strips, columns=64, together=2)
+def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
+    """Tiles whose sums fit into the registers of a block."""
+    strips = 2 if form.padded <= 128 else 1
+    return Tiles.fitting(queries, keys, strips=strips, most=64, together=2)
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:

@@ -39,8 +39,9 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
 def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
     """The kernel of an ``attention``."""
     call = _Call.of(equation, reads)
-    form, (B, T, N, _) = call.form, equation.inputs[0].type.shape
-    tiles = tiles_of(form, T)
+    form = call.form
+    (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
+    tiles = tiles_of(form, T, S)
     out, logarithms = equation.outputs
     yield call.made(
         fresh("attention"),
@@ -87,11 +88,8 @@ def attention_gradient(
         parts = [{"dv": dv}, {"dk": dk}]
     for wanted in ({"dq": dq}, *parts):
         of_queries = "dq" in wanted
-        tiles = (
-            gradients.queries_tiles(form, T)
-            if of_queries
-            else gradients.keys_tiles(form, S)
-        )
+        choose = gradients.queries_tiles if of_queries else gradients.keys_tiles
+        tiles = choose(form, T, S)
         blocks = B * N * -(-T // tiles.rows)
         if not of_queries:
             blocks = B * K * -(-S // tiles.rows)

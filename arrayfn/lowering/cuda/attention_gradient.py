@@ -70,18 +70,17 @@ second[0] = cotangent[row * {form.head} + at]
     )
 
 
-def queries_tiles(form: Form, queries: int) -> Tiles:
+def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangent of the queries."""
-    strips = 2 if form.padded <= 128 and queries > 64 else 1
-    warps = min(4, -(-queries // (16 * strips)))
-    return Tiles(warps, strips, columns=32, together=2 if form.padded <= 128 else 1)
+    strips, together = (2, 2) if form.padded <= 128 else (1, 1)
+    return Tiles.fitting(queries, keys, strips=strips, most=32, together=together)
 
 
-def keys_tiles(form: Form, keys: int) -> Tiles:
+def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangents of keys and values."""
-    strips = 2 if form.padded <= 64 and keys > 64 else 1
-    warps = min(4, -(-keys // (16 * strips)))
-    return Tiles(warps, strips, columns=32, together=2 if form.padded <= 128 else 1)
+    strips = 2 if form.padded <= 64 else 1
+    together = 2 if form.padded <= 128 else 1
+    return Tiles.fitting(keys, queries, strips=strips, most=32, together=together)
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_slopes: bool = True) -> int:

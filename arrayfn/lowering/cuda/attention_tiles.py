@@ -25,6 +25,20 @@ class Tiles:
     columns: int
     together: int
 
+    @classmethod
+    def fitting(
+        cls, rows: int, columns: int, *, strips: int, most: int, together: int
+    ) -> Tiles:
+        """Tiles for so many ``rows`` and ``columns``, no larger than these need.
+
+        They have up to ``strips`` and up to ``most`` columns.
+        """
+        strips = strips if rows > 64 else 1
+        warps = min(4, -(-rows // (16 * strips)))
+        while most >= 32 and columns <= most // 2:
+            most //= 2
+        return cls(warps, strips, most, together)
+
     @property
     def rows(self) -> int:
         """Rows of a block."""
