@@ -7,15 +7,21 @@ on, exchanged, dropped, returned twice.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from arrayfn import dtypes
+from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Literal, Program
+from arrayfn.lowering.cuda.config import GPU
+from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.lower import Lowering
+from arrayfn.lowering.options import Options
+from arrayfn.lowering.plan import Kernel
 from arrayfn.passes import small
 from arrayfn.primitives import (
     contraction,
@@ -27,6 +33,7 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
+from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.control_flow_while import while_loop
@@ -197,3 +204,23 @@ def test_random_control_flow(
     ]
     # Compiled on one in three: the kernels' text is what differs.
     check_kernels(program, inputs, NEAR, jit=(seed + most) % 3 == 0)
+
+
+@pytest.mark.parametrize("seed", [2, 4, 5, 8, 10, 81])
+def test_random_control_flow_as_one_kernel_of_a_gpu(seed: int) -> None:
+    """The emulator finds every place where blocks would have to meet."""
+    maker = Maker(seed)
+    ins = [SCALAR, VECTOR, MATRIX, COUNT, VECTOR, MATRIX]
+    program = maker.body("main", ins, maker.types(2, 4), 0)
+    inputs = [
+        np.asarray(maker.rng.uniform(-1, 1, t.shape) * 3).astype(t.dtype) for t in ins
+    ]
+    small_gpu = replace(GPU, multiprocessors=2)
+    made = lower(program, gpu=small_gpu, options=Options(mode="persistent"))
+    (kernel,) = made.kernels
+    assert isinstance(kernel, Kernel)
+    assert kernel.cooperative
+    for have, want in zip(
+        run_plan(made, inputs), evaluate(program, inputs), strict=True
+    ):
+        np.testing.assert_allclose(have, want, 1e-3, 1e-5)

@@ -366,6 +366,8 @@ class _Composer:
             self.line(f"{turn} = {turn} + 1")
         self.close()
         if step.predicate is not None:
+            # All have read it once more, to leave.
+            self.touch([step.predicate], [])
             for c, (now, _, _) in zip(carries, turning, strict=True):
                 self.leave(c.result, now, turn)
 
