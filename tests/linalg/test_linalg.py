@@ -395,6 +395,29 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     np.testing.assert_allclose(q @ r, x, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(400, 400), (430, 390)])
+def test_a_large_matrix_alone_and_in_a_batch_have_the_same_spectra(
+    shape: tuple[int, int], dtype: Any
+) -> None:
+    x = np.random.default_rng(3).standard_normal(shape).astype(dtype)
+    bound = 2e-4 if dtype == np.float32 else 1e-12
+    h = x.T @ x / 400
+    svd = af.jit(lambda x: tuple(anp.linalg.svd(x, full_matrices=False)))
+    u, s, vh = svd(x)
+    np.testing.assert_allclose(u * s @ vh, x, atol=bound)
+    np.testing.assert_allclose(u.T @ u, np.eye(len(s)), atol=bound)
+    w, v = af.jit(anp.linalg.eigh)(h)
+    np.testing.assert_allclose(h @ v, v * w, atol=bound)
+    np.testing.assert_allclose(w, np.sort(s**2 / 400), atol=bound)
+    for have, want in zip(svd(np.stack([x, x])), (u, s, vh), strict=True):
+        np.testing.assert_array_equal(have[1], want)
+    for have, want in zip(
+        af.jit(anp.linalg.eigh)(np.stack([h, h])), (w, v), strict=True
+    ):
+        np.testing.assert_array_equal(have[1], want)
+
+
 def test_workspace_is_for_the_threads_that_run() -> None:
     one = af.jit(anp.linalg.svdvals).lower(np.zeros((200, 200))).plan
     assert one.scratch == 0

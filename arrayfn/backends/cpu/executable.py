@@ -146,4 +146,5 @@ def _let_runner_set_threads(process: Runtime) -> None:
 def _library_entry(kernel: LibraryKernel, process: Runtime) -> Entry:
     provider = provider_of(kernel.provider)
     address = process.symbols[provider.routine.__name__]
-    return Entry(address, provider_words(kernel.provider), provider.uses_blas)
+    words = provider_words(kernel.provider)
+    return Entry(address, words, provider.uses_blas, provider.pool)

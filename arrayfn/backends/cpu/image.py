@@ -49,12 +49,14 @@ _SCALARS: Final = {
 class Entry:
     """A kernel as the runner calls it: an address, and words before its arguments.
 
-    BLAS has one thread while a plan runs that ``uses_blas``.
+    BLAS has one thread while a plan runs that ``uses_blas``. ``pool`` is the number of
+    the word that is the pool's address or 0.
     """
 
     address: int
     prefix: tuple[int, ...] = ()
     uses_blas: bool = False
+    pool: int | None = None
 
 
 class _Writer:
@@ -198,6 +200,8 @@ class _Steps:
         writer.set(place + runner.STEP_COUNT_ARGUMENTS, words)
         writer.set(place + runner.STEP_ITEMS, step.items)
         writer.set(place + runner.STEP_GRAIN, max(1, step.grain))
+        pool = -1 if entry.pool is None else entry.pool
+        writer.set(place + runner.STEP_POOL, 8 * pool)
         self.table(place + runner.STEP_SLOTS, slots, 1)
 
     def loop(self, place: int, step: Loop) -> None:

@@ -90,7 +90,8 @@ STEP_SLOT_COUNT: Final = 56
 STEP_PATCHES: Final = 64  # as PATCHES, of arguments that point to moving buffers
 STEP_PATCH_COUNT: Final = 72
 STEP_TABLE: Final = 80  # of a loop or branch
-STEP_BYTES: Final = 88
+STEP_POOL: Final = 88  # byte offset of the argument for the pool; negative: none
+STEP_BYTES: Final = 96
 
 KIND_CALL: Final = 0
 KIND_LOOP: Final = 1
@@ -325,7 +326,10 @@ def run_steps(arguments: int, bases: int, pool: int, step: int, count: int) -> i
         kind = load(step + STEP_KIND)
         if kind == KIND_CALL:
             items = load(step + STEP_ITEMS)
-            if pool != 0 and items > load(step + STEP_GRAIN):
+            shared = pool != 0 and items > load(step + STEP_GRAIN)
+            if load(step + STEP_POOL) >= 0:
+                store(own + load(step + STEP_POOL), pool * (1 - shared))
+            if shared:
                 store(pool + JOB_COUNT, load(step + STEP_COUNT_ARGUMENTS))
                 store(pool + JOB_SLOTS, load(step + STEP_SLOTS))
                 store(pool + JOB_SLOT_COUNT, load(step + STEP_SLOT_COUNT))

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final
 
 from arrayfn.backends.cpu.libraries import (
+    bidiagonal,
     callbacks,
     cholesky,
     eig,
@@ -25,11 +26,13 @@ from arrayfn.backends.cpu.libraries import (
     reductions,
     reflections,
     scaling,
+    shared_products,
     sorting,
     svd,
     svd_blocks,
     top_k,
     triangular,
+    tridiagonal,
     windows,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -69,9 +72,12 @@ MODULES: Final = (
     qr,
     qr_blocks,
     eigh,
+    shared_products,
+    tridiagonal,
     eigh_blocks,
     eig,
     svd,
+    bidiagonal,
     svd_blocks,
     scaling,
     reductions,

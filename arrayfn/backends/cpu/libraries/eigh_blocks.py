@@ -1,7 +1,7 @@
 """Eigenvalues of large Hermitian matrices: LAPACK's syevd, its last part by chunks.
 
-The matrix is made tridiagonal and that is decomposed on one thread. Then its
-eigenvectors are reflected into those of the matrix, some of them an item.
+The matrix is made tridiagonal (a real one by all threads) and that is decomposed on one
+thread. Then its eigenvectors are reflected into those of the matrix, some an item.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from arrayfn.backends.cpu.libraries.scaling import (
     rescale,
     scale_of,
 )
+from arrayfn.backends.cpu.libraries.shared_products import TOOL_WORDS, tool_words
+from arrayfn.backends.cpu.libraries.tridiagonal import tridiagonal_panels
 from arrayfn.backends.cpu.native import (
     call,
     load,
@@ -55,20 +57,22 @@ LARFT: Final = FUNCTIONS + 8
 STEDC: Final = FUNCTIONS + 16
 LASCL: Final = FUNCTIONS + 24
 REAL_LASCL: Final = FUNCTIONS + 32
-VECTORS: Final = FUNCTIONS + 40
-VALUES: Final = FUNCTIONS + 48
-REFLECTIONS: Final = FUNCTIONS + 56
-TRIANGLES: Final = FUNCTIONS + 64
-SIDES: Final = FUNCTIONS + 72
-TAU: Final = FUNCTIONS + 80
-WORK: Final = FUNCTIONS + 88
-REAL_WORK: Final = FUNCTIONS + 96
-INTEGER_WORK: Final = FUNCTIONS + 104
-SIZE: Final = FUNCTIONS + 112
-BLOCK: Final = FUNCTIONS + 120
-WORDS: Final = FUNCTIONS + 128
-REAL_WORDS: Final = FUNCTIONS + 136
-INTEGER_WORDS: Final = FUNCTIONS + 144
+TOOLS: Final = FUNCTIONS + 40
+AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
+VECTORS: Final = AFTER_TOOLS
+VALUES: Final = AFTER_TOOLS + 8
+REFLECTIONS: Final = AFTER_TOOLS + 16
+TRIANGLES: Final = AFTER_TOOLS + 24
+SIDES: Final = AFTER_TOOLS + 32
+TAU: Final = AFTER_TOOLS + 40
+WORK: Final = AFTER_TOOLS + 48
+REAL_WORK: Final = AFTER_TOOLS + 56
+INTEGER_WORK: Final = AFTER_TOOLS + 64
+SIZE: Final = AFTER_TOOLS + 72
+BLOCK: Final = AFTER_TOOLS + 80
+WORDS: Final = AFTER_TOOLS + 88
+REAL_WORDS: Final = AFTER_TOOLS + 96
+INTEGER_WORDS: Final = AFTER_TOOLS + 104
 
 # larfb
 LARFB: Final = FUNCTIONS
@@ -128,24 +132,29 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
     tau = load(arguments + TAU)
     store_u8(letters, LETTER_L)
     store_u8(letters + 1, LETTER_I)
+    size = load(arguments + ITEM_BYTES)
+    done = 0
+    if load(arguments + COMPLEX) == 0:
+        tools = arguments + TOOLS
+        done = tridiagonal_panels(tools, n, a, work, values, sides, tau)
     store_i32(ints, n)
+    store_i32(ints + 20, n - done)
     store_i32(ints + 4, load(arguments + WORDS))
     store_i32(ints + 8, load(arguments + REAL_WORDS))
     store_i32(ints + 12, load(arguments + INTEGER_WORDS))
     call(
         load(arguments + SYTRD),
         letters,
+        ints + 20,
+        a + (done * n + done) * size,
         ints,
-        a,
-        ints,
-        values,
-        sides,
-        tau,
+        values + done * size,
+        sides + done * size,
+        tau + done * size,
         work,
         ints + 4,
         ints + 16,
     )
-    size = load(arguments + ITEM_BYTES)
     block = load(arguments + BLOCK)
     start = 0
     while start < n - 1:
@@ -236,7 +245,8 @@ def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``tridiagonal_run``."""
-    return lapack_words(dtype, "?sytrd|?hetrd", "?larft", "?stedc", "?lascl", "%lascl")
+    functions = "?sytrd|?hetrd", "?larft", "?stedc", "?lascl", "%lascl"
+    return *lapack_words(dtype, *functions), *tool_words(dtype)
 
 
 def vector_words(dtype: str) -> tuple[int, ...]:
@@ -265,7 +275,9 @@ def unjitted_vectors(given: Mapping[str, Any], items: int) -> None:
 
 
 PROVIDERS: Final = {
-    "sytrd": Provider(tridiagonal_run, words, unjitted, uses_blas=True),
+    "sytrd": Provider(
+        tridiagonal_run, words, unjitted, uses_blas=True, pool=TOOLS // 8
+    ),
     "larfb_eigh": Provider(
         eigenvectors_run, vector_words, unjitted_vectors, uses_blas=True
     ),

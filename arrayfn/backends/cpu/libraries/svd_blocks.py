@@ -1,8 +1,8 @@
 """Singular values of large matrices: LAPACK's gesdd, its last part by chunks.
 
-As there, the matrix (by columns) is made bidiagonal and that is decomposed, on one
-thread. Then its singular vectors are reflected into those of the matrix, some of them
-an item: columns of U, and rows of V^H.
+As there, the matrix (by columns) is made bidiagonal (if it is real and not wide, by all
+threads) and that is decomposed, on one thread. Then its singular vectors are reflected
+into those of the matrix, some of them an item: columns of U, and rows of V^H.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries.bidiagonal import bidiagonal_panels
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -45,6 +46,7 @@ from arrayfn.backends.cpu.libraries.scaling import (
     rescale,
     scale_of,
 )
+from arrayfn.backends.cpu.libraries.shared_products import TOOL_WORDS, tool_words
 from arrayfn.backends.cpu.native import (
     call,
     load,
@@ -63,19 +65,21 @@ BDSDC: Final = FUNCTIONS + 16
 LASCL: Final = FUNCTIONS + 24
 REAL_LASCL: Final = FUNCTIONS + 32
 ONE: Final = FUNCTIONS + 40
-X: Final = FUNCTIONS + 48
-U: Final = FUNCTIONS + 56
-S: Final = FUNCTIONS + 64
-VH: Final = FUNCTIONS + 72
-REFLECTIONS: Final = FUNCTIONS + 80
-TRIANGLES: Final = FUNCTIONS + 88
-SIDES: Final = FUNCTIONS + 96
-TAU: Final = FUNCTIONS + 104
-SMALL_U: Final = FUNCTIONS + 112
-SMALL_VH: Final = FUNCTIONS + 120
-WORK: Final = FUNCTIONS + 128
-INTEGER_WORK: Final = FUNCTIONS + 136
-SIZES: Final = FUNCTIONS + 144
+TOOLS: Final = FUNCTIONS + 48
+AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
+X: Final = AFTER_TOOLS
+U: Final = AFTER_TOOLS + 8
+S: Final = AFTER_TOOLS + 16
+VH: Final = AFTER_TOOLS + 24
+REFLECTIONS: Final = AFTER_TOOLS + 32
+TRIANGLES: Final = AFTER_TOOLS + 40
+SIDES: Final = AFTER_TOOLS + 48
+TAU: Final = AFTER_TOOLS + 56
+SMALL_U: Final = AFTER_TOOLS + 64
+SMALL_VH: Final = AFTER_TOOLS + 72
+WORK: Final = AFTER_TOOLS + 80
+INTEGER_WORK: Final = AFTER_TOOLS + 88
+SIZES: Final = AFTER_TOOLS + 96
 
 # larfb
 LARFB: Final = FUNCTIONS
@@ -183,20 +187,27 @@ def bidiagonal(arguments: int, a: int, t: int, s: int) -> int:
     if rows < columns:
         store_u8(letters, LETTER_L)
     store_u8(letters + 1, LETTER_I)
-    store_i32(ints, rows)
-    store_i32(ints + 4, columns)
+    done = 0
+    if rows >= columns and load(arguments + COMPLEX) == 0:
+        work = load(arguments + WORK)
+        tools = arguments + TOOLS
+        row_tau = tau + k * size
+        done = bidiagonal_panels(tools, a, rows, columns, work, s, sides, tau, row_tau)
+    store_i32(ints, rows - done)
+    store_i32(ints + 4, columns - done)
     store_i32(ints + 8, k)
     store_i32(ints + 12, load(sizes + WORDS))
+    store_i32(ints + 20, rows)
     call(
         load(arguments + GEBRD),
         ints,
         ints + 4,
-        a,
-        ints,
-        s,
-        sides,
-        tau,
-        tau + k * size,
+        a + (done * rows + done) * size,
+        ints + 20,
+        s + done * size,
+        sides + done * size,
+        tau + done * size,
+        tau + (k + done) * size,
         load(arguments + WORK),
         ints + 12,
         ints + 16,
@@ -366,7 +377,7 @@ def reflect_vectors(
 def words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``bidiagonal_run``."""
     functions = lapack_words(dtype, "?gebrd", "?larft", "%bdsdc", "?lascl", "%lascl")
-    return *functions, one_bits(dtype, 1)
+    return *functions, one_bits(dtype, 1), *tool_words(dtype)
 
 
 def vector_words(dtype: str) -> tuple[int, ...]:
@@ -399,7 +410,7 @@ def unjitted_vectors(given: Mapping[str, Any], items: int) -> None:
 
 
 PROVIDERS: Final = {
-    "gebrd": Provider(bidiagonal_run, words, unjitted, uses_blas=True),
+    "gebrd": Provider(bidiagonal_run, words, unjitted, uses_blas=True, pool=TOOLS // 8),
     "larfb_svd": Provider(
         singular_vectors_run, vector_words, unjitted_vectors, uses_blas=True
     ),
