@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
@@ -14,8 +14,9 @@ from arrayfn.lax._padding import Padding, pairs, per_axis
 from arrayfn.lax.structure import pad, reshape, rev
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
-from arrayfn.primitives.convolution import conv_general
+from arrayfn.primitives.contraction import precision_params
 from arrayfn.primitives.convolution_forms import Roles
+from arrayfn.primitives.padded_convolution import padded_convolution
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
 from arrayfn.tracing import apply
 
@@ -91,7 +92,7 @@ def conv_general_dilated(
     dimension_numbers: DimensionNumbers = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
-    precision: object = None,
+    precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
     """The convolution of ``lhs`` with the kernel ``rhs``, which is not reversed.
@@ -109,8 +110,8 @@ def conv_general_dilated(
         feature_group_count: features in that many groups, each with its part of the
             kernel's output features; the number of features makes it depthwise.
         batch_group_count: likewise, groups of the batch.
-        precision: accepted for JAX's sake: products are in the full precision of the
-            dtype.
+        precision: None, which is the full precision of the dtype, or "tf32" (see
+            ``dot_general``).
         preferred_element_type: the dtype to compute in, and of the result.
 
     Returns:
@@ -144,11 +145,19 @@ def conv_general_dilated(
     config = [(0, 0, 0)] * x.ndim
     widths = pairs(name, padding, extents, sizes, strides)
     for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
-        config[axis] = (low, high, gap - 1)
+        # What is taken away, and zeros between elements. Those around are its own.
+        config[axis] = (min(0, low), min(0, high), gap - 1)
     if any(entry != (0, 0, 0) for entry in config):
         lhs = pad(lhs, 0, config)
+    around = tuple((max(0, low), max(0, high)) for low, high in widths)
+    geometry = {
+        "strides": strides,
+        "dilations": steps,
+        "padding": around,
+        **precision_params(name, precision),
+    }
     groups = (int(feature_group_count), int(batch_group_count))
-    return _grouped(lhs, rhs, numbers, groups, strides, steps)
+    return _grouped(lhs, rhs, numbers, groups, geometry)
 
 
 def _check_groups(
@@ -185,10 +194,9 @@ def _grouped(
     rhs: Array,
     numbers: ConvDimensionNumbers,
     groups: tuple[int, int],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
+    geometry: dict[str, Any],
 ) -> Array:
-    """``conv_general``, with an axis for the groups if there are any."""
+    """The output, with an axis for the groups meanwhile if there are any."""
     (n, c, *x_spatial), (o, i, *w_spatial), (m, f, *out_spatial) = numbers
     count = max(groups)
     roles: tuple[Roles, Roles, Roles] = (
@@ -207,14 +215,15 @@ def _grouped(
             _with_group(roles[2], f),
         )
     out = apply(
-        conv_general,
+        padded_convolution,
         lhs,
         rhs,
+        gives="output",
         lhs=roles[0],
         rhs=roles[1],
         out=roles[2],
-        strides=strides,
-        dilations=dilations,
+        extents=(),
+        **geometry,
     )
     if count > 1:
         shape = out.shape
@@ -239,7 +248,7 @@ def conv(
     rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: str,
-    precision: object = None,
+    precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
     """``conv_general_dilated`` of NCHW and OIHW, with padding "SAME" or "VALID"."""
@@ -260,7 +269,7 @@ def conv_with_general_padding(
     padding: Padding,
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
-    precision: object = None,
+    precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
     """``conv_general_dilated`` of NCHW and OIHW, with any padding and dilation."""
@@ -284,7 +293,7 @@ def conv_transpose(
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: DimensionNumbers = None,
     transpose_kernel: bool = False,
-    precision: object = None,
+    precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
     """The transposed ("fractionally strided") convolution, which enlarges.

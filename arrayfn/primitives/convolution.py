@@ -181,12 +181,12 @@ def _transpose(
     geometry = (lhs, rhs, out, strides, dilations)
     if isinstance(x, Linear):
         assert not isinstance(w, Linear)
-        return [_to_operand(ct, x.type, w, *geometry), None]
+        return [to_operand(ct, x.type, w, *geometry), None]
     assert isinstance(w, Linear)
-    return [None, _to_kernel(ct, x, w.type, *geometry)]
+    return [None, to_kernel(ct, x, w.type, *geometry)]
 
 
-def _to_operand(
+def to_operand(
     ct: Atom,
     x: ArrayType,
     w: Atom,
@@ -256,7 +256,7 @@ def _to_operand_by_windows(
     return overlap_add(windows, x, geometry, order)
 
 
-def _to_kernel(
+def to_kernel(
     ct: Atom,
     x: Atom,
     w: ArrayType,
@@ -294,7 +294,7 @@ def _to_kernel(
     )
 
 
-def _with_mapped(roles: Roles, role: int) -> Roles:
+def with_mapped(roles: Roles, role: int) -> Roles:
     """With a mapped axis 0 that plays ``role``."""
     shifted = [tuple(axis + 1 for axis in axes) for axes in roles]
     shifted[role] = (0, *shifted[role])
@@ -317,10 +317,10 @@ def _batch(
     )
     both = dims[0] is not None and dims[1] is not None
     if dims[0] is not None:
-        lhs = _with_mapped(lhs, GROUP if both else OUTER)
+        lhs = with_mapped(lhs, GROUP if both else OUTER)
     if dims[1] is not None:
-        rhs = _with_mapped(rhs, GROUP if both else OUTER)
-    out = _with_mapped(out, GROUP if both else OUTER if dims[1] is None else INNER)
+        rhs = with_mapped(rhs, GROUP if both else OUTER)
+    out = with_mapped(out, GROUP if both else OUTER if dims[1] is None else INNER)
     return [conv_general(x, w, lhs=lhs, rhs=rhs, out=out, **params)], [0]
 
 
@@ -353,12 +353,12 @@ def _expand(
 # Samples.
 
 Sides = tuple[Roles, Roles, Roles]
-_NHWC: Final[Sides] = (
+SIDES_NHWC: Final[Sides] = (
     ((), (0,), (3,), (1, 2)),
     ((), (3,), (2,), (0, 1)),
     ((), (0,), (3,), (1, 2)),
 )
-_NCH: Final[Sides] = (
+SIDES_NCH: Final[Sides] = (
     ((), (0,), (1,), (2,)),
     ((), (0,), (1,), (2,)),
     ((), (0,), (1,), (2,)),
@@ -390,15 +390,15 @@ def _samples() -> Iterable[Sample]:
         )
         return Sample((x, w), {**names, "strides": strides, "dilations": dilations})
 
-    yield sample(((2, 5, 6, 2), (3, 2, 2, 3)), _NHWC, (1, 2), (1, 2), 81)
-    yield sample(((1, 4, 3, 2), (1, 1, 2, 3)), _NHWC, (2, 1), (1, 1), 82)
+    yield sample(((2, 5, 6, 2), (3, 2, 2, 3)), SIDES_NHWC, (1, 2), (1, 2), 81)
+    yield sample(((1, 4, 3, 2), (1, 1, 2, 3)), SIDES_NHWC, (2, 1), (1, 1), 82)
     yield sample(((2, 2, 3, 5), (2, 2, 3, 2)), _GROUPED, (2,), (1,), 83)
     yield sample(((2, 3, 1, 7), (3, 2, 1, 3)), _GROUPED, (1,), (2,), 84)
     yield sample(((3, 4), (2, 4)), _PLAIN, (), (), 85)
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
         if dtype != dtypes.bool_:
             shapes = ((2, 2, 6), (3, 2, 3))
-            yield sample(shapes, _NCH, (1,), (1,), 86 + position, dtype)
+            yield sample(shapes, SIDES_NCH, (1,), (1,), 86 + position, dtype)
 
 
 conv_general = Primitive(

@@ -464,23 +464,19 @@ def test_a_small_loop_is_one_kernel():
 
 
 def test_a_library_row_without_a_library_is_computed_on_the_host_and_said_to_be():
-    program = trace_function(anp.linalg.eigvals, (random(3, 3),), {}).program
-    kernel = lower(program).kernels[0]
-    assert kernel.reason == "NumPy's reference of eigvals, on the host"
+    program = trace_function(lax.linalg.schur, (random(3, 3),), {}).program
+    reasons = [kernel.reason for kernel in lower(program).kernels]
+    assert "NumPy's reference of schur, on the host" in reasons
 
 
 HOST_CASES = {
-    "eigenvalues": (
-        lambda x: anp.abs(anp.linalg.eigvals(x * 2)) + 1,
+    "Hessenberg": (
+        lambda x: anp.abs(lax.linalg.hessenberg(x * 2)[0]) + 1,
         (random(4, 4, dtype=float),),
     ),
-    "singular values": (
-        lambda x: anp.linalg.svd(x, compute_uv=False) * 2,
-        (random(5, 4, dtype=float),),
-    ),
     "a slice": (
-        lambda x: anp.linalg.svd(x[1:, ::2], compute_uv=False),
-        (random(4, 9, dtype=float),),
+        lambda x: lax.linalg.schur(x[1:, ::2])[0],
+        (random(4, 6, dtype=float),),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Runs plans for a GPU without one: kernels emulated, matrix products by NumPy."""
+"""Runs plans for a GPU without one: kernels emulated, libraries by NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn.backends.cuda.emulated_libraries import call_library, has_library
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
@@ -108,7 +109,11 @@ class _Run:
             self.reference(kernel, arguments)
         else:
             names = [parameter.name for parameter in kernel.parameters]
-            _product(kernel, dict(zip(names, arguments, strict=True)))
+            given = dict(zip(names, arguments, strict=True))
+            if has_library(kernel.provider):
+                call_library(kernel.provider, given)
+            else:
+                _product(kernel, given)
 
     def reference(
         self, kernel: LibraryKernel, arguments: Sequence[Pointer | int]

@@ -310,7 +310,7 @@ class _CudaLowering(Lowering):
                 self.written(made)
             return
         make = LIBRARIES.get(form.name)
-        if make is None:
+        if make is None or not equation.inputs[0].type.size:
             self.library(reference_call(equation, self.reads))
             return
         if form.in_place:
@@ -318,8 +318,12 @@ class _CudaLowering(Lowering):
         for made in make(equation, self.reads, self.names):
             if isinstance(made, Nest):
                 self.nest(made)
-            else:
+            elif isinstance(made, LibraryCall):
                 self.library(made)
+            else:
+                kernel, call = made.made(self.fresh(made.stem))
+                call.kernel = self.add_kernel(kernel)
+                self.steps.append(call)
 
     def written(self, call: WrittenCall) -> None:
         """The step that launches a kernel written by hand."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from arrayfn.backends.cuda.libraries import fourier, host, solvers
+from arrayfn.backends.cuda.libraries import fourier, host, solvers, spectra
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.errors import BackendError
 
@@ -20,8 +20,11 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "operator": host.operator,
     "reference": host.reference,
     "potrf": solvers.cholesky,
-    "syevd": solvers.eigh,
     "trsm": solvers.triangular,
+    "getrf": solvers.lu,
+    "geqrf": solvers.reflections,
+    "orgqr": solvers.orthogonal,
+    **spectra.SPECTRA,
     **{
         kind: partial(fourier.transform, kind)
         for kind in ("fft", "ifft", "rfft", "irfft")

@@ -1,161 +1,186 @@
-"""Factorizations and triangular systems through cuSOLVER and cuBLAS.
+"""Factors and triangular systems through cuSOLVER and cuBLAS.
 
 Both are column-major: a row-major matrix is its transpose to them, and its lower
-triangle an upper one.
+triangle an upper one. A batch of small matrices is one call, one of large matrices a
+call for each. Nothing waits for the GPU: statuses stay there.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries.calls import Call
-from arrayfn.backends.cuda.libraries.shared import open_library
-from arrayfn.dtypes import BY_SHORT_NAME, real_of
-from arrayfn.errors import BackendError
+from arrayfn.backends.cuda.libraries.dense import (
+    LETTERS,
+    NONE,
+    Batch,
+    blas,
+    check,
+    cublas,
+    cusolver,
+    is_batched,
+    is_complex,
+    scratch,
+    size_of,
+    solver,
+    words_of,
+)
+from arrayfn.dtypes import BY_SHORT_NAME
 
-_LETTERS: Final = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
 _UPPER: Final = 1
-
-
-@cache
-def _cusolver() -> Any:
-    return open_library("cusolver", "a factorization", "nvidia-cusolver")
-
-
-@cache
-def _cublas() -> Any:
-    return open_library("cublas", "a triangular system", "nvidia-cublas")
-
-
-def _check(library: str, status: int) -> None:
-    if status:
-        raise BackendError(f"{library} says: error {status}")
-
-
-def _handle(library: Any, name: str, create: str) -> ctypes.c_void_p:
-    device().enter()
-    handle = ctypes.c_void_p()
-    _check(name, getattr(library, create)(ctypes.byref(handle)))
-    return handle
-
-
-@cache
-def _solver_handle() -> ctypes.c_void_p:
-    return _handle(_cusolver(), "cuSOLVER", "cusolverDnCreate")
-
-
-@cache
-def _blas_handle() -> ctypes.c_void_p:
-    return _handle(_cublas(), "cuBLAS", "cublasCreate_v2")
-
-
-class _Workspace:
-    """Memory that the runs of a call share in turn."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.pointer = ctypes.c_void_p(device().allocate(max(1, nbytes)))
-
-    def __del__(self) -> None:
-        device().free(self.pointer.value or 0)
-
-
-def _workspace(function: str, size: int, *arguments: Any) -> tuple[_Workspace, int]:
-    """The workspace that a function of cuSOLVER asks for, and its elements."""
-    count = ctypes.c_int()
-    query = getattr(_cusolver(), f"{function}_bufferSize")
-    _check("cuSOLVER", query(_solver_handle(), *arguments, ctypes.byref(count)))
-    return _Workspace(count.value * size), count.value
-
-
-def _each(
-    integers: Mapping[str, int], steps: tuple[int, ...]
-) -> Callable[..., list[list[ctypes.c_void_p]]]:
-    """The addresses of each matrix, given those of the arrays of all."""
-
-    def addresses(*arrays: int) -> list[list[ctypes.c_void_p]]:
-        return [
-            [ctypes.c_void_p(a + k * s) for a, s in zip(arrays, steps, strict=True)]
-            for k in range(integers["matrices"])
-        ]
-
-    return addresses
+_TRSM_BATCHED: Final = 256
+"""cuBLAS's batched triangular systems are fast up to this many rows and columns."""
 
 
 def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """potrf of each matrix, in place, and a status for each."""
-    n, size = integers["n"], BY_SHORT_NAME[dtype].itemsize
-    function = f"cusolverDn{_LETTERS[dtype]}potrf"
-    none = ctypes.c_void_p()
-    work, words = _workspace(function, size, _UPPER, n, none, n)
-    run = getattr(_cusolver(), function)
-    each = _each(integers, (n * n * size, 4))
+    n, matrices = integers["n"], integers["matrices"]
+    size = size_of(dtype)
+    step = n * n * size
+    function = f"cusolverDn{LETTERS[dtype]}potrf"
+    batch = Batch(matrices)
 
-    def enqueue(stream: int, a: int, status: int) -> None:
-        device().enter()
-        handle = _solver_handle()
-        _cusolver().cusolverDnSetStream(handle, ctypes.c_void_p(stream))
-        for matrix, info in each(a, status):
-            _check(
-                "cuSOLVER", run(handle, _UPPER, n, matrix, n, work.pointer, words, info)
-            )
+    def all_at_once(stream: int, a: int, status: int) -> None:
+        run = getattr(cusolver(), f"{function}Batched")
+        table, info = batch.table(a, step), ctypes.c_void_p(status)
+        check("cuSOLVER", run(solver(stream), _UPPER, n, table, n, info, matrices))
 
-    return Call(enqueue, ("a", "status"), capturable=False)
+    def one_by_one(stream: int, a: int, status: int) -> None:
+        run, handle = getattr(cusolver(), function), solver(stream)
+        with scratch(words * size) as work:
+            for x, info in batch.each((a, step), (status, 4)):
+                check("cuSOLVER", run(handle, _UPPER, n, x, n, work, words, info))
+
+    if is_batched(integers, n):
+        return Call(all_at_once, ("a", "status"), capturable=False)
+    words = words_of(function, _UPPER, n, NONE, n)
+    return Call(one_by_one, ("a", "status"), capturable=False)
 
 
-def eigh(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """syevd or heevd of each matrix, in place, and its eigenvalues."""
-    n, kind = integers["n"], BY_SHORT_NAME[dtype]
-    size = kind.itemsize
-    stem = "heevd" if kind.kind == "c" else "syevd"
-    function = f"cusolverDn{_LETTERS[dtype]}{stem}"
-    none, vectors = ctypes.c_void_p(), 1
-    work, words = _workspace(function, size, vectors, _UPPER, n, none, n, none)
-    status = _Workspace(4)
-    run = getattr(_cusolver(), function)
-    each = _each(integers, (n * n * size, n * real_of(kind).itemsize))
+def lu(dtype: str, integers: Mapping[str, int], items: int) -> Call:
+    """getrf of each matrix, in place: pivots that count from 1, and a status."""
+    rows, columns = integers["rows"], integers["columns"]
+    matrices, size = integers["matrices"], size_of(dtype)
+    step = rows * columns * size
+    batch = Batch(matrices)
+    function = f"cusolverDn{LETTERS[dtype]}getrf"
 
-    def enqueue(stream: int, a: int, w: int) -> None:
-        device().enter()
-        handle = _solver_handle()
-        _cusolver().cusolverDnSetStream(handle, ctypes.c_void_p(stream))
-        for matrix, values in each(a, w):
-            arguments = (vectors, _UPPER, n, matrix, n, values, work.pointer, words)
-            _check("cuSOLVER", run(handle, *arguments, status.pointer))
+    def all_at_once(stream: int, a: int, pivots: int, status: int) -> None:
+        run = getattr(cublas(), f"cublas{LETTERS[dtype]}getrfBatched")
+        table, swaps, info = (
+            batch.table(a, step),
+            *map(ctypes.c_void_p, (pivots, status)),
+        )
+        handle = blas(stream)
+        check("cuBLAS", run(handle, rows, table, rows, swaps, info, matrices))
 
-    return Call(enqueue, ("a", "w"), capturable=False)
+    def one_by_one(stream: int, a: int, pivots: int, status: int) -> None:
+        run, handle = getattr(cusolver(), function), solver(stream)
+        arrays = (a, step), (pivots, 4 * min(rows, columns)), (status, 4)
+        with scratch(words * size) as work:
+            for x, swaps, info in batch.each(*arrays):
+                check(
+                    "cuSOLVER", run(handle, rows, columns, x, rows, work, swaps, info)
+                )
+
+    names = ("a", "pivots", "status")
+    if rows == columns and is_batched(integers, rows):
+        return Call(all_at_once, names, capturable=False)
+    words = words_of(function, rows, columns, NONE, rows)
+    return Call(one_by_one, names, capturable=False)
+
+
+def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
+    """geqrf of each matrix, in place, and the scales of its reflections."""
+    rows, columns = integers["rows"], integers["columns"]
+    matrices, size = integers["matrices"], size_of(dtype)
+    steps = integers["stride"] * size, min(rows, columns) * size
+    batch = Batch(matrices)
+    function = f"cusolverDn{LETTERS[dtype]}geqrf"
+
+    def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
+        run = getattr(cublas(), f"cublas{LETTERS[dtype]}geqrfBatched")
+        tables = batch.table(a, steps[0]), batch.table(tau, steps[1])
+        info = ctypes.c_int()  # of the arguments, and on the host
+        check(
+            "cuBLAS",
+            run(
+                *(blas(stream), rows, columns, tables[0], rows, tables[1]),
+                *(ctypes.byref(info), matrices),
+            ),
+        )
+
+    def one_by_one(stream: int, a: int, tau: int, status: int) -> None:
+        run, handle = getattr(cusolver(), function), solver(stream)
+        arrays = (a, steps[0]), (tau, steps[1]), (status, 4)
+        with scratch(words * size) as work:
+            for x, scales, info in batch.each(*arrays):
+                check(
+                    "cuSOLVER",
+                    run(handle, rows, columns, x, rows, scales, work, words, info),
+                )
+
+    names = ("a", "tau", "status")
+    if is_batched(integers, rows, columns):
+        return Call(all_at_once, names, capturable=False)
+    words = words_of(function, rows, columns, NONE, rows)
+    return Call(one_by_one, names, capturable=False)
+
+
+def orthogonal(dtype: str, integers: Mapping[str, int], items: int) -> Call:
+    """orgqr or ungqr of each matrix: Q in the place of its reflections."""
+    rows, inner, small = (integers[name] for name in ("rows", "inner", "small"))
+    size = size_of(dtype)
+    arrays = integers["stride"] * size, small * size
+    batch = Batch(integers["matrices"])
+    stem = "ungqr" if is_complex(dtype) else "orgqr"
+    function = f"cusolverDn{LETTERS[dtype]}{stem}"
+    words = words_of(function, rows, inner, small, NONE, rows, NONE)
+
+    def enqueue(stream: int, tau: int, a: int, status: int) -> None:
+        run, handle = getattr(cusolver(), function), solver(stream)
+        places = (a, arrays[0]), (tau, arrays[1]), (status, 4)
+        with scratch(words * size) as work:
+            for x, scales, info in batch.each(*places):
+                check(
+                    "cuSOLVER",
+                    run(handle, rows, inner, small, x, rows, scales, work, words, info),
+                )
+
+    return Call(enqueue, ("tau", "a", "status"), capturable=False)
 
 
 def triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """trsm over the right-hand sides of each matrix, which are transposes here."""
-    p, kind = integers, BY_SHORT_NAME[dtype]
-    rows, columns = p["rows"], p["columns"]
+    p = integers
+    rows, columns, matrices = p["rows"], p["columns"], p["matrices"]
     n = rows if p["left"] else columns
-    size = kind.itemsize
-    run = getattr(_cublas(), f"cublas{_LETTERS[dtype]}trsm_v2")
-    one = np.ones((), kind)
-    alpha = ctypes.c_void_p(one.ctypes.data)
+    size = size_of(dtype)
+    stem = f"cublas{LETTERS[dtype]}trsm"
+    one = np.ones((), BY_SHORT_NAME[dtype])
     # Its lower triangle is the transpose's upper one: side, triangle, operation, unit.
     options = (p["left"], _UPPER if p["lower"] else 0, p["transpose"], p["unit"])
-    each = _each(p, (n * n * size, rows * columns * size))
+    steps = n * n * size, rows * columns * size
+    batch = Batch(matrices)
 
-    def enqueue(stream: int, a: int, b: int) -> None:
-        device().enter()
-        handle = _blas_handle()
-        _cublas().cublasSetStream_v2(handle, ctypes.c_void_p(stream))
-        for matrix, sides in each(a, b):
-            _check(
-                "cuBLAS",
-                run(
-                    *(handle, *options, columns, rows),
-                    *(alpha, matrix, n, sides, columns),
-                ),
-            )
-        assert one.size  # alive as long as this function
+    def all_at_once(stream: int, a: int, b: int) -> None:
+        run = getattr(cublas(), f"{stem}Batched")
+        handle, alpha = blas(stream), ctypes.c_void_p(one.ctypes.data)
+        tables = batch.table(a, steps[0]), batch.table(b, steps[1])
+        arguments = (columns, rows, alpha, tables[0], n, tables[1], columns, matrices)
+        check("cuBLAS", run(handle, *options, *arguments))
 
-    return Call(enqueue, ("a", "b"), capturable=False)
+    def one_by_one(stream: int, a: int, b: int) -> None:
+        run, handle = getattr(cublas(), f"{stem}_v2"), blas(stream)
+        alpha = ctypes.c_void_p(one.ctypes.data)
+        for matrix, sides in batch.each((a, steps[0]), (b, steps[1])):
+            arguments = (columns, rows, alpha, matrix, n, sides, columns)
+            check("cuBLAS", run(handle, *options, *arguments))
+
+    if matrices > 1 and max(rows, columns) <= _TRSM_BATCHED:
+        return Call(all_at_once, ("a", "b"), capturable=False)
+    return Call(one_by_one, ("a", "b"), capturable=False)

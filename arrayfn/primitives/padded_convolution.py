@@ -1,0 +1,352 @@
+"""padded_convolution: a convolution between zeros, and what is linear in its arrays.
+
+The sum of all products ``output[i] * operand[j] * kernel[k]`` that a convolution pairs
+is linear in each of the three arrays. Of two of them the row gives what it is linear
+in: the *output*, which is the convolution itself, or its transposes, the cotangent of
+the *operand* or of the *kernel*. So it is closed under differentiation, and a library
+that computes all three sees strides and borders as they are.
+
+Roles of axes are those of ``conv_general``. ``padding`` has the zeros before and after
+each of the operand's spatial axes; they are not a part of the operand. ``extents`` are
+those of the result's spatial axes, which other arrays do not tell, and () for outputs.
+``precision="tf32"`` is as in ``dot_general``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import (
+    Array,
+    Composition,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+from arrayfn.primitives.convolution import (
+    SIDES_NCH,
+    SIDES_NHWC,
+    conv_general,
+    to_kernel,
+    to_operand,
+    with_mapped,
+)
+from arrayfn.primitives.convolution_forms import (
+    GROUP,
+    INNER,
+    OUTER,
+    SPATIAL,
+    Axes,
+    Roles,
+    extents_of,
+)
+
+Pads = tuple[tuple[int, int], ...]
+ARRAYS: Final[dict[str, tuple[str, str]]] = {
+    "output": ("operand", "kernel"),
+    "operand": ("output", "kernel"),
+    "kernel": ("operand", "output"),
+}
+"""What is given for each result, in this order."""
+ROLES: Final = {"operand": "lhs", "kernel": "rhs", "output": "out"}
+
+
+def _types(
+    first: ArrayType,
+    second: ArrayType,
+    *,
+    gives: str,
+    lhs: Roles,
+    rhs: Roles,
+    out: Roles,
+    strides: Axes,
+    dilations: Axes,
+    padding: Pads,
+    extents: Shape,
+    precision: str | None = None,
+) -> ArrayType:
+    name = "padded_convolution"
+    families.common_dtype(name, (first, second), dtypes.ALL - {dtypes.bool_})
+    if gives not in ARRAYS:
+        raise ShapeError(f"{name} gives output, operand or kernel, not {gives!r}")
+    roles = {"operand": lhs, "kernel": rhs, "output": out}
+    known = dict(zip(ARRAYS[gives], (first, second), strict=True))
+    for array, type in known.items():
+        axes = sorted(axis for role in roles[array] for axis in role)
+        if axes != list(range(type.ndim)):
+            raise ShapeError(
+                f"{name}: roles {roles[array]} do not name each axis of the {array} "
+                f"({type}) once"
+            )
+    pairs = (
+        *(("group", (("operand", GROUP), ("kernel", GROUP), ("output", GROUP))),),
+        *(("batch", (("operand", OUTER), ("output", OUTER))),),
+        *(("contracted", (("operand", INNER), ("kernel", INNER))),),
+        *(("free", (("kernel", OUTER), ("output", INNER))),),
+    )
+    wanted: dict[int, Shape] = {}
+    for word, places in pairs:
+        found = {
+            array: extents_of(known[array], roles[array][role])
+            for array, role in places
+            if array in known
+        }
+        if len(set(found.values())) != 1:
+            raise ShapeError(f"{name}: {word} axes differ: {found}")
+        (shape,) = set(found.values())
+        wanted.update({role: shape for array, role in places if array == gives})
+    sizes = {array: extents_of(t, roles[array][SPATIAL]) for array, t in known.items()}
+    if gives == "output":
+        wanted[SPATIAL] = tuple(
+            max(0, (n + low + high - (size - 1) * step - 1) // stride + 1)
+            for n, size, stride, step, (low, high) in zip(
+                *(sizes["operand"], sizes["kernel"], strides, dilations, padding),
+                strict=True,
+            )
+        )
+    else:
+        wanted[SPATIAL] = sizes[gives] = extents
+        parts = zip(
+            *(sizes["operand"], sizes["kernel"], sizes["output"]),
+            *(strides, dilations, padding),
+            strict=True,
+        )
+        for n, size, count, stride, step, (low, high) in parts:
+            if count and (count - 1) * stride + (size - 1) * step >= n + low + high:
+                raise ShapeError(
+                    f"{name}: {count} windows of {size} do not fit into {n} elements "
+                    f"between {low} and {high} zeros"
+                )
+    if min((0, *(n for pair in padding for n in pair))) < 0:
+        raise ShapeError(f"{name}: padding {padding} is to be 0 or more")
+    result = [0] * sum(len(role) for role in roles[gives])
+    for role, shape in wanted.items():
+        for axis, n in zip(roles[gives][role], shape, strict=True):
+            result[axis] = n
+    return first.with_shape(result)
+
+
+def _canonical(x: Array, roles: Roles) -> Array:
+    """As [group, outer, inner, spatial...]."""
+    turned = x.transpose([axis for role in roles for axis in role])
+    spatial = len(roles[SPATIAL])
+    shape = [math.prod(x.shape[axis] for axis in role) for role in roles[:SPATIAL]]
+    return turned.reshape(*shape, *turned.shape[turned.ndim - spatial :])
+
+
+def _reference(first: Array, second: Array, **params: Any) -> Array:
+    gives, strides, steps = (params[k] for k in ("gives", "strides", "dilations"))
+    types = [ArrayType(x.shape, x.dtype) for x in (first, second)]
+    result = _types(types[0], types[1], **params)
+    wide = dtypes.compute_dtype(first.dtype)
+    arrays = {
+        name: _canonical(x.astype(wide), params[ROLES[name]])
+        for name, x in zip(ARRAYS[gives], (first, second), strict=True)
+    }
+    arrays[gives] = _canonical(np.zeros(result.shape, wide), params[ROLES[gives]])
+    whole = np.pad(arrays["operand"], [(0, 0)] * 3 + [*params["padding"]])
+    w, y = arrays["kernel"], arrays["output"]
+    counts = y.shape[3:]
+    for place in np.ndindex(*(w.shape[3:] if 0 not in counts else (0,))):
+        part = whole[
+            (
+                ...,
+                *(
+                    slice(at * step, at * step + (n - 1) * stride + 1, stride)
+                    for at, step, n, stride in zip(
+                        place, steps, counts, strides, strict=True
+                    )
+                ),
+            )
+        ]
+        tap = w[(..., *place)]
+        if gives == "output":
+            y += np.einsum("gnc...,gkc->gnk...", part, tap)
+        elif gives == "operand":
+            part += np.einsum("gnk...,gkc->gnc...", y, tap)
+        else:
+            flat = [v.reshape(*v.shape[:3], -1) for v in (part, y)]
+            tap += np.einsum("gncs,gnks->gkc", *flat)
+    if gives == "operand":
+        inside = zip(params["padding"], arrays["operand"].shape[3:], strict=True)
+        made = whole[(..., *(slice(low, low + n) for (low, _), n in inside))]
+    else:
+        made = arrays[gives]
+    order = [axis for role in params[ROLES[gives]] for axis in role]
+    made = made.reshape([result.shape[axis] for axis in order])
+    return np.ascontiguousarray(made.transpose(np.argsort(order))).astype(result.dtype)
+
+
+def _given(arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any) -> Atom:
+    """``gives`` of the two other arrays; its shape is ``like`` along space."""
+    names = ARRAYS[gives]
+    params = {**params, "gives": gives}
+    spatial = params[ROLES[gives]][SPATIAL]
+    params["extents"] = () if gives == "output" else tuple(like[a] for a in spatial)
+    return padded_convolution(arrays[names[0]], arrays[names[1]], **params)
+
+
+def _jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    (x, w), (dx, dw) = primals, tangents
+    terms: list[Atom] = []
+    if dx is not None:
+        terms.append(padded_convolution(dx, w, **params))
+    if dw is not None:
+        terms.append(padded_convolution(x, dw, **params))
+    if not terms:
+        return [None]
+    return [terms[0] if len(terms) == 1 else e.add(*terms)]
+
+
+def _transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    **params: Any,
+) -> list[Atom | None]:
+    (ct,) = cotangents
+    if ct is None:
+        return [None, None]
+    names = ARRAYS[params["gives"]]
+    linear = 0 if isinstance(inputs[0], Linear) else 1
+    wanted, other = inputs[linear], inputs[1 - linear]
+    assert isinstance(wanted, Linear)
+    assert not isinstance(other, Linear)
+    arrays = {params["gives"]: ct, names[1 - linear]: other}
+    made = _given(arrays, names[linear], wanted.type.shape, params)
+    return [made, None] if linear == 0 else [None, made]
+
+
+_MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
+    frozenset({"operand", "output"}): {"operand": OUTER, "output": OUTER},
+    frozenset({"kernel", "output"}): {"kernel": OUTER, "output": INNER},
+    frozenset({"operand", "kernel"}): {"operand": INNER, "kernel": INNER},
+    frozenset(ROLES): dict.fromkeys(ROLES, GROUP),
+}
+"""The role of a mapped axis, by the arrays that have it."""
+
+
+def _batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    gives = params["gives"]
+    operands = [
+        v if dim is None else views.move_axis(v, dim, 0)
+        for v, dim in zip(inputs, dims, strict=True)
+    ]
+    mapped = {
+        name for name, dim in zip(ARRAYS[gives], dims, strict=True) if dim is not None
+    }
+    for name, role in _MAPPED[frozenset({*mapped, gives})].items():
+        params[ROLES[name]] = with_mapped(params[ROLES[name]], role)
+    return [padded_convolution(*operands, **params)], [0]
+
+
+def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
+    """A ``conv_general`` after a ``pad``, or their transposes."""
+    result = _types(first.type, second.type, **params)
+    gives, padding = params["gives"], params["padding"]
+    geometry = {
+        name: params[name] for name in ("lhs", "rhs", "out", "strides", "dilations")
+    }
+    lhs: Roles = params["lhs"]
+    pads = dict(zip(lhs[SPATIAL], padding, strict=True))
+    if gives == "operand":
+        shape = result.shape
+        whole = tuple(n + sum(pads.get(axis, (0, 0))) for axis, n in enumerate(shape))
+        made = to_operand(first, result.with_shape(whole), second, **geometry)
+        if whole == shape:
+            return made
+        start = tuple(pads.get(axis, (0, 0))[0] for axis in range(len(shape)))
+        limit = tuple(a + n for a, n in zip(start, shape, strict=True))
+        return views.slice_(made, start=start, limit=limit, strides=(1,) * len(shape))
+    if any(itertools.chain.from_iterable(padding)):
+        config = tuple((*pads.get(axis, (0, 0)), 0) for axis in range(first.type.ndim))
+        zero = conversion.literal(0, first.type.dtype)
+        first = views.pad(first, zero, config=config)
+    if gives == "output":
+        return conv_general(first, second, **geometry)
+    return to_kernel(second, first, result, **geometry)
+
+
+def _samples() -> Iterable[Sample]:
+    def arrays(*shapes: Shape, dtype: dtypes.DType, seed: int) -> tuple[Array, ...]:
+        return tuple(
+            families.random_array(dtype, shape, seed + k, -1.5, 1.5)
+            for k, shape in enumerate(shapes)
+        )
+
+    shapes = {"operand": (2, 5, 6, 2), "kernel": (3, 2, 2, 3), "output": (2, 6, 3, 3)}
+    extents = {"operand": (5, 6), "kernel": (3, 2), "output": ()}
+    for position, (gives, names) in enumerate(ARRAYS.items()):
+        lhs, rhs, out = SIDES_NHWC
+        params: dict[str, Callable[..., Any] | Any] = {
+            "gives": gives,
+            "lhs": lhs,
+            "rhs": rhs,
+            "out": out,
+            "strides": (1, 2),
+            "dilations": (1, 1),
+            "padding": ((2, 1), (1, 0)),
+            "extents": extents[gives],
+        }
+        inputs = arrays(
+            *(shapes[name] for name in names), dtype=dtypes.float32, seed=401 + position
+        )
+        yield Sample(inputs, params)
+        lhs, rhs, out = SIDES_NCH
+        small = {"operand": (2, 2, 6), "kernel": (3, 2, 3), "output": (2, 3, 2)}
+        for place, dtype in enumerate((dtypes.float64, dtypes.bfloat16, dtypes.int32)):
+            inputs = arrays(
+                *(small[name] for name in names), dtype=dtype, seed=411 + 7 * place
+            )
+            line = {
+                "gives": gives,
+                "lhs": lhs,
+                "rhs": rhs,
+                "out": out,
+                "strides": (3,),
+                "dilations": (2,),
+                "padding": ((0, 2),),
+                "extents": {"operand": (6,), "kernel": (3,), "output": ()}[gives],
+            }
+            if position == 0 and dtype == dtypes.float64:
+                line["precision"] = "tf32"
+            yield Sample(inputs, line)
+
+
+padded_convolution = Primitive(
+    name="padded_convolution",
+    family="contraction",
+    types=_types,
+    reference=_reference,
+    kernel=Composition(_expand),
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    samples=_samples,
+    tolerance=Tolerance(float32=1e-5, float64=1e-14),
+    doc="A convolution between zeros, or the cotangent of its operand or its kernel: "
+    "of two of operand, kernel and output, what all products are linear in. Roles say "
+    "what each axis is.",
+)
+
+ROWS = (padded_convolution,)
