@@ -1,12 +1,13 @@
 """Primitives that have no kernels, as those that have: positions, integer products.
 
-After it: no equation's row is a Composition; a dot_general is of dtypes that the
+After it: no equation's row is a Composition, but of those that the target computes as
+they stand; a dot_general is of dtypes that the
 target's library multiplies, of arrays, and contracts something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program
+from arrayfn.passes.inline_calls import keep_none
 from arrayfn.primitives import contraction, conversion, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Composition, Contraction, Primitive
@@ -27,18 +29,25 @@ BLAS: Final[Products] = frozenset(
 )
 
 
-def expand(program: Program, products: Products = BLAS) -> Program:
+def expand(
+    program: Program,
+    products: Products = BLAS,
+    keep: Callable[[Equation], bool] = keep_none,
+) -> Program:
     """``program`` with every equation expanded that has no kernel as it stands.
 
-    Until there is none: what a Composition is made of may be one too.
+    Until there is none: what a Composition is made of may be one too. What ``keep``
+    accepts is left.
     """
     changed = True
     while changed:
-        program, changed = _expanded(program, products)
+        program, changed = _expanded(program, products, keep)
     return program
 
 
-def _expanded(program: Program, products: Products) -> tuple[Program, bool]:
+def _expanded(
+    program: Program, products: Products, keep: Callable[[Equation], bool]
+) -> tuple[Program, bool]:
     """``program`` with its Compositions written out once, and whether it had any."""
     changed = False
     builder = ProgramBuilder(program.name)
@@ -51,7 +60,7 @@ def _expanded(program: Program, products: Products) -> tuple[Program, bool]:
             row = equation.primitive
             assert isinstance(row, Primitive)
             result: Atom | list[Atom] | None = None
-            if isinstance(row.kernel, Composition):
+            if isinstance(row.kernel, Composition) and not keep(equation):
                 result = row.kernel.expand(*operands, **equation.params)
             elif isinstance(row.kernel, Contraction):
                 result = _product(operands, equation, products)

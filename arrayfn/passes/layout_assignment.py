@@ -4,8 +4,9 @@ After it there is a ``relayout`` wherever a copy is made, and none is needed els
 
 * the operand of a reshape that is no affine view, or of a barrier, lies row-major;
 * each operand of a dot_general is a matrix to BLAS as it lies;
-* the operands of a library's primitive lie row-major, and so do those of an operator's
-  kernel that does not take them as they lie;
+* the operands of a library's primitive, and of one that the target computes as it
+  stands, lie row-major, and so do those of an operator's kernel that does not take
+  them as they lie;
 * the operands of loops and branches lie row-major;
 * the operand that an equation writes over is an array of its own, not used later;
 * each output is a row-major array of its own.
@@ -33,6 +34,7 @@ from arrayfn.passes.reads import Read, identity_read, record_reads
 from arrayfn.primitives import contraction, rematerialization, views
 from arrayfn.primitives.base import (
     Body,
+    Composition,
     Contraction,
     Control,
     Library,
@@ -156,7 +158,7 @@ class _Assignment:
             operands[first:] = [self.row_major_to_read(x) for x in operands[first:]]
         elif isinstance(row.kernel, Control):
             operands, params = self.control(operands, equation)
-        elif isinstance(row.kernel, Body):
+        elif isinstance(row.kernel, (Body, Composition)):
             operands = [
                 x if self.as_it_lies(x, equation) else self.row_major_to_read(x)
                 for x in operands

@@ -30,9 +30,15 @@ Settled = set[Program]
 """Programs that the passes have nothing to do with: they came out of them."""
 
 
+def as_it_is(program: Program) -> Program:
+    """``program``."""
+    return program
+
+
 def pipeline(
     products: Products = BLAS,
     keep: Callable[[Equation], bool] = keep_none,
+    arrange: Pass = as_it_is,
     *,
     sums: bool = True,
     transforms: bool = True,
@@ -40,10 +46,11 @@ def pipeline(
 ) -> tuple[Pass, ...]:
     """The passes for a target.
 
-    Its library multiplies what ``products`` says, and it has kernels of its own for the
-    calls that ``keep`` accepts, which read operands as they lie where ``takes_view``
-    says so. With ``sums`` small loops multiply without the library, with ``transforms``
-    long Fourier transforms are cut.
+    Its library multiplies what ``products`` says, and it computes the equations that
+    ``keep`` accepts as they stand, after ``arrange`` has written what else a library
+    takes in its terms; they read operands as they lie where ``takes_view`` says so.
+    With ``sums`` small loops multiply without the library, with ``transforms`` long
+    Fourier transforms are cut.
     """
 
     def control_flow(program: Program, settled: Settled | None = None) -> Program:
@@ -77,7 +84,8 @@ def pipeline(
     passes: tuple[Callable[..., Program], ...] = (
         partial(inline_calls, keep=keep),
         short_transforms,
-        partial(expand, products=products),
+        arrange,
+        partial(expand, products=products, keep=keep),
         simplify,
         single_index,
         cse,

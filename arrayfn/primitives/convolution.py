@@ -345,7 +345,7 @@ def _expand(
     if not type.size or not inner:
         return views.broadcast_literal(0, type)
     geometry = windows_of(w.type, lhs, rhs, strides, dilations)
-    if inner == 1 and window <= SHORT_SUMS and type.dtype not in dtypes.HALVES:
+    if inner == 1 and window <= SHORT_SUMS:
         return sum_of_slices(x, w, type, lhs, rhs, out, geometry)
     return product(x, w, type, lhs, rhs, out, geometry)
 

@@ -11,9 +11,11 @@ from typing import Final
 
 import numpy as np
 
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import contraction, views
+from arrayfn.primitives import contraction, conversion, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
 
@@ -77,6 +79,9 @@ def sum_of_slices(
     of_kernel = SlidingWindows(
         tuple(axis for axis, _ in pairs), tuple(n for _, n in pairs), ones, ones
     )
+    # Halves are computed in float32 and rounded once.
+    wide = dtypes.compute_dtype(type.dtype)
+    w = _as_dtype(w, wide)
     total: Atom | None = None
     for place in np.ndindex(*geometry.sizes):
         left = _spread(geometry.tap(x, place), lhs[INNER], x_axes, type.shape)
@@ -85,10 +90,14 @@ def sum_of_slices(
             at[position[own[axis]]] = k
         right = _element(w, of_kernel, at)
         right = _spread(right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape)
-        term = e.mul(left, right)
+        term = e.mul(_as_dtype(left, wide), right)
         total = term if total is None else e.add(total, term)
     assert total is not None
-    return total
+    return _as_dtype(total, type.dtype)
+
+
+def _as_dtype(x: Atom, dtype: DType) -> Atom:
+    return x if x.type.dtype == dtype else conversion.convert(x, dtype)
 
 
 def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
@@ -197,15 +206,35 @@ def _innermost(
 
 
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
-    """The windows, as a view if each has one element."""
-    if math.prod(geometry.sizes) > 1:
+    """The windows, as a view if each has one element, or if there is one."""
+    if math.prod(geometry.sizes) == 1:
+        x = geometry.tap(x, (0,) * len(geometry.axes))
+        x = views.reshape(x, shape=(*x.type.shape, *geometry.sizes))
+    elif math.prod(geometry.count(x.type.shape)) == 1:
+        x = _one_window(x, geometry)
+    else:
         return sliding_windows(x, **geometry.params(), order=tuple(order))
-    x = geometry.tap(x, (0,) * len(geometry.axes))
-    shape = (*x.type.shape, *geometry.sizes)
-    x = views.reshape(x, shape=shape)
+    shape = x.type.shape
     if tuple(order) == tuple(range(len(shape))):
         return x
     return views.transpose(x, permutation=tuple(order))
+
+
+def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
+    """The only window: the operand with its spatial axes last."""
+    ndim, axes = x.type.ndim, geometry.axes
+    limit, strides = list(x.type.shape), [1] * ndim
+    for axis, size, step in zip(axes, geometry.sizes, geometry.dilations, strict=True):
+        limit[axis], strides[axis] = (size - 1) * step + 1, step
+    if tuple(limit) != x.type.shape or max(strides) > 1:
+        x = views.slice_(
+            x, start=(0,) * ndim, limit=tuple(limit), strides=tuple(strides)
+        )
+    rest = [axis for axis in range(ndim) if axis not in axes]
+    x = views.transpose(x, permutation=(*rest, *axes))
+    extents = dict(zip(rest, x.type.shape[: len(rest)], strict=True))
+    shape = (*(extents.get(axis, 1) for axis in range(ndim)), *geometry.sizes)
+    return views.reshape(x, shape=shape)
 
 
 def _repeated(w: Atom, extents: Sequence[int]) -> tuple[Atom, int]:

@@ -9,7 +9,8 @@ that computes all three sees strides and borders as they are.
 Roles of axes are those of ``conv_general``. ``padding`` has the zeros before and after
 each of the operand's spatial axes; they are not a part of the operand. ``extents`` are
 those of the result's spatial axes, which other arrays do not tell, and () for outputs.
-``precision="tf32"`` is as in ``dot_general``.
+``precision="tf32"`` is as in ``dot_general``. ``lies`` is a compiler's: that a library
+takes the arrays as they are, with channels ``"last"`` or ``"first"``.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def _types(
     padding: Pads,
     extents: Shape,
     precision: str | None = None,
+    lies: str | None = None,
 ) -> ArrayType:
     name = "padded_convolution"
     families.common_dtype(name, (first, second), dtypes.ALL - {dtypes.bool_})

@@ -23,6 +23,7 @@ __all__ = ["CudaBackend", "DeviceArray", "device_put", "from_dlpack", "memory_st
 # Imported when a Program is for a GPU: a process without one has no use for them.
 _LOWER: Final = "arrayfn.lowering.cuda.lower"
 _EXECUTABLE: Final = "arrayfn.backends.cuda.executable"
+_CONVOLUTIONS: Final = "arrayfn.backends.cuda.libraries.convolutions"
 _HOPPER: Final = (9, 0)
 _INSTALL: Final = "pip install 'arrayfn[cuda]'"
 
@@ -74,7 +75,13 @@ def _config() -> GpuConfig:
     """The numbers of the GPU here. Before Hopper nothing copies beside a block."""
     gpu = device()
     cluster = GPU.most_cluster if gpu.arch >= _HOPPER else 0
-    return replace(GPU, multiprocessors=gpu.multiprocessors, most_cluster=cluster)
+    convolves = importlib.import_module(_CONVOLUTIONS).is_supported
+    return replace(
+        GPU,
+        multiprocessors=gpu.multiprocessors,
+        most_cluster=cluster,
+        convolves=convolves,
+    )
 
 
 def memory_stats() -> MemoryStats:

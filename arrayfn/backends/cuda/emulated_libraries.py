@@ -1,6 +1,6 @@
-"""What NVIDIA's solvers compute, by LAPACK on the host: for plans run without a GPU.
+"""What NVIDIA's libraries compute, by NumPy and LAPACK: for plans run without a GPU.
 
-As the libraries do, these read and write column-major matrices in place, pivots that
+As the libraries do, solvers read and write column-major matrices in place, pivots that
 count from 1, V instead of V^H, and leave alone what is not theirs.
 """
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from arrayfn.backends.cuda.emulator import Pointer
 from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of
+from arrayfn.lowering.cuda.convolutions import roles_of
+from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
 
 Array = np.ndarray[Any, Any]
 Given = Mapping[str, Any]
@@ -37,13 +39,11 @@ class _Call:
         (found,) = self.lapack.get_lapack_funcs((name,), dtype=self.dtype)
         return found
 
-    def columns(
-        self, name: str, rows: int, columns: int, step: int = 0, dtype: Any = None
-    ) -> Array:
+    def columns(self, name: str, rows: int, columns: int, dtype: Any = None) -> Array:
         """An array's matrices by columns, [matrices, rows, columns]."""
         pointer: Pointer = self.given[name]
         flat = pointer.array[pointer.start :].view(dtype or self.dtype)
-        strides = (step or rows * columns, 1, rows)
+        strides = (rows * columns, 1, rows)
         shape = (self["matrices"], rows, columns)
         return np.lib.stride_tricks.as_strided(
             flat, shape, [s * flat.itemsize for s in strides]
@@ -97,20 +97,12 @@ def _getrf(c: _Call) -> None:
 def _geqrf(c: _Call) -> None:
     rows, columns, run = c["rows"], c["columns"], c.function("geqrf")
     a, tau = (
-        c.columns("a", rows, columns, c["stride"]),
+        c.columns("a", rows, columns),
         c.rows("tau", min(rows, columns)),
     )
     status = c.status()
     for k in range(c["matrices"]):
         a[k], tau[k], _, status[k] = run(a[k])
-
-
-def _orgqr(c: _Call) -> None:
-    rows, inner, small = c["rows"], c["inner"], c["small"]
-    a, tau = c.columns("a", rows, inner, c["stride"]), c.rows("tau", small)
-    run = c.function("orgqr", "ungqr")
-    for k in range(c["matrices"]):
-        a[k], _, c.status()[k] = run(a[k], tau[k])
 
 
 def _syevd(c: _Call) -> None:
@@ -151,7 +143,6 @@ _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
     "trsm": _trsm,
     "getrf": _getrf,
     "geqrf": _geqrf,
-    "orgqr": _orgqr,
     "syevd": _syevd,
     "geev": _geev,
     "geevvalues": _geev,
@@ -163,10 +154,47 @@ _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
 
 def has_library(provider: str) -> bool:
     """Whether ``provider`` is one of these."""
-    return provider.partition("_")[0] in _LIBRARIES
+    return provider.partition("_")[0] in (*_LIBRARIES, "convolution")
 
 
 def call_library(provider: str, given: Given) -> None:
     """Do what ``provider`` does: with arrays and integers by their names."""
     kind, _, dtype = provider.partition("_")
-    _LIBRARIES[kind](_Call(dtype, given))
+    if kind == "convolution":
+        _convolve(provider, given)
+    else:
+        _LIBRARIES[kind](_Call(dtype, given))
+
+
+def _convolve(provider: str, given: Given) -> None:
+    _, gives, name, *_ = provider.split("_")
+    dtype, axes = BY_SHORT_NAME[name], range(given["axes"])
+    roles = roles_of(given["axes"], bool(given["last"]), given["groups"] > 1)
+    space = {
+        "operand": [given[f"extent{k}"] for k in axes],
+        "kernel": [given[f"size{k}"] for k in axes],
+        "output": [given[f"count{k}"] for k in axes],
+    }
+    counts = {
+        "operand": [given[k] for k in ("groups", "batch", "inner")],
+        "kernel": [given[k] for k in ("groups", "outer", "inner")],
+        "output": [given[k] for k in ("groups", "batch", "outer")],
+    }
+
+    def array(name: str) -> Array:
+        places = [axis for role in roles[name] for axis in role]
+        extents = [*counts[name][given["groups"] == 1 :], *space[name]]
+        shape = [extents[places.index(axis)] for axis in range(len(places))]
+        pointer: Pointer = given[name]
+        flat = pointer.array[pointer.start :].view(dtype)
+        return flat[: int(np.prod(shape))].reshape(shape)
+
+    array(gives)[...] = padded_convolution.reference(
+        *(array(name) for name in ARRAYS[gives]),
+        gives=gives,
+        **{key: roles[name] for name, key in ROLES.items()},
+        strides=tuple(given[f"stride{k}"] for k in axes),
+        dilations=tuple(given[f"dilation{k}"] for k in axes),
+        padding=tuple((given[f"low{k}"], given[f"high{k}"]) for k in axes),
+        extents=() if gives == "output" else tuple(space[gives]),
+    )

@@ -1,9 +1,18 @@
-"""The numbers of a GPU that schedules are made from."""
+"""The numbers of a GPU that schedules are made from, and what its libraries take."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+Convolves = Callable[[str, Mapping[str, int]], bool]
+"""Whether a library computes the convolution of this provider and these integers."""
+
+
+def convolves_all(provider: str, integers: Mapping[str, int]) -> bool:
+    """Any: what a library takes is known where there is one."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,7 @@ class GpuConfig:
     sort_row_threads: int = 512  # of a block that sorts a row, at most
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half
     pipelines: tuple[int, ...] = (1,)  # of a multiprocessor: what is tried first
+    convolves: Convolves = convolves_all  # what cuDNN takes
 
 
 GPU: Final = GpuConfig()

@@ -1,7 +1,7 @@
 """Rows that NVIDIA's libraries compute: the steps for each, calls and nests.
 
 cuFFT transforms without a factor, which a nest multiplies by. Linear algebra is in
-``factorizations``.
+``factorizations`` and ``reflections``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Equation, Var
-from arrayfn.lowering.cuda import factorizations
+from arrayfn.lowering.cuda import factorizations, reflections
 from arrayfn.lowering.cuda.factorizations import Made, Names, Reads
 from arrayfn.lowering.kernel_ir import Constant, Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
@@ -76,7 +76,7 @@ LIBRARIES: Final[dict[str, Maker]] = {
     "triangular_solve": factorizations.triangular_solve,
     "lu": factorizations.lu,
     "pivots_to_permutation": factorizations.pivots_to_permutation,
-    "qr": factorizations.qr,
+    "qr": reflections.qr,
     "eigh": factorizations.eigh,
     "eigvalsh": factorizations.eigvalsh,
     "eig": factorizations.eig,

@@ -18,6 +18,7 @@ from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.convolutions import arranged, convolution, is_arranged
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
@@ -55,7 +56,7 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.dce import dce
-from arrayfn.passes.pipeline import pipeline, run_passes
+from arrayfn.passes.pipeline import Pass, pipeline, run_passes
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.small import is_small, with_sums
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
@@ -77,23 +78,24 @@ def _takes_view(equation: Equation, type: ArrayType, offset: int) -> bool:
     return kernel is not None and kernel.views(type, offset)
 
 
-_PASSES: Final = pipeline(
-    PRODUCTS,
-    keep=lambda equation: KERNELS.for_call(equation, "cuda") is not None,
-    sums=False,
-    transforms=False,  # cuFFT has every processor do a transform
-    takes_view=_takes_view,
-)
+def _keeps(equation: Equation) -> bool:
+    """Whether a kernel that is registered, or a library, computes it as it stands."""
+    return KERNELS.for_call(equation, "cuda") is not None or is_arranged(equation)
 
 
-_PERSISTENT: Final = (
-    *_PASSES[:-1],
-    partial(with_sums, most=MOST_OF_A_SUM),
-    simplify,
-    dce,
-    _PASSES[-1],
-)
-"""Where kernels stay, small products are theirs too: a library's would end them."""
+def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
+    *passes, layouts = pipeline(
+        PRODUCTS,
+        _keeps,
+        partial(arranged, convolves=gpu.convolves),
+        sums=False,
+        transforms=False,  # cuFFT has every processor do a transform
+        takes_view=_takes_view,
+    )
+    if options.mode == "persistent":
+        # Kernels stay, and small products are theirs: a library's would end them.
+        passes += [partial(with_sums, most=MOST_OF_A_SUM), simplify, dce]
+    return *passes, layouts
 
 
 def lower(
@@ -107,8 +109,7 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    passes = _PERSISTENT if options.mode == "persistent" else _PASSES
-    passed = run_passes(program, check, passes)
+    passed = run_passes(program, check, _passes(gpu, options))
     made = _CudaLowering(passed, donated, gpu, options).run()
     # A product that had an epilogue folded in is not called by its first name.
     called = {call.kernel for call in kernel_calls(made.plan.steps)}
@@ -165,6 +166,9 @@ class _CudaLowering(Lowering):
             return
         if kernel is not None:
             self.produce(OperatorCall(equation, kernel, self.reads))
+            return
+        if is_arranged(equation):
+            self.library(convolution(equation, self.reads))
             return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)

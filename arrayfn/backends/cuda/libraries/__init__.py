@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from arrayfn.backends.cuda.libraries import fourier, host, solvers, spectra
+from arrayfn.backends.cuda.libraries import (
+    convolutions,
+    fourier,
+    host,
+    solvers,
+    spectra,
+)
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.errors import BackendError
 
@@ -19,11 +25,11 @@ Provider = Callable[[str, Mapping[str, int], int], Call]
 PROVIDERS: Final[dict[str, Provider]] = {
     "operator": host.operator,
     "reference": host.reference,
+    "convolution": convolutions.convolve,
     "potrf": solvers.cholesky,
     "trsm": solvers.triangular,
     "getrf": solvers.lu,
     "geqrf": solvers.reflections,
-    "orgqr": solvers.orthogonal,
     **spectra.SPECTRA,
     **{
         kind: partial(fourier.transform, kind)

@@ -1,7 +1,7 @@
-"""Attention through cuDNN, by NVIDIA's own Python front end of its graphs.
+"""cuDNN, by NVIDIA's own Python front end of its graphs; attention through it.
 
-A graph is built when a plan is loaded; its workspace lives as long as it. cuDNN is
-asked for its deterministic gradient.
+A graph is built when a plan is loaded. All of them share a workspace. Attention is
+asked for with its deterministic gradient.
 """
 
 from __future__ import annotations
@@ -18,18 +18,66 @@ from arrayfn.ir import ArrayType
 
 Enqueue = Callable[..., None]
 
+_LEAST_WORKSPACE: Final = 4 << 20
 _NAMES: Final = {dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
 
 
 @cache
-def _cudnn() -> Any:
+def library() -> Any:
+    """cuDNN's front end."""
     return importlib.import_module("cudnn")
 
 
+def refusals() -> tuple[type[Exception], ...]:
+    """What cuDNN raises for what it does not compute."""
+    return library().cudnnGraphNotSupportedError, RuntimeError, ValueError
+
+
 @cache
-def _handle() -> Any:
+def handle() -> Any:
+    """cuDNN's handle."""
     device().enter()
-    return _cudnn().create_handle()
+    return library().create_handle()
+
+
+def on_stream(stream: int) -> Any:
+    """cuDNN's handle, which enqueues on ``stream``."""
+    library().set_stream(handle(), stream)
+    device().enter()
+    return handle()
+
+
+class Workspace:
+    """Memory that runs share in turn: they are in the order of one stream."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.pointer = device().allocate(max(1, nbytes))
+
+    def __del__(self) -> None:
+        device().free(self.pointer)
+
+
+class _Shared:
+    """The workspace that calls are given; those that need more get a larger one."""
+
+    def __init__(self) -> None:
+        self.largest: Workspace | None = None
+
+    def of(self, nbytes: int) -> Workspace:
+        if self.largest is None or self.largest.nbytes < nbytes:
+            self.largest = Workspace(max(nbytes, _LEAST_WORKSPACE))
+        return self.largest
+
+
+@cache
+def _shared() -> _Shared:
+    return _Shared()
+
+
+def workspace(nbytes: int) -> Workspace:
+    """A workspace of ``nbytes`` or more, which lives as long as somebody holds it."""
+    return _shared().of(nbytes)
 
 
 class _Graph:
@@ -40,14 +88,14 @@ class _Graph:
     """
 
     def __init__(self, dtype: Any) -> None:
-        cudnn = _cudnn()
+        cudnn = library()
         self.dtype = getattr(cudnn.data_type, _NAMES[dtype])
         self.float = cudnn.data_type.FLOAT
         self.graph = cudnn.pygraph(
             io_data_type=self.dtype,
             intermediate_data_type=self.float,
             compute_data_type=self.float,
-            handle=_handle(),
+            handle=handle(),
         )
         self.tensors: list[Any] = []
 
@@ -71,7 +119,7 @@ class _Graph:
 
     def build(self) -> Enqueue:
         """What enqueues the graph."""
-        cudnn, graph = _cudnn(), self.graph
+        cudnn, graph = library(), self.graph
         try:
             graph.validate()
             graph.build_operation_graph()
@@ -83,27 +131,14 @@ class _Graph:
                 f"cuDNN has no attention for these arrays ({error}); convert them to "
                 "float32, which is computed by kernels and matrix products"
             ) from error
-        gpu, tensors = device(), self.tensors
-        workspace = _Workspace(graph.get_workspace_size())
+        tensors = self.tensors
+        space = workspace(graph.get_workspace_size())
 
         def enqueue(stream: int, *addresses: int) -> None:
-            handle = _handle()
-            cudnn.set_stream(handle, stream)
             given: Mapping[Any, int] = dict(zip(tensors, addresses, strict=True))
-            gpu.enter()
-            graph.execute(given, workspace.pointer, handle=handle)
+            graph.execute(given, space.pointer, handle=on_stream(stream))
 
         return enqueue
-
-
-class _Workspace:
-    """Memory that a graph's runs share in turn."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.pointer = device().allocate(max(1, nbytes))
-
-    def __del__(self) -> None:
-        device().free(self.pointer)
 
 
 def _heads(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:

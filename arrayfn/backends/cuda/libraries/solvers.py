@@ -23,7 +23,6 @@ from arrayfn.backends.cuda.libraries.dense import (
     cublas,
     cusolver,
     is_batched,
-    is_complex,
     scratch,
     size_of,
     solver,
@@ -32,6 +31,8 @@ from arrayfn.backends.cuda.libraries.dense import (
 from arrayfn.dtypes import BY_SHORT_NAME
 
 _UPPER: Final = 1
+_MOST_REFLECTED: Final = 128
+"""cuBLAS's batched reflections are fast up to this many rows and columns."""
 _TRSM_BATCHED: Final = 256
 """cuBLAS's batched triangular systems are fast up to this many rows and columns."""
 
@@ -98,7 +99,7 @@ def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """geqrf of each matrix, in place, and the scales of its reflections."""
     rows, columns = integers["rows"], integers["columns"]
     matrices, size = integers["matrices"], size_of(dtype)
-    steps = integers["stride"] * size, min(rows, columns) * size
+    steps = rows * columns * size, min(rows, columns) * size
     batch = Batch(matrices)
     function = f"cusolverDn{LETTERS[dtype]}geqrf"
 
@@ -125,33 +126,10 @@ def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
                 )
 
     names = ("a", "tau", "status")
-    if is_batched(integers, rows, columns):
+    if max(rows, columns) <= min(_MOST_REFLECTED, 4 * matrices):
         return Call(all_at_once, names, capturable=False)
     words = words_of(function, rows, columns, NONE, rows)
     return Call(one_by_one, names, capturable=False)
-
-
-def orthogonal(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """orgqr or ungqr of each matrix: Q in the place of its reflections."""
-    rows, inner, small = (integers[name] for name in ("rows", "inner", "small"))
-    size = size_of(dtype)
-    arrays = integers["stride"] * size, small * size
-    batch = Batch(integers["matrices"])
-    stem = "ungqr" if is_complex(dtype) else "orgqr"
-    function = f"cusolverDn{LETTERS[dtype]}{stem}"
-    words = words_of(function, rows, inner, small, NONE, rows, NONE)
-
-    def enqueue(stream: int, tau: int, a: int, status: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        places = (a, arrays[0]), (tau, arrays[1]), (status, 4)
-        with scratch(words * size) as work:
-            for x, scales, info in batch.each(*places):
-                check(
-                    "cuSOLVER",
-                    run(handle, rows, inner, small, x, rows, scales, work, words, info),
-                )
-
-    return Call(enqueue, ("tau", "a", "status"), capturable=False)
 
 
 def triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:

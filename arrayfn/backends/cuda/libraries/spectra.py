@@ -7,7 +7,7 @@ eigenvalue problem and the polar decomposition, which cuSOLVER does partly on th
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -129,15 +129,13 @@ class _Svd:
             self.rows * left * self.size,
             self.columns * right * self.size,
         )
-        self.names = ("a", "s", "status", *(("u", "v") if self.vectors else ()))
+        self.names = ("a", "s", "status", "u", "v")
 
     def each(
         self, batch: Batch, arrays: tuple[int, ...]
-    ) -> list[tuple[ctypes.c_void_p, ...]]:
-        """(a, s, status, u, v) of each matrix."""
-        places = zip(arrays, self.steps, strict=False)
-        none = () if self.vectors else (NONE, NONE)
-        return [(*found, *none) for found in batch.each(*places)]
+    ) -> Iterator[list[ctypes.c_void_p]]:
+        """[a, s, status, u, v] of each matrix."""
+        return batch.each(*zip(arrays, self.steps, strict=True))
 
 
 def svd_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
@@ -177,8 +175,7 @@ def svd_batched(dtype: str, integers: Mapping[str, int], items: int) -> Call:
 
     def enqueue(stream: int, *places: int) -> None:
         run, handle = getattr(cusolver(), function), solver(stream)
-        a, s, info, *rest = map(ctypes.c_void_p, places)
-        u, v = rest or (NONE, NONE)
+        a, s, info, u, v = map(ctypes.c_void_p, places)
         with scratch(words * p.size) as work:
             more = (work, words, info, *last)
             check("cuSOLVER", run(handle, *arrays(a, s, u, v), *more))

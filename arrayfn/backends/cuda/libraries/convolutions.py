@@ -1,0 +1,229 @@
+"""Convolutions through cuDNN: one graph of one operation, built when it is first seen.
+
+cuDNN proposes several plans for a graph. Those that sum in an order of their own each
+time, that round operands, or that use TensorFloat-32 where it was not asked for are
+left out, as are those that would be compiled first. The others are timed when a
+convolution is first seen on a machine, and the choice is kept in the disk cache: it is
+the same from then on, and so are the bits of results.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from arrayfn.backends.cuda import timing
+from arrayfn.backends.cuda.driver import OutOfMemoryError, device
+from arrayfn.backends.cuda.libraries import cudnn
+from arrayfn.backends.cuda.libraries.calls import Call
+from arrayfn.backends.object_cache import content_key, object_cache
+from arrayfn.dtypes import BY_SHORT_NAME
+from arrayfn.errors import BackendError
+
+MOST_WORKSPACE: Final = 256 << 20
+PROPOSALS: Final = 10
+_NAMES: Final = {"f16": "HALF", "bf16": "BFLOAT16", "f32": "FLOAT", "f64": "DOUBLE"}
+_INACCURATE: Final = (
+    *("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"),
+    *("FFT", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13"),
+)
+_ARRAYS: Final = {
+    "output": ("operand", "kernel", "output"),
+    "operand": ("output", "kernel", "operand"),
+    "kernel": ("operand", "output", "kernel"),
+}
+Key = tuple[tuple[str, int], ...]
+
+
+def is_supported(provider: str, integers: Mapping[str, int]) -> bool:
+    """Whether cuDNN is here and computes the convolution that ``provider`` names."""
+    if importlib.util.find_spec("cudnn") is None:
+        return False
+    return _made(provider, tuple(integers.items())) is not None
+
+
+def convolve(form: str, integers: Mapping[str, int], items: int) -> Call:
+    """The convolution ``form``: what it gives, the dtype, and ``tf32`` if allowed."""
+    made = _made(f"convolution_{form}", tuple(integers.items()))
+    if made is None:
+        raise BackendError(
+            f"cuDNN has no convolution {form} of {dict(integers)}; compile it where it "
+            "runs: it is a matrix product then"
+        )
+    return Call(made.enqueue(), made.names)
+
+
+@cache
+def _made(provider: str, key: Key) -> _Convolution | None:
+    try:
+        return _Convolution(provider, dict(key))
+    except cudnn.refusals():
+        return None
+
+
+class _Convolution:
+    """A graph with the index of the plan that it is run by."""
+
+    def __init__(self, provider: str, p: Mapping[str, int]) -> None:
+        _, gives, short, *more = provider.split("_")
+        library = cudnn.library()
+        self.names = _ARRAYS[gives]
+        self.arrays = {name: _lies(name, p) for name in self.names}
+        self.size = BY_SHORT_NAME[short].itemsize
+        kind = getattr(library.data_type, _NAMES[short])
+        compute = kind if short == "f64" else library.data_type.FLOAT
+        self.graph = library.pygraph(
+            io_data_type=kind,
+            intermediate_data_type=compute,
+            compute_data_type=compute,
+            handle=cudnn.handle(),
+        )
+        given = [
+            self.graph.tensor(dim=shape, stride=strides, data_type=kind)
+            for shape, strides in (self.arrays[name] for name in self.names[:2])
+        ]
+        made = _operation(self.graph, gives, given, p)
+        shape, strides = self.arrays[gives]
+        made.set_output(True).set_dim(shape).set_stride(strides).set_data_type(kind)
+        self.tensors = [*given, made]
+        left_out = [getattr(library.numerical_note, note) for note in _INACCURATE]
+        if short == "f32" and "tf32" not in more:
+            left_out.append(library.numerical_note.TENSOR_CORE)
+        self._plan(library, left_out)
+        self.index, self.workspace = self._chosen(provider, p)
+
+    def _plan(self, library: Any, left_out: Sequence[Any]) -> None:
+        graph, modes = self.graph, library.heur_mode
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([modes.A, modes.FALLBACK])
+        graph.deselect_numeric_notes(left_out)
+        graph.deselect_behavior_notes([library.behavior_note.RUNTIME_COMPILATION])
+        graph.deselect_workspace_greater_than(MOST_WORKSPACE)
+        graph.check_support()
+
+    def _chosen(
+        self, provider: str, p: Mapping[str, int]
+    ) -> tuple[int, cudnn.Workspace]:
+        """The plan that is kept for this machine, or the fastest, and its workspace."""
+        gpu, version = device(), cudnn.library().backend_version()
+        key = content_key(
+            f"cuDNN {version} {gpu.name} {provider}",
+            f"{sorted(p.items())} {MOST_WORKSPACE} {PROPOSALS}",
+        )
+        name = object_cache().get_or_compile(key, self._fastest).decode()
+        for index in range(self.graph.get_execution_plan_count()):
+            if self.graph.get_plan_name_at_index(index) == name and self._builds(index):
+                return index, self._space(index)
+        index = self._candidates()[0]
+        return index, self._space(index)
+
+    def _fastest(self) -> bytes:
+        """The name of the fastest plan; of the first where memory is short."""
+        found = self._candidates()
+        gpu = device()
+        held: list[int] = []
+        best = 0
+        try:
+            for name in self.names:
+                shape, strides = self.arrays[name]
+                span = 1 + sum(
+                    (n - 1) * step for n, step in zip(shape, strides, strict=True)
+                )
+                held.append(gpu.allocate(span * self.size))
+                gpu.fill(held[-1], 0x3C, span * self.size)
+            best = timing.fastest([self._way(index, held) for index in found])
+        except OutOfMemoryError:
+            pass
+        finally:
+            for pointer in held:
+                gpu.free(pointer)
+        name: str = self.graph.get_plan_name_at_index(found[best])
+        return name.encode()
+
+    def _way(self, index: int, places: Sequence[int]) -> timing.Way:
+        space = self._space(index)
+
+        def way(stream: int) -> int:
+            self._run(stream, places, index, space)
+            return 0
+
+        return way
+
+    def _candidates(self) -> list[int]:
+        """The first plans that are allowed and can be built."""
+        found: list[int] = []
+        for index in range(self.graph.get_execution_plan_count()):
+            if len(found) < PROPOSALS and self._builds(index):
+                found.append(index)
+        if not found:
+            raise cudnn.library().cudnnGraphNotSupportedError("no plan is left")
+        return found
+
+    def _builds(self, index: int) -> bool:
+        try:
+            self.graph.build_plan_at_index(index)
+        except cudnn.refusals():
+            return False
+        return True
+
+    def _space(self, index: int) -> cudnn.Workspace:
+        nbytes: int = self.graph.get_workspace_size_plan_at_index(index)
+        return cudnn.workspace(nbytes)
+
+    def _run(
+        self, stream: int, places: Sequence[int], index: int, space: cudnn.Workspace
+    ) -> None:
+        handle = cudnn.on_stream(stream)
+        given: dict[Any, int] = dict(zip(self.tensors, places, strict=True))
+        self.graph.execute_plan_at_index(given, space.pointer, index, handle=handle)
+
+    def enqueue(self) -> Callable[..., None]:
+        """What enqueues it, given the arrays in the order of ``names``."""
+
+        def enqueue(stream: int, *places: int) -> None:
+            self._run(stream, places, self.index, self.workspace)
+
+        return enqueue
+
+
+def _operation(
+    graph: Any, gives: str, given: Sequence[Any], p: Mapping[str, int]
+) -> Any:
+    def along(name: str, fill: int) -> list[int]:
+        """What the call says of its axes; of two at least, as cuDNN wants it."""
+        own = [p[f"{name}{k}"] for k in range(p["axes"])]
+        return [fill] * (2 - len(own)) + own
+
+    geometry = {
+        "pre_padding": along("low", 0),
+        "post_padding": along("high", 0),
+        "stride": along("stride", 1),
+        "dilation": along("dilation", 1),
+    }
+    if gives == "output":
+        return graph.conv_fprop(image=given[0], weight=given[1], **geometry)
+    if gives == "operand":
+        return graph.conv_dgrad(loss=given[0], filter=given[1], **geometry)
+    return graph.conv_wgrad(image=given[0], loss=given[1], **geometry)
+
+
+def _lies(name: str, p: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """The extents of an array in cuDNN's order, and their strides in memory."""
+    groups, inner, outer = p["groups"], p["inner"], p["outer"]
+    first, channels, along = {
+        "operand": (p["batch"], groups * inner, "extent"),
+        "kernel": (groups * outer, inner, "size"),
+        "output": (p["batch"], groups * outer, "count"),
+    }[name]
+    space = [p[f"{along}{k}"] for k in range(p["axes"])]
+    shape = [first, channels, *[1] * (2 - len(space)), *space]
+    axes = [*range(2, len(shape))]
+    order = [0, *axes, 1] if p["last"] else [0, 1, *axes]
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= shape[axis]
+    return shape, strides

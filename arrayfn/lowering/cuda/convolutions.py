@@ -1,0 +1,274 @@
+"""Convolutions that cuDNN computes: their arrays as it reads them, and their calls.
+
+cuDNN's arrays lie with channels last, [batch, space, group, channel], or first, [batch,
+group, channel, space]; kernels [group, free, space, channel], or [group, free, channel,
+space]. The axis of groups is there if there are some. ``arranged`` is the pass that
+writes a ``padded_convolution`` for it: operands that lie otherwise are transposed,
+which becomes copies that the plan shows. What is left is made of other primitives, as
+on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.dtypes import short_name
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.lowering.cuda.config import Convolves
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.passes.reads import Read
+from arrayfn.primitives import views
+from arrayfn.primitives.convolution_forms import (
+    GROUP,
+    INNER,
+    OUTER,
+    SHORT_SUMS,
+    SPATIAL,
+    Axes,
+    Roles,
+    extents_of,
+)
+from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
+
+_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+_MOST_AXES: Final = 3
+AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
+"""What the integers of a call say of each spatial axis, with its number after it."""
+
+
+def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
+    """The roles of the arrays of a call with so many spatial axes."""
+    inner = (SPATIAL, GROUP, INNER) if last else (GROUP, INNER, SPATIAL)
+    kernel = (SPATIAL, INNER) if last else (INNER, SPATIAL)
+    orders = {
+        "operand": (OUTER, *inner),
+        "kernel": (GROUP, OUTER, *kernel),
+        "output": (OUTER, *inner),
+    }
+    counts = {OUTER: 1, INNER: 1, SPATIAL: axes, GROUP: int(grouped)}
+    found: dict[str, Roles] = {}
+    for name, order in orders.items():
+        roles: dict[int, Axes] = {}
+        at = 0
+        for role in order:
+            roles[role] = tuple(range(at, at + counts[role]))
+            at += counts[role]
+        found[name] = roles[GROUP], roles[OUTER], roles[INNER], roles[SPATIAL]
+    return found
+
+
+@dataclass(frozen=True)
+class _Arrangement:
+    """How the arrays of an equation are those of a call."""
+
+    provider: str
+    integers: dict[str, int]
+    roles: dict[str, Roles]  # the equation's own
+    params: dict[str, Any]  # of the arranged equation
+
+    @staticmethod
+    def of(equation: Equation) -> _Arrangement | None:
+        """None if it is of no dtype or number of axes that cuDNN has."""
+        params, types = equation.params, [atom.type for atom in equation.inputs]
+        roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
+        axes = len(params["strides"])
+        result = equation.outputs[0].type
+        if (
+            types[0].dtype not in _DTYPES
+            or not 1 <= axes <= _MOST_AXES
+            or 0 in (types[0].size, types[1].size, result.size)
+        ):
+            return None
+        gives = params["gives"]
+        arrays = dict(zip((*ARRAYS[gives], gives), (*types, result), strict=True))
+        # The spatial axes in the order in which they lie.
+        first = "operand" if "operand" in ARRAYS[gives] else "output"
+        order = sorted(range(axes), key=lambda k: roles[first][SPATIAL][k])
+        roles = {
+            name: (*own[:SPATIAL], tuple(own[SPATIAL][k] for k in order))
+            for name, own in roles.items()
+        }
+        last = _lies(roles, last=True) >= _lies(roles, last=False)
+        some = next(iter(arrays))
+        grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
+        if not grouped:
+            roles = {name: _ungrouped(own) for name, own in roles.items()}
+        own = roles_of(axes, last, grouped)
+        extents = {
+            name: extents_of(type, roles[name][SPATIAL])
+            for name, type in arrays.items()
+        }
+        strides, steps, padding = (
+            tuple(params[key][k] for k in order)
+            for key in ("strides", "dilations", "padding")
+        )
+
+        def count(name: str, role: int) -> int:
+            return math.prod(extents_of(arrays[name], roles[name][role]))
+
+        integers = {
+            "batch": count("operand", OUTER),
+            "groups": count("operand", GROUP),
+            "inner": count("operand", INNER),
+            "outer": count("kernel", OUTER),
+            "last": int(last),
+            "axes": axes,
+        }
+        parts = zip(
+            *(extents[name] for name in ("operand", "kernel", "output")),
+            *(strides, steps, padding),
+            strict=True,
+        )
+        for k, (*numbers, (low, high)) in enumerate(parts):
+            values = zip(AXIS, (*numbers, low, high), strict=True)
+            integers.update({f"{name}{k}": value for name, value in values})
+        provider = f"convolution_{gives}_{short_name(types[0].dtype)}"
+        if params.get("precision") == "tf32" and types[0].dtype == dtypes.float32:
+            provider += "_tf32"
+        made = {
+            **params,
+            **{key: own[name] for name, key in ROLES.items()},
+            "strides": strides,
+            "dilations": steps,
+            "padding": padding,
+            "extents": () if gives == "output" else extents[gives],
+            "lies": "last" if last else "first",
+        }
+        return _Arrangement(provider, integers, roles, made)
+
+    def is_product(self) -> bool:
+        """Whether it is a matrix product as it stands: windows of one element."""
+        p = self.integers
+        return all(
+            (p[f"size{k}"], p[f"stride{k}"], p[f"low{k}"], p[f"high{k}"])
+            == (1, 1, 0, 0)
+            for k in range(p["axes"])
+        )
+
+    def is_sum_of_slices(self) -> bool:
+        """Whether a kernel adds it up, at the speed at which memory is read."""
+        p, gives = self.integers, self.params["gives"]
+        window = math.prod(p[f"size{k}"] for k in range(p["axes"]))
+        single = {"output": p["inner"], "operand": p["outer"]}
+        return single.get(gives) == 1 and window <= SHORT_SUMS
+
+    def emit(self, operands: Sequence[Atom], result: ArrayType) -> Atom:
+        """The arranged equation, between views of its arrays."""
+        gives = self.params["gives"]
+        given = [
+            _turned(x, self.roles[name], self.params[ROLES[name]])
+            for name, x in zip(ARRAYS[gives], operands, strict=True)
+        ]
+        made = padded_convolution(given[0], given[1], **self.params)
+        return _turned_back(made, result, self.roles[gives], self.params[ROLES[gives]])
+
+
+def _ungrouped(roles: Roles) -> Roles:
+    """Groups of one element as a part of what is in them."""
+    groups, outer, inner, space = roles
+    return (), outer, (*groups, *inner), space
+
+
+def _lies(roles: Mapping[str, Roles], *, last: bool) -> int:
+    """How many of operand and output lie with channels last, or first."""
+    order = (OUTER, SPATIAL, GROUP, INNER) if last else (OUTER, GROUP, INNER, SPATIAL)
+    count = 0
+    for name in ("operand", "output"):
+        axes = [axis for role in order for axis in roles[name][role]]
+        count += axes == sorted(axes)
+    return count
+
+
+def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
+    """The axes in the order of ``target``, and those that become each of its axes."""
+    groups: dict[int, Axes] = {
+        target[role][0]: own[role] for role in (GROUP, OUTER, INNER) if target[role]
+    }
+    groups |= {
+        place: (axis,)
+        for place, axis in zip(target[SPATIAL], own[SPATIAL], strict=True)
+    }
+    merged = [groups[place] for place in sorted(groups)]
+    return [axis for axes in merged for axis in axes], merged
+
+
+def _turned(x: Atom, own: Roles, target: Roles) -> Atom:
+    order, merged = _order(own, target)
+    shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
+    if order != sorted(order):
+        x = views.transpose(x, permutation=tuple(order))
+    return x if x.type.shape == shape else views.reshape(x, shape=shape)
+
+
+def _turned_back(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
+    order, _ = _order(own, target)
+    shape = tuple(type.shape[axis] for axis in order)
+    if x.type.shape != shape:
+        x = views.reshape(x, shape=shape)
+    if order == sorted(order):
+        return x
+    places = tuple(order.index(axis) for axis in range(len(order)))
+    return views.transpose(x, permutation=places)
+
+
+def is_arranged(equation: Equation) -> bool:
+    """Whether ``arranged`` has left it for a library."""
+    return equation.primitive is padded_convolution and "lies" in equation.params
+
+
+def arranged(program: Program, convolves: Convolves) -> Program:
+    """``program`` with the convolutions that a library computes as it reads arrays.
+
+    The others are made of other primitives by what follows.
+    """
+    if all(eq.primitive is not padded_convolution for eq in program.equations):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = builder.inputs_of(program)
+        environment = builder.bind_inputs(program, inputs)
+        for equation in program.equations:
+            builder.source = equation.source
+            found = _chosen(equation, convolves)
+            if found is None:
+                builder.replay(equation, environment)
+                continue
+            operands = [rename(a, environment) for a in equation.inputs]
+            (output,) = equation.outputs
+            environment[output] = found.emit(operands, output.type)
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _chosen(equation: Equation, convolves: Convolves) -> _Arrangement | None:
+    if equation.primitive is not padded_convolution:
+        return None
+    if not all(isinstance(atom, Var) for atom in equation.inputs):
+        return None
+    found = _Arrangement.of(equation)
+    if found is None or found.is_product() or found.is_sum_of_slices():
+        return None
+    return found if convolves(found.provider, found.integers) else None
+
+
+def convolution(equation: Equation, reads: Mapping[Var, Read]) -> LibraryCall:
+    """The call for an equation that is arranged."""
+    found = _Arrangement.of(equation)
+    assert found is not None
+    gives = equation.params["gives"]
+    names = ARRAYS[gives]
+    return LibraryCall(
+        provider=found.provider,
+        reads={
+            name: place_of(atom, reads)
+            for name, atom in zip(names, equation.inputs, strict=True)
+        },
+        writes={gives: Place(equation.outputs[0])},
+        integers=found.integers,
+        items=1,
+        library="cuDNN",
+    )

@@ -1,0 +1,203 @@
+"""Convolutions on a GPU, without one: what cuDNN is asked for, with which arrays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import lax
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.config import GPU
+from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.plan import KernelCall, LibraryKernel
+from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.table import TABLE
+from tests.lowering.kernels import assert_near
+from tests.lowering.test_kernels_of_the_table import program_of_samples
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def random(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def lowered(function, *arguments, gpu=GPU):
+    program = trace_function(function, arguments, {}).program
+    return program, lower(program, check=True, gpu=gpu)
+
+
+def providers(compiled):
+    return [k.provider for k in compiled.kernels if isinstance(k, LibraryKernel)]
+
+
+def integers_of(compiled):
+    """The integers of the first call of a library, by name."""
+    kernels = {k.name: k for k in compiled.kernels}
+    for step in compiled.plan.steps:
+        assert isinstance(step, KernelCall)
+        kernel = kernels[step.kernel]
+        if isinstance(kernel, LibraryKernel):
+            pairs = zip(kernel.parameters, step.arguments, strict=True)
+            return {p.name: a for p, a in pairs if isinstance(a, int)}
+    raise AssertionError("no library is called")
+
+
+CASES = {
+    "nchw": ((2, 3, 7, 8), (4, 3, 3, 3), {"padding": "SAME"}),
+    "nhwc": ((2, 7, 8, 3), (3, 3, 3, 4), {"padding": "SAME", "numbers": NHWC}),
+    "strided and dilated": (
+        (2, 9, 8, 3),
+        (3, 2, 3, 4),
+        {
+            "numbers": NHWC,
+            "strides": (2, 1),
+            "steps": (1, 2),
+            "padding": ((1, 2), (0, 3)),
+        },
+    ),
+    "groups": (
+        (2, 5, 6, 4),
+        (3, 3, 2, 6),
+        {"numbers": NHWC, "groups": 2, "padding": "SAME"},
+    ),
+    "one axis": ((2, 3, 11), (4, 3, 3), {"padding": "SAME"}),
+    "three axes": ((1, 2, 4, 5, 6), (3, 2, 2, 2, 2), {"padding": "SAME"}),
+    "mixed": (
+        (6, 2, 5, 3),
+        (4, 3, 2, 3),
+        {"numbers": ("WNHC", "OIHW", "HCWN"), "padding": "VALID"},
+    ),
+    "borders taken away": (
+        (2, 9, 8, 3),
+        (3, 2, 3, 4),
+        {"numbers": NHWC, "padding": ((1, -2), (0, 1))},
+    ),
+}
+
+
+def convolution(options, ndim):
+    given = dict(options)
+
+    def run(x, w):
+        return lax.conv_general_dilated(
+            x,
+            w,
+            given.get("strides", (1,) * (ndim - 2)),
+            given["padding"],
+            rhs_dilation=given.get("steps"),
+            dimension_numbers=given.get("numbers"),
+            feature_group_count=given.get("groups", 1),
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions_and_their_gradients_equal_the_reference(case):
+    shape, kernel, options = CASES[case]
+    run = convolution(options, len(shape))
+    x, w = random(*shape), random(*kernel, seed=1)
+
+    def both(x, w):
+        loss = lambda x, w: anp.sum(anp.sin(run(x, w)))  # noqa: E731
+        return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
+
+    program, compiled = lowered(both, x, w)
+    names = ["convolution_" + gives for gives in ("output", "operand", "kernel")]
+    assert sorted(p.rpartition("_")[0] for p in providers(compiled)) == sorted(names)
+    results = run_plan(compiled, (x, w))
+    for have, want in zip(results, evaluate(program, (x, w)), strict=True):
+        np.testing.assert_allclose(have, want, 1e-4, 1e-4)
+
+
+def test_padding_and_strides_are_the_library_s():
+    run = convolution(
+        {"padding": ((2, 1), (0, 3)), "strides": (2, 3), "numbers": NHWC}, 4
+    )
+    _, compiled = lowered(run, random(2, 9, 8, 3), random(3, 4, 3, 5))
+    assert integers_of(compiled) == {
+        "batch": 2,
+        "groups": 1,
+        "inner": 3,
+        "outer": 5,
+        "last": 1,
+        "axes": 2,
+        "extent0": 9,
+        "size0": 3,
+        "count0": 5,
+        "stride0": 2,
+        "dilation0": 1,
+        "low0": 2,
+        "high0": 1,
+        "extent1": 8,
+        "size1": 4,
+        "count1": 3,
+        "stride1": 3,
+        "dilation1": 1,
+        "low1": 0,
+        "high1": 3,
+    }
+    # The kernel's turning is the only other step.
+    assert len(compiled.plan.steps) == 2
+
+
+def test_what_the_library_refuses_is_a_product_of_windows():
+    run = convolution({"padding": "SAME"}, 4)
+    gpu = replace(GPU, convolves=lambda provider, integers: False)
+    arguments = random(2, 3, 5, 4), random(4, 3, 3, 3)
+    program, compiled = lowered(run, *arguments, gpu=gpu)
+    assert providers(compiled) == ["gemm_f32"]
+    (result,) = run_plan(compiled, arguments)
+    np.testing.assert_allclose(result, evaluate(program, arguments)[0], 1e-5, 1e-5)
+
+
+def test_windows_of_one_element_are_a_product_that_copies_nothing():
+    run = convolution({"padding": "VALID", "numbers": NHWC}, 4)
+    both = af.grad(lambda x, w: anp.sum(run(x, w) ** 2), argnums=(0, 1))
+    arguments = random(2, 5, 6, 8), random(1, 1, 8, 4)
+    program, compiled = lowered(both, *arguments)
+    assert set(providers(compiled)) == {"gemm_f32"}
+    copies = [k.name for k in compiled.kernels if "windows" in k.reason]
+    assert not copies
+    for have, want in zip(
+        run_plan(compiled, arguments), evaluate(program, arguments), strict=True
+    ):
+        np.testing.assert_allclose(have, want, 1e-4, 1e-4)
+
+
+def test_tensorfloat_is_taken_where_it_is_asked_for():
+    run = lambda x, w: lax.conv_general_dilated(  # noqa: E731
+        x, w, (1, 1), "SAME", precision="tf32"
+    )
+    _, compiled = lowered(run, random(2, 3, 5, 4), random(4, 3, 3, 3))
+    assert providers(compiled) == ["convolution_output_f32_tf32"]
+
+
+@pytest.mark.parametrize("name", ["padded_convolution", "conv_general"])
+def test_the_row_s_samples_equal_the_reference(name):
+    row = TABLE[name]
+    program, inputs, labels = program_of_samples(row)
+    results = run_plan(lower(program, check=True), [np.asarray(x) for x in inputs])
+    for label, have, want in zip(
+        labels, results, evaluate(program, inputs), strict=True
+    ):
+        assert_near(have, want, row.tolerance, label)
+
+
+def test_a_mapped_convolution_is_one_call():
+    run = convolution({"padding": "SAME"}, 4)
+    x, w = random(3, 2, 4, 5, 5), random(3, 6, 4, 3, 3, seed=1)
+    for axes, groups in (((0, None), 1), ((None, 0), 1), ((0, 0), 3)):
+        arguments = tuple(
+            v if axis == 0 else v[0] for v, axis in zip((x, w), axes, strict=True)
+        )
+        program, compiled = lowered(af.vmap(run, axes), *arguments)
+        assert providers(compiled) == ["convolution_output_f32"]
+        assert integers_of(compiled)["groups"] == groups
+        (result,) = run_plan(compiled, arguments)
+        want = evaluate(program, arguments)[0]
+        np.testing.assert_allclose(result, want, 1e-4, 1e-4)
