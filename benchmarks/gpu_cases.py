@@ -14,6 +14,7 @@ import numpy as np
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
+from benchmarks import gpu_libraries
 from benchmarks.gpu_loops import LOOPS, SMALL, layers_loss
 
 Array = np.ndarray[Any, Any]
@@ -207,6 +208,11 @@ def cases() -> Iterator[Case]:
         yield Case("mlp step", f"{batch}", mlp, shapes, 1e-4, flops, parameters=6)
     yield from _transformers()
     yield from _loops()
+    for group, size, function, shapes, bound, flops, dtype in gpu_libraries.rows():
+        # NumPy has neither convolutions nor all of linear algebra in its namespace.
+        yield Case(
+            group, size, function, shapes, bound, flops, dtype=dtype, by_jax=True
+        )
 
 
 def _rows() -> Iterator[Case]:

@@ -7,7 +7,8 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import dtypes, lax
+from arrayfn.backends.cuda import missing_here
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU
@@ -18,6 +19,7 @@ from arrayfn.primitives.table import TABLE
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples
 
+needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 
@@ -201,3 +203,33 @@ def test_a_mapped_convolution_is_one_call():
         (result,) = run_plan(compiled, arguments)
         want = evaluate(program, arguments)[0]
         np.testing.assert_allclose(result, want, 1e-4, 1e-4)
+
+
+BOUNDS = {"float32": 3e-6, "float64": 1e-14, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu_convolutions_and_gradients_equal_the_reference(case, dtype):
+    pytest.importorskip("cudnn")
+    shape, kernel, options = CASES[case]
+    run = convolution(options, len(shape))
+    dtype = dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    x, w = random(*shape, dtype=dtype), random(*kernel, seed=1, dtype=dtype)
+
+    def both(x, w):
+        wide = anp.float64 if x.dtype == np.float64 else anp.float32
+        loss = lambda x, w: anp.sum(anp.sin(run(x, w).astype(wide)))  # noqa: E731
+        return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
+
+    results = af.jit(both, device="cuda")(x, w)
+    again = af.jit(both, device="cuda")(x, w)
+    wide = [v.astype(np.float64) for v in (x, w)]
+    expected = af.jit(both, device="reference")(*wide)
+    for have, repeated, want in zip(results, again, expected, strict=True):
+        have = np.asarray(have)
+        assert have.tobytes() == np.asarray(repeated).tobytes()
+        error = np.linalg.norm(have.astype(np.float64) - want)
+        assert error <= BOUNDS[str(dtype)] * np.linalg.norm(want)

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import lax
+from arrayfn.backends.cuda import missing_here
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
@@ -14,6 +17,7 @@ from arrayfn.tracing import apply
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples
 
+needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 ROWS = (
     "cholesky",
     "triangular_solve",
@@ -72,7 +76,7 @@ def test_eigenvectors_are_the_rows_of_their_adjoint():
         np.testing.assert_allclose((v * w[..., None, :]) @ vh, whole, bound, bound)
 
 
-SHAPES = [(3, 3), (5, 2), (2, 5), (3, 4, 4), (2, 3, 6), (40, 33)]
+SHAPES = [(3, 3), (5, 2), (2, 5), (3, 4, 4), (2, 3, 6)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -95,3 +99,122 @@ def test_singular_vectors_give_the_matrix_back(shape, full, dtype):
         np.testing.assert_allclose(
             gram, np.broadcast_to(np.eye(gram.shape[-1]), gram.shape), bound, bound
         )
+
+
+def test_a_batch_of_small_matrices_is_one_call_and_names_its_form():
+    def all_of(x):
+        return (
+            anp.linalg.svd(x, compute_uv=False),
+            anp.linalg.eigvalsh(x),
+            anp.linalg.qr(x, mode="r"),
+        )
+
+    names = ["geqrf_f64", "gesvdjbatched_f64", "syevd_f64"]
+    assert [
+        n for n in names if n not in providers(lowered(all_of, random(9, 4, 4)))
+    ] == []
+    forms = {
+        (5, 4): "gesvdj",
+        (9, 5, 4): "gesvdjbatched",
+        (129, 4): "gesvdp",
+        (9, 40, 4): "gesvdj",
+    }
+    for shape, form in forms.items():
+        compiled = lowered(anp.linalg.svdvals, random(*shape))
+        assert providers(compiled) == [f"{form}_f64"]
+
+
+def test_pivots_of_long_columns_swap_in_global_memory():
+    rows = 8200
+    pivots = np.random.default_rng(0).integers(0, rows, 30).astype(np.int32)
+    row = TABLE["pivots_to_permutation"]
+    program = trace_function(lambda p: apply(row, p, rows=rows), (pivots,), {}).program
+    compiled = lower(program)
+    (kernel,) = compiled.kernels
+    assert kernel.shared == 0
+    (result,) = run_plan(compiled, [pivots])
+    np.testing.assert_array_equal(result, row.reference(pivots, rows=rows))
+
+
+def adjoint(x):
+    return x.conj().swapaxes(-1, -2)
+
+
+def lower_upper(x):
+    """x again, of its LU factors."""
+    factors, _, permutation = lax.linalg.lu(x)
+    k = min(x.shape)
+    unit = anp.tril(factors, -1)[:, :k] + anp.eye(x.shape[0], k, dtype=x.dtype)
+    product = unit @ anp.triu(factors)[:k]
+    return product[anp.argsort(permutation)]
+
+
+def by_qr(mode):
+    def again(x):
+        q, r = anp.linalg.qr(x, mode=mode)
+        return q @ r
+
+    return again
+
+
+def by_svd(x):
+    u, s, vh = anp.linalg.svd(x, full_matrices=False)
+    return (u * s[..., None, :].astype(x.dtype)) @ vh
+
+
+def by_eigenvectors(x):
+    w, v = anp.linalg.eig(x)
+    return v * w[..., None, :] @ anp.linalg.inv(v)
+
+
+def by_cholesky(x):
+    a = x @ adjoint(x) + 9 * anp.eye(x.shape[-1], dtype=x.dtype)
+    factor = anp.linalg.cholesky(a)
+    return factor @ adjoint(factor) - a + x
+
+
+def by_solution(x):
+    return x @ anp.linalg.solve(x, x)
+
+
+SQUARE = [(1, 1), (5, 5), (33, 33), (70, 5, 5), (9, 40, 40), (3, 140, 140)]
+ANY = [(5, 3), (3, 5), (150, 33), (33, 150), (40, 7, 5), (11, 32, 20), (3, 50, 60)]
+AGAIN = {
+    "lu": (lower_upper, [(5, 5), (7, 3), (3, 7), (200, 200)]),
+    "qr": (by_qr("reduced"), SQUARE + ANY),
+    "complete qr": (by_qr("complete"), ANY),
+    "svd": (by_svd, SQUARE + ANY),
+    "eig": (by_eigenvectors, SQUARE),
+    "cholesky": (by_cholesky, SQUARE),
+    "solve": (by_solution, SQUARE),
+}
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("name", AGAIN)
+def test_on_a_gpu_factors_give_the_matrix_back(name, dtype):
+    function, shapes = AGAIN[name]
+    bound = 3e-4 if dtype in ("float32", "complex64") else 1e-11
+    for shape in shapes:
+        x = random(*shape, dtype=dtype)
+        again = np.asarray(af.jit(function, device="cuda")(x))
+        assert np.linalg.norm(again - x) <= bound * np.linalg.norm(x), shape
+
+
+@pytest.mark.cuda
+@needs_gpu
+def test_on_a_gpu_what_has_no_factors_is_nan():
+    good = random(6, 6)
+    bad = good.copy()
+    bad[2, 3] = np.nan
+    functions = (
+        anp.linalg.cholesky,
+        anp.linalg.eigvalsh,
+        anp.linalg.svdvals,
+        anp.linalg.eigvals,
+    )
+    for function in functions:
+        result = np.asarray(af.jit(function, device="cuda")(np.stack([bad, good])))
+        assert np.isnan(result[0]).all(), function

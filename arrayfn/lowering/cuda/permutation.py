@@ -41,13 +41,11 @@ def {name}({pivots}, {out}, n, count):
 """
 _FAR: Final = """
 def {name}({pivots}, {out}, n, count):
-    {doc}thread = thread_index()
-    first = block_index() * count
+    {doc}first = block_index() * count
     row = block_index() * n
-    for at in range(thread, n, {threads}):
-        {out}[row + at] = convert_i64_i32(at)
-    barrier()
-    if thread == 0:
+    if thread_index() == 0:
+        for at in range(n):
+            {out}[row + at] = convert_i64_i32(at)
         for at in range(count):
             other = convert_i32_i64({pivots}[first + at])
             kept = {out}[row + at]
@@ -115,10 +113,10 @@ def _source(name: str, pivots: str, out: str, size: int) -> str:
         threads=_THREADS,
         doc=doc if name != "kernel" else "",
     )
-    arena = "arena_i32, " if size else ""
+    words = "arena_i32, barrier, " if size else ""
     return (
         "from arrayfn.lowering.cuda.vocabulary import (\n"
-        f"    {arena}barrier, block_index, thread_index,\n)\n"
+        f"    {words}block_index, thread_index,\n)\n"
         "from arrayfn.lowering.scalars import convert_i32_i64, convert_i64_i32\n\n"
         f"{text}"
     )
