@@ -118,7 +118,7 @@ def test_convolutions_and_their_gradients_equal_the_reference(case):
 
 def test_padding_and_strides_are_the_library_s():
     run = convolution(
-        {"padding": ((2, 1), (0, 3)), "strides": (2, 3), "numbers": NHWC}, 4
+        {"padding": ((2, 2), (1, 1)), "strides": (2, 3), "numbers": NHWC}, 4
     )
     _, compiled = lowered(run, random(2, 9, 8, 3), random(3, 4, 3, 5))
     assert integers_of(compiled) == {
@@ -130,21 +130,30 @@ def test_padding_and_strides_are_the_library_s():
         "axes": 2,
         "extent0": 9,
         "size0": 3,
-        "count0": 5,
+        "count0": 6,
         "stride0": 2,
         "dilation0": 1,
         "low0": 2,
-        "high0": 1,
+        "high0": 2,
         "extent1": 8,
         "size1": 4,
         "count1": 3,
         "stride1": 3,
         "dilation1": 1,
-        "low1": 0,
-        "high1": 3,
+        "low1": 1,
+        "high1": 1,
     }
     # The kernel's turning is the only other step.
     assert len(compiled.plan.steps) == 2
+
+
+def test_zeros_that_one_side_has_more_of_are_copied_first():
+    run = convolution({"padding": ((2, 1), (0, 3)), "numbers": NHWC}, 4)
+    arguments = random(2, 9, 8, 3), random(3, 4, 3, 5)
+    _, compiled = lowered(run, *arguments)
+    found = integers_of(compiled)
+    assert [found[k] for k in ("extent0", "low0", "high0")] == [10, 1, 1]
+    assert [found[k] for k in ("extent1", "low1", "high1")] == [11, 0, 0]
 
 
 def test_what_the_library_refuses_is_a_product_of_windows():

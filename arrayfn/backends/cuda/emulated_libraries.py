@@ -62,7 +62,7 @@ def _potrf(c: _Call) -> None:
     n, run = c["n"], c.function("potrf")
     a, status = c.columns("a", n, n), c.status()
     for k in range(c["matrices"]):
-        factor, status[k] = run(a[k], lower=0, clean=0)
+        factor, status[k] = run(a[k], lower=1 - c["upper"], clean=0)
         a[k] = factor
 
 
@@ -144,6 +144,7 @@ _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
     "getrf": _getrf,
     "geqrf": _geqrf,
     "syevd": _syevd,
+    "syevjbatched": _syevd,
     "geev": _geev,
     "geevvalues": _geev,
     "gesvdj": _gesvd,

@@ -121,11 +121,8 @@ class _Run:
         """A step on the host, which is where everything is here."""
         step = HOST_STEPS.find(int(kernel.provider.rpartition("_")[2]))
         types = (*step.operands, *step.results)
-        arrays = [
-            _strided(pointer, type)
-            for pointer, type in zip(arguments, types, strict=False)
-            if isinstance(pointer, Pointer)
-        ]
+        pointers = [a for a in arguments if isinstance(a, Pointer)]
+        arrays = [_strided(p, type) for p, type in zip(pointers, types, strict=True)]
         count = len(step.operands)
         assert step.function is not None
         results = step.function(*(np.array(a) for a in arrays[:count]))

@@ -3,9 +3,9 @@
 cuDNN's arrays lie with channels last, [batch, space, group, channel], or first, [batch,
 group, channel, space]; kernels [group, free, space, channel], or [group, free, channel,
 space]. The axis of groups is there if there are some. ``arranged`` is the pass that
-writes a ``padded_convolution`` for it: operands that lie otherwise are transposed,
-which becomes copies that the plan shows. What is left is made of other primitives, as
-on a CPU.
+writes a ``padded_convolution`` for it: operands that lie otherwise are transposed, and
+padded where one side has more zeros, by copies that the plan shows. What is left is
+made of other primitives, as on a CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.lowering.cuda.config import Convolves
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
-from arrayfn.primitives import views
+from arrayfn.primitives import conversion, views
 from arrayfn.primitives.convolution_forms import (
     GROUP,
     INNER,
@@ -70,6 +70,7 @@ class _Arrangement:
     integers: dict[str, int]
     roles: dict[str, Roles]  # the equation's own
     params: dict[str, Any]  # of the arranged equation
+    more: dict[int, tuple[int, int]]  # zeros beside the operand's axes, made before
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
@@ -103,9 +104,23 @@ class _Arrangement:
             name: extents_of(type, roles[name][SPATIAL])
             for name, type in arrays.items()
         }
-        strides, steps, padding = (
+        strides, steps, pads = (
             tuple(params[key][k] for k in order)
             for key in ("strides", "dilations", "padding")
+        )
+        # Engines of cuDNN are wrong where more zeros are on one side.
+        padding = tuple((min(pair), min(pair)) for pair in pads)
+        more = {
+            axis: (low - both, high - both)
+            for axis, (low, high), (both, _) in zip(
+                roles["operand"][SPATIAL], pads, padding, strict=True
+            )
+            if low != high
+        }
+        space = roles["operand"][SPATIAL]
+        extents["operand"] = tuple(
+            n + sum(more.get(axis, ()))
+            for axis, n in zip(space, extents["operand"], strict=True)
         )
 
         def count(name: str, role: int) -> int:
@@ -139,7 +154,7 @@ class _Arrangement:
             "extents": () if gives == "output" else extents[gives],
             "lies": "last" if last else "first",
         }
-        return _Arrangement(provider, integers, roles, made)
+        return _Arrangement(provider, integers, roles, made, more)
 
     def is_product(self) -> bool:
         """Whether it is a matrix product as it stands: windows of one element."""
@@ -160,12 +175,26 @@ class _Arrangement:
     def emit(self, operands: Sequence[Atom], result: ArrayType) -> Atom:
         """The arranged equation, between views of its arrays."""
         gives = self.params["gives"]
+        arrays = dict(zip(ARRAYS[gives], operands, strict=True))
+        if self.more and "operand" in arrays:
+            x = arrays["operand"]
+            config = tuple((*self.more.get(a, (0, 0)), 0) for a in range(x.type.ndim))
+            zero = conversion.literal(0, x.type.dtype)
+            arrays["operand"] = views.pad(x, zero, config=config)
         given = [
             _turned(x, self.roles[name], self.params[ROLES[name]])
-            for name, x in zip(ARRAYS[gives], operands, strict=True)
+            for name, x in arrays.items()
         ]
         made = padded_convolution(given[0], given[1], **self.params)
-        return _turned_back(made, result, self.roles[gives], self.params[ROLES[gives]])
+        back = self.roles[gives], self.params[ROLES[gives]]
+        if gives != "operand" or not self.more:
+            return _turned_back(made, result, *back)
+        ndim, shape = result.ndim, result.shape
+        start = tuple(self.more.get(axis, (0, 0))[0] for axis in range(ndim))
+        limit = tuple(a + n for a, n in zip(start, shape, strict=True))
+        wide = (n + sum(self.more.get(axis, ())) for axis, n in enumerate(shape))
+        made = _turned_back(made, result.with_shape(wide), *back)
+        return views.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
 
 
 def _ungrouped(roles: Roles) -> Roles:

@@ -27,8 +27,14 @@ from arrayfn.passes.reads import Read
 Reads = Mapping[Var, Read]
 Made = LibraryCall | Nest | Permutation
 
+BATCHED: Final = 128
+"""Matrices of up to this many rows for each of a batch are one call."""
+TURNED: Final = 128
+"""From here on a single matrix is turned to be factored."""
 SMALL_SVD: Final = 32
 """Matrices of up to so many rows and columns cuSOLVER decomposes as a batch."""
+SMALL_EIGH: Final = 32
+"""Symmetric matrices of up to so many rows, of a batch, are Jacobi's method's."""
 JACOBI: Final = 128
 """Up to so many rows and columns Jacobi's method is the faster one."""
 
@@ -46,22 +52,37 @@ def _status(matrices: int) -> Var:
 
 
 def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """potrf in place. Its lower triangle is, by columns, an upper one."""
+    """potrf. The lower triangle is, by columns, an upper one.
+
+    Of a large matrix cuSOLVER factors the lower triangle by columns in less than half
+    the time: it is turned before and after.
+    """
     output = equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
-    status = _status(matrices)
+    status, nests = _status(matrices), Nests(equation, names)
+    whole = matrices_of(output.type, output)
+    extents = (matrices, n, n)
+    place, factor = Place(output), whole
+    is_turned = n > BATCHED * matrices or (matrices == 1 and n >= TURNED)
+    if is_turned:
+        copy = Var(ArrayType(extents, output.type.dtype))
+        place, factor = Place(copy), turned(matrices_of(copy.type, copy))
+        yield nests.moved(whole, factor, extents, "a matrix by columns")
     yield LibraryCall(
         provider=_provider("potrf", output.type),
         reads={},
-        writes={"a": Place(output), "status": Place(status)},
-        integers={"n": n, "matrices": matrices},
+        writes={"a": place, "status": Place(status)},
+        integers={"n": n, "matrices": matrices, "upper": int(not is_turned)},
         items=1,
         library="cuSOLVER",
     )
-    whole = matrices_of(output.type, output)
-    reason = "the lower triangle, or NaN"
-    yield Nests(equation, names).moved(
-        whole, whole, (matrices, n, n), reason, status=status, triangle="lower"
+    yield nests.moved(
+        factor,
+        whole,
+        extents,
+        "the lower triangle, or NaN",
+        status=status,
+        triangle="lower",
     )
 
 
@@ -153,8 +174,10 @@ def _copied(equation: Equation, reads: Reads, names: Names, copy: Var) -> Nest:
 
 
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
+    many = status.type.size > 1
+    small = many and a.type.shape[-1] <= SMALL_EIGH
     return LibraryCall(
-        provider=_provider("syevd", a.type),
+        provider=_provider("syevjbatched" if small else "syevd", a.type),
         reads={},
         writes={"a": Place(a), "w": Place(values), "status": Place(status)},
         integers={

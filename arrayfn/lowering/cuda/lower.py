@@ -26,6 +26,7 @@ from arrayfn.lowering.cuda.destinations import (
     write_where_copied,
 )
 from arrayfn.lowering.cuda.epilogues import fold_epilogues
+from arrayfn.lowering.cuda.guards import guarded
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes
@@ -83,11 +84,16 @@ def _keeps(equation: Equation) -> bool:
     return KERNELS.for_call(equation, "cuda") is not None or is_arranged(equation)
 
 
+def _in_library_terms(program: Program, gpu: GpuConfig) -> Program:
+    """``program`` with what libraries are given as they take it."""
+    return arranged(guarded(program), gpu.convolves)
+
+
 def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     *passes, layouts = pipeline(
         PRODUCTS,
         _keeps,
-        partial(arranged, convolves=gpu.convolves),
+        partial(_in_library_terms, gpu=gpu),
         sums=False,
         transforms=False,  # cuFFT has every processor do a transform
         takes_view=_takes_view,

@@ -23,7 +23,7 @@ from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError
 
 MOST_WORKSPACE: Final = 256 << 20
-PROPOSALS: Final = 10
+PROPOSALS: Final = 24
 _NAMES: Final = {"f16": "HALF", "bf16": "BFLOAT16", "f32": "FLOAT", "f64": "DOUBLE"}
 _INACCURATE: Final = (
     *("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"),

@@ -15,13 +15,12 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
 from arrayfn.errors import BackendError
+from arrayfn.lowering.cuda.factorizations import BATCHED
 
 LETTERS: Final = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
 TYPES: Final = {"f32": 0, "f64": 1, "c64": 4, "c128": 5}
 """cudaDataType of a dtype."""
 NONE: Final = ctypes.c_void_p()
-BATCHED: Final = 128
-"""A matrix of up to this many rows for each of a batch is one of its batched calls."""
 _TABLES: Final = 8
 
 
@@ -63,9 +62,9 @@ def solver_params() -> ctypes.c_void_p:
 
 
 @cache
-def jacobi_params() -> ctypes.c_void_p:
-    """The parameters of Jacobi's method: as they are."""
-    return _made(cusolver(), "cuSOLVER", "cusolverDnCreateGesvdjInfo")
+def jacobi_params(name: str) -> ctypes.c_void_p:
+    """The parameters of Jacobi's method, Gesvdj or Syevj: as they are."""
+    return _made(cusolver(), "cuSOLVER", f"cusolverDnCreate{name}Info")
 
 
 @cache

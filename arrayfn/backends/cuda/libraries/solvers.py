@@ -39,7 +39,7 @@ _TRSM_BATCHED: Final = 256
 
 def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """potrf of each matrix, in place, and a status for each."""
-    n, matrices = integers["n"], integers["matrices"]
+    n, matrices, fill = (integers[name] for name in ("n", "matrices", "upper"))
     size = size_of(dtype)
     step = n * n * size
     function = f"cusolverDn{LETTERS[dtype]}potrf"
@@ -48,17 +48,17 @@ def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     def all_at_once(stream: int, a: int, status: int) -> None:
         run = getattr(cusolver(), f"{function}Batched")
         table, info = batch.table(a, step), ctypes.c_void_p(status)
-        check("cuSOLVER", run(solver(stream), _UPPER, n, table, n, info, matrices))
+        check("cuSOLVER", run(solver(stream), fill, n, table, n, info, matrices))
 
     def one_by_one(stream: int, a: int, status: int) -> None:
         run, handle = getattr(cusolver(), function), solver(stream)
         with scratch(words * size) as work:
             for x, info in batch.each((a, step), (status, 4)):
-                check("cuSOLVER", run(handle, _UPPER, n, x, n, work, words, info))
+                check("cuSOLVER", run(handle, fill, n, x, n, work, words, info))
 
     if is_batched(integers, n):
         return Call(all_at_once, ("a", "status"), capturable=False)
-    words = words_of(function, _UPPER, n, NONE, n)
+    words = words_of(function, fill, n, NONE, n)
     return Call(one_by_one, ("a", "status"), capturable=False)
 
 

@@ -76,6 +76,25 @@ def _eigh_batched(dtype: str, n: int, matrices: int, vectors: int) -> Call:
     return Call(enqueue, ("a", "w", "status"), capturable=False)
 
 
+def eigh_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
+    """syevjBatched or heevjBatched: as ``eigh``, of small matrices."""
+    n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
+    stem = "heevjBatched" if is_complex(dtype) else "syevjBatched"
+    function = f"cusolverDn{LETTERS[dtype]}{stem}"
+    last = (jacobi_params("Syevj"), matrices)
+    words = _words(function, (vectors, _UPPER, n, NONE, n, NONE), last)
+    size = size_of(dtype)
+
+    def enqueue(stream: int, *places: int) -> None:
+        run, handle = getattr(cusolver(), function), solver(stream)
+        a, w, info = map(ctypes.c_void_p, places)
+        with scratch(words * size) as work:
+            more = (work, words, info, *last)
+            check("cuSOLVER", run(handle, vectors, _UPPER, n, a, n, w, *more))
+
+    return Call(enqueue, ("a", "w", "status"), capturable=False)
+
+
 def eig(
     with_vectors: bool, dtype: str, integers: Mapping[str, int], items: int
 ) -> Call:
@@ -149,13 +168,13 @@ def svd_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
         return (*head, a, m, s, u, m, v, n)
 
-    words = _words(function, arrays(NONE, NONE, NONE, NONE), (jacobi_params(),))
+    words = _words(function, arrays(NONE, NONE, NONE, NONE), (jacobi_params("Gesvdj"),))
 
     def enqueue(stream: int, *places: int) -> None:
         run, handle = getattr(cusolver(), function), solver(stream)
         with scratch(words * p.size) as work:
             for a, s, info, u, v in p.each(batch, places):
-                more = (work, words, info, jacobi_params())
+                more = (work, words, info, jacobi_params("Gesvdj"))
                 check("cuSOLVER", run(handle, *arrays(a, s, u, v), *more))
 
     return Call(enqueue, p.names, capturable=False)
@@ -170,7 +189,7 @@ def svd_batched(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
         return (p.vectors, m, n, a, m, s, u, m, v, n)
 
-    last = (jacobi_params(), p.matrices)
+    last = (jacobi_params("Gesvdj"), p.matrices)
     words = _words(function, arrays(NONE, NONE, NONE, NONE), last)
 
     def enqueue(stream: int, *places: int) -> None:
@@ -224,6 +243,7 @@ def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
 
 SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int], int], Call]]] = {
     "syevd": eigh,
+    "syevjbatched": eigh_jacobi,
     "geev": partial(eig, True),
     "geevvalues": partial(eig, False),
     "gesvdj": svd_jacobi,
