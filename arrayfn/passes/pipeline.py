@@ -30,15 +30,10 @@ Settled = set[Program]
 """Programs that the passes have nothing to do with: they came out of them."""
 
 
-def as_it_is(program: Program) -> Program:
-    """``program``."""
-    return program
-
-
 def pipeline(
     products: Products = BLAS,
     keep: Callable[[Equation], bool] = keep_none,
-    arrange: Pass = as_it_is,
+    arrange: Pass | None = None,
     *,
     sums: bool = True,
     transforms: bool = True,
@@ -84,7 +79,7 @@ def pipeline(
     passes: tuple[Callable[..., Program], ...] = (
         partial(inline_calls, keep=keep),
         short_transforms,
-        arrange,
+        *(() if arrange is None else (arrange,)),
         partial(expand, products=products, keep=keep),
         simplify,
         single_index,

@@ -42,7 +42,7 @@ def test_cells_say_what_the_rows_say(rows):
     assert "steps between" in nextafter.reason
     assert cell(rows["custom_vjp_linear"], "CPU").is_empty
     assert cell(rows["sort"], "CPU").text == "library"
-    assert cell(rows["eig"], "CUDA").text == "host"
+    assert cell(rows["schur"], "CUDA").text == "host"
 
 
 def test_what_a_gpu_lacks_has_the_remedy_as_its_reason(rows):
