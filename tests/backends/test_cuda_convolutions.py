@@ -171,7 +171,7 @@ def test_windows_of_one_element_are_a_product_that_copies_nothing():
     both = af.grad(lambda x, w: anp.sum(run(x, w) ** 2), argnums=(0, 1))
     arguments = random(2, 5, 6, 8), random(1, 1, 8, 4)
     program, compiled = lowered(both, *arguments)
-    assert set(providers(compiled)) == {"gemm_f32"}
+    assert all(p.startswith("gemm_f32") for p in providers(compiled))
     copies = [k.name for k in compiled.kernels if "windows" in k.reason]
     assert not copies
     for have, want in zip(

@@ -50,6 +50,7 @@ from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
