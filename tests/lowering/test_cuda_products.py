@@ -172,6 +172,10 @@ def test_products_are_written_into_the_array_that_they_are_parts_of(case: str) -
     assert [name.partition("_")[0] for name in kernels] == ["gemm", "gemm"]
 
 
+def test_a_factor_that_is_copied_stays_one() -> None:
+    checked(lambda x, y, z: (x @ y, anp.stack([x, x + 1])), X, Y, Z)
+
+
 def test_a_product_that_is_needed_itself_is_copied() -> None:
     def parts(x: Any, y: Any, z: Any) -> Any:
         first = x @ y

@@ -190,6 +190,7 @@ def write_where_copied(
             or last != position
             or users[copy.source] != [first, position]
             or copy.source in needed
+            or not any(of(var) is copy.source for var in steps[first].writes)
             or any(_reads(s, of(copy.target.array), of) for s in steps[first:position])
         ):
             continue
