@@ -6,7 +6,7 @@ otherwise. No mode touches foreign memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -145,7 +145,7 @@ def _scattered(
     scatter_indices: ArrayLike,
     updates: ArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
-    unique_indices: bool,
+    promises: Mapping[str, bool],
     mode: Mode,
 ) -> Array:
     clip = _mode(mode) is GatherScatterMode.CLIP
@@ -156,7 +156,7 @@ def _scattered(
         scatter_indices,
         ops.as_array(ops.convert(updates, dtype)),
         mode="clip" if clip else "drop",
-        unique_indices=unique_indices,
+        **promises,
         **dimension_numbers.windows().params(),
     )
 
@@ -175,8 +175,8 @@ def scatter(
 
     Where windows overlap, the last in the order of ``updates`` wins.
     """
-    numbers = dimension_numbers
-    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    promises = indexing.promised(unique_indices, indices_are_sorted)
+    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter, *given)
 
 
@@ -191,8 +191,8 @@ def scatter_add(
     mode: Mode = None,
 ) -> Array:
     """``operand`` with ``updates`` added, all of them where windows overlap."""
-    numbers = dimension_numbers
-    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    promises = indexing.promised(unique_indices, indices_are_sorted)
+    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_add, *given)
 
 
@@ -207,8 +207,9 @@ def scatter_sub(
     mode: Mode = None,
 ) -> Array:
     """``operand`` with ``updates`` subtracted, all of them where windows overlap."""
-    numbers, negated = dimension_numbers, negative(updates)
-    given = operand, scatter_indices, negated, numbers, unique_indices, mode
+    promises = indexing.promised(unique_indices, indices_are_sorted)
+    negated = negative(updates)
+    given = operand, scatter_indices, negated, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_add, *given)
 
 
@@ -223,8 +224,8 @@ def scatter_mul(
     mode: Mode = None,
 ) -> Array:
     """``operand`` times ``updates``, all of them where windows overlap."""
-    numbers = dimension_numbers
-    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    promises = indexing.promised(unique_indices, indices_are_sorted)
+    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_mul, *given)
 
 
@@ -239,8 +240,8 @@ def scatter_min(
     mode: Mode = None,
 ) -> Array:
     """The least of ``operand`` and of all ``updates`` at each place."""
-    numbers = dimension_numbers
-    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    promises = indexing.promised(unique_indices, indices_are_sorted)
+    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_min, *given)
 
 
@@ -255,8 +256,8 @@ def scatter_max(
     mode: Mode = None,
 ) -> Array:
     """The greatest of ``operand`` and of all ``updates`` at each place."""
-    numbers = dimension_numbers
-    given = operand, scatter_indices, updates, numbers, unique_indices, mode
+    promises = indexing.promised(unique_indices, indices_are_sorted)
+    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_max, *given)
 
 
@@ -293,6 +294,7 @@ def scatter_apply(
         scatter_indices,
         func(values),
         dimension_numbers,
+        indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices,
         mode=mode,
     )

@@ -67,16 +67,14 @@ def searchsorted(
     if not is_made_of_equations((x, values)):
         return np.asarray(np.searchsorted(x, ops.as_array(values), side))
     extent = type.shape[0]
-    # The place is in [low, high]; the interval shrinks to nothing.
-    low: Any = ops.full(0, types[1].shape, dtypes.int64)
-    high: Any = ops.full(extent, types[1].shape, dtypes.int64)
-    for _ in range(extent.bit_length()):
-        middle = (low + high) // 2
-        after = _belongs_after(take(x, middle, mode="clip"), values, side)
-        open_ = low < high
-        low = where(open_ & after, middle + 1, low)
-        high = where(open_ & ~after, middle, high)
-    return low
+    # So many of x are known to come before; what it can grow by halves each time.
+    index = dtypes.int32 if 2 * extent < 2**31 else dtypes.int64
+    count: Any = ops.full(0, types[1].shape, index)
+    for bit in reversed(range(extent.bit_length())):
+        more = count + (1 << bit)
+        after = _belongs_after(take(x, more - 1, mode="clip"), values, side)
+        count = where((more <= extent) & after, more, count)
+    return ops.convert(count, dtypes.int64)
 
 
 def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:

@@ -208,6 +208,15 @@ gather = Primitive(
 # scatter
 
 
+def promised(unique_indices: bool, indices_are_sorted: bool) -> dict[str, bool]:
+    """The params of a scatter that say what is known of its indices.
+
+    That they ascend, row by row, is said only where it is so.
+    """
+    promises = {"unique_indices": unique_indices}
+    return promises | ({"indices_are_sorted": True} if indices_are_sorted else {})
+
+
 def _scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayType]:
     def types(
         x: ArrayType,
@@ -216,6 +225,7 @@ def _scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayT
         *,
         mode: str,
         unique_indices: bool,
+        indices_are_sorted: bool = False,
         **windows: Any,
     ) -> ArrayType:
         check_mode(name, mode, SCATTER_MODES)
@@ -249,6 +259,7 @@ def _scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
         *,
         mode: str,
         unique_indices: bool,
+        indices_are_sorted: bool = False,
         **windows: Any,
     ) -> Array:
         geometry = Windows(**windows)
@@ -275,9 +286,11 @@ def _scatter_batch(row: Callable[..., Any]) -> Callable[..., Any]:
         *,
         mode: str,
         unique_indices: bool,
+        indices_are_sorted: bool = False,
         **windows: Any,
     ) -> tuple[list[Atom], list[Dim]]:
         x, indices, updates = inputs
+        promises = promised(unique_indices, indices_are_sorted)
         geometry = Windows(**windows)
         if dims[1] is None:
             geometry = geometry.mapped_operand()
@@ -289,7 +302,7 @@ def _scatter_batch(row: Callable[..., Any]) -> Callable[..., Any]:
             indices,
             views.batched(size, updates, dims[2]),
             mode=mode,
-            unique_indices=unique_indices,
+            **promises,
             **geometry.params(),
         )
         return [value], [0]
@@ -300,6 +313,7 @@ def _scatter_batch(row: Callable[..., Any]) -> Callable[..., Any]:
 def _gather_back(x: Atom, indices: Atom, updates: ArrayType, **params: Any) -> Atom:
     """What ``x`` has at the places where scatter with these params puts updates."""
     mode, _ = params.pop("mode"), params.pop("unique_indices")
+    params.pop("indices_are_sorted", None)
     sizes = Windows(**params).sizes(x.type.ndim, updates.shape)
     return gather(
         x,
@@ -505,7 +519,8 @@ scatter = _scatter_row(
     _scatter_transpose,
     doc="The first operand with the windows at the positions in the second replaced "
     "by the third. A window that sticks out is left out ('drop') or moved inwards "
-    "('clip'); unique_indices says that no two meet.",
+    "('clip'); unique_indices says that no two meet, and indices_are_sorted, which may "
+    "be absent, that the positions ascend.",
 )
 scatter_add = _scatter_row(
     "scatter_add",

@@ -186,6 +186,24 @@ def test_few_updates_and_those_that_do_not_meet_are_put_by_one_kernel():
         assert not any(k.name.startswith("segments") for k in compiled.kernels)
 
 
+@pytest.mark.parametrize("mode", ["drop", "clip"])
+def test_indices_that_are_said_to_ascend_are_not_sorted(mode):
+    numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+    def add(x, i, u):
+        where = anp.reshape(i, (-1, 1))
+        return lax.scatter_add(x, where, u, numbers, indices_are_sorted=True, mode=mode)
+
+    index = np.sort(INDEX)
+    compiled = assert_as_reference(add, ROWS, index, UPDATES, rtol=2e-5)
+    kernels = [k.name for k in compiled.kernels if not k.name.startswith("elementwise")]
+    assert kernels == ["segments_0", "segments_1"]
+    batch = (np.stack([ROWS, ROWS]), np.stack([index, index - 1]), UPDATES)
+    each = af.vmap(add, in_axes=(0, 0, None))
+    compiled = assert_as_reference(each, *batch, rtol=2e-5)
+    assert not any(k.name.startswith("sort") for k in compiled.kernels)
+
+
 def test_integers_and_what_need_not_be_deterministic_are_added_at_once():
     def count(i):
         return anp.bincount(i, length=30)

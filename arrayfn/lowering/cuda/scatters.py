@@ -93,6 +93,22 @@ class _Scatter:
         return math.prod(self.updates.shape[axis] for axis in self.inside)
 
     @property
+    def is_sorted(self) -> bool:
+        """Whether the updates are said to lie in the order of their keys.
+
+        Indices ascend by their first component, then by the next; what is moved inwards
+        keeps that order only along a single axis.
+        """
+        params, windows = self.equation.params, self.windows
+        axes = (*windows.batch[0], *windows.indexed_axes)
+        in_order = list(axes) == sorted(axes)
+        in_order &= windows.batch[1] == tuple(range(len(windows.batch[1])))
+        in_order &= params["mode"] != "clip" or len(windows.indexed_axes) == 1
+        outer = self.updates.ndim - len(windows.window_axes)
+        whole = outer == len(self.numbered)
+        return params.get("indices_are_sorted", False) and in_order and whole
+
+    @property
     def limit(self) -> int:
         """The key of what is left out."""
         return math.prod(self.operand.shape[axis] for axis in self.keyed)
@@ -111,7 +127,8 @@ def meets_in_parallel(equation: Equation) -> bool:
 
 def _scatter(equation: Equation) -> _Scatter:
     params = dict(equation.params)
-    del params["mode"], params["unique_indices"]
+    for name in ("mode", "unique_indices", "indices_are_sorted"):
+        params.pop(name, None)
     windows = Windows(**params)
     x, _, updates = (atom.type for atom in equation.inputs)
     sizes = windows.sizes(x.ndim, updates.shape)
@@ -157,7 +174,9 @@ def scatter(
     sorted_keys = Pointer(Var(ArrayType((n,), dtypes.uint32)))
     moved = Moved(Keys(dtypes.uint32), gives="words")
     before, after = [Pointer(keys)], [sorted_keys]
-    if isinstance(equation.inputs[2], Literal):
+    if s.is_sorted:
+        updates, read = replace(updates, ordered=False), [Pointer(keys), given]
+    elif isinstance(equation.inputs[2], Literal):
         updates, read = replace(updates, ordered=False), [sorted_keys, given]
     elif s.width == 1 and updates.number.strides == ((1,),) and _is_carried(source):
         # The values move with the keys: they need not be looked up.
@@ -170,7 +189,9 @@ def scatter(
         order = Pointer(Var(ArrayType((n,), dtypes.int32)))
         moved, after = replace(moved, order="i32"), [*after, order]
         read = [sorted_keys, given, order]
-    yield from sort_rows(Rows(1, n, n), moved, before, after, gpu, limit.bit_length())
+    if not s.is_sorted:
+        rows = Rows(1, n, n)
+        yield from sort_rows(rows, moved, before, after, gpu, limit.bit_length())
     if function:
         yield from _combined(s, updates, read, out, gpu)
     else:

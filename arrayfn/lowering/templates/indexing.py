@@ -77,6 +77,7 @@ def scatter(
             return
         params = dict(equation.params)
         mode, unique = params.pop("mode"), params.pop("unique_indices")
+        params.pop("indices_are_sorted", None)
         windows = Windows(**params)
         sizes = windows.sizes(x.type.ndim, updates.type.shape)
         geometry = _Geometry(windows, x.type.shape, sizes, updates.type.ndim)
