@@ -70,6 +70,17 @@ def layernorm(xp: Any, x: Any, scale: Any, shift: Any) -> Any:
     return d / xp.sqrt(variance + 1e-5) * scale + shift
 
 
+def branches(xp: Any, x: Any, y: Any) -> Any:
+    """An elementwise function of many conditions."""
+    z = xp.where(x > y, x - y, xp.where(x + y > 0, x * y, -x))
+    return xp.where(xp.abs(z) < 1, z * z * z, xp.where(z > 0, xp.minimum(z, 2), -y))
+
+
+def gather(xp: Any, index: Any, x: Any) -> Any:
+    """Rows of a table."""
+    return x[index]
+
+
 def affine(xp: Any, x: Any) -> Any:
     """So little that the call itself is measured."""
     return x * 2 + 1
@@ -191,6 +202,10 @@ def cases() -> Iterator[Case]:
     """All cases, in the order of the table."""
     for n in (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26):
         yield Case("chain", f"{n}", chain, ((n,), (n,)))
+    yield Case("branches", f"{1 << 25}", branches, ((1 << 25,),) * 2)
+    for rows, length in ((1 << 20, 32), (1 << 15, 1024)):
+        size, shapes, taken = f"{rows}x{length}", ((rows, length),), ((rows, rows),)
+        yield Case("gather", size, gather, shapes, by_jax=True, indices=taken)
     yield from _rows()
     yield from _sums()
     for n in (1024, 4096, 8192):
@@ -222,15 +237,25 @@ def _rows() -> Iterator[Case]:
             rows = (1 << 25) // length
             weights = ((length,), (length,)) if group == "layernorm" else ()
             yield Case(group, f"{rows}x{length}", function, ((rows, length), *weights))
+            if length >= 16384:
+                shapes = (2 * rows, length), *weights
+                size = f"{2 * rows}x{length}"
+                name = f"{group} bf16"
+                yield Case(name, size, function, shapes, 1e-2, dtype="bfloat16")
     for rows, length in ((8, 65536), (32, 16384)):
         yield Case("softmax", f"{rows}x{length}", softmax, ((rows, length),))
-    for rows, length in ((4096, 8192), (64, 65536)):
+    scanned = ((262144, 128), (4096, 8192), (64, 65536), (256, 131072), (1, 1 << 25))
+    for rows, length in scanned:
         cumsum = lambda xp, x: xp.cumsum(x, axis=1)  # noqa: E731
         yield Case("cumsum", f"{rows}x{length}", cumsum, ((rows, length),))
+    for axis in (0, 1):
+        argmax = lambda xp, x, axis=axis: xp.argmax(x, axis=axis)  # noqa: E731
+        yield Case(f"argmax axis {axis}", "8192x8192", argmax, ((8192, 8192),))
 
 
 def _sums() -> Iterator[Case]:
-    for rows, columns in ((8192, 8192), (512, 131072), (262144, 256), (131, 4099)):
+    sizes = (8192, 8192), (512, 131072), (262144, 256), (131, 4099), (1 << 21, 16)
+    for rows, columns in sizes:
         shape = (rows, columns)
         for axis in (None, 0, 1):
             label = "all" if axis is None else f"axis {axis}"

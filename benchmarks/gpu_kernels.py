@@ -42,9 +42,9 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "elementwise", lambda xp, x, y: xp.exp(x) * y, (random(4099), random(4099))
     yield "broadcast", lambda xp, x, y: x + y, (random(33, 7, 5), random(7, 1))
     yield "transpose", lambda xp, x, y: x + y.T, (random(70, 100), random(100, 70))
-    for length in (5, 100, 1000, 5000, 12288, 16384, 30000):
+    for length in (5, 100, 1000, 5000, 12288, 16384, 30000, 65536):
         yield f"softmax of {length}", softmax, (random(150, length),)
-    for length in (96, 4096, 16384):
+    for length in (96, 4096, 16384, 40000):
         weights = random(length, seed=1)
         yield f"layernorm of {length}", layernorm, (random(150, length), weights)
     yield "cluster", softmax, (random(3, 65536),)
@@ -53,8 +53,13 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
         name = f"sum over {axis}"
         yield name, lambda xp, x, a=axis: xp.sum(x, axis=a), (random(1030, 517),)
     yield "long sum", lambda xp, x: xp.sum(x), (random(1_000_003),)
+    yield "small sum", lambda xp, x: xp.sum(x), (random(131, 4099),)
+    yield "argmax", lambda xp, x: xp.argmax(x, axis=1), (random(33, 517),)
     yield "softmax of columns", lambda xp, x: softmax(xp, x.T), (random(300, 70),)
     yield "running sum", lambda xp, x: xp.cumsum(x, axis=1), (random(5, 5001),)
+    for length in (100, 9000, 70001, 300_000):
+        name = f"running sum of {length}"
+        yield name, lambda xp, x: xp.cumsum(x, axis=1), (random(3, length),)
     yield "running columns", lambda xp, x: xp.cumsum(x, axis=0), (random(50, 70),)
     index = np.random.default_rng(1).integers(0, 40, 100)
     for shape in ((70, 100), (3, 5000), (2, 20000)):

@@ -8,8 +8,10 @@ from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    atomic_add_f32, barrier, block_index, load_f32x4, match_byte, registers_f32,
-    shared_f32, shuffle_xor_f32, thread_index, warp_barrier,
+    atomic_add_f32, await_signal, barrier, block_index, cluster_arrive, cluster_wait,
+    expect, load_f32x4, match_byte, registers_f32, send_f32, shared_f32,
+    shuffle_from_f32, shuffle_xor_f32, signal_init, signals_i64, thread_index,
+    warp_barrier,
 )
 
 def kernel(x, out):
@@ -17,10 +19,10 @@ def kernel(x, out):
 """
 
 
-def run(body, grid=1, threads=32, x=None):
+def run(body, grid=1, threads=32, x=None, cluster=1):
     x = np.arange(64, dtype=np.float32) if x is None else x
     out = np.full(64, -1, np.float32)
-    launch(HEAD + body, "kernel", grid, threads, [Pointer(x), Pointer(out)])
+    launch(HEAD + body, "kernel", grid, threads, [Pointer(x), Pointer(out)], cluster)
     return out
 
 
@@ -183,3 +185,47 @@ def test_threads_add_to_the_same_element():
         grid=2,
     )
     assert out[0] == 2 * 496.0 - 1
+
+
+def test_a_lane_reads_another_by_its_number():
+    out = run("    out[i] = shuffle_from_f32(x[i], 5)")
+    assert out[:32].tolist() == [5.0] * 32
+
+
+EXCHANGE = """
+    signals = signals_i64(1)
+    if i == 0:
+        signal_init(signals, 0)
+        expect(signals, 0, {expected})
+    line = shared_f32(2)
+    cluster_arrive()
+    {wait}
+    if i < {sent}:
+        send_f32(line, block_index(), x[block_index()] + 1, i, signals, 0)
+    await_signal(signals, 0, 0)
+    out[block_index() * 32 + i] = line[0] * 10 + line[1]
+"""
+
+
+def exchanged(expected=8, sent=2, wait="cluster_wait()"):
+    body = EXCHANGE.format(expected=expected, sent=sent, wait=wait)
+    return run(body, grid=2, cluster=2)
+
+
+def test_blocks_of_a_cluster_send_to_each_other():
+    assert exchanged().tolist() == [12.0] * 64
+
+
+def test_a_signal_that_waits_for_too_much_never_comes():
+    with pytest.raises(EmulationError, match="never comes to block 1: 0 bytes"):
+        exchanged(sent=1)
+
+
+def test_a_signal_that_counts_too_much_is_of_its_next_turn():
+    with pytest.raises(EmulationError, match="counts 8 bytes where 4 are expected"):
+        exchanged(expected=4)
+
+
+def test_who_sends_knows_that_the_other_block_runs():
+    with pytest.raises(EmulationError, match="no cluster_wait stands before"):
+        exchanged(wait="pass")

@@ -96,6 +96,6 @@ def functions(kernels: Iterable[Kernel]) -> dict[str, int]:
                 cubin = object_cache().get_or_compile(
                     key, lambda kernel=kernel: compile_cubin(kernel, gpu.arch)
                 )
-                _loaded[key] = gpu.load(cubin, ENTRY, kernel.shared)
+                _loaded[key] = gpu.load(cubin, ENTRY, kernel.shared, kernel.cluster)
             found[kernel.name] = _loaded[key]
     return found

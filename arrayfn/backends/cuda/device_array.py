@@ -65,13 +65,12 @@ class DeviceArray(ArrayOnDevice):
         self.writable = False
 
     def __del__(self) -> None:
-        if self.pointer and self.owner is None and not sys.is_finalizing():
-            gpu = device()
+        pointer = self.pointer
+        if pointer and self.owner is None and not sys.is_finalizing():
             if self.shared:
                 # Another library's work on it may not have run yet.
-                gpu.waiting.cuCtxSynchronize()
-            gpu.free(self.pointer)
-            self.pointer = 0
+                device().waiting.cuCtxSynchronize()
+            device().free(pointer)
 
     # What it is.
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from llvmlite import ir
 
 from arrayfn.backends.cuda.assembly import (
+    F32,
     I8,
     I32,
     I64,
@@ -21,11 +22,16 @@ from arrayfn.backends.cuda.assembly import (
     assembly,
     global_address,
     intrinsic,
+    pure_assembly,
     shared_address,
 )
 from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS
 from arrayfn.backends.llvm_arithmetic import is_float
-from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.cuda.vocabulary import (
+    LEAST_DIVIDEND,
+    LEAST_DIVISOR,
+    DeviceFunction,
+)
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
 _ALL_LANES: Final = 0xFFFFFFFF
@@ -237,15 +243,6 @@ def _vector(
             b.store(value, pointer, align=size * wide)
 
 
-def _put(b: Any, function: DeviceFunction, args: Any, element: Any, count: int) -> None:
-    """A store to the shared memory of another block of the cluster."""
-    array, at, value, rank = args
-    place = b.ptrtoint(b.gep(array, [at]), I64)
-    arguments = [place, b.trunc(rank, I32)]
-    peer = assembly(b, "mapa.u64 $0, $1, $2;", "=l,l,r", arguments, I64)
-    b.store(value, b.inttoptr(peer, value.type.as_pointer()))
-
-
 # Copies that run beside.
 
 
@@ -283,6 +280,33 @@ def _fetch(
         "[$0], [$1], $2, [$3];"
     )
     assembly(b, text, "r,l,r,r", [target, source, nbytes, signal])
+
+
+def _send(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    """A store to the shared memory of a block of the cluster, which counts it."""
+    array, at, value, rank, signals, k = args
+    rank = b.trunc(rank, I32)
+
+    def of_peer(pointer: Any) -> Any:
+        own = [shared_address(b, pointer), rank]
+        return assembly(b, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", own, I32)
+
+    place, signal = of_peer(b.gep(array, [at])), of_peer(b.gep(signals, [k]))
+    parts = [value]
+    if function.dtype in COMPLEXES:
+        parts = [b.extract_value(value, n) for n in range(2)]
+    size = _width_of(function.dtype) // len(parts)
+    word, letter = (I32, "r") if size == 4 else (I64, "l")
+    for n, part in enumerate(parts):
+        bits = part if part.type == word else b.bitcast(part, word)
+        text = (
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
+            f".b{8 * size} [$0], $1, [$2];"
+        )
+        target = b.add(place, I32(n * size))
+        assembly(b, text, f"r,{letter},r", [target, bits, signal])
 
 
 def _width_of(dtype: str) -> int:
@@ -347,6 +371,47 @@ def _window(
     return b.gep(args[0], [args[1]])
 
 
+# Divisions of many numbers by one.
+
+
+def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    text = "fma.rn.f32 $0, $1, $2, $3;"
+    return pure_assembly(b, text, "=f,f,f,f", (x, y, z), F32)
+
+
+def _negated(b: Any, x: Any) -> Any:
+    return b.fsub(F32(-0.0), x)
+
+
+def _inverse(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+    """1 / y by the unit for inverses and one step of Newton's."""
+    (y,) = args
+    near = pure_assembly(b, "rcp.approx.ftz.f32 $0, $1;", "=f,f", (y,), F32)
+    error = _fma(b, _negated(b, y), near, F32(1.0))
+    return _fma(b, near, error, near)
+
+
+def _divide(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+    """What a division does after its inverse (Markstein): a product, corrected."""
+    x, y, inverse = args
+    near = b.fmul(x, inverse)
+    rest = _fma(b, _negated(b, y), near, x)
+    return _fma(b, inverse, rest, near)
+
+
+def _divides(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+    """Whether nothing in between is too small or too large for all of its bits."""
+    least, greatest, y = args
+    size = pure_assembly(b, "abs.f32 $0, $1;", "=f,f", (y,), F32)
+    tests = (
+        b.fcmp_ordered(">=", least, F32(LEAST_DIVIDEND)),
+        b.fcmp_ordered("<=", greatest, F32(1 / LEAST_DIVIDEND)),
+        b.fcmp_ordered(">=", size, F32(LEAST_DIVISOR)),
+        b.fcmp_ordered("<=", size, F32(1 / LEAST_DIVISOR)),
+    )
+    return b.and_(b.and_(tests[0], tests[1]), b.and_(tests[2], tests[3]))
+
+
 _EMITTERS: Final[dict[str, Emitter]] = {
     "block_index": _special("ctaid.x"),
     "thread_index": _special("tid.x"),
@@ -357,11 +422,15 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "atomic_add": _atomic_add,
     "cluster_arrive": _cluster_barrier("arrive"),
     "cluster_wait": _cluster_barrier("wait"),
-    "put": _put,
+    "send": _send,
     "quotient": _unsigned("udiv"),
     "remainder": _unsigned("urem"),
     "shuffle_xor": _shuffle("bfly", 31),
     "shuffle_up": _shuffle("up", 0),
+    "shuffle_from": _shuffle("idx", 31),
+    "inverse": _inverse,
+    "divide": _divide,
+    "divides": _divides,
     "shared": _shared,
     "signals": _shared,
     "arena": _arena,

@@ -26,7 +26,8 @@ _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
 _POOL_RELEASE_THRESHOLD: Final = 4
 _POOL_RESERVED, _POOL_RESERVED_HIGH = 5, 6
 _POOL_USED, _POOL_USED_HIGH = 7, 8
-_SHARED_BYTES, _CARVEOUT = 8, 9  # of cuFuncSetAttribute
+_SHARED_BYTES, _CARVEOUT, _LARGE_CLUSTERS = 8, 9, 14  # of cuFuncSetAttribute
+_PORTABLE_CLUSTER: Final = 8  # blocks
 _POOL_PINNED_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
 
 FUNCTIONS: Final = {
@@ -43,7 +44,7 @@ _MOST_IDLE: Final = 1 << 30  # of all that are kept
 _LEAST_BLOCK: Final = 512
 
 
-def _block_size(nbytes: int) -> int:
+def block_size(nbytes: int) -> int:
     """The size of the block for ``nbytes``: eight sizes to a power of two."""
     if nbytes <= _LEAST_BLOCK:
         return _LEAST_BLOCK
@@ -203,16 +204,18 @@ class Device:
         Small blocks that died are given again: work is in the order of one stream, so
         what was enqueued before has done with them.
         """
-        size = _block_size(nbytes)
-        idle = self._idle.get(size)
-        if idle:
-            try:
-                known = idle.pop()
-            except IndexError:  # another thread took the last one
-                pass
-            else:
-                self._idle_bytes -= size
-                return known
+        return self.take(block_size(nbytes))
+
+    def take(self, size: int) -> int:
+        """The address of a block of ``size`` bytes, as ``block_size`` gives them."""
+        try:
+            known = self._idle[size].pop()
+        except (KeyError, IndexError):
+            return self._new_block(size)
+        self._idle_bytes -= size
+        return known
+
+    def _new_block(self, size: int) -> int:
         self.enter()
         pointer = ctypes.c_uint64()
         arguments = (
@@ -226,22 +229,19 @@ class Device:
             self.trim()
             status = self._allocate(*arguments)
         if status == _OUT_OF_MEMORY:
-            raise self.out_of_memory(nbytes)
+            raise self.out_of_memory(size)
         self.check(status)
         if size <= _LARGEST_IDLE:
             self._sizes[pointer.value] = size
+            self._idle.setdefault(size, [])
         return pointer.value
 
     def free(self, pointer: int) -> None:
         """Give memory back, once what is enqueued before has run."""
-        size = self._sizes.get(pointer, 0)
-        if size and self._idle_bytes < _MOST_IDLE:
+        size = self._sizes.get(pointer)
+        if size is not None and self._idle_bytes < _MOST_IDLE:
             self._idle_bytes += size
-            idle = self._idle.get(size)
-            if idle is None:
-                self._idle[size] = [pointer]
-            else:
-                idle.append(pointer)
+            self._idle[size].append(pointer)
             return
         self._sizes.pop(pointer, None)
         self.enter()
@@ -405,8 +405,11 @@ class Device:
 
     # Code.
 
-    def load(self, cubin: bytes, entry: str, shared: int = 0) -> int:
-        """The kernel ``entry`` of a cubin, for so much shared memory; it stays."""
+    def load(self, cubin: bytes, entry: str, shared: int = 0, cluster: int = 1) -> int:
+        """The kernel ``entry`` of a cubin, for so much shared memory; it stays.
+
+        ``cluster`` blocks of it run together.
+        """
         self.enter()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(self.library.cuModuleLoadData(ctypes.byref(module), cubin))
@@ -421,6 +424,11 @@ class Device:
                     self.library.cuFuncSetAttribute(function, attribute, value),
                     f"for {shared:,} bytes of shared memory",
                 )
+        if cluster > _PORTABLE_CLUSTER:
+            self.check(
+                self.library.cuFuncSetAttribute(function, _LARGE_CLUSTERS, 1),
+                f"for clusters of {cluster} blocks",
+            )
         return int(function.value or 0)
 
 

@@ -223,3 +223,8 @@ class Signal:
     arriving: list[tuple[SharedMemory, int, list[Any]]] = field(
         default_factory=list["tuple[SharedMemory, int, list[Any]]"]
     )
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes are on their way, or there."""
+        return sum(len(v) * s.array.itemsize for s, _, v in self.arriving)

@@ -33,7 +33,13 @@ from arrayfn.backends.cuda.emulated_memory import (
     Signal,
 )
 from arrayfn.lowering.cuda import vocabulary
-from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, WARP, DeviceFunction
+from arrayfn.lowering.cuda.vocabulary import (
+    FUNCTIONS,
+    LEAST_DIVIDEND,
+    LEAST_DIVISOR,
+    WARP,
+    DeviceFunction,
+)
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 
@@ -128,22 +134,22 @@ def _store(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
         array[at + k] = tile[place + k]
 
 
-def _put(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    array, at, value, rank = arguments
+def _send(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
+    array, at, value, rank, _, k = arguments
     block = thread.block
     if not block.met:
         raise EmulationError(
-            f"block {block.index} writes to block {rank} of its cluster, which may not "
+            f"block {block.index} sends to block {rank} of its cluster, which may not "
             "have begun to run: no cluster_wait stands before"
         )
     (key,) = (key for key, memory in block.shared.items() if memory is array)
     peer = block.cluster[int(rank)]
     if key not in peer.shared:
         peer.shared[key] = SharedMemory(np.zeros_like(array.array), function.name, peer)
+    # What another block sends may be there at once: who still reads reads it.
     target = peer.shared[key]
-    # Threads of other blocks are told apart from the block's own.
-    writer = thread.index if peer is block else -2 - block.rank
-    target.write(int(at), value, writer)
+    target.array[target.place(at)] = value
+    _signal((peer.signals, k)).arriving.append((target, int(at), [value]))
 
 
 def _atomic_add(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
@@ -207,21 +213,33 @@ def _fetch(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     _signal(signal).arriving.append((shared, int(place), values))
 
 
-def _await_signal(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    signal, parity = _signal(arguments[:2]), int(arguments[2])
-    if signal.turns % 2 == parity:
-        arrived = 0
-        for shared, place, values in signal.arriving:
-            for k, value in enumerate(values):
-                shared.array[place + k] = value
-            arrived += len(values) * shared.array.itemsize
-        if not arrived or arrived != signal.expected:
-            raise EmulationError(
-                f"signal {arguments[1]} never comes: {arrived} bytes arrive of "
-                f"{signal.expected}"
-            )
-        signal.arriving, signal.expected = [], 0
-        signal.turns += 1
+def _divides(thread: _Running, function: DeviceFunction, arguments: Any) -> bool:
+    least, greatest, y = arguments
+    small, large = LEAST_DIVIDEND, 1 / LEAST_DIVIDEND
+    divisors = LEAST_DIVISOR <= abs(y) <= 1 / LEAST_DIVISOR
+    return bool(least >= small and greatest <= large and divisors)
+
+
+def _has_come(thread: _Running) -> bool:
+    """Whether the signal that ``thread`` waits for has come, and all that it counts."""
+    assert thread.waiting is not None
+    signals, k, parity = thread.waiting.arguments
+    signal = _signal((signals, k))
+    if signal.turns % 2 != int(parity):
+        return True
+    if not signal.expected or signal.bytes < signal.expected:
+        return False
+    if signal.bytes > signal.expected:
+        raise EmulationError(
+            f"signal {k} counts {signal.bytes} bytes where {signal.expected} are "
+            "expected: some are of its next turn"
+        )
+    for shared, place, values in signal.arriving:
+        for n, value in enumerate(values):
+            shared.array[place + n] = value
+    signal.arriving, signal.expected = [], 0
+    signal.turns += 1
+    return True
 
 
 def _copy(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
@@ -264,15 +282,17 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "registers": _registers,
     "load": _load,
     "store": _store,
-    "put": _put,
+    "send": _send,
     "atomic_add": _atomic_add,
+    "inverse": lambda thread, function, arguments: np.float32(1) / arguments[0],
+    "divide": lambda thread, function, arguments: arguments[0] / arguments[1],
+    "divides": _divides,
     "cluster_arrive": lambda thread, function, arguments: None,
     "arena": _arena,
     "signals": lambda thread, function, arguments: thread.block.signals,
     "signal_init": _signal_init,
     "expect": _expect,
     "fetch": _fetch,
-    "await_signal": _await_signal,
     "copy": _copy,
     "close_copies": _close_copies,
     "await_copies": _await_copies,
@@ -381,19 +401,31 @@ def _run_cluster(
             thread.resume(None)
     while any(thread.body is not None for block in running for thread in block):
         # Blocks go on until all of them stand at the cluster's barrier, or are done.
-        moved = False
-        for block in running:
-            if _at_cluster_wait(block) or all(t.body is None for t in block):
-                continue
-            moved = True
-            warps = [block[k : k + WARP] for k in range(0, threads, WARP)]
-            exchanged = [_shuffle(warp) for warp in warps]
-            if not any(exchanged):
-                _open_barrier(block)
-        if not moved:
+        if not any(_go_on(block) for block in running):
             for known in accesses:
                 known.forget()
             _open_cluster(running)
+
+
+def _go_on(block: Sequence[_Running]) -> bool:
+    """Let the threads of a block do what they can: whether they could do anything."""
+    if _at_cluster_wait(block) or all(t.body is None for t in block):
+        return False
+    come = [thread for thread in block if _awaits(thread) and _has_come(thread)]
+    for thread in come:
+        thread.resume(None)
+    warps = [block[k : k + WARP] for k in range(0, len(block), WARP)]
+    exchanged = [_shuffle(warp) for warp in warps if not any(map(_awaits, warp))]
+    if come or any(exchanged):
+        return True
+    if any(map(_awaits, block)):
+        return False
+    _open_barrier(block)
+    return True
+
+
+def _awaits(thread: _Running) -> bool:
+    return thread.waiting is not None and thread.waiting.function == "await_signal"
 
 
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
@@ -406,6 +438,15 @@ def _at_cluster_wait(block: Sequence[_Running]) -> bool:
 
 
 def _open_cluster(running: Sequence[Sequence[_Running]]) -> None:
+    for thread in (thread for block in running for thread in block):
+        if _awaits(thread):
+            assert thread.waiting is not None
+            signals, k, _ = thread.waiting.arguments
+            signal = _signal((signals, k))
+            raise EmulationError(
+                f"signal {k} never comes to block {thread.block.index}: "
+                f"{signal.bytes} bytes arrive of {signal.expected}"
+            )
     if not all(_at_cluster_wait(block) for block in running):
         raise EmulationError("blocks of a cluster part: some wait for one that is done")
     for block in running:
@@ -448,8 +489,8 @@ def _shuffle(warp: Sequence[_Running]) -> bool:
         return True
     values, masks = zip(*arguments, strict=True)
     for lane, thread in enumerate(warp):
-        up = function.kind == "shuffle_up"
-        source = lane - int(masks[lane]) if up else lane ^ int(masks[lane])
+        k = int(masks[lane])
+        source = {"shuffle_xor": lane ^ k, "shuffle_up": lane - k}.get(function.kind, k)
         source = lane if source < 0 else source
         if source >= len(values):
             raise EmulationError(f"lane {lane} reads lane {source}, which is not there")

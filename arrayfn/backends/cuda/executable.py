@@ -19,7 +19,7 @@ from arrayfn.backends.cuda.device_array import (
     interned,
     put,
 )
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import block_size, device
 from arrayfn.backends.cuda.graphs import Graphs, segments
 from arrayfn.backends.cuda.image import Image, Node, raise_status
 from arrayfn.backends.cuda.walk import CapturingWalk, Walk
@@ -55,6 +55,7 @@ class Executable:
         self._addresses = (ctypes.c_int64 * (self._arena + 1))()
         self._inputs = _numbered(plan.buffers, "input")
         self._outputs = _numbered(plan.buffers, "output")
+        self._wanted = tuple(zip(self.input_types, self._inputs, strict=True))
         for number, buffer in enumerate(plan.buffers):
             if buffer.kind == "constant":
                 self._addresses[number] = self._constants[buffer.index].pointer
@@ -81,8 +82,12 @@ class Executable:
         by_graph = any(graphs is not None for _, graphs in self._segments)
         self._is_native = self._image.is_native and not by_graph
         self._gpu = device()
-        self._direct = self._is_native and not plan.arena
         self._single = self._outputs[0] if len(self._outputs) == 1 else -1
+        simple = not plan.arena and self._donors is None and self._single >= 0
+        self._direct = self._is_native and simple
+        if self._direct:
+            self._result_type = self.output_types[0]
+            self._result_size = block_size(self._allocated[0][1])
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
         """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
@@ -105,25 +110,26 @@ class Executable:
 
     def call_single(self, *inputs: Any) -> DeviceArray | int:
         """The only result, or 1 + the number of an input that does not fit."""
-        if self._donors is not None:
+        if not self._direct:
             result = self.call(*inputs)
             return result if isinstance(result, int) else result[0]
-        addresses = self._addresses
+        addresses, held = self._addresses, None
         with self._lock:
-            held = self._enter(inputs)
-            if type(held) is int:
-                return held
-            if self._direct:
-                addresses[self._single] = self._gpu.allocate(self._allocated[0][1])
-                status = self._run(self._image.address, self._buffers_address)
-                if status:
-                    self._gpu.free(addresses[self._single])
-                    raise_status(status)
-            else:
-                self._start()
-            pointer = addresses[self._single]
-            addresses[self._single] = 0
-        return DeviceArray(self.output_types[0], pointer)
+            if len(inputs) != len(self._inputs):
+                return 1
+            for x, (wanted, place) in zip(inputs, self._wanted):  # noqa: B905
+                if x.__class__ is not DeviceArray or x.__arrayfn_type__ is not wanted:
+                    held = self._enter(inputs)
+                    if isinstance(held, int):
+                        return held
+                    break
+                addresses[place] = x.pointer or x.address()
+            addresses[self._single] = pointer = self._gpu.take(self._result_size)
+            status = self._run(self._image.address, self._buffers_address)
+            if status:
+                self._gpu.free(pointer)
+                raise_status(status)
+        return DeviceArray(self._result_type, pointer)
 
     def call(self, *inputs: Any) -> tuple[DeviceArray, ...] | int:
         """The results, or 1 + the number of an input that does not fit."""

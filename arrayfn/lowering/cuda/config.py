@@ -28,19 +28,23 @@ class GpuConfig:
     row_words: int = 32  # 32-bit registers that a thread may keep of its row
     keep_cost: int = 4  # a value dearer than this is kept, not computed again
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
+    cluster_words: int = 32  # 32-bit registers for a thread's part of a cluster's row
+    cluster_threads: int = 512  # of a block, from where a cluster shares the row
+    resident: int = 1024  # threads of a multiprocessor that keep so much
+    cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is
+    scan_words: int = 16  # 32-bit registers for a thread's running values, or twice it
+    scan_threads: int = 512  # of a block, from where a cluster shares the row
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     moving: bool = False  # whether arrays may be windows that move through others
     chunk: int = 8192  # elements that are worth a block of a split reduction
     most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
-    pipeline_to: int = 16384  # words of a row, up to where many rows are fetched ahead
     shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipelines may have
-    pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
+    pipeline_from: int = 32768  # words of a row, beyond which it is fetched ahead
     pipeline_words: int = 32  # that a thread may keep of its part
     pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
     sort_threads: int = 256  # of a block that sorts a tile by a digit
     sort_row_threads: int = 512  # of a block that sorts a row, at most
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half
-    pipelines: tuple[int, ...] = (1,)  # of a multiprocessor: what is tried first
     convolves: Convolves = convolves_all  # what cuDNN takes
 
 

@@ -16,6 +16,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
+from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.convolutions import arranged, convolution, is_arranged
@@ -41,7 +42,6 @@ from arrayfn.lowering.cuda.schedule import (
     Rows,
     Scan,
     Transpose,
-    choose,
 )
 from arrayfn.lowering.cuda.sorting import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel

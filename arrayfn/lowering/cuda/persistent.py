@@ -40,8 +40,11 @@ Kernels = Mapping[str, Kernel | LibraryKernel]
 
 def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
     """``schedule`` with blocks of ``THREADS``; None if there is none like it."""
-    if isinstance(schedule, (Elementwise, Scan)):
+    if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
+    if isinstance(schedule, Scan):
+        team = schedule.team if schedule.team <= WARP else THREADS
+        return replace(schedule, threads=THREADS, team=team, cluster=1)
     if isinstance(schedule, Pipeline):
         return None
     if isinstance(schedule, Rows):
@@ -50,7 +53,7 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
         tiles = power_of_two(-(-schedule.tiles * schedule.team // THREADS))
         if not schedule.whole:
             tiles = schedule.tiles
-        made = replace(schedule, threads=THREADS, team=THREADS, tiles=tiles)
+        made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.whole)
         return made if tiles <= _MOST_TILES else None
     if isinstance(schedule, Columns):
         team = THREADS // WARP

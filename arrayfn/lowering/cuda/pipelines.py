@@ -26,19 +26,18 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         kept, schedule = self.kept_axes, self.schedule
         cluster, slots = schedule.cluster, schedule.slots
         self.items = schedule.clusters * cluster
-        block = f"{self.use_device('block_index')}()"
-        self.line(f"member = {self.use_device('thread_index')}()")
         n = self.extent(self.reduced_axes[0])
-        start = block
         part = self.integer("part", schedule.part)
         if cluster > 1:
-            self.line(f"rank = {self.remainder(block, str(cluster), self.items)}")
-            self.line(f"start = {self.quotient(block, str(cluster), self.items)}")
-            self.line(f"thread = rank * {schedule.threads} + member")
+            self.share_row(cluster, schedule.threads)
             self.line(f"begin = rank * {part}")
             self.line(f"size = {self.use('min_i64')}({part}, {n} - begin)")
-            start = "start"
-        self.line(f"signals = {self.use_device('signals_i64')}({slots + 1})")
+            sizes = list(map(self.exchanged_bytes, self.exchanged_stages()))
+            self.make_signals(sizes if len(sizes) > 1 else sizes * 2, slots + 1)
+        else:
+            self.line(f"member = {self.use_device('thread_index')}()")
+            self.line(f"start = {self.use_device('block_index')}()")
+            self.line(f"signals = {self.use_device('signals_i64')}({slots + 1})")
         self.arenas()
         self.open("if member == 0:")
         self.open(f"for slot in range({slots + 1}):")
@@ -46,7 +45,8 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.close()
         self.close()
         if cluster > 1:
-            self.meet()
+            self.line(f"{self.use_device('cluster_arrive')}()")
+            self.line(f"{self.use_device('cluster_wait')}()")
         else:
             self.line(f"{self.use_device('barrier')}()")
         count = self.extent_of(kept, "rows") if kept else "1"
@@ -55,7 +55,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         if schedule.held:
             self.fetch(schedule.held, {}, str(slots), "")
         self.open(f"for slot in range({slots}):")
-        self.line(f"other = {start} + slot * {clusters}")
+        self.line(f"other = start + slot * {clusters}")
         self.fetch_row(count, "slot")
         self.close()
         self.close()
@@ -64,7 +64,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             self.line(f"{wait}(signals, {slots}, 0)")
         self.line(f"turn = {self.use('i64')}(0)")
         before = len(self.lines)
-        self.open(f"for item in range({start}, {count}, {clusters}):")
+        self.open(f"for item in range(start, {count}, {clusters}):")
         self.take_row(count, clusters)
         variables = self.decompose("item", kept)
         self.hoist_offsets(variables)
@@ -192,40 +192,34 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     # Trees.
 
     def tree(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what threads have: lanes, warps, then the blocks of the cluster."""
+        """Combine what threads have: lanes, warps, the blocks of the cluster."""
         if not reduces:
             return
         self.shuffles(reduces, WARP)
-        self.combine_warps(reduces, self.schedule.threads // WARP, "member")
         if self.schedule.cluster > 1:
             self.combine_blocks(reduces)
+        else:
+            self.combine_warps(reduces, self.schedule.threads // WARP, "member")
 
-    def meet(self) -> None:
-        self.line(f"{self.use_device('cluster_arrive')}()")
-        self.line(f"{self.use_device('cluster_wait')}()")
+    def begin_exchanges(self) -> None:
+        """Blocks have met before the first row."""
 
-    def combine_blocks(self, reduces: Sequence[Reduce]) -> None:
-        """Each block puts what it has into the shared memory of all.
+    def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
+        """A signal has its next turn when all have had another exchange between.
 
-        There are two places by turns: a block may be at the next row while another
-        still reads what was put for this one.
+        Where there is only one for each row, two signals and places are used by turns.
         """
-        cluster = self.schedule.cluster
-        for s in reduces:
-            self.shared_array(s, "blocks", 2 * cluster)
-        self.line(f"place = {self.use_device('remainder')}(turn, 2) * {cluster}")
-        self.open(f"if member < {cluster}:")
-        for s in reduces:
-            name = self.name_of(s.result)
-            put = self.use_device(f"put_{short_name(s.result.dtype)}")
-            self.line(f"{put}({name}_blocks, place + rank, {name}, member)")
-        self.close()
-        self.meet()
-        for s in reduces:
-            name = self.name_of(s.result)
-            self.line(f"{name} = {name}_blocks[place]")
-        self.open(f"for other in range(1, {cluster}):")
-        for s in reduces:
-            name, function = self.name_of(s.result), self.use(s.function)
-            self.line(f"{name} = {function}({name}, {name}_blocks[place + other])")
+        remainder, first = self.use_device("remainder"), self.schedule.slots + 1
+        if len(self.exchanged_stages()) > 1:
+            return str(first + number), f"{remainder}(turn, 2)", ""
+        count = self.schedule.team // WARP
+        half = f"{self.use_device('quotient')}(turn, 2)"
+        turn = f"{remainder}(turn, 2)"
+        return f"{first} + {turn}", f"{remainder}({half}, 2)", f"{turn} * {count} + "
+
+    def end_exchange(self, stage: int, signal: str) -> None:
+        """Say what the signal's next turn will bring."""
+        self.open("if member == 0:")
+        size = self.exchanged_bytes(stage)
+        self.line(f"{self.use_device('expect')}(signals, {signal}, {size})")
         self.close()

@@ -27,6 +27,7 @@ _RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
+        *("ahead", "whole", "least", "greatest"),
     )
 )
 """Names of a kernel's own variables."""
@@ -169,6 +170,68 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     def shared_array(self, s: Reduce, suffix: str, count: int) -> None:
         shared = self.use_device(f"shared_{short_name(s.result.dtype)}")
         self.line(f"{self.name_of(s.result)}_{suffix} = {shared}({count})")
+
+    # Rows of teams.
+
+    def begin_rows(self, threads: int, team: int) -> dict[int, str]:
+        """Give each ``team`` of a block's threads a row: the indices along kept axes.
+
+        ``thread`` is the thread's number in the team. Where a block may have more teams
+        than there are rows left, ``live`` says who has one.
+        """
+        kept = self.kept_axes
+        rows = math.prod(self.nest.axes[k].extent for k in kept)
+        thread = f"{self.use_device('thread_index')}()"
+        block = f"{self.use_device('block_index')}()"
+        per_block = threads // team
+        self.items = -(-rows // per_block)
+        if per_block > 1:
+            turn = thread
+            if team > 1:
+                rest = f"{self.use_device('remainder')}({thread}, {team})"
+                self.line(f"thread = {rest}")
+                turn = f"{self.use_device('quotient')}({thread}, {team})"
+            item = f"{block} * {per_block} + {turn}" if kept else turn
+        else:
+            self.line(f"thread = {thread}")
+            item = block if kept else ""
+        if rows % per_block:
+            self.live = "live"
+            count = self.extent_of(kept, "rows") if kept else "1"
+            self.line(f"item = {item}")
+            self.line(f"live = item < {count}")
+            item = f"{self.use('min_i64')}(item, {count} - 1)"
+        return self.decompose(item, kept)
+
+    def begin_cluster(self, cluster: int, threads: int) -> dict[int, str]:
+        """Give each cluster of blocks a row: the indices along kept axes."""
+        kept = self.kept_axes
+        self.items = math.prod(self.nest.axes[k].extent for k in kept) * cluster
+        self.share_row(cluster, threads)
+        return self.decompose("start", kept)
+
+    def share_row(self, cluster: int, threads: int) -> None:
+        """Say which row this block's cluster has, and which thread of it this is.
+
+        These are ``start`` and ``thread``; ``rank`` is the block's number in the
+        cluster, ``member`` the thread's in the block.
+        """
+        block = f"{self.use_device('block_index')}()"
+        self.line(f"member = {self.use_device('thread_index')}()")
+        self.line(f"rank = {self.remainder(block, str(cluster), self.items)}")
+        self.line(f"start = {self.quotient(block, str(cluster), self.items)}")
+        self.line(f"thread = rank * {threads} + member")
+
+    def make_signals(self, sizes: Iterable[int], before: int = 0) -> None:
+        """Signals that expect ``sizes`` bytes, which follow ``before`` others."""
+        sizes = list(sizes)
+        count = before + len(sizes)
+        self.line(f"signals = {self.use_device('signals_i64')}({count})")
+        self.open("if member == 0:")
+        for slot, size in enumerate(sizes, before):
+            self.line(f"{self.use_device('signal_init')}(signals, {slot})")
+            self.line(f"{self.use_device('expect')}(signals, {slot}, {size})")
+        self.close()
 
     # The function around it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,33 +17,21 @@ R = TypeVar("R", Rows, Pipeline)
 
 @dataclass
 class RowsPrinter(StagedPrinter[R]):
-    """Threads of a team combine what they have by shuffles, warps in shared memory."""
+    """Threads of a team combine what they have by shuffles, warps in shared memory.
+
+    Blocks of a cluster send what they have to each other.
+    """
+
+    exchanges: int = 0  # of the cluster, that are printed already
 
     def body(self) -> None:
-        nest, kept, schedule = self.nest, self.kept_axes, self.schedule
-        rows = math.prod(nest.axes[k].extent for k in kept)
-        thread = f"{self.use_device('thread_index')}()"
-        block = f"{self.use_device('block_index')}()"
-        per_block = schedule.threads // schedule.team
-        if per_block > 1:
-            self.items = -(-rows // per_block)
-            team, turn = schedule.team, thread
-            if team > 1:
-                rest = f"{self.use_device('remainder')}({thread}, {team})"
-                self.line(f"thread = {rest}")
-                turn = f"{self.use_device('quotient')}({thread}, {team})"
-            item = f"{block} * {per_block} + {turn}" if kept else turn
+        schedule = self.schedule
+        if schedule.cluster > 1:
+            variables = self.begin_cluster(schedule.cluster, schedule.threads)
+            self.make_signals(map(self.exchanged_bytes, self.exchanged_stages()))
+            self.line(f"{self.use_device('cluster_arrive')}()")
         else:
-            self.items = rows
-            self.line(f"thread = {thread}")
-            item = block if kept else ""
-        if rows % per_block:
-            self.live = "live"
-            count = self.extent_of(kept, "rows") if kept else "1"
-            self.line(f"item = {item}")
-            self.line(f"live = item < {count}")
-            item = f"{self.use('min_i64')}(item, {count} - 1)"
-        variables = self.decompose(item, kept)
+            variables = self.begin_rows(schedule.threads, schedule.team)
         self.hoist_offsets(variables)
         self.stages(variables, "thread")
 
@@ -65,9 +52,14 @@ class RowsPrinter(StagedPrinter[R]):
     def tree(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the threads of a row have: lanes, then warps."""
         schedule = self.schedule
+        if not reduces:
+            return
         self.shuffles(reduces, min(schedule.team, WARP))
+        if schedule.cluster > 1:
+            self.combine_blocks(reduces)
+            return
         warps = schedule.team // WARP
-        if warps > 1 and reduces:
+        if warps > 1:
             self.combine_warps(reduces, warps, "thread")
 
     def combine_warps(self, reduces: Sequence[Reduce], warps: int, thread: str) -> None:
@@ -86,3 +78,57 @@ class RowsPrinter(StagedPrinter[R]):
             place = f"{self.use_device('remainder')}({thread}, {warps})"
             self.line(f"{name} = {name}_warps[{place}]")
         self.shuffles(reduces, warps)
+
+    # Clusters.
+
+    def exchanged_stages(self) -> list[int]:
+        """The stages whose results the blocks of a cluster exchange."""
+        return [k for k in range(self.nest.stages) if self.reduces(k)]
+
+    def exchanged_bytes(self, stage: int) -> int:
+        """How much is sent to each block after ``stage``."""
+        size = sum(s.result.dtype.itemsize for s in self.reduces(stage))
+        return size * (self.schedule.team // WARP)
+
+    def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
+        """Signal, parity and place of this turn's exchange."""
+        return str(number), "0", ""
+
+    def combine_blocks(self, reduces: Sequence[Reduce]) -> None:
+        """Each warp sends what it has to all blocks, where each warp combines all."""
+        cluster, count = self.schedule.cluster, self.schedule.team // WARP
+        signal, parity, place = self.exchange_of_turn(self.exchanges)
+        self.exchanges += 1
+        names = [self.name_of(s.result) for s in reduces]
+        for s in reduces:
+            self.shared_array(s, "sent", count * (2 if place else 1))
+        if self.exchanges == 1:
+            self.begin_exchanges()
+        remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
+        self.line(f"lane = {remainder}(member, {WARP})")
+        self.open(f"if lane < {cluster}:")
+        at = f"{place}{quotient}(thread, {WARP})"
+        for s, name in zip(reduces, names, strict=True):
+            send = self.use_device(f"send_{short_name(s.result.dtype)}")
+            self.line(f"{send}({name}_sent, {at}, {name}, lane, signals, {signal})")
+        self.close()
+        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+        self.end_exchange(reduces[0].stage, signal)
+        lanes = min(count, WARP)
+        at = "lane" if lanes == WARP else f"{remainder}(lane, {lanes})"
+        for name in names:
+            self.line(f"{name} = {name}_sent[{place}{at}]")
+        if count > WARP:
+            self.open(f"for other in range({WARP}, {count}, {WARP}):")
+            for s, name in zip(reduces, names, strict=True):
+                term = f"{name}_sent[{place}other + lane]"
+                self.line(f"{name} = {self.use(s.function)}({name}, {term})")
+            self.close()
+        self.shuffles(reduces, lanes)
+
+    def begin_exchanges(self) -> None:
+        """Before the first: the other blocks' signals are made."""
+        self.line(f"{self.use_device('cluster_wait')}()")
+
+    def end_exchange(self, stage: int, signal: str) -> None:
+        """After an exchange, that of a block's only row."""

@@ -1,13 +1,14 @@
-"""Kernels of running values: a block goes along a row, tile by tile.
+"""Kernels of running values: a team of threads has a row, or goes along it.
 
-Each thread has neighbouring elements of a tile. It scans them, the threads of a warp
-and the warps of the block scan what they have come to, and the tiles' total is carried
-on. The order follows from the shapes alone.
+The warps of a team have neighbouring parts of the row, as vectors: each thread scans
+its own, the lanes of a warp what these come to, then the warps of a block and the
+blocks of a cluster. The order follows from the shapes alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
@@ -15,105 +16,268 @@ from arrayfn.lowering.cuda.schedule import Scan
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Reduce, Store
 
+_STEPS = WARP.bit_length() - 1
+
 
 @dataclass
 class ScanPrinter(CudaPrinter[Scan]):
     """One reduction, stored as it goes along the innermost axis."""
 
+    reduce: Reduce = field(init=False)
+    total: str = ""
+    dtype: str = ""
+    inner: int = 0
+
     def body(self) -> None:
         nest, schedule = self.nest, self.schedule
         (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
         (store,) = (s for s in nest.statements if isinstance(s, Store))
-        inner = len(nest.axes) - 1
-        kept = list(range(inner))
-        self.items = 1
-        for axis in kept:
-            self.items *= nest.axes[axis].extent
-        self.line(f"thread = {self.use_device('thread_index')}()")
-        item = f"{self.use_device('block_index')}()" if kept else ""
-        variables = self.decompose(item, kept)
+        self.reduce, self.total = reduce, self.name_of(reduce.result)
+        self.dtype = short_name(reduce.result.dtype)
+        self.inner = len(nest.axes) - 1
+        n, step = (
+            self.extent(self.inner),
+            schedule.team * schedule.lanes * schedule.tiles,
+        )
+        goes_on = nest.axes[self.inner].extent > step
+        if schedule.cluster > 1:
+            variables = self.begin_cluster(schedule.cluster, schedule.threads)
+            size = schedule.cluster * reduce.result.dtype.itemsize
+            self.make_signals([size] * (2 if goes_on else 1))
+            self.line(f"{self.use_device('cluster_arrive')}()")
+        else:
+            variables = self.begin_rows(schedule.threads, schedule.team)
         self.hoist_offsets(variables)
-        total, dtype = self.name_of(reduce.result), short_name(reduce.result.dtype)
-        identity = self.constant(reduce.identity)
-        combine = self.use(reduce.function)
-        n, each = self.extent(inner), schedule.each
-        self.registers(f"{total}_scanned", dtype, each)
-        self.shared_array(reduce, "warps", schedule.threads // WARP)
-        self.line(f"{total}_carried = {identity}")
-        self.open(f"for start in range(0, {n}, {schedule.threads * each}):")
-        self.line(f"first = start + thread * {each}")
+        thread = "member" if schedule.cluster > 1 else "thread"
+        self.line(f"lane = {self.use_device('remainder')}({thread}, {WARP})")
+        self.line(f"warp = {self.use_device('quotient')}(thread, {WARP})")
+        count = schedule.lanes * schedule.tiles
+        self.registers(f"{self.total}_scanned", self.dtype, count)
+        self.registers(f"{self.total}_sums", self.dtype, schedule.tiles)
         loads = self.vectors(nest.statements, Load, schedule.lanes)
         stores = self.vectors(nest.statements, Store, schedule.lanes)
-        self.declare_tiles(dict.fromkeys((*loads, *stores)), each)
+        moved = tuple(dict.fromkeys((*loads, *stores)))
+        self.declare_tiles(moved, count)
+        if schedule.cluster > 1:
+            shared = self.use_device(f"shared_{self.dtype}")
+            places = schedule.cluster * (2 if goes_on else 1)
+            self.line(f"{self.total}_sent = {shared}({places})")
+        if self.warps > 1:
+            self.shared_array(reduce, "warps", self.warps)
+        if schedule.cluster > 1:
+            self.line(f"{self.use_device('cluster_wait')}()")
+        if goes_on:
+            self.line(f"{self.total}_carried = {self.constant(reduce.identity)}")
+            self.line(f"turn = {self.use('i64')}(0)")
+            self.open(f"for begin in range(0, {n}, {step}):")
+        self.load_all(loads, variables, goes_on)
+        self.scan_threads(moved, variables, goes_on)
+        self.scan_warps()
+        self.scan_blocks(goes_on)
+        self.store_all(store, moved, stores, variables, goes_on)
+        if goes_on:
+            self.line("turn = turn + 1")
+            if self.warps > 1:
+                self.line(f"{self.use_device('barrier')}()")
+            self.close()
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block that share a row."""
+        return min(self.schedule.team, self.schedule.threads) // WARP
+
+    def open_vectors(self, goes_on: bool) -> int:
+        """Open the loop over a thread's vectors, of which ``first`` is the start."""
+        schedule, depth = self.schedule, 1
+        lanes, tiles = schedule.lanes, schedule.tiles
+        self.open(f"for vector in range({tiles}):")
+        text = f"(warp * {tiles} + vector) * {WARP} + lane"
+        text = f"({text}) * {lanes}" if lanes > 1 else text
+        self.line(f"first = begin + {text}" if goes_on else f"first = {text}")
+        if self.nest.axes[self.inner].extent % (schedule.team * lanes * tiles):
+            self.open(f"if first < {self.extent(self.inner)}:")
+            depth += 1
+        return depth
+
+    def open_elements(
+        self, variables: dict[int, str], moved: Sequence[int]
+    ) -> dict[int, str]:
+        """Open the loop over a vector's elements; those in tiles are there."""
+        lanes, index = self.schedule.lanes, f"i{self.inner}"
+        if lanes == 1:
+            return {**variables, self.inner: "first"}
+        self.open(f"for slot in range({lanes}):")
+        self.staged = {k: f"{self.tile_name(k)}[{self.slot}]" for k in moved}
+        if self.moves_along(self.nest.statements, self.inner):
+            self.line(f"{index} = first + slot")
+        return {**variables, self.inner: index}
+
+    def close_elements(self) -> None:
+        self.staged = {}
+        if self.schedule.lanes > 1:
+            self.close()
+
+    @property
+    def slot(self) -> str:
+        """An element's place in its thread's registers."""
+        lanes = self.schedule.lanes
+        return f"vector * {lanes} + slot" if lanes > 1 else "vector"
+
+    def load_all(
+        self, loads: Sequence[int], variables: dict[int, str], goes_on: bool
+    ) -> None:
+        """All vectors, before the first is waited for."""
+        if not loads:
+            return
+        depth = self.open_vectors(goes_on)
         for operand in loads:
-            self.whole(operand, variables, load=True)
-        self.staged = {k: f"{self.tile_name(k)}[slot]" for k in (*loads, *stores)}
+            at = {**variables, self.inner: "first"}
+            self.load_vector(operand, self.schedule.lanes, at, self.first_slot)
+        self.close_all(depth)
+
+    @property
+    def first_slot(self) -> str:
+        """The place of a vector's first element."""
+        lanes = self.schedule.lanes
+        return f"vector * {lanes}" if lanes > 1 else "vector"
+
+    def scan_threads(
+        self, moved: Sequence[int], variables: dict[int, str], goes_on: bool
+    ) -> None:
+        """Scan each vector; ``sums`` is what they come to."""
+        total, identity = self.total, self.constant(self.reduce.identity)
+        self.open(f"for vector in range({self.schedule.tiles}):")
+        self.line(f"{total}_sums[vector] = {identity}")
+        self.close()
+        depth = self.open_vectors(goes_on)
         self.line(f"{total} = {identity}")
-        self.open(f"for slot in range({each}):")
-        self.line(f"i{inner} = first + slot")
-        self.open(f"if i{inner} < {n}:")
-        for s in nest.statements:
+        at = self.open_elements(variables, moved)
+        for s in self.nest.statements:
             if isinstance(s, Reduce):
                 self.accumulate(s)
             elif not isinstance(s, Store):
-                self.emit(s, {**variables, inner: f"i{inner}"})
-        self.line(f"{total}_scanned[slot] = {total}")
-        self.close()
-        self.close()
-        self.before(total, dtype, combine, identity)
-        self.open(f"for slot in range({each}):")
-        self.line(f"i{inner} = first + slot")
-        self.open(f"if i{inner} < {n}:")
-        self.line(f"{total} = {combine}({total}_before, {total}_scanned[slot])")
-        self.emit(store, {**variables, inner: f"i{inner}"})
-        self.close()
-        self.close()
-        self.staged = {}
-        for operand in stores:
-            self.whole(operand, variables, load=False)
-        self.line(f"{total}_carried = {combine}({total}_carried, {total}_sum)")
-        self.line(f"{self.use_device('barrier')}()")
-        self.close()
+                self.emit(s, at)
+        self.line(f"{total}_scanned[{self.slot}] = {total}")
+        self.close_elements()
+        self.line(f"{total}_sums[vector] = {total}")
+        self.close_all(depth)
 
-    def whole(self, operand: int, variables: dict[int, str], *, load: bool) -> None:
-        """Load or store a thread's elements as vectors, those that there are."""
-        inner, schedule = len(self.nest.axes) - 1, self.schedule
-        self.open(f"for vector in range({schedule.each // schedule.lanes}):")
-        self.line(f"place = first + vector * {schedule.lanes}")
-        self.open(f"if place < {self.extent(inner)}:")
-        at = {**variables, inner: "place"}
-        move = self.load_vector if load else self.store_vector
-        move(operand, schedule.lanes, at, f"vector * {schedule.lanes}")
-        self.close()
-        self.close()
+    def combined(self, x: str, y: str) -> str:
+        return f"{self.use(self.reduce.function)}({x}, {y})"
 
-    def before(self, total: str, dtype: str, combine: str, identity: str) -> None:
-        """What comes before a thread's elements, and the sum of the whole tile."""
-        schedule = self.schedule
-        warps = schedule.threads // WARP
-        up = self.use_device(f"shuffle_up_{dtype}")
-        remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
-        self.line(f"lane = {remainder}(thread, {WARP})")
-        self.line(f"warp = {quotient}(thread, {WARP})")
-        self.open(f"for step in range({WARP.bit_length() - 1}):")
-        self.line(f"{total}_other = {up}({total}, 1 << step)")
+    def shuffled(self, mode: str, value: str, lanes: str) -> str:
+        function = self.use_device(f"shuffle_{mode}_{self.dtype}")
+        return f"{function}({value}, {lanes})"
+
+    def scan_warps(self) -> None:
+        """``sums`` become what is before each vector, ``total`` what the warp has."""
+        total, sums = self.total, f"{self.total}_sums[vector]"
+        identity = self.constant(self.reduce.identity)
+        self.open(f"for step in range({_STEPS}):")
+        self.open(f"for vector in range({self.schedule.tiles}):")
+        self.line(f"other = {self.shuffled('up', sums, '1 << step')}")
         self.open("if lane >= 1 << step:")
-        self.line(f"{total} = {combine}({total}_other, {total})")
+        self.line(f"{sums} = {self.combined('other', sums)}")
+        for _ in range(3):
+            self.close()
+        self.line(f"{total} = {identity}")
+        self.open(f"for vector in range({self.schedule.tiles}):")
+        self.line(f"other = {self.shuffled('up', sums, '1')}")
+        self.open("if lane == 0:")
+        self.line(f"other = {identity}")
         self.close()
+        self.line(f"whole = {self.shuffled('from', sums, str(WARP - 1))}")
+        self.line(f"{sums} = {self.combined(total, 'other')}")
+        self.line(f"{total} = {self.combined(total, 'whole')}")
         self.close()
-        self.open(f"if lane == {WARP - 1}:")
-        self.line(f"{total}_warps[warp] = {total}")
+
+    def scan_blocks(self, goes_on: bool) -> None:
+        """``ahead`` is what is before the warp's elements."""
+        schedule, total, warps = self.schedule, self.total, self.warps
+        identity = self.constant(self.reduce.identity)
+        remainder = self.use_device("remainder")
+        self.line(f"ahead = {identity}")
+        if warps > 1:
+            number = f"{remainder}(warp, {warps})" if schedule.cluster > 1 else "warp"
+            self.open("if lane == 0:")
+            self.line(f"{total}_warps[{number}] = {total}")
+            self.close()
+            self.line(f"{self.use_device('barrier')}()")
+            self.line(f"other = {total}_warps[{remainder}(lane, {warps})]")
+            self.open(f"for step in range({warps.bit_length() - 1}):")
+            self.line(f"whole = {self.shuffled('up', 'other', '1 << step')}")
+            self.open(f"if {remainder}(lane, {warps}) >= 1 << step:")
+            self.line(f"other = {self.combined('whole', 'other')}")
+            self.close()
+            self.close()
+            self.line(f"{total} = {self.shuffled('from', 'other', str(warps - 1))}")
+            before = f"{self.use('max_i64')}({number} - 1, 0)"
+            self.line(f"other = {self.shuffled('from', 'other', before)}")
+            self.open(f"if {number} > 0:")
+            self.line("ahead = other")
+            self.close()
+        if schedule.cluster > 1:
+            self.exchange(goes_on)
+        if goes_on:
+            self.line(f"ahead = {self.combined(f'{total}_carried', 'ahead')}")
+            carried = self.combined(f"{total}_carried", total)
+            self.line(f"{total}_carried = {carried}")
+
+    def exchange(self, goes_on: bool) -> None:
+        """What blocks have goes to all of the cluster, each of which scans it."""
+        total, cluster = self.total, self.schedule.cluster
+        signal, parity, place = "0", "0", ""
+        if goes_on:
+            # Two signals by turns: a block may be a turn ahead of another.
+            signal = f"{self.use_device('remainder')}(turn, 2)"
+            half = f"{self.use_device('quotient')}(turn, 2)"
+            parity, place = f"{self.use_device('remainder')}({half}, 2)", "place + "
+            self.line(f"place = {signal} * {cluster}")
+        self.open(f"if member < {cluster}:")
+        send = self.use_device(f"send_{self.dtype}")
+        target = f"{total}_sent, {place}rank"
+        self.line(f"{send}({target}, {total}, member, signals, {signal})")
         self.close()
-        self.line(f"{total}_other = {up}({total}, 1)")
-        self.line(f"{self.use_device('barrier')}()")
-        self.line(f"{total}_before = {total}_carried")
-        self.line(f"{total}_sum = {identity}")
-        self.open(f"for other in range({warps}):")
-        self.open("if other == warp:")
-        self.line(f"{total}_before = {combine}({total}_carried, {total}_sum)")
+        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+        if goes_on:
+            size = cluster * self.reduce.result.dtype.itemsize
+            self.open("if member == 0:")
+            self.line(f"{self.use_device('expect')}(signals, {signal}, {size})")
+            self.close()
+        self.line(f"{total} = {self.constant(self.reduce.identity)}")
+        self.open(f"for part in range({cluster}):")
+        self.open("if part == rank:")
+        self.line(f"ahead = {self.combined(total, 'ahead')}")
         self.close()
-        self.line(f"{total}_sum = {combine}({total}_sum, {total}_warps[other])")
+        self.line(f"{total} = {self.combined(total, f'{total}_sent[{place}part]')}")
         self.close()
-        self.open("if lane > 0:")
-        self.line(f"{total}_before = {combine}({total}_before, {total}_other)")
-        self.close()
+
+    def store_all(
+        self,
+        store: Store,
+        moved: Sequence[int],
+        stores: Sequence[int],
+        variables: dict[int, str],
+        goes_on: bool,
+    ) -> None:
+        """What is before each element and the element itself, combined."""
+        total = self.total
+        depth = self.open_vectors(goes_on)
+        self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")
+        live = bool(self.live and not stores)
+        at = self.open_elements(variables, moved)
+        scanned = f"{total}_scanned[{self.slot}]"
+        self.line(f"{total} = {self.combined('other', scanned)}")
+        if live:
+            self.open(f"if {self.live}:")
+        self.emit(store, at)
+        if live:
+            self.close()
+        self.close_elements()
+        if stores:
+            if self.live:
+                self.open(f"if {self.live}:")
+                depth += 1
+            to = {**variables, self.inner: "first"}
+            self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
+        self.close_all(depth)

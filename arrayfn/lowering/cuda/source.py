@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.columns import ColumnsPrinter
 from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
 from arrayfn.lowering.cuda.pipelines import PipelinePrinter
@@ -18,7 +19,6 @@ from arrayfn.lowering.cuda.schedule import (
     Scan,
     Schedule,
     Transpose,
-    choose,
 )
 from arrayfn.lowering.cuda.transpose import TransposePrinter
 from arrayfn.lowering.kernel_ir import Nest
@@ -52,9 +52,9 @@ def print_kernel(
         parameters=printed.parameters,
         reason=nest.reason,
         threads=schedule.threads,
-        cluster=schedule.cluster if isinstance(schedule, Pipeline) else 1,
+        cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
         shared=schedule.shared if isinstance(schedule, Pipeline) else 0,
-        together=schedule.together if isinstance(schedule, Pipeline) else 0,
+        together=schedule.together if isinstance(schedule, Rows) else 0,
     )
     integers = tuple(printed.integers.values())
     return ScheduledKernel(kernel, nest.operands, (), (), integers, printed.items, 1)

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.build import order_axes, select_axes
+from arrayfn.lowering.build import merge_axes, order_axes, select_axes
+from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows, choose
+from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import names_of
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
@@ -41,8 +42,9 @@ def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
         return [nest]
+    shared = isinstance(schedule, Rows) and schedule.cluster > 1
     in_pipeline = isinstance(schedule, Pipeline)
-    if in_pipeline or blocks_of(nest, schedule) >= gpu.multiprocessors:
+    if shared or in_pipeline or blocks_of(nest, schedule) >= gpu.multiprocessors:
         return [nest]
     if nest.stages == 1:
         return split(nest, gpu)
@@ -75,14 +77,33 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     if wanted < 2:
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
-    size, chunks, rest = chunks_of(nest.axes[axis].extent, wanted)
+    extent = nest.axes[axis].extent
+    size, chunks, rest = chunks_of(extent, wanted)
+    turns = are_few_columns(nest, axis)
+    if turns:
+        # As many columns as make a block for each multiprocessor.
+        wide = gpu.multiprocessors * WARP // nest.axes[-1].extent
+        chunks = min(1 << wide.bit_length() - 1, extent // gpu.tiles)
+        size, rest = divmod(extent, max(1, chunks))
     if chunks < 2:
         return [nest]
     parts = _parts(nest, chunks + (rest > 0))
-    pieces = [_partial(nest, axis, 0, size, chunks, parts)]
+    pieces = [_partial(nest, axis, 0, size, chunks, parts, turns=turns)]
     if rest:
         pieces.append(_partial(nest, axis, chunks, rest, 1, parts, size * chunks))
     return [*pieces, _combination(nest, parts, chunks + (rest > 0))]
+
+
+def are_few_columns(nest: Nest, axis: int) -> bool:
+    """Whether rows are so short that several side by side make better columns.
+
+    Chunks along ``axis`` then take its indices in turns.
+    """
+    width = nest.axes[-1].extent
+    if nest.axes[-1].reduced or width >= 4 * WARP or width % WARP == 0:
+        return False
+    loaded = [o for o in nest.operands if o.strides[axis]]
+    return all(o.strides[-1] == 1 and o.strides[axis] == width for o in loaded)
 
 
 def chunks_of(extent: int, wanted: int) -> tuple[int, int, int]:
@@ -142,11 +163,14 @@ def _partial(
     chunks: int,
     parts: Sequence[_Part],
     start: int = 0,
+    turns: bool = False,
 ) -> Nest:
     """The nest of ``chunks`` chunks from ``start`` on; results go from ``place`` on.
 
-    Axis ``axis`` becomes two: the chunk, which is kept, and the index within it.
+    Axis ``axis`` becomes two: the chunk, which is kept, and the index within it. A
+    chunk has neighbouring indices, or all have theirs in ``turns``.
     """
+    steps = (1, chunks) if turns else (size, 1)
     axes = (
         *nest.axes[:axis],
         Axis(chunks, False),
@@ -154,8 +178,8 @@ def _partial(
         *nest.axes[axis + 1 :],
     )
 
-    def widen(strides: Sequence[int], chunk: int) -> tuple[int, ...]:
-        return (*strides[:axis], chunk, *strides[axis:])
+    def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
+        return (*strides[:axis], chunk, within, *strides[axis + 1 :])
 
     roots = [
         s for s in nest.statements if isinstance(s, Reduce) or _is_element_store(s)
@@ -165,7 +189,7 @@ def _partial(
     operands = [
         replace(
             o,
-            strides=widen(o.strides, size * o.strides[axis]),
+            strides=widen(o.strides, *(step * o.strides[axis] for step in steps)),
             offset=o.offset + start * o.strides[axis],
         )
         for o in kept
@@ -173,7 +197,7 @@ def _partial(
     statements: list[Statement] = []
     for s in used:
         if isinstance(s, Count) and s.axis is not None:
-            statements += _count(s, axis, size, start)
+            statements += _count(s, axis, steps, start)
         else:
             statements.append(s)
     for part in parts:
@@ -192,36 +216,30 @@ def _partial(
         reason=f"partial results of chunks of {size}; {nest.reason}",
     )
     units = [k for k, a in enumerate(made.axes) if a.extent != 1]
-    return order_axes(select_axes(made, units))
+    ordered = order_axes(select_axes(made, units))
+    return merge_axes(ordered) if turns else ordered
 
 
-def _count(s: Count, axis: int, size: int, start: int) -> list[Statement]:
+def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Statement]:
     """The index along an axis that was cut, or that moved behind the chunks'."""
     assert s.axis is not None
     if s.axis != axis:
         return [replace(s, axis=s.axis + (s.axis > axis))]
-    name = s.result.name
-    chunk, within, begin = (
-        Value(f"{name}_{part}", dtypes.int64) for part in ("chunk", "within", "begin")
+    chunk, within, begin, first, inside = (
+        Value(f"{s.result.name}_{part}", dtypes.int64)
+        for part in ("chunk", "within", "begin", "first", "inside")
     )
-    level, stage = s.level, s.stage
-    first = Value(f"{name}_first", dtypes.int64)
+
+    def made(result: Value, function: str, x: Value, y: Value | Argument) -> Compute:
+        return Compute(result, function, (x, y), s.level, s.stage, 1, s.source)
+
     return [
         replace(s, result=chunk, axis=axis),
         replace(s, result=within, axis=axis + 1),
-        Compute(
-            begin, "mul_i64", (chunk, Argument("size", size)), level, stage, 1, s.source
-        ),
-        Compute(
-            first,
-            "add_i64",
-            (begin, Argument("start", start)),
-            level,
-            stage,
-            1,
-            s.source,
-        ),
-        Compute(s.result, "add_i64", (first, within), level, stage, 1, s.source),
+        made(begin, "mul_i64", chunk, Argument("size", steps[0])),
+        made(first, "add_i64", begin, Argument("start", start)),
+        made(inside, "mul_i64", within, Argument("step", steps[1])),
+        made(s.result, "add_i64", first, inside),
     ]
 
 

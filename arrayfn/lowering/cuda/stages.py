@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
-from arrayfn.lowering.kernel_ir import Load, Reduce, Statement, Store
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+)
 
 T = TypeVar("T", Rows, Pipeline, Columns)
 ACCUMULATOR_WORDS: Final = 32
@@ -24,6 +31,7 @@ class StagedPrinter(CudaPrinter[T]):
     """Prints the stages; ``tree`` combines what the threads of a team have."""
 
     accumulators: int = 1
+    inverses: dict[str, str] = field(default_factory=dict[str, str])
 
     @abstractmethod
     def tree(self, reduces: Sequence[Reduce]) -> None:
@@ -128,13 +136,21 @@ class StagedPrinter(CudaPrinter[T]):
             if self.is_at_hand(s.operand) is None
             and (not schedule.whole or plan.first[s.result.name] == stage)
         ]
-        beside = [k for k in loads if self.is_at_hand(k)]
+        late = [k for k in fresh if stage and schedule.whole and self.is_shared(k)]
+        fresh = [k for k in fresh if k not in late]
+        if lanes == 1:
+            loads = [k for k in loads if k not in late]
+        beside = [k for k in loads if self.is_at_hand(k) or k in late]
         self.declare_tiles(beside, lanes)
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * schedule.tiles)
         self.declare_tiles((k for k in stores if k not in loads), lanes)
         self.declare_rows(plan, stage)
         self.identities(stage)
+        divided = self.divided(body, stores, loads)
+        for name in divided:
+            inverse = self.use_device("inverse_f32")
+            self.line(f"{divided[name]} = {inverse}({name})")
         loop = self.open_loop()
         if fresh:
             at, depth = self.open_row(variables, member)
@@ -149,8 +165,42 @@ class StagedPrinter(CudaPrinter[T]):
             k: f"{self.tile_name(k)}[{'lane' if k in beside else place}]" for k in loads
         }
         for operand in beside:
-            self.load_beside(operand)
-        within = at
+            if operand in late:
+                self.load_vector(operand, lanes, at, "0")
+            else:
+                self.load_beside(operand)
+        if divided:
+            self.line(f"least = {self.use('F32_INF')}")
+            self.line(f"greatest = {self.use('f32')}(0)")
+            self.inverses = divided
+            self.elements(body, plan, stage, at)
+            self.inverses = {}
+            divides = self.use_device("divides_f32")
+            tests = [f"{divides}(least, greatest, {name})" for name in divided]
+            self.open(f"if not ({' and '.join(tests)}):")
+            self.elements(body, plan, stage, at)
+            self.close()
+        else:
+            self.elements(body, plan, stage, at)
+        self.staged = {}
+        if stores and self.live:
+            self.open(f"if {self.live}:")
+            depth += 1
+        for operand in stores:
+            tile = self.slot("") if operand in loads else "0"
+            self.store_vector(operand, lanes, at, tile)
+        self.close_all(depth + loop)
+        self.combine_lanes(stage)
+
+    def elements(
+        self,
+        body: Sequence[Statement],
+        plan: StagePlan,
+        stage: int,
+        at: dict[int, str],
+    ) -> None:
+        """The statements of a stage for each element of a vector, which is ``at``."""
+        within, lanes, place = at, self.schedule.lanes, self.slot("lane")
         if lanes > 1:
             inner = self.reduced_axes[-1]
             self.open(f"for lane in range({lanes}):")
@@ -162,17 +212,60 @@ class StagedPrinter(CudaPrinter[T]):
             within = {**at, inner: place_of_lane}
         for s in body:
             self.row_statement(s, plan, stage, within, place)
-        self.staged = {}
         if lanes > 1:
             self.close()
-        if stores and self.live:
-            self.open(f"if {self.live}:")
-            depth += 1
-        for operand in stores:
-            tile = self.slot("") if operand in loads else "0"
-            self.store_vector(operand, lanes, at, tile)
-        self.close_all(depth + loop)
-        self.combine_lanes(stage)
+
+    # Divisions of a row by a number of its own.
+
+    def divided(
+        self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
+    ) -> dict[str, str]:
+        """The divisors of a stage that are the same for the row, and their inverses.
+
+        None where the stage cannot be done again, with divisions, for elements that
+        are too small or too large for a product with the inverse to be exact.
+        """
+        again = self.schedule.whole and self.schedule.lanes > 1 and stores
+        whole = all(
+            self.is_whole(s, self.schedule.lanes) and s.operand not in loads
+            for s in body
+            if isinstance(s, Store)
+        )
+        if not again or not whole or any(isinstance(s, Reduce) for s in body):
+            return {}
+        divisors = [self.divisor(s) for s in body]
+        return {name: f"{name}_inverse" for name in divisors if name}
+
+    def divisor(self, s: Statement) -> str:
+        """The name of what ``s`` divides by, if it is the same for the row."""
+        if not isinstance(s, Compute) or s.function != "div_f32":
+            return ""
+        y = s.arguments[1]
+        made = self.producers[y.name] if isinstance(y, Value) else None
+        if made is None or not isinstance(y, Value):
+            return ""
+        once = isinstance(made, Reduce) or made.level == "outer"
+        return self.name_of(y) if once else ""
+
+    def compute(self, s: Compute) -> None:
+        """Where an inverse is known, a division is a product and its correction."""
+        inverse = self.inverses.get(self.divisor(s)) if self.inverses else None
+        if inverse is None:
+            super().compute(s)
+            return
+        x, y = (self.scalar(a) for a in s.arguments)
+        for name, function in (("least", "min"), ("greatest", "max")):
+            size = f"{self.use('abs_f32')}({x})"
+            bound = self.use(f"accumulate_{function}_f32")
+            self.line(f"{name} = {bound}({name}, {size})")
+        divide = self.use_device("divide_f32")
+        self.line(f"{self.name_of(s.result)} = {divide}({x}, {y}, {inverse})", s.source)
+
+    def is_shared(self, operand: int) -> bool:
+        """Whether all rows read the same of ``operand``, which stays as it is."""
+        own = self.nest.operands[operand]
+        kept = [k for k in self.kept_axes if self.nest.axes[k].extent > 1]
+        return not own.written and not any(own.strides[k] for k in kept)
 
     def is_at_hand(self, operand: int) -> bool | None:
         """Whether ``operand`` is close: in registers (False), in shared memory (True).

@@ -11,19 +11,23 @@ is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements
 lie at a multiple of the vector's size. ``store_TxN`` goes the other way.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
-one; all 32 lanes of the warp take part, as they do in ``match_byte(value)``, the i32
-whose bits are the lanes whose value has the same lowest byte, and ``warp_barrier``,
-after which they see what they had written to memory. ``byte_T(value, shift)`` is the
-byte that begins at bit ``shift``, as i64. ``quotient`` and ``remainder`` are of indices
-below 2**31.
+one, and ``shuffle_from_T(value, k)`` that of lane ``k``; all 32 lanes of the warp take
+part, as they do in ``match_byte(value)``, the i32 whose bits are the lanes whose value
+has the same lowest byte, and ``warp_barrier``, after which they see what they had
+written to memory. ``byte_T(value, shift)`` is the byte that begins at bit ``shift``, as
+i64. ``quotient`` and ``remainder`` are of indices below 2**31.
+
+``divide_f32(x, y, inverse)``, where ``inverse`` is ``inverse_f32(y)``, gives the bits
+of ``x / y`` if ``divides_f32(|x|, |x|, y)``; the first two are the least and the
+greatest magnitude that x has.
 
 ``atomic_add_T(array, at, value)`` adds in memory, of the block or of the grid, where
 other threads may add to the same element at the same time.
 
-The blocks of a cluster run at the same time. ``put_T(shared, at, value, rank)`` writes
-to the shared memory of the block ``rank`` of the cluster, which must have begun to run.
-``cluster_wait`` waits until all threads of the cluster have called ``cluster_arrive``,
-and sees what they had put before.
+The blocks of a cluster run at the same time. ``cluster_wait`` waits until all threads
+of the cluster have called ``cluster_arrive``. ``send_T(shared, at, value, rank,
+signals, k)`` begins to write to the shared memory of the block ``rank`` of the cluster,
+which must have begun to run: its signal ``k`` counts the bytes as they arrive.
 
 Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
 ``count`` elements from byte ``offset`` of the memory that the kernel's launch asks for.
@@ -66,6 +70,13 @@ WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
 """The dtypes of values in kernels; halves and booleans lie in memory as u16 and u8."""
 STORED: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
+SENT: Final = ("i32", "i64", "u32", "u64", *FLOATS, *COMPLEXES)
+"""The dtypes that blocks send to each other."""
+SENT_BYTES: Final = (4, 8, 16)
+"""The sizes of those."""
+LEAST_DIVIDEND: Final = 2.0**-90
+LEAST_DIVISOR: Final = 2.0**-30
+"""Magnitudes, and the inverses of the greatest, that ``divide_f32`` is exact for."""
 LANES: Final = (2, 4, 8, 16)
 WORDS: Final = ("u32", "i64")
 """The dtypes of keys that are sorted by their bytes."""
@@ -84,11 +95,15 @@ Kind = Literal[
     "remainder",
     "shuffle_xor",
     "shuffle_up",
+    "shuffle_from",
+    "inverse",
+    "divide",
+    "divides",
     "shared",
     "registers",
     "load",
     "store",
-    "put",
+    "send",
     "cluster_arrive",
     "cluster_wait",
     "arena",
@@ -129,6 +144,10 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "grid_barrier",
     "unrolled",
 )
+
+
+DIVISIONS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides")
+SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
 
 
 class Thread(Protocol):
@@ -176,9 +195,13 @@ def _functions() -> Iterator[DeviceFunction]:
     for t in VALUES:
         yield DeviceFunction(f"shuffle_xor_{t}", "shuffle_xor", t)
         yield DeviceFunction(f"shuffle_up_{t}", "shuffle_up", t)
+        yield DeviceFunction(f"shuffle_from_{t}", "shuffle_from", t)
         yield DeviceFunction(f"shared_{t}", "shared", t)
         yield DeviceFunction(f"registers_{t}", "registers", t)
-        yield DeviceFunction(f"put_{t}", "put", t)
+    for t in SENT:
+        yield DeviceFunction(f"send_{t}", "send", t)
+    for kind in DIVISIONS:
+        yield DeviceFunction(f"{kind}_f32", kind, "f32")
     yield DeviceFunction("signals_i64", "signals", "i64")
     for t in WORDS:
         yield DeviceFunction(f"byte_{t}", "byte", t)
@@ -209,8 +232,7 @@ _OF_A_WARP: Final = frozenset(
     (
         "warp_barrier",
         "match_byte",
-        "shuffle_xor",
-        "shuffle_up",
+        *SHUFFLES,
         "load_matrix",
         "load_transposed",
         "multiply",
@@ -219,9 +241,10 @@ _OF_A_WARP: Final = frozenset(
 COLLECTIVE: Final = frozenset(
     f.name
     for f in FUNCTIONS.values()
-    if f.kind in ("barrier", "cluster_wait", "grid_barrier") or f.kind in _OF_A_WARP
+    if f.kind in ("barrier", "cluster_wait", "await_signal", "grid_barrier")
+    or f.kind in _OF_A_WARP
 )
-"""Names of the functions at which the threads of a warp or block meet."""
+"""Names of the functions at which threads meet, or wait."""
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

@@ -1,0 +1,187 @@
+"""CUDA's dispatch strategy: the schedule of a nest, by the numbers of ``GpuConfig``.
+
+What is chosen depends on the nest alone: its shapes, its strides, its dtypes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
+from arrayfn.lowering.cuda.schedule import (
+    Columns,
+    Elementwise,
+    Rows,
+    Scan,
+    Schedule,
+    Transpose,
+    divisor_lanes,
+    power_of_two,
+    widest_lanes,
+)
+from arrayfn.lowering.cuda.shared_rows import clustered, pipeline
+from arrayfn.lowering.cuda.stage_plan import kept_words, plan_stages
+from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
+from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+
+
+def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
+    """The schedule of ``nest``."""
+    if any(isinstance(s, Reduce) for s in nest.statements) or nest.is_in_order:
+        has_columns = any(a.reduced for a in nest.axes) and not nest.axes[-1].reduced
+        if is_scan(nest):
+            return scan(nest, gpu)
+        if nest.is_in_order:
+            # One thread goes through a row, or a column.
+            return (
+                Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)
+            )
+        if has_columns:
+            return columns(nest, gpu)
+        return pipeline(nest, gpu) or clustered(nest, gpu) or rows(nest, gpu)
+    return elementwise(nest, gpu)
+
+
+def is_scan(nest: Nest) -> bool:
+    """Whether ``nest`` only stores one running value along its innermost axis."""
+    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
+    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    stores = [s for s in nest.statements if isinstance(s, Store)]
+    return (
+        reduced == [len(nest.axes) - 1]
+        and not nest.has_computed_places
+        and len(reduces) == len(stores) == 1
+        and stores[0].value == reduces[0].result
+        and stores[0].where is None
+        and all(isinstance(s, Reduce) or s.level == "element" for s in nest.statements)
+        and nest.axes[-1].extent >= SCAN_FROM
+    )
+
+
+def scan(nest: Nest, gpu: GpuConfig) -> Scan:
+    """As many threads as a row has work for; blocks of a cluster for a long one."""
+    length = nest.axes[-1].extent
+    rows = math.prod(a.extent for a in nest.axes[:-1])
+    lanes = divisor_lanes(length, widest_lanes(nest, gpu))
+    (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
+    size = reduce.result.dtype.itemsize
+    words = -(-size // 4)
+    vectors, room = -(-length // lanes), gpu.scan_words // (lanes * words)
+    if vectors > gpu.scan_threads * room:
+        room *= 2
+    tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
+    team = max(WARP, power_of_two(-(-vectors // tiles)))
+    most = gpu.most_cluster if size in SENT_BYTES else 1
+    cluster, threads = 1, team
+    while cluster < most and (
+        threads > gpu.scan_threads
+        or (threads > gpu.threads and rows * cluster < 2 * gpu.multiprocessors)
+    ):
+        cluster, threads = 2 * cluster, threads // 2
+    threads = min(threads, gpu.max_threads)
+    team = cluster * threads
+    return Scan(4 * WARP if team == WARP else threads, team, lanes, tiles, cluster)
+
+
+def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
+    """Vectors along the innermost axis, or tiles if operands run along another."""
+    if not nest.axes:
+        return Elementwise(32, 1, True)
+    axis = transposed_axis(nest)
+    if axis is not None:
+        return Transpose(axis)
+    extent = nest.axes[-1].extent
+    widest = widest_lanes(nest, gpu)
+    lanes = divisor_lanes(extent, widest)
+    long = len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest
+    if long and not gpu.moving:
+        return Elementwise(gpu.threads, widest, whole=False)
+    return Elementwise(gpu.threads, lanes, whole=True)
+
+
+def transposed_axis(nest: Nest) -> int | None:
+    """The axis along which some loads run, if it is not the last and is worth tiles."""
+    if nest.has_computed_places:
+        return None
+    last = len(nest.axes) - 1
+    found = {
+        axis
+        for operand in nest.operands
+        if not operand.written and abs(operand.strides[last]) > 1
+        for axis in range(last)
+        if operand.strides[axis] == 1
+    }
+    if len(found) != 1 or nest.axes[last].extent < 8:
+        return None
+    (axis,) = found
+    return axis if nest.axes[axis].extent >= 8 else None
+
+
+def rows(nest: Nest, gpu: GpuConfig) -> Rows:
+    """A team for each row, as large as its tiles need."""
+    reduced = [a.extent for a in nest.axes if a.reduced]
+    length = math.prod(reduced)
+    lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
+    vectors = max(1, -(-length // lanes))
+    words = kept_words(nest) * lanes
+    size = max((o.dtype.itemsize for o in nest.operands), default=1)
+    team = power_of_two(-(-vectors // gpu.tiles))
+    if WARP < team <= 2 * WARP and fits(nest, words, -(-vectors // WARP), WARP, gpu):
+        team = WARP
+    team = min(team if team <= WARP else max(4 * WARP, team), gpu.max_threads)
+    tiles = power_of_two(-(-vectors // team))
+    while team < gpu.max_threads and not fits(nest, words, tiles, team, gpu):
+        team = max(4 * WARP, 2 * team)
+        tiles = power_of_two(-(-vectors // team))
+    whole = fits(nest, words, tiles, team, gpu)
+    while team > gpu.threads and 2 * words * tiles <= gpu.row_words:
+        # Smaller blocks take turns where a large one waits for itself.
+        team, tiles = team // 2, 2 * tiles
+    if not whole:
+        team, tiles = min(team, gpu.max_threads // 2), gpu.tiles
+        together = gpu.multiprocessors * length * size
+        if nest.stages > 1 and together <= gpu.cache_bytes:
+            # A row for each multiprocessor: later stages find it in the cache.
+            team, tiles = gpu.max_threads, gpu.tiles // 2
+    threads = team if team > WARP else 4 * WARP
+    # One operand's row leaves room for another block where registers are spared.
+    alone = whole and team > WARP and kept_words(nest) == 1
+    together = gpu.resident // team if alone and words * tiles >= gpu.row_words else 0
+    return Rows(threads, team, lanes, tiles, whole, 1, together)
+
+
+def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
+    """Whether a thread of ``team`` can have ``tiles`` vectors of ``words`` at once."""
+    if nest.stages == 1:
+        return tiles <= 2 * gpu.tiles
+    room = 2 * gpu.row_words
+    if team > gpu.max_threads // 2:
+        # What is loaded beside the row needs registers too.
+        room //= 4 if loads_beside(nest) else 2
+    return words * tiles <= room
+
+
+def loads_beside(nest: Nest) -> bool:
+    """Whether a stage loads elements that no other stage needs."""
+    kept = plan_stages(nest, keep=True).kept
+    return any(
+        isinstance(s, Load) and s.level == "element" and s.result.name not in kept
+        for s in nest.statements
+    )
+
+
+def columns(nest: Nest, gpu: GpuConfig) -> Columns:
+    """Up to 16 warps for the rows of 32 columns."""
+    height = math.prod(a.extent for a in nest.axes if a.reduced)
+    team = min(8, power_of_two(-(-height // gpu.tiles)))
+    tiles = power_of_two(-(-height // team))
+    if nest.stages > 1 and not fits(nest, kept_words(nest), tiles, team * WARP, gpu):
+        team = min(16, power_of_two(-(-height // gpu.tiles)))
+        tiles = power_of_two(-(-height // team))
+    if fits(nest, kept_words(nest), tiles, team * WARP, gpu):
+        return Columns(team, tiles, True)
+    # Few blocks need many warps each to keep the memory busy.
+    blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
+    wanted = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
+    team = min(gpu.max_threads // WARP, max(team, power_of_two(wanted)))
+    return Columns(team, 2 * gpu.tiles, False)

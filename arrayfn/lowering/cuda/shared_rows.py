@@ -1,0 +1,154 @@
+"""Schedules of long rows: shared by the blocks of a cluster, fetched ahead."""
+
+from __future__ import annotations
+
+import math
+
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.schedule import (
+    Pipeline,
+    Rows,
+    divisor_lanes,
+    is_vector,
+    power_of_two,
+    widest_lanes,
+)
+from arrayfn.lowering.cuda.stage_plan import kept_words
+from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
+from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
+
+
+def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
+    """A cluster of blocks for each long row; None where one block will do, or many.
+
+    Rows of several stages stay in registers. Those of one stage are summed up as they
+    come: in a cluster if that makes them enough blocks, or the whole is small.
+    """
+    reduced = [a.extent for a in nest.axes if a.reduced]
+    if gpu.most_cluster < 2 or not reduced or not _can_send(nest):
+        return None
+    length, rows = math.prod(reduced), math.prod(_kept_extents(nest))
+    lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu))
+    vectors = -(-length // lanes)
+    if nest.stages == 1:
+        return _summed_by_clusters(nest, gpu, lanes)
+    words = kept_words(nest) * lanes
+    tiles = max(1, gpu.cluster_words // words)
+    team = power_of_two(-(-vectors // tiles))
+    cluster, threads = 1, team
+    while threads > gpu.cluster_threads and cluster < gpu.most_cluster:
+        cluster, threads = 2 * cluster, threads // 2
+    while threads > gpu.max_threads and 2 * tiles * words <= 2 * gpu.cluster_words:
+        tiles, threads = 2 * tiles, threads // 2
+    enough = 2 * gpu.multiprocessors
+    while (
+        rows * cluster < enough and cluster < gpu.most_cluster and threads > gpu.threads
+    ):
+        cluster, threads = 2 * cluster, threads // 2
+    if cluster == 1 or threads > gpu.max_threads:
+        return None
+    together = gpu.resident // threads
+    return Rows(threads, cluster * threads, lanes, tiles, True, cluster, together)
+
+
+def _summed_by_clusters(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
+    """Single-stage rows that are too few to be a block each."""
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    rows = math.prod(_kept_extents(nest))
+    size = max((o.dtype.itemsize for o in nest.operands), default=1)
+    if rows >= gpu.multiprocessors or length < 2 * gpu.chunk:
+        return None
+    cluster = 2
+    while cluster < gpu.most_cluster and rows * cluster < 2 * gpu.multiprocessors:
+        cluster *= 2
+    small = length * size <= cluster * gpu.cluster_bytes
+    if rows * cluster < gpu.multiprocessors and not small:
+        return None
+    threads = gpu.max_threads
+    return Rows(threads, threads * cluster, lanes, gpu.tiles, False, cluster)
+
+
+def _kept_extents(nest: Nest) -> list[int]:
+    return [a.extent for a in nest.axes if not a.reduced]
+
+
+def _can_send(nest: Nest) -> bool:
+    """Whether blocks can send each other what the reductions come to."""
+    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
+
+
+def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
+    """Long rows fetched ahead; None where they are short, or cannot be fetched so.
+
+    At least ``cluster`` blocks share one.
+    """
+    operands = _rows_and_held(nest)
+    reduced = [a.extent for a in nest.axes if a.reduced]
+    if operands is None or len(reduced) != 1 or nest.stages == 1:
+        return None
+    (length,), (fetched, held) = reduced, operands
+    lanes = divisor_lanes(length, widest_lanes(nest, gpu))
+    words = kept_words(nest)
+    used = [nest.operands[k] for k in (*fetched, *held)]
+    whole = all(is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in used)
+    rows = math.prod(_kept_extents(nest))
+    if not whole or length * words <= gpu.pipeline_from or not _can_send(nest):
+        return None
+    row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
+    held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
+    threads = gpu.pipeline_threads
+    while cluster <= gpu.most_cluster:
+        part = -(-length // (lanes * cluster)) * lanes
+        tiles = power_of_two(-(-part // (lanes * threads)))
+        room = gpu.shared_bytes - held_bytes * part
+        slots = min(room // (row_bytes * part), 4) if room > 0 else 0
+        if slots and words * lanes * tiles <= gpu.pipeline_words:
+            return Pipeline(
+                threads,
+                threads * cluster,
+                lanes,
+                tiles,
+                True,
+                cluster,
+                1,
+                clusters=min(rows, _clusters(cluster, gpu)),
+                part=part,
+                slots=slots,
+                fetched=fetched,
+                held=held,
+                shared=(row_bytes * slots + held_bytes) * part,
+            )
+        cluster *= 2
+    return None
+
+
+def _clusters(cluster: int, gpu: GpuConfig) -> int:
+    """Clusters that run at once: they do not span the groups of multiprocessors."""
+    usable = gpu.multiprocessors
+    if cluster > 2:
+        usable = max(cluster, usable // 16 * 16)
+    return max(1, usable // cluster)
+
+
+def _rows_and_held(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Loaded operands that are another row each time, and those that stay the same.
+
+    None if some are neither, or none is a row.
+    """
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
+    fetched: dict[int, None] = {}
+    held: dict[int, None] = {}
+    for s in nest.statements:
+        if not isinstance(s, Load) or s.level != "element":
+            continue
+        strides = [nest.operands[s.operand].strides[k] for k in kept]
+        if s.at or nest.operands[s.operand].strides[-1] != 1:
+            return None
+        if all(strides):
+            fetched[s.operand] = None
+        elif not any(strides) and not nest.operands[s.operand].written:
+            held[s.operand] = None
+        else:
+            return None
+    return (tuple(fetched), tuple(held)) if fetched else None

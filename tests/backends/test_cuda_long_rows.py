@@ -1,0 +1,185 @@
+"""CUDA kernels of long rows and running values: emulated, and compiled to PTX."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import arrayfn.numpy as anp
+from arrayfn.backends.cuda import missing_packages
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.lower import lower
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
+
+
+def random(*shape, dtype=np.float32, seed=0):
+    values = np.random.default_rng(seed).standard_normal(shape) * 3
+    return values.astype(dtype)
+
+
+def softmax(x):
+    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
+    return e / anp.sum(e, axis=-1, keepdims=True)
+
+
+def layernorm(x, scale):
+    d = x - anp.mean(x, axis=-1, keepdims=True)
+    variance = anp.mean(d * d, axis=-1, keepdims=True)
+    return d / anp.sqrt(variance + 1e-5) * scale
+
+
+def lowered(function, arguments, gpu):
+    program = trace_function(
+        function, arguments, {}, abstract=True, with_values=False
+    ).program
+    return lower(program, check=True, gpu=gpu)
+
+
+def assert_equal(function, arguments, compiled, tolerance):
+    """The emulated result is that of the function in double precision."""
+    (result,) = run_plan(compiled, arguments)
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arguments]
+    np.testing.assert_allclose(result, function(*wide), tolerance, 10 * tolerance)
+
+
+# A GPU so small that short rows are shared by the blocks of clusters.
+CLUSTERS = GpuConfig(
+    multiprocessors=2,
+    max_threads=128,
+    chunk=128,
+    most_cluster=4,
+    cluster_words=4,
+    cluster_threads=64,
+    cluster_bytes=4096,
+    scan_words=2,
+    scan_threads=64,
+    pipeline_from=1 << 20,
+)
+# name: blocks of a cluster, threads of a block, function, arguments
+CLUSTER_CASES = {
+    "softmax": (4, 64, softmax, (random(3, 1000),)),
+    "softmax of all threads": (4, 128, softmax, (random(2, 2000),)),
+    "odd rows": (2, 64, softmax, (random(3, 501),)),
+    "layernorm": (4, 64, layernorm, (random(2, 1000), random(1000, seed=1))),
+    "half": (2, 64, softmax, (random(5, 1000, dtype=np.float16),)),
+    "double": (4, 128, softmax, (random(2, 600, dtype=float),)),
+    "one exchange": (
+        4,
+        64,
+        lambda x: x / anp.sum(x * x, axis=1, keepdims=True),
+        (random(3, 1000),),
+    ),
+    "where the greatest is": (
+        4,
+        64,
+        lambda x: anp.argmax(x, axis=1),
+        (random(3, 1000),),
+    ),
+    "sum of all": (4, 128, anp.sum, (random(131, 31),)),
+    "greatest of each row": (
+        4,
+        128,
+        lambda x: anp.max(x, axis=1),
+        (random(1, 1000),),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CLUSTER_CASES)
+def test_blocks_of_a_cluster_share_a_row(case):
+    cluster, threads, function, arguments = CLUSTER_CASES[case]
+    compiled = lowered(function, arguments, CLUSTERS)
+    (kernel,) = compiled.kernels
+    assert (kernel.cluster, kernel.threads) == (cluster, threads)
+    tolerance = 2e-3 if case == "half" else 2e-6
+    assert_equal(function, arguments, compiled, tolerance)
+
+
+def test_before_clusters_a_row_is_a_block_s():
+    compiled = lowered(softmax, (random(3, 1000),), replace(CLUSTERS, most_cluster=0))
+    assert {kernel.cluster for kernel in compiled.kernels} == {1}
+
+
+PIPELINE_CASES = {
+    "softmax": (softmax, (random(5, 260),)),
+    "softmax in a cluster": (softmax, (random(3, 1300),)),
+    "layernorm": (layernorm, (random(5, 292), random(292, seed=1))),
+    "float64": (
+        lambda x: x - anp.mean(x, axis=1, keepdims=True),
+        (random(5, 262, dtype=float),),
+    ),
+    "half": (lambda x: softmax(x * 2), (random(4, 264, dtype=np.float16),)),
+    "a batch": (softmax, (random(2, 3, 260),)),
+    "two rows at once": (
+        lambda x, y: x * (y - anp.sum(x * y, axis=1, keepdims=True)),
+        (random(5, 260), random(5, 260, seed=1)),
+    ),
+}
+PIPELINES = GpuConfig(
+    multiprocessors=2,
+    max_threads=128,
+    shared_bytes=8 << 10,
+    pipeline_from=255,
+    pipeline_words=8,
+    pipeline_threads=128,
+    most_cluster=4,
+)
+
+
+@pytest.mark.parametrize("case", PIPELINE_CASES)
+def test_long_rows_are_fetched_ahead(case):
+    function, arguments = PIPELINE_CASES[case]
+    compiled = lowered(function, arguments, PIPELINES)
+    (kernel,) = compiled.kernels
+    assert kernel.shared > 0
+    assert (kernel.cluster > 1) == ("cluster" in case)
+    (result,) = run_plan(compiled, arguments)
+    tolerance = 2e-3 if case == "half" else 2e-5
+    want = function(*(a.astype(np.float64) for a in arguments))
+    np.testing.assert_allclose(result, want, rtol=tolerance, atol=2e-5)
+
+
+@needs_compiler
+@pytest.mark.cuda
+def test_rows_fetched_ahead_pass_through_shared_memory():
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    arguments = random(320, 65536), random(65536, seed=1)
+    program = trace_function(layernorm, arguments, {}).program
+    (kernel,) = lower(program).kernels
+    ptx = compile_ptx(kernel, (9, 0))
+    assert ".local" not in ptx
+    assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
+    assert "cp.async.bulk.shared::cluster.global" in ptx
+    assert "ld.global" not in ptx
+
+
+# name: blocks of a cluster, function, arguments
+SCAN_CASES = {
+    "rows": (1, lambda x: anp.cumsum(x, axis=1), (random(3, 700),)),
+    "rows of a warp each": (1, lambda x: anp.cumsum(x, axis=1), (random(5, 100),)),
+    "float64": (1, anp.cumsum, (random(1100, dtype=float),)),
+    "half": (1, lambda x: anp.cumsum(x, axis=1), (random(3, 264, dtype=np.float16),)),
+    "product": (1, lambda x: anp.cumprod(x, axis=1), (random(2, 100) / 9 + 1,)),
+    "backwards": (1, lambda x: anp.cumsum(x[::-1])[::-1], (np.arange(300),)),
+    "in a cluster": (4, lambda x: anp.cumsum(x, axis=1), (random(3, 700),)),
+    "along a cluster": (4, lambda x: anp.cumsum(x, axis=1), (random(2, 4100),)),
+    "odd rows in a cluster": (4, lambda x: anp.cumsum(x, axis=1), (random(2, 701),)),
+    "greatest in a cluster": (
+        4,
+        lambda x: anp.cummax(x, axis=1),
+        (random(2, 900),),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCAN_CASES)
+def test_running_values_are_shared_by_a_team(case):
+    cluster, function, arguments = SCAN_CASES[case]
+    compiled = lowered(function, arguments, CLUSTERS if cluster > 1 else GpuConfig())
+    assert compiled.kernels[0].threads >= 32
+    assert compiled.kernels[0].cluster == cluster
+    tolerance = 2e-3 if case == "half" else 2e-5
+    assert_equal(function, arguments, compiled, tolerance)
