@@ -15,6 +15,7 @@ from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj, sign
 from arrayfn.numpy.creation import tril, triu, zeros_like
+from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.linalg import _matrices as m
 from arrayfn.numpy.linear_algebra import diagonal, matmul
 from arrayfn.numpy.manipulation import (
@@ -23,7 +24,7 @@ from arrayfn.numpy.manipulation import (
     matrix_transpose,
     moveaxis,
 )
-from arrayfn.primitives import linalg_lu, linalg_schur, linalg_triangular
+from arrayfn.primitives import linalg_lu, linalg_qr, linalg_schur, linalg_triangular
 from arrayfn.tracing import apply
 
 __all__ = [
@@ -136,15 +137,23 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
 
 def qr(
     x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True
-) -> tuple[Array, Array]:
-    """Q and R with x = Q R; Q is square if ``full_matrices``."""
-    if pivoting:
-        raise ArgumentError(
-            "qr does not pivot; use pivoting=False, or svd for the rank of a matrix",
-            user_location(),
-        )
-    q, r = linalg.qr(x, mode="complete" if full_matrices else "reduced")
-    return q, r
+) -> tuple[Array, ...]:
+    """Q and R with x = Q R; Q is square if ``full_matrices``.
+
+    With ``pivoting`` also the order (..., n) of columns with x[..., order] = Q R, in
+    which those of the diagonal of R do not grow. Derivatives are those for this order.
+
+    >>> qr(np.array([[0.0, 2.0], [1.0, 0.0]]), pivoting=True)[2]
+    array([1, 0], dtype=int32)
+    """
+    mode = "complete" if full_matrices else "reduced"
+    if not pivoting:
+        q, r = linalg.qr(x, mode=mode)
+        return q, r
+    x = m.matrix("qr", x)
+    order = apply(linalg_qr.column_order, matrix_transpose(x))
+    q, r = linalg.qr(take_along_axis(x, order[..., None, :], -1), mode=mode)
+    return q, r, order
 
 
 def eigh(

@@ -1,4 +1,4 @@
-"""QR factors by Householder reflections.
+"""QR factors by Householder reflections, and the order of columns for them.
 
 Derivatives: Walter and Lehmann, Algorithmic differentiation of linear algebra functions
 (2010), section 3; of wide matrices, Roberts and Roberts, QR and LQ decomposition matrix
@@ -7,6 +7,7 @@ backpropagation algorithms for square, wide, and deep matrices (2020), section 2
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
     NOT_LINEAR,
+    ZERO_TANGENT,
     Array,
     Library,
     Primitive,
@@ -120,4 +122,46 @@ qr = Primitive(
     "the operand; Q is square if full.",
 )
 
-ROWS = (qr,)
+# column_order
+
+
+def _order_types(x: ArrayType) -> ArrayType:
+    columns, _ = m.check_matrix("column_order", x)
+    return ArrayType((*x.shape[:-2], columns), dtypes.int32)
+
+
+def _order_reference(x: Array) -> Array:
+    columns = x.shape[-2]
+    order = np.empty((*x.shape[:-2], columns), np.int32)
+    order[...] = np.arange(columns)
+    if 0 in x.shape:
+        return order
+    # SciPy takes a quarter of a second to import: it is, when it is needed.
+    lapack = importlib.import_module("scipy.linalg.lapack")
+    (geqp3,) = lapack.get_lapack_funcs(("geqp3",), dtype=x.dtype)
+    for place in np.ndindex(*x.shape[:-2]):
+        order[place] = geqp3(x[place].T)[1] - 1
+    return order
+
+
+def _order_samples() -> Iterable[Sample]:
+    for position, dtype in enumerate(m.DTYPES):
+        shape = (2, 3, 4) if position == 1 else (4, 3)
+        yield Sample((m.random_matrices(dtype, shape, 271 + position),), {})
+
+
+column_order = Primitive(
+    name="column_order",
+    family="linear algebra",
+    types=_order_types,
+    reference=_order_reference,
+    kernel=Library("column_order", in_place=False),
+    jvp=ZERO_TANGENT,
+    transpose=NOT_LINEAR,
+    batch=m.batch_of(lambda: column_order),
+    samples=_order_samples,
+    doc="The order in which QR factors with column pivoting take the columns of "
+    "matrices: each time the one with the most left. The operand lies by columns.",
+)
+
+ROWS = (qr, column_order)

@@ -168,6 +168,26 @@ def test_least_squares() -> None:
         sides[:, 0],
     )
     assert anp.linalg.lstsq(TALL * [1, 1, 0], sides)[2] == 2
+    for b in (sides, sides[:, 0], np.stack([sides, 2 * sides])):
+        batch = np.stack([TALL, TALL * [1, 1, 0]])
+        parts = af.jit(anp.linalg.lstsq)(batch, b)
+        for k, matrix in enumerate(batch):
+            given = b[k] if b.ndim == 3 else b
+            for part, want in zip(parts, anp.linalg.lstsq(matrix, given), strict=True):
+                np.testing.assert_allclose(part[k], want, atol=1e-13)
+    with pytest.raises(ShapeError, match="needs 5 rows"):
+        anp.linalg.lstsq(TALL, sides[:3])
+
+
+@pytest.mark.parametrize("size", [0.0, 0.1, 1.0, 30.0, 100.0, 1e9])
+def test_the_exponential_takes_as_many_squarings_as_the_norm_needs(size: float) -> None:
+    x = size * RNG.standard_normal((2, 4, 4)) * [[[1.0]], [[0.01]]]
+    have = af.jit(anp.linalg.expm)(x)
+    if size == 1e9:
+        assert np.isnan(have).all()
+    else:
+        want = anp.linalg.expm(x)
+        np.testing.assert_allclose(have, want, rtol=1e-12)
 
 
 def test_products_and_tensors() -> None:

@@ -83,6 +83,7 @@ REAL_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "nuclear": lambda x: la.norm(x, "nuc"),
     "spectral": lambda x: la.norm(x, 2),
     "expm": lambda x: weighted(la.expm(0.3 * x, max_squarings=1)),
+    "expm_squared": lambda x: weighted(la.expm(2.0 * x, max_squarings=4)),
     "expm_scaled": lambda x: 1e-4 * weighted(la.expm(2 * x, max_squarings=2)),
     "lu": lambda x: weighted(af.lax.linalg.lu(x)[0]),
 }

@@ -32,6 +32,7 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
     "lu": factorizations.lu,
     "pivots_to_permutation": factorizations.pivots_to_permutation,
     "qr": factorizations.qr,
+    "column_order": factorizations.column_order,
     "eigh": factorizations.eigh,
     "eigvalsh": factorizations.eigvalsh,
     "eig": factorizations.eig,

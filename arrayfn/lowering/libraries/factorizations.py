@@ -106,6 +106,29 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     )
 
 
+def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """geqp3 of a copy of the operand, which lies by columns, for its pivots."""
+    x, order = equation.inputs[0].type, equation.outputs[0]
+    columns, rows = x.shape[-2:]
+    size = x.dtype.itemsize
+    words = (columns + 1) * BLOCK + 2 * columns
+    yield LibraryCall(
+        provider=_provider("geqp3", x),
+        reads={"x": place_of(equation.inputs[0], reads)},
+        writes={"order": Place(order)},
+        scratch={
+            "a": rows * columns * size,
+            "tau": max(1, min(rows, columns)) * size,
+            "work": words * size,
+            "real_work": 2 * max(1, columns) * size,
+        },
+        integers={"rows": rows, "columns": columns, "words": words},
+        items=_count(x),
+        grain=grain_of(2 * rows * columns * min(rows, columns)),
+        library="LAPACK",
+    )
+
+
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd with vectors, over the operand."""
     vectors, values = equation.outputs

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn.custom import stop_gradient
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import linear_algebra
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
@@ -20,7 +22,11 @@ from arrayfn.numpy.linalg.norms import matrix_norm
 from arrayfn.numpy.linalg.solutions import inv, solve
 from arrayfn.numpy.linear_algebra import matmul
 from arrayfn.numpy.manipulation import expand_dims
+from arrayfn.numpy.reductions import max as max_
 from arrayfn.numpy.transcendental import log2
+from arrayfn.primitives.control_flow_cond import cond
+from arrayfn.tracing import apply
+from arrayfn.tracing import trace as traced
 
 
 def cross(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
@@ -165,13 +171,46 @@ def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
     known = known_value(squarings)
     if known is not None:
         max_squarings = int(np.clip(np.max(known, initial=0), 0, max_squarings))
-    for k in range(max_squarings):
+        power = _squared(power, squarings, 0, max_squarings)
+    else:
+        # Rounds of squarings, of which those that no matrix needs are passed over.
+        done = 0
+        while done < max_squarings:
+            stop = min(max(1, 2 * done), max_squarings)
+            needed = ops.convert(max_(squarings, initial=0) > done, dtypes.int32)
+            power = _squared_if(needed, power, squarings, done, stop)
+            done = stop
+    return where(too_great[..., None, None], float("nan"), power)
+
+
+def _squared(power: Array, squarings: Array, start: int, stop: int) -> Array:
+    """Those of the ``squarings`` of each matrix that are from ``start`` to ``stop``."""
+    for k in range(start, stop):
         doubled = (squarings > k)[..., None, None]
         # Only what is squared is multiplied: anything else could overflow, and spoil
         # the gradient.
         half = where(doubled, power, zeros_like(power))
         power = where(doubled, matmul(half, half), power)
-    return where(too_great[..., None, None], float("nan"), power)
+    return power
+
+
+def _squared_if(
+    needed: Array, power: Array, squarings: Array, start: int, stop: int
+) -> Array:
+    """The same, if ``needed`` is 1; ``power`` itself if it is 0."""
+
+    def kept(power: Array, squarings: Array) -> list[Array]:
+        return [power]
+
+    def squared(power: Array, squarings: Array) -> list[Array]:
+        return [_squared(power, squarings, start, stop)]
+
+    types = [ArrayType(x.shape, x.dtype) for x in (power, squarings)]
+    branches = tuple(
+        traced(branch, types, name=branch.__name__).program
+        for branch in (kept, squared)
+    )
+    return apply(cond, needed, power, squarings, branches=branches)
 
 
 def _approximant(x: Array, coefficients: tuple[float, ...]) -> Array:

@@ -316,31 +316,36 @@ def matrix_rank(
 def lstsq(
     a: ArrayLike, b: ArrayLike, /, rcond: float | None = None
 ) -> tuple[Array, Array, Array, Array]:
-    """The x (n, k) of least norm that minimises |a x - b|, and what is known of it.
+    """The x (..., n, k) of least norm that minimises |a x - b|, and more about it.
 
-    a is (m, n), b (m,) or (m, k). Then come the squared distances (k,) (NumPy has none
-    where the rank is less than n), the rank of a, and its singular values. Those up to
-    ``rcond`` times the largest count as 0; by default that is max(m, n) times the
-    spacing of numbers at 1.
+    a is (..., m, n), b (m,) or (..., m, k); the leading axes broadcast. Then come the
+    squared distances (..., k) (NumPy has none where the rank is less than n), the rank
+    (...) of a, and its singular values. Those up to ``rcond`` times the largest count
+    as 0; by default that is max(m, n) times the spacing of numbers at 1.
+
+    >>> import numpy as np
+    >>> a, b = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.0, 2.0, 3.0])
+    >>> np.abs(np.round(lstsq(a, b)[0], 12))
+    array([0., 1.])
     """
     a, b = m.together("lstsq", a, b)
     m.check_matrix("lstsq", a.shape)
-    if len(a.shape) != 2 or len(b.shape) not in (1, 2) or b.shape[0] != a.shape[0]:
+    is_vector = len(b.shape) == 1
+    sides = b[:, None] if is_vector else b
+    if len(sides.shape) < 2 or sides.shape[-2] != a.shape[-2]:
         raise ShapeError(
-            f"lstsq takes a matrix (m, n) and (m,) or (m, k), but was given shapes "
-            f"{a.shape} and {b.shape}; map it with vmap for more",
+            f"lstsq with a matrix of shape {a.shape} needs {a.shape[-2]} rows on the "
+            f"right-hand side, but its shape is {b.shape}",
             user_location(),
         )
-    sides = b if len(b.shape) == 2 else b[:, None]
     if rcond is None:
         rcond = _relative_spacing(a)
     u, s, vh = svd(a, full_matrices=False)
     ratio = m.as_array(rcond, s.dtype)
     inverse = _inverse_singular_values(s, ratio)
-    rank = sum(inverse > 0, dtype=np.int64)
-    x = matmul(
-        m.adjoint(vh), inverse[:, None].astype(a.dtype) * matmul(m.adjoint(u), sides)
-    )
+    rank = sum(inverse > 0, axis=-1, dtype=np.int64)
+    parts = inverse[..., None].astype(a.dtype) * matmul(m.adjoint(u), sides)
+    x = matmul(m.adjoint(vh), parts)
     rest = matmul(a, x) - sides
-    distances = sum(real(rest * conj(rest)), axis=0)
-    return (x if len(b.shape) == 2 else x[:, 0]), distances, rank, s
+    distances = sum(real(rest * conj(rest)), axis=-2)
+    return (x[..., 0] if is_vector else x), distances, rank, s

@@ -223,18 +223,18 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """Q and R with a = Q R; mode "economic" has min(m, n) columns of Q, "r" only R."""
-    if pivoting or mode not in ("full", "economic", "r"):
+    """Q and R with a = Q R; mode "economic" has min(m, n) columns of Q, "r" only R.
+
+    With ``pivoting`` also the order (..., n) of columns with a[..., order] = Q R, in
+    which those of the diagonal of R do not grow.
+    """
+    if mode not in ("full", "economic", "r"):
         raise ArgumentError(
-            "qr has the modes 'full', 'economic' and 'r', and does not pivot; got "
-            f"mode={mode!r}, pivoting={pivoting}",
+            f"qr has the modes 'full', 'economic' and 'r', not {mode!r}",
             user_location(),
         )
-    if mode == "r":
-        q, r = linalg.qr(a, mode="complete")
-        return (r,)
-    q, r = linalg.qr(a, mode="complete" if mode == "full" else "reduced")
-    return q, r
+    parts = lax_linalg.qr(a, pivoting=pivoting, full_matrices=mode != "economic")
+    return parts[1:] if mode == "r" else parts
 
 
 def qr_multiply(
@@ -245,18 +245,20 @@ def qr_multiply(
     conjugate: bool = False,
     overwrite_a: bool = False,
     overwrite_c: bool = False,
-) -> tuple[Array, Array]:
-    """c Q, or Q c in mode "left", and R, of a = Q R with min(m, n) columns of Q."""
-    if pivoting or mode not in ("left", "right"):
+) -> tuple[Array, ...]:
+    """c Q, or Q c in mode "left", and R, of a = Q R with min(m, n) columns of Q.
+
+    With ``pivoting`` also the order of columns; see ``qr``.
+    """
+    if mode not in ("left", "right"):
         raise ArgumentError(
-            "qr_multiply has the modes 'left' and 'right', and does not pivot; got "
-            f"mode={mode!r}, pivoting={pivoting}",
+            f"qr_multiply has the modes 'left' and 'right', not {mode!r}",
             user_location(),
         )
     a, c = m.together("qr_multiply", a, c)
-    q, r = linalg.qr(a)
+    q, *others = lax_linalg.qr(a, pivoting=pivoting, full_matrices=False)
     q = conj(q) if conjugate else q
-    return (matmul(c, q) if mode == "right" else matmul(q, c)), r
+    return (matmul(c, q) if mode == "right" else matmul(q, c)), *others
 
 
 def svd(

@@ -83,10 +83,10 @@ def _small_addresses() -> dict[str, int]:
     return dict(zip(names, optimized_addresses(small_matrices, names), strict=True))
 
 
-def one_bits(dtype: str, one: int) -> int:
-    """The bits of 1 or -1 as a real number of ``dtype``'s parts, in one word."""
+def one_bits(dtype: str, number: float) -> int:
+    """The bits of a number as a real one of ``dtype``'s parts, in one word."""
     kind = real_of(BY_SHORT_NAME[dtype])
-    bits = int.from_bytes(np.array(one, kind).tobytes(), "little")
+    bits = int.from_bytes(np.array(number, kind).tobytes(), "little")
     return bits - (1 << 64) if bits >> 63 else bits
 
 

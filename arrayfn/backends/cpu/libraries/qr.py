@@ -1,7 +1,7 @@
 """QR factors of row-major matrices: LAPACK's gelqf and orglq of the transposed ones.
 
 ``A^T = L Q`` is ``A = Q^T L^T``: the upper triangle of what gelqf leaves is R, and
-orglq leaves Q, row-major both.
+orglq leaves Q, row-major both. The order of columns for pivoted factors is geqp3's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.matrices import (
+    COMPLEX,
     FUNCTIONS,
     ITEM_BYTES,
     lapack_words,
@@ -23,7 +24,16 @@ from arrayfn.backends.cpu.libraries.matrices import (
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.small_matrices import LIMIT
-from arrayfn.backends.cpu.native import LANES, call, load, native, stack, store_i32
+from arrayfn.backends.cpu.native import (
+    LANES,
+    call,
+    load,
+    load_i32,
+    native,
+    stack,
+    store_i32,
+)
+from arrayfn.primitives import linalg_qr
 
 GELQF: Final = FUNCTIONS
 ORGLQ: Final = FUNCTIONS + 8
@@ -38,6 +48,18 @@ ROWS: Final = FUNCTIONS + 72
 COLUMNS: Final = FUNCTIONS + 80
 INNER: Final = FUNCTIONS + 88
 WORDS: Final = FUNCTIONS + 96
+
+# geqp3
+GEQP3: Final = FUNCTIONS
+GIVEN: Final = FUNCTIONS + 8
+ORDER: Final = FUNCTIONS + 16
+GEQP3_COPY: Final = FUNCTIONS + 24
+GEQP3_TAU: Final = FUNCTIONS + 32
+GEQP3_WORK: Final = FUNCTIONS + 40
+REAL_WORK: Final = FUNCTIONS + 48
+GEQP3_ROWS: Final = FUNCTIONS + 56
+GEQP3_COLUMNS: Final = FUNCTIONS + 64
+GEQP3_WORDS: Final = FUNCTIONS + 72
 
 
 @native
@@ -131,6 +153,67 @@ def qr_matrix(arguments: int, x: int, q: int, r: int) -> int:
     return 0
 
 
+@native
+def column_order_run(arguments: int, begin: int, end: int) -> int:
+    """The orders of matrices ``begin`` to ``end``."""
+    rows = load(arguments + GEQP3_ROWS)
+    columns = load(arguments + GEQP3_COLUMNS)
+    step = rows * columns * load(arguments + ITEM_BYTES)
+    a = load(arguments + GEQP3_COPY)
+    ints = stack(2)
+    store_i32(ints, rows)
+    store_i32(ints + 4, columns)
+    store_i32(ints + 8, least_one(rows))
+    store_i32(ints + 12, load(arguments + GEQP3_WORDS))
+    for item in range(begin, end):
+        order = load(arguments + ORDER) + 4 * item * columns
+        memcpy(a, load(arguments + GIVEN) + item * step, step)
+        # 0: LAPACK may take any column first.
+        memset(order, 0, 4 * columns)
+        if rows > 0:
+            pivoted_factors(arguments, ints, a, order)
+        for column in range(columns):
+            place = load_i32(order + 4 * column) - 1
+            if place < 0:
+                place = column
+            store_i32(order + 4 * column, place)
+    return 0
+
+
+@native
+def pivoted_factors(arguments: int, ints: int, a: int, order: int) -> int:
+    """One call of geqp3, which has workspace of real numbers if it is complex."""
+    info = stack(1)
+    tau = load(arguments + GEQP3_TAU)
+    work = load(arguments + GEQP3_WORK)
+    if load(arguments + COMPLEX):
+        return call(
+            load(arguments + GEQP3),
+            ints,
+            ints + 4,
+            a,
+            ints + 8,
+            order,
+            tau,
+            work,
+            ints + 12,
+            load(arguments + REAL_WORK),
+            info,
+        )
+    return call(
+        load(arguments + GEQP3),
+        ints,
+        ints + 4,
+        a,
+        ints + 8,
+        order,
+        tau,
+        work,
+        ints + 12,
+        info,
+    )
+
+
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
     small = small_address("small_qr", dtype)
@@ -150,4 +233,19 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
         q[...], r[...] = np.linalg.qr(x, mode=mode)
 
 
-PROVIDERS: Final = {"gelqf": Provider(qr_run, words, unjitted, uses_blas=True)}
+def order_words(dtype: str) -> tuple[int, ...]:
+    """Those of ``column_order_run``."""
+    return lapack_words(dtype, "?geqp3")
+
+
+def unjitted_order(given: Mapping[str, Any], items: int) -> None:
+    """The orders of all matrices, by the row's reference."""
+    rows, columns = int(given["rows"]), int(given["columns"])
+    x = given["x"].array((items, columns, rows))
+    given["order"].array((items, columns))[...] = linalg_qr.column_order.reference(x)
+
+
+PROVIDERS: Final = {
+    "gelqf": Provider(qr_run, words, unjitted, uses_blas=True),
+    "geqp3": Provider(column_order_run, order_words, unjitted_order, uses_blas=True),
+}
