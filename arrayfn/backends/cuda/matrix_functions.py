@@ -33,6 +33,12 @@ def _at(b: Any, pointer: Any, k: int) -> Any:
     return b.gep(pointer, [I32(k)])
 
 
+def _shared_place(b: Any, shared: Any, at: Any, bits: int) -> Any:
+    """Where element ``at`` lies within shared memory, in arithmetic of 32 bits."""
+    offset = b.mul(b.trunc(at, I32), I32(bits // 8))
+    return b.add(shared_address(b, shared), offset)
+
+
 def _load_matrix(transposed: str) -> Emitter:
     text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 "
     text += "{$0, $1, $2, $3}, [$4];"
@@ -42,7 +48,7 @@ def _load_matrix(transposed: str) -> Emitter:
         b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
     ) -> None:
         shared, at, tile, place = args
-        address = shared_address(b, b.gep(shared, [at]))
+        address = _shared_place(b, shared, at, 16)
         made = assembly(b, text, "=r,=r,=r,=r,r", [address], result)
         words = _words(b, tile, place)
         for k in range(4):
@@ -84,7 +90,7 @@ def _copy(
 ) -> None:
     array, at, shared, place, live = args
     source = global_address(b, b.gep(array, [at]))
-    target = shared_address(b, b.gep(shared, [place]))
+    target = _shared_place(b, shared, place, width(function.dtype))
     nbytes = function.lanes * width(function.dtype) // 8
     # Those of 16 bytes need not go through the first cache.
     cache = "cg" if nbytes == 16 else "ca"

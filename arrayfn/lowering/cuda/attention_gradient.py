@@ -316,11 +316,12 @@ for half in range({text.halves}):
 
 def _of_columns(tiles: Tiles, slopes: bool) -> str:
     """Copies bounds and means of a tile of queries."""
+    assert tiles.columns <= tiles.threads
     lines = [
-        f"for column in range(thread, {tiles.columns}, {tiles.threads}):",
-        "    from_row = min_i64(start + column, queries - 1)",
+        f"if thread < {tiles.columns}:",
+        "    from_row = min_i64(start + thread, queries - 1)",
         "    at = (batch * heads + member) * queries + from_row",
-        f"    place = remainder(visit, 2) * {tiles.columns} + column",
+        f"    place = remainder(visit, 2) * {tiles.columns} + thread",
         "    copy_f32x1(bounds, at, bounds_tile, place, 1)",
     ]
     if slopes:
