@@ -11,8 +11,11 @@ from arrayfn import dtypes, nn
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
+from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel
+from arrayfn.nn import fused_attention
 from arrayfn.primitives.calls import evaluate
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
@@ -86,6 +89,28 @@ def test_the_kernel_keeps_logarithms_of_the_denominators():
     _, logarithms = run_plan(lower(program), (q, k, v))
     expected = evaluate(program, (q, k, v))[1]
     np.testing.assert_allclose(logarithms, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "static", "there", "chosen"),
+    [
+        (64, {}, True, "cudnn_attention"),
+        (64, {"window": (None, 0)}, True, "cudnn_attention"),
+        (64, {}, False, "attention_kernels"),
+        (84, {}, True, "attention_kernels"),
+        (64, {"window": (16, 0)}, True, "attention_kernels"),
+        (64, {"given": ("bias",)}, True, "attention_kernels"),
+        (300, {}, True, None),
+    ],
+)
+def test_cudnn_goes_before_the_kernels_and_these_before_the_body(
+    head, static, there, chosen, monkeypatch
+):
+    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: there)
+    types = [ArrayType((2, 8, 4, head), BF16)] * 3
+    static = {"scale": 1.0, "window": (None, None), "given": (), **static}
+    found = KERNELS.find("attention", "cuda", types, static)
+    assert chosen == (found and found.function.__name__)
 
 
 @pytest.mark.parametrize(("head", "dtype"), [(264, np.float16), (16, np.float32)])
