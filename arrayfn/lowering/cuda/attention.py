@@ -26,8 +26,7 @@ def shared_bytes(form: Form, tiles: Tiles) -> int:
 
 
 _TEXT: Final = """
-def {name}({parameters}):
-    {doc}thread = thread_index()
+    thread = thread_index()
     lane = remainder(thread, 32)
     warp = quotient(thread, 32)
     blocks = quotient(queries + {last_row}, {rows})
@@ -42,6 +41,7 @@ def {name}({parameters}):
     k_base = batch * keys * k_step + quotient(member, group) * {H}
 {ends}
 {terms_of_head}
+    # The keys that some query of the tile may attend to.
     start = max_i64(first_row - left, 0)
     end = min_i64(first_row + {rows} + right, key_end)
     if first_row >= query_end:
@@ -55,6 +55,7 @@ def {name}({parameters}):
 {copy_k_first}
     close_copies()
 {reach}
+    # Of each of a lane's rows: the greatest logit, and the sum of the weights, so far.
     peak = registers_f32({halves})
     total = registers_f32({halves})
     for half in range({halves}):
@@ -63,18 +64,22 @@ def {name}({parameters}):
     mixed = registers_f32({mixed_size})
 {zero_mixed}
 {places}
+    factor = {factor}
     logits = registers_f32({logits_size})
     left_part = registers_u16({left_size})
     right_part = registers_u16(8)
     while start < end:
+        # The keys are there. Their values are copied while they are multiplied by.
         await_copies(0)
         barrier()
 {copy_v}
         close_copies()
 {zero_logits}
+        # Logits: products of queries and keys.
 {by_keys}
 {terms}
 {limits}
+        # The values are there, and the next keys are copied meanwhile.
         await_copies(0)
         barrier()
         start = start + {columns}
@@ -84,7 +89,8 @@ def {name}({parameters}):
         for half in range({halves}):
             most = peak[half]
             for i in range({row_logits}):
-                most = accumulate_max_f32(most, logits[{logit_at}])
+                at = {logit_at}
+                most = accumulate_max_f32(most, logits[at])
             most = accumulate_max_f32(most, shuffle_xor_f32(most, 1))
             most = accumulate_max_f32(most, shuffle_xor_f32(most, 2))
             base = select_f32(most != F32_NEG_INF, {base}, f32(0))
@@ -99,6 +105,7 @@ def {name}({parameters}):
             for i in range({row_mixed}):
                 at = {mixed_at}
                 mixed[at] = mixed[at] * shrunk
+        # The values by their weights.
 {over_values}
     await_copies(0)
     barrier()
@@ -110,15 +117,16 @@ def {name}({parameters}):
         row = first_row + warp * {warp_rows} + half * 8 + quotient(lane, 4)
         if remainder(lane, 4) == 0 and row < queries:
             most = select_f32(part != f32(0), peak[half], f32(0))
-            logarithms_out[head * queries + row] = {logarithm}
+            part = {in_logarithm} * most + log_f32(part)
+            logarithms_out[head * queries + row] = part
 {round_mixed}
     barrier()
 {give}
 """
 
 
-def forward(form: Form, tiles: Tiles, name: str, parameters: str, doc: str) -> str:
-    """The text of the kernel, with the operands' names for its parameters."""
+def forward(form: Form, tiles: Tiles) -> str:
+    """The body of the kernel."""
     text = Text(form, tiles)
     line, columns, strips = form.line, tiles.columns, tiles.strips
     at = text.place(columns)
@@ -130,15 +138,12 @@ def forward(form: Form, tiles: Tiles, name: str, parameters: str, doc: str) -> s
         base, shrunk, weight = "most", "peak[half] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E
     else:
-        base = f"most * {form.factor}"
-        shrunk = f"fma_f32(peak[half], {form.factor}, -base)"
-        weight = f"fma_f32(logits[at], {form.factor}, -base)"
+        base = "most * factor"
+        shrunk = "fma_f32(peak[half], factor, -base)"
+        weight = "fma_f32(logits[at], factor, -base)"
         in_logarithm = form.scale
     cleared = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
     return _TEXT.format(
-        name=name,
-        parameters=parameters,
-        doc=doc,
         H=form.head,
         rows=tiles.rows,
         last_row=tiles.rows - 1,
@@ -174,7 +179,8 @@ def forward(form: Form, tiles: Tiles, name: str, parameters: str, doc: str) -> s
         shrunk=shrunk,
         weight=weight,
         over_values=indented(text.over_columns("mixed", "logits", "v_tile"), 2),
-        logarithm=f"most * f32({in_logarithm!r}) + log_f32(part)",
+        factor=form.factor,
+        in_logarithm=f"f32({in_logarithm!r})",
         round_mixed=indented(text.rounded("mixed", "total[half]", "q_tile"), 1),
         give=indented(text.given("out", "q_tile", "q_base", "q_step"), 1),
     )

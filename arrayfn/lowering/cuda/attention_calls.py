@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.cuda import attention_gradient as gradients
 from arrayfn.lowering.cuda.attention import forward, shared_bytes, tiles_of
-from arrayfn.lowering.cuda.attention_text import with_imports
+from arrayfn.lowering.cuda.attention_text import kernel_text, signature
 from arrayfn.lowering.cuda.attention_tiles import LONGEST_HEAD, UNLIMITED, Form
 from arrayfn.lowering.libraries.calls import Reads, place_of
 from arrayfn.lowering.operator_kernels import static_of
@@ -46,7 +45,7 @@ def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
     yield call.made(
         fresh("attention"),
         "attention by tiles of queries",
-        partial(forward, form, tiles),
+        forward(form, tiles),
         call.arrays(),
         {"out": (out, 0), "logarithms_out": (logarithms, 0)},
         call.integers(),
@@ -76,7 +75,7 @@ def attention_gradient(
     yield call.made(
         fresh("attention_means"),
         "means of the cotangents of attention",
-        partial(gradients.means, form),
+        gradients.means(form),
         {"result": result, "logarithms": logarithms, "cotangent": cotangent},
         {"bounds_out": bounds, "means_out": means},
         {"queries": T, "heads": N, "rows": rows},
@@ -102,7 +101,7 @@ def attention_gradient(
         yield call.made(
             fresh("attention_gradient"),
             f"{' and '.join(wanted)} of attention by tiles",
-            partial(gradients.gradient, form, tiles, tuple(wanted)),
+            gradients.gradient(form, tiles, tuple(wanted)),
             read,
             {f"{name}_out": (array, 0) for name, array in wanted.items()},
             call.integers(),
@@ -194,26 +193,27 @@ class _Call:
         self,
         name: str,
         reason: str,
-        text: Callable[[str, str, str], str],
+        body: str,
         read: Mapping[str, Place],
         written: Mapping[str, Place],
         integers: Mapping[str, int],
         launch: Launch,
     ) -> Made:
-        """The kernel ``text(name, parameters, docstring)``, and its call."""
+        """The kernel with the text ``body``, and its call."""
         arrays = {**read, **written}
         parameters = [
             Parameter(n, short_name(array.type.dtype) + "*")
             for n, (array, _) in arrays.items()
         ]
         parameters += [Parameter(n, "i64") for n in integers]
-        listed = ", ".join(p.name for p in parameters)
+        place = self.equation.source
+        title = f"# {name}: {reason}" + (f"        at {place}" if place else "")
+        doc = f"{signature(parameters)} {launch.threads} threads a block."
         kinds = ", ".join(p.kind for p in parameters)
-        doc = f'"""{reason.capitalize()}; {launch.threads} threads a block."""\n    '
         kernel = Kernel(
             name=name,
-            source=with_imports(text(name, listed, doc)),
-            key=f"{with_imports(text('kernel', listed, ''))}# {kinds}\n",
+            source=f"{title}\n{kernel_text(name, parameters, body, doc)}",
+            key=f"{kernel_text('kernel', parameters, body)}# {kinds}\n",
             parameters=tuple(parameters),
             reason=reason,
             threads=launch.threads,

@@ -16,8 +16,7 @@ from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
 MEANS_WARPS: Final = 4
 
 _MEANS: Final = """
-def {name}({parameters}):
-    {doc}lane = remainder(thread_index(), 32)
+    lane = remainder(thread_index(), 32)
     row = block_index() * {warps} + quotient(thread_index(), 32)
     live = row < rows
     row = min_i64(row, rows - 1)
@@ -41,8 +40,8 @@ def {name}({parameters}):
 """
 
 
-def means(form: Form, name: str, parameters: str, doc: str) -> str:
-    """The text of the first kernel: a warp has a query.
+def means(form: Form) -> str:
+    """The body of the first kernel: a warp has a query.
 
     ``bounds`` are the logarithms as powers of two; inf where there is no weight.
     """
@@ -58,9 +57,6 @@ first[0] = result[row * {form.head} + at]
 second[0] = cotangent[row * {form.head} + at]
 """
     return _MEANS.format(
-        name=name,
-        parameters=parameters,
-        doc=doc,
         warps=MEANS_WARPS,
         piece=p,
         pieces=form.head // p,
@@ -91,8 +87,7 @@ def shared_bytes(form: Form, tiles: Tiles, with_slopes: bool = True) -> int:
 
 
 _TEXT: Final = """
-def {name}({parameters}):
-    {doc}thread = thread_index()
+    thread = thread_index()
     lane = remainder(thread, 32)
     warp = quotient(thread, 32)
     key_heads = quotient(heads, group)
@@ -105,6 +100,7 @@ def {name}({parameters}):
     row_head = remainder(row_head, {row_heads})
     row_base = batch * {rows_are} * {row_step} + row_head * {H}
 {ends}
+    # The columns that some row of the tile meets, and how many tiles they are.
     begin = max_i64(first_row - {before}, 0)
     end = min_i64(first_row + {rows} + {after}, {column_end})
     visits = quotient(max_i64(end - begin, 0) + {last_column}, {columns})
@@ -118,11 +114,13 @@ def {name}({parameters}):
 {row_terms}
 {places}
 {sums}
+    factor = {factor}
     logits = registers_f32({logits_size})
     slopes = registers_f32({logits_size})
     left_part = registers_u16({left_size})
     right_part = registers_u16(8)
     for visit in range(count + 1):
+        # All are done with the tiles that are copied to now, while others are used.
         barrier()
         if visit < count:
             start = begin + remainder(visit, visits) * {columns}
@@ -139,11 +137,13 @@ def {name}({parameters}):
             stage = remainder(visit - 1, 2) * {stage}
             column_terms = remainder(visit - 1, 2) * {columns}
 {terms_of_head}
+            # Logits, and slopes: products of cotangents and values.
 {zero_logits}
 {logits}
 {slopes}
 {terms}
 {limits}
+            # Weights, and the cotangents of logits.
             for half in range({halves}):
                 for i in range({row_logits}):
                     at = {logit_at}
@@ -160,15 +160,8 @@ def {name}({parameters}):
 """
 
 
-def gradient(
-    form: Form,
-    tiles: Tiles,
-    wanted: tuple[str, ...],
-    name: str,
-    parameters: str,
-    doc: str,
-) -> str:
-    """The text of a kernel that gives ``wanted``: ("dq",), or of ("dk", "dv")."""
+def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
+    """The body of a kernel that gives ``wanted``: ("dq",), or of ("dk", "dv")."""
     of_queries = wanted == ("dq",)
     sides = ("queries", "keys") if of_queries else ("keys", "queries")
     text = Text(form, tiles, *sides)
@@ -219,7 +212,7 @@ def gradient(
     at = text.place(columns)
     weight = f"logits[at] - {bound}"
     if not form.ready:
-        weight = f"fma_f32(logits[at], {form.factor}, -{bound})"
+        weight = f"fma_f32(logits[at], factor, -{bound})"
     tile_of = {"dq": column_arrays[0], "dk": column_arrays[0], "dv": column_arrays[1]}
     sums_of = {"dq": "slopes", "dk": "slopes", "dv": "logits"}
     out_tiles = dict(zip(wanted, row_arrays, strict=False))
@@ -227,9 +220,6 @@ def gradient(
     limits = (before, after, row_end, column_end)
     slope = f"slopes[at] = weight * (slopes[at] - {mean})"
     return _TEXT.format(
-        name=name,
-        parameters=parameters,
-        doc=doc,
         H=form.head,
         rows=tiles.rows,
         last_row=tiles.rows - 1,
@@ -275,6 +265,7 @@ def gradient(
         row_logits=columns // 4,
         logit_at=at,
         column_term=column_term,
+        factor=form.factor,
         weight=weight,
         slope=indented(slope if slopes else "", 5),
         add="\n".join(

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from arrayfn.lowering import scalars
 from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
-from arrayfn.lowering.kernel_printer import wrapped
+from arrayfn.lowering.kernel_printer import WIDTH, wrapped
+from arrayfn.lowering.plan import Parameter
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 """Which column of a tile a lane's i-th is."""
@@ -29,17 +30,39 @@ def indented(lines: Iterable[str] | str, depth: int) -> str:
     return textwrap.indent(textwrap.dedent(text).strip("\n"), "    " * depth)
 
 
-def with_imports(text: str) -> str:
-    """``text`` after the imports of the names that it takes from the vocabularies."""
-    names = set(re.findall(r"\b[A-Za-z_]\w*\b", text))
+def kernel_text(
+    name: str, parameters: Sequence[Parameter], body: str, doc: str = ""
+) -> str:
+    """The source of a kernel: what it imports, and its function.
+
+    Without a docstring it has no comments either.
+    """
+    names = set(re.findall(r"\b[A-Za-z_]\w*\b", body))
     head: list[str] = []
     for room, known in (("cuda.vocabulary", FUNCTIONS), ("scalars", vars(scalars))):
         used = sorted(name for name in names if name in known)
         if used:
             before = f"from arrayfn.lowering.{room} import "
             head += wrapped(before, ", ".join(used), "")
-    body = re.sub(r"\n\s*\n", "\n", text.strip("\n"))
-    return "\n".join([*head, "", "", body, ""])
+    lines = [line for line in body.splitlines() if line.strip()]
+    if not doc:
+        lines = [line for line in lines if not line.lstrip().startswith("#")]
+    head += [
+        "",
+        "",
+        *wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):"),
+    ]
+    if doc:
+        head.append(indented(textwrap.fill(f'"""{doc}"""', WIDTH - 4), 1))
+    return "\n".join([*head, *lines, ""])
+
+
+def signature(parameters: Sequence[Parameter]) -> str:
+    """What kinds parameters have, as a docstring says it."""
+    kinds: dict[str, list[str]] = {}
+    for p in parameters:
+        kinds.setdefault(p.kind, []).append(p.name)
+    return " ".join(f"{', '.join(names)}: {kind}." for kind, names in kinds.items())
 
 
 @dataclass(frozen=True)
@@ -228,10 +251,10 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                 value = f"convert_{form.bias}_f32({value})"
             body += [
                 f"added = {value} * f32({LOG2_E!r})",
-                f"logits[at] = fma_f32(logits[at], {form.factor}, added)",
+                "logits[at] = fma_f32(logits[at], factor, added)",
             ]
         elif form.ready:
-            body.append(f"logits[at] = logits[at] * {form.factor}")
+            body.append("logits[at] = logits[at] * factor")
         if form.mask:
             lines.append(f"mask_at = mask_base + row * mask_{along_rows}")
             body += [
@@ -298,7 +321,8 @@ for half in range({self.halves}):
         if p > 1:
             move = [
                 f"load_u16x{p}({tile}, {source}, right_part, 0)",
-                f"store_u16x{p}({array}, {place}, right_part, 0)",
+                f"place = {place}",
+                f"store_u16x{p}({array}, place, right_part, 0)",
             ]
         lines = [
             f"for at in range(thread, {tiles.rows * pieces}, {tiles.threads}):",
