@@ -74,10 +74,10 @@ def mandelbrot(xp: Any, real: Any, imaginary: Any) -> Any:
 
 def kepler(xp: Any, mean: Any, eccentricity: Any) -> Any:
     """Kepler's equation by eight steps of Newton's method."""
+    e = 0.5 * xp.tanh(eccentricity)
 
     def step(_: Any, x: Any) -> Any:
-        residue = x - eccentricity * xp.sin(x) - mean
-        return x - residue / (1 - 0.9 * xp.cos(x))
+        return x - (x - e * xp.sin(x) - mean) / (1 - e * xp.cos(x))
 
     return lax_of(xp).fori_loop(0, 8, step, mean)
 

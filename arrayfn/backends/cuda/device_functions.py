@@ -333,6 +333,7 @@ def _await(
 
 # Each block adds 1 to the word, but the first one what makes the sum 2**31: then the
 # highest bit changes, which all wait for, and the rest is 0 again for the next time.
+# To add releases what the block wrote; one fence, after all have met, acquires it.
 _GRID_BARRIER: Final = """{
 .reg .pred other, first, alone;
 .reg .u32 thread, block, step, was, now;
@@ -344,10 +345,9 @@ mov.u32 block, %ctaid.x;
 setp.eq.u32 first, block, 0;
 sub.u32 step, 0x80000001, $1;
 selp.u32 step, step, 1, first;
-fence.acq_rel.gpu;
 atom.add.release.gpu.global.u32 was, [$0], step;
 AGAIN:
-ld.acquire.gpu.global.u32 now, [$0];
+ld.relaxed.gpu.global.u32 now, [$0];
 xor.b32 now, now, was;
 setp.lt.u32 alone, now, 0x80000000;
 @alone bra AGAIN;
