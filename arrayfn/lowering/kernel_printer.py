@@ -345,12 +345,17 @@ class KernelPrinter(ABC):
 
     def place(self, s: Load | Store, variables: dict[int, str]) -> str:
         """The element that ``s`` loads or stores."""
-        if not s.at:
+        if not s.at or s.operand in self.staged:
             return self.element_at(s.operand, variables)
+        return f"{self.pointer(s.operand)}[{self.index_of_place(s, variables)}]"
+
+    def index_of_place(self, s: Load | Store, variables: dict[int, str]) -> str:
+        """The index of the element, its computed steps and all."""
         steps = " + ".join(self.step(s.operand, k, step) for k, step in enumerate(s.at))
         affine = self.index(s.operand, variables)
-        index = steps if affine == "0" else f"{affine} + {steps}"
-        return f"{self.pointer(s.operand)}[{index}]"
+        return (
+            " + ".join(text for text in (affine, steps) if text != "0" and text) or "0"
+        )
 
     def step(self, operand: int, number: int, step: Step) -> str:
         if step.stride == 1:

@@ -246,3 +246,22 @@ def test_kernels_of_sorts_and_scatters_keep_tiles_in_registers(arch):
         ptx = compile_ptx(kernel, arch)
         assert ".local" not in ptx
     assert {"count_digits", "digit_places", "sort_digits", "segments"} <= stems
+
+
+FAR = {
+    "gather": lambda x, i, u: anp.take(x, i, axis=0, mode="clip"),
+    "gather with a filler": lambda x, i, u: anp.take(x, i, axis=0, mode="fill"),
+    "put apart": lambda x, i, u: x.at[i].set(u, mode="drop", unique_indices=True),
+    "added apart": lambda x, i, u: x.at[i].add(u, mode="drop", unique_indices=True),
+    "slice": lambda x, i, u: lax.dynamic_slice(x, (i[0], 0), (4, 64)),
+    "slice put": lambda x, i, u: lax.dynamic_update_slice(x, u, (i[0], 0)),
+}
+
+
+@pytest.mark.parametrize("case", FAR)
+def test_windows_at_computed_places_are_moved_by_vectors(case):
+    x, u = (draw("i4", n, 64, seed=n).astype(np.float32) for n in (20, 9))
+    index = np.random.default_rng(6).permutation(24)[:9]
+    compiled = assert_as_reference(FAR[case], x, index, u)
+    text = compiled.kernels[-1].source
+    assert re.search(r"(load|store)_f32x4\(\w+, first \+ \w+ \* ", text)

@@ -27,11 +27,13 @@ from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
     """The schedule of ``nest``."""
-    if any(isinstance(s, Reduce) for s in nest.statements) or nest.is_in_order:
+    # Without such axes there is nothing to be done in order.
+    in_order = nest.is_in_order and any(a.reduced for a in nest.axes)
+    if any(isinstance(s, Reduce) for s in nest.statements) or in_order:
         has_columns = any(a.reduced for a in nest.axes) and not nest.axes[-1].reduced
         if is_scan(nest):
             return scan(nest, gpu)
-        if nest.is_in_order:
+        if in_order:
             # One thread goes through a row, or a column.
             return (
                 Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)

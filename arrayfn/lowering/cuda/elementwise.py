@@ -7,8 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.printer import CudaPrinter
-from arrayfn.lowering.cuda.schedule import Elementwise
-from arrayfn.lowering.kernel_ir import Load, Statement, Store
+from arrayfn.lowering.cuda.schedule import Elementwise, is_vector
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Count,
+    Load,
+    Statement,
+    Store,
+    Value,
+    uses,
+)
 
 
 @dataclass
@@ -73,15 +81,77 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             return
         loads = self.vectors(body, Load, lanes)
         stores = self.vectors(body, Store, lanes)
+        far, same = self.far_vectors(body, inner, lanes)
+        far_loads = [s for s in far if isinstance(s, Load)]
+        far_stores = [s for s in far if isinstance(s, Store)]
         at_first = {**variables, inner: "first"}
-        self.declare_tiles(dict.fromkeys((*loads, *stores)), lanes)
+        for s in same:
+            self.emit(s, at_first)
+        tiles = dict.fromkeys((*loads, *stores, *(s.operand for s in far)))
+        self.declare_tiles(tiles, lanes)
         for operand in loads:
             self.load_vector(operand, lanes, at_first, "0")
-        self.staged = {k: f"{self.tile_name(k)}[lane]" for k in (*loads, *stores)}
-        self.lanes(body, variables, inner, lanes)
+        for s in far_loads:
+            self.far_vector("load", s, lanes, at_first)
+        self.staged = {k: f"{self.tile_name(k)}[lane]" for k in tiles}
+        self.lanes([s for s in body if s not in same], variables, inner, lanes)
         self.staged = {}
         for operand in stores:
             self.store_vector(operand, lanes, at_first, "0")
+        for s in far_stores:
+            if s.where is not None:
+                self.open(f"if {self.name_of(s.where)}:")
+            self.far_vector("store", s, lanes, at_first)
+            if s.where is not None:
+                self.close()
+
+    def far_vectors(
+        self, body: Sequence[Statement], inner: int, lanes: int
+    ) -> tuple[list[Load | Store], list[Statement]]:
+        """Accesses at computed places that are vectors, and what says where these are.
+
+        A place is the same for all lanes if nothing that it is computed from moves
+        along the axis.
+        """
+        same: dict[Value, Statement] = {}
+        far: list[Load | Store] = []
+        for s in body:
+            known = all(value in same for value in self.places(s))
+            if isinstance(s, (Load, Store)):
+                operand = self.nest.operands[s.operand]
+                steps = all(step.stride % lanes == 0 for step in s.at)
+                if s.at and known and steps and is_vector(operand, lanes):
+                    far.append(s)
+                elif isinstance(s, Load) and known and not operand.strides[inner]:
+                    same[s.result] = s
+            elif isinstance(s, Compute):
+                if all(value in same for value in uses(s)):
+                    same[s.result] = s
+            elif isinstance(s, Count) and s.axis != inner:
+                same[s.result] = s
+        needed = {value for s in far for value in self.places(s)}
+        for s in reversed(same.values()):
+            if s.result in needed:
+                needed |= set(uses(s))
+        return far, [s for value, s in same.items() if value in needed]
+
+    @staticmethod
+    def places(s: Statement) -> list[Value]:
+        """The values that say where ``s`` loads or stores, and whether it does."""
+        if not isinstance(s, (Load, Store)):
+            return []
+        found = [step.index for step in s.at]
+        where = s.where if isinstance(s, Store) else None
+        return found if where is None else [*found, where]
+
+    def far_vector(
+        self, way: str, s: Load | Store, lanes: int, variables: dict[int, str]
+    ) -> None:
+        """Load or store a vector at a computed place."""
+        function = self.use_device(f"{way}_{self.vector_name(s.operand, lanes)}")
+        at = self.index_of_place(s, variables)
+        tile = self.tile_name(s.operand)
+        self.line(f"{function}({self.pointer(s.operand)}, {at}, {tile}, 0)")
 
     def lanes(
         self,

@@ -131,7 +131,7 @@ for digit in range(thread, 256, {tile.threads}):
 
 
 def digit_places_by_thread(threads: int) -> Written:
-    """The same where tiles are few: each thread has a digit of a row."""
+    """Running sums of a digit's counts over few tiles: a thread's each, and totals."""
     body = f"""
 line = block_index() * {threads} + thread_index()
 if line < lines:
