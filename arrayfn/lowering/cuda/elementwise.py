@@ -130,8 +130,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             elif isinstance(s, Count) and s.axis != inner:
                 same[s.result] = s
         needed = {value for s in far for value in self.places(s)}
-        for s in reversed(same.values()):
-            if s.result in needed:
+        for value, s in reversed(same.items()):
+            if value in needed:
                 needed |= set(uses(s))
         return far, [s for value, s in same.items() if value in needed]
 

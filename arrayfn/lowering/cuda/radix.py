@@ -32,7 +32,7 @@ from arrayfn.lowering.cuda.sort_tiles import (
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
-_MULTIPROCESSOR_BYTES: Final = 220 << 10  # of shared memory
+_TOGETHER: Final = 1024  # threads of a multiprocessor that sort keys alone
 
 
 def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Written:
@@ -94,7 +94,6 @@ for at in range(thread, keep, {tile.threads}):
         "Sorts tiles in shared memory, digit by digit; the first ``keep`` are written.",
         f"rows of up to {tile.size} sorted by a block each",
         arena.size,
-        2 if tile.threads > 256 and 2 * arena.size <= _MULTIPROCESSOR_BYTES else 0,
     )
 
 
@@ -199,6 +198,7 @@ if thread == 0:
 
 def tile_sort(moved: Moved, tile: Tile) -> Written:
     """Sorts each tile by a digit and writes it in runs to where they belong."""
+    narrow = moved.keys.word == "u32" and not moved.has_positions
     pieces = pieces_of(moved, tile)
     arena = tile_arena(moved, tile, bases=True)
     position = ""
@@ -236,6 +236,7 @@ for item in range({tile.items}):
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
         arena.size,
+        _TOGETHER // tile.threads if narrow else 0,
     )
 
 
