@@ -13,6 +13,7 @@ compared with JAX's results, whose own error is then not known.
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import statistics
@@ -250,6 +251,18 @@ def latency() -> str:
     return "\n".join(lines)
 
 
+def first_calls(cases: Sequence[Case]) -> None:
+    """Have both engines compile ``cases``; what they store serves later runs."""
+    for case in cases:
+        jax.config.update("jax_enable_x64", case.dtype == "float64")
+        one = inputs_of(case, 0)
+        for engine in ENGINES:
+            try:
+                engine.wait(engine.function(case)(*(engine.put(a) for a in one)))
+            except (ArrayfnError, RuntimeError) as error:
+                print(f"{engine.name} {case.group} {case.size}: {error}", flush=True)
+
+
 def main(chosen: Sequence[str]) -> None:
     """Measure the groups whose names begin with one of ``chosen``, or all."""
     print("command: python -m benchmarks.gpu", *chosen)
@@ -279,5 +292,26 @@ def main(chosen: Sequence[str]) -> None:
     print(f"first calls together: {totals}")
 
 
+def parsed(arguments: Sequence[str]) -> tuple[list[str], tuple[int, int] | None]:
+    """The groups, and which part of how many is only to be compiled."""
+    parser = argparse.ArgumentParser(description="arrayfn beside JAX on one GPU")
+    parser.add_argument("groups", nargs="*", help="what names of groups begin with")
+    parser.add_argument(
+        "--compile",
+        metavar="K/N",
+        help="only compile every N-th case from K on; several processes at a time may "
+        "so fill the disk caches (JAX's is where JAX_COMPILATION_CACHE_DIR says)",
+    )
+    given = parser.parse_args(arguments)
+    if given.compile is None:
+        return given.groups, None
+    part, count = map(int, given.compile.split("/"))
+    return given.groups, (part, count)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    groups, part = parsed(sys.argv[1:])
+    if part is None:
+        main(groups)
+    else:
+        first_calls(list(of_group(groups))[part[0] :: part[1]])
