@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from arrayfn.dtypes import short_name
@@ -50,7 +50,7 @@ def print_loop(
 
 
 def kernel_of(
-    printer: type[LoopPrinter],
+    printer: Callable[..., LoopPrinter],
     loop: LoopStep,
     name: str,
     storage: Storage,

@@ -10,36 +10,58 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from functools import partial
 
 from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.cpu.serial import LoopPrinter, kernel_of
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.schedule import power_of_two
+from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.steps import CallStep, LoopStep
 
-THREADS: Final = 256
+
+def threads_for(lanes: int, gpu: GpuConfig) -> int:
+    """Threads of a block, such that few elements are spread over the whole GPU."""
+    return min(gpu.threads, max(WARP, power_of_two(-(-lanes // gpu.multiprocessors))))
 
 
 def print_lanes(
-    loop: LoopStep, name: str, storage: Storage, names: Mapping[Var, str]
+    loop: LoopStep,
+    name: str,
+    storage: Storage,
+    names: Mapping[Var, str],
+    threads: int,
 ) -> tuple[Kernel, CallStep]:
     """The kernel of a ``loop`` with lanes, and its call: an item is a block."""
-    return kernel_of(_ElementLoopPrinter, loop, name, storage, names)
+    printer = partial(_ElementLoopPrinter, threads=threads)
+    return kernel_of(printer, loop, name, storage, names)
 
 
 class _ElementLoopPrinter(LoopPrinter):
     """Prints one loop, which each thread goes round for one element."""
 
-    block = THREADS
-    threads = THREADS
     items = ()
-    items_text = f"{THREADS} threads a block."
+
+    def __init__(
+        self,
+        loop: LoopStep,
+        name: str,
+        storage: Storage,
+        names: Mapping[Var, str],
+        *,
+        readable: bool,
+        threads: int,
+    ) -> None:
+        super().__init__(loop, name, storage, names, readable=readable)
+        self.block = self.threads = threads
+        self.items_text = f"{threads} threads a block."
 
     def print(self) -> None:
         self.lanes = self.integer("n", self.step.lanes)
-        self.line(f"i0 = block_index() * {THREADS} + thread_index()")
+        self.line(f"i0 = block_index() * {self.threads} + thread_index()")
         self.open(f"if i0 < {self.lanes}:")
         self.loop(self.step)
         self.close()

@@ -30,7 +30,7 @@ from arrayfn.lowering.cuda.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.guards import guarded
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
-from arrayfn.lowering.cuda.loops import print_lanes
+from arrayfn.lowering.cuda.loops import print_lanes, threads_for
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.products import PRODUCTS, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
@@ -259,7 +259,10 @@ class _CudaLowering(Lowering):
         """A small loop is one thread's, which has all of its items, or an element's."""
         if loop.lanes:
             name = self.fresh("loop")
-            made, call = print_lanes(loop, name, self.storage, self.names)
+            threads = threads_for(loop.lanes, self.gpu)
+            if self.options.mode == "persistent":
+                threads = persistent.THREADS
+            made, call = print_lanes(loop, name, self.storage, self.names, threads)
             call.kernel = self.add_kernel(made)
             return call
         call = super().print_loop(loop)
