@@ -39,6 +39,7 @@ from benchmarks.gpu_cases import Case, affine, inputs_of, of_group, step_of
 jax.config.update("jax_default_matmul_precision", "highest")
 
 Array = np.ndarray[Any, Any]
+WIDE: Final = ("float64", "complex128")
 ROUNDS: Final = 5
 ROUND_SECONDS: Final = 0.02
 ROTATED_BYTES: Final = 512 << 20
@@ -278,7 +279,7 @@ def main(chosen: Sequence[str]) -> None:
     )
     first = [0.0 for _ in ENGINES]
     for case in of_group(chosen):
-        jax.config.update("jax_enable_x64", case.dtype == "float64")
+        jax.config.update("jax_enable_x64", case.dtype in WIDE)
         try:
             row = measure(case)
         except ArrayfnError as error:

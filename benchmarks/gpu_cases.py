@@ -100,6 +100,14 @@ def product_tf32(xp: Any, x: Any, y: Any) -> Any:
     return jax.numpy.matmul(x, y, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32)
 
 
+def product_int8(xp: Any, x: Any, y: Any) -> Any:
+    """A matrix product of bytes, summed in int32."""
+    if xp is np:
+        return x @ y
+    library = lax if xp is anp else jax.lax
+    return library.dot(x, y, preferred_element_type=np.int32)
+
+
 def attention(
     xp: Any,
     q: Any,
@@ -187,6 +195,8 @@ def inputs_of(case: Case, seed: int) -> list[Array]:
     """Random inputs; weights are scaled, and a perceptron's targets one-hot."""
     rng = np.random.default_rng(seed)
     indices = [rng.integers(0, most, n, np.int32) for n, most in case.indices]
+    if case.dtype == "int8":
+        return [rng.integers(-128, 128, s).astype(np.int8) for s in case.shapes]
     arrays = [rng.standard_normal(s, np.float32) for s in case.shapes]
     for k in range(case.parameters):
         if arrays[k].ndim > 1:
@@ -326,19 +336,33 @@ def _products() -> Iterator[Case]:
         ("float16", "float16", 1e-3, every),
         ("float64", "float64", 1e-13, (512, 1024, 4096)),
         ("complex64", "complex64", 1e-5, (1024,)),
+        ("complex128", "complex128", 1e-13, (1024,)),
+        ("int8", "int8", 0.0, every),
     ):
         for n in sizes:
             yield Case(
                 f"matmul {name}",
                 f"{n}",
-                product_tf32 if name == "tf32" else product,
+                {"tf32": product_tf32, "int8": product_int8}.get(name, product),
                 ((n, n), (n, n)),
                 bound,
-                (8.0 if dtype == "complex64" else 2.0) * n**3,
+                (8.0 if dtype.startswith("complex") else 2.0) * n**3,
                 dtype=dtype,
                 by_jax=n > 4096,
                 tf32=name == "tf32",
             )
+    for name, dtype in (("float32", "float32"), ("bfloat16", "bfloat16")):
+        for m in (1, 4, 16):
+            for n in (4096, 16384):
+                yield Case(
+                    f"matmul thin {name}",
+                    f"{m}x{n}",
+                    product,
+                    ((m, n), (n, n)),
+                    1e-2 if dtype == "bfloat16" else 1e-5,
+                    dtype=dtype,
+                    by_jax=n > 4096,
+                )
 
 
 def _attentions() -> Iterator[Case]:

@@ -1,24 +1,30 @@
 """Primitives that have no kernels, as those that have: positions, integer products.
 
 After it: no equation's row is a Composition, but of those that the target computes as
-they stand; a dot_general is of dtypes that the
-target's library multiplies, of arrays, and contracts something.
+they stand; a dot_general is of dtypes that the target's library multiplies, of arrays,
+and contracts something; one of bytes is padded to whole words.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
+
+import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program
 from arrayfn.passes.inline_calls import keep_none
+from arrayfn.passes.matrices import WORD
 from arrayfn.primitives import contraction, conversion, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Composition, Contraction, Primitive
+
+_MOST_TERMS: Final = (1 << 31) // (1 << 14) - 1  # of a sum that int32 holds for sure
 
 Products = AbstractSet[tuple[DType, DType]]
 """The dtypes that a library multiplies: of the operands, and of their product."""
@@ -83,8 +89,11 @@ def _product(
     if 0 in (x.type.shape[axis] for axis in params["contract"][0]):
         return views.broadcast_literal(0, equation.outputs[0].type)
     scalar = isinstance(x, Literal) or isinstance(y, Literal)
-    if not scalar and (x.type.dtype, wanted) in products:
+    by_library = not scalar and (x.type.dtype, wanted) in products
+    if by_library and (wanted in dtypes.INEXACT or _in_words(equation)):
         return None
+    if (whole := _integer_product(x, y, equation, products)) is not None:
+        return _converted(whole, wanted)
     computed = dtypes.compute_dtype(wanted)
     params.pop("preferred_element_type", None)
     x, y = (_converted(v, computed) for v in operands)
@@ -95,6 +104,66 @@ def _product(
     else:
         product = contraction.dot_general(x, y, **params)
     return _converted(product, wanted)
+
+
+def _integer_product(
+    x: Atom, y: Atom, equation: Equation, products: Products
+) -> Atom | None:
+    """A product of bytes by the library, summed in int32; None if it is not for it.
+
+    The library takes matrices whose rows begin at whole words: extents that are no
+    multiples of that are padded with zeros.
+    """
+    dtype, wanted = x.type.dtype, equation.outputs[0].type.dtype
+    contract, batch = equation.params["contract"], equation.params["batch"]
+    if (dtype, dtypes.int32) not in products or wanted not in dtypes.INTEGERS:
+        return None
+    if (
+        wanted not in dtypes.INTEGERS
+        or isinstance(x, Literal)
+        or isinstance(y, Literal)
+    ):
+        return None
+    terms = math.prod(x.type.shape[axis] for axis in contract[0])
+    if np.dtype(wanted).itemsize > 4 and terms > _MOST_TERMS:
+        return None
+    left = contraction.free_axes(x.type.ndim, contract[0], batch[0])
+    right = contraction.free_axes(y.type.ndim, contract[1], batch[1])
+    if not left or not right:
+        return None  # a matrix and a vector: reading them is all the work there is
+    x = _padded(_padded(x, left), contract[0])
+    y = _padded(_padded(y, right), contract[1])
+    product = contraction.dot_general(
+        x, y, contract=contract, batch=batch, preferred_element_type=dtypes.int32
+    )
+    limit = equation.outputs[0].type.shape
+    if product.type.shape == limit:
+        return product
+    zeros, ones = (0,) * len(limit), (1,) * len(limit)
+    return views.slice_(product, start=zeros, limit=limit, strides=ones)
+
+
+def _in_words(equation: Equation) -> bool:
+    """Whether the extents of a product of bytes are such that the library takes it."""
+    contract, batch = equation.params["contract"], equation.params["batch"]
+    for atom, own, shared in zip(equation.inputs, contract, batch, strict=True):
+        shape = atom.type.shape
+        free = contraction.free_axes(len(shape), own, shared)
+        for axes in (own, free):
+            if not axes or math.prod(shape[axis] for axis in axes) % WORD:
+                return False
+    return True
+
+
+def _padded(x: Atom, axes: Sequence[int]) -> Atom:
+    """``x`` with zeros along the last of ``axes``, that all be of a whole of words."""
+    shape = x.type.shape
+    if math.prod(shape[axis] for axis in axes) % WORD == 0:
+        return x
+    config = [(0, 0, 0)] * len(shape)
+    config[axes[-1]] = (0, -shape[axes[-1]] % WORD, 0)
+    zero = conversion.literal(0, x.type.dtype)
+    return views.pad(x, zero, config=tuple(config))
 
 
 def _converted(x: Atom, dtype: DType) -> Atom:

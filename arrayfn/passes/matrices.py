@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from arrayfn.ir import ArrayType, Var
 from arrayfn.passes.reads import Read
+
+WORD: Final = 4
+"""Bytes at multiples of which the rows of matrices of bytes begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,12 @@ def as_matrix(
     offset = read.offset(base_strides)
     if (column_stride == 1 or k == 1) and (row_stride >= k or m == 1):
         leading = row_stride if m > 1 else max(k, 1)
-        return Matrix(read.base, offset, max(leading, 1), False, batch_stride)
-    if (row_stride == 1 or m == 1) and (column_stride >= m or k == 1):
+        made = Matrix(read.base, offset, max(leading, 1), False, batch_stride)
+    elif (row_stride == 1 or m == 1) and (column_stride >= m or k == 1):
         leading = column_stride if k > 1 else max(m, 1)
-        return Matrix(read.base, offset, max(leading, 1), True, batch_stride)
-    return None
+        made = Matrix(read.base, offset, max(leading, 1), True, batch_stride)
+    else:
+        return None
+    places = (made.leading, made.offset, made.batch_stride)
+    in_words = all(place * type.dtype.itemsize % WORD == 0 for place in places)
+    return made if in_words or type.dtype.itemsize > 1 else None

@@ -167,6 +167,19 @@ def test_products_of_halves_are_summed_in_float32(dtype, shape):
     assert np.linalg.norm(whole - wide) <= 1e-6 * np.linalg.norm(wide)
 
 
+@pytest.mark.parametrize("shape", [(64, 96, 80), (5, 3, 7), (1, 8, 16), (40, 4, 4096)])
+def test_products_of_bytes_are_exact(shape):
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (k, n)))
+    for left, right in ((x, y), (x.T.copy().T, y), (x, y.T.copy().T)):
+        f = on_gpu(lambda a, b: lax.dot(a, b, preferred_element_type=np.int32))
+        np.testing.assert_array_equal(np.asarray(f(left, right)), x.astype(int) @ y)
+    turned = on_gpu(lambda a, b: lax.dot(a.T, b.T, preferred_element_type=np.int32))
+    have = np.asarray(turned(x.T.copy(), y.T.copy()))
+    np.testing.assert_array_equal(have, x.astype(int) @ y)
+
+
 def test_tf32_is_used_only_if_asked_for():
     x, y = random(256, 512), random(512, 384, seed=1)
     wide = x.astype(np.float64) @ y.astype(np.float64)

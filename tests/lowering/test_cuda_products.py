@@ -9,7 +9,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import dtypes
+from arrayfn import dtypes, lax
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
@@ -152,6 +152,46 @@ def test_what_is_added_is_read_before_it_is_written_over() -> None:
         return y, x.at[0].set(r)
 
     checked(updated, A, B, C, ROW)
+
+
+# Bytes.
+
+BYTES = {
+    "words": ((8, 12), (12, 4), np.int32),
+    "odd": ((5, 7), (7, 3), np.int32),
+    "one_row": ((1, 8), (8, 4), np.int32),
+    "a_batch": ((3, 5, 7), (3, 7, 3), np.int32),
+    "narrow": ((8, 12), (12, 4), np.int8),
+    "wide": ((8, 12), (12, 4), np.int64),
+    "a_vector": ((8, 12), (12,), np.int32),
+}
+
+
+def integers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("case", BYTES)
+def test_bytes_are_multiplied_by_the_library(case: str) -> None:
+    left, right, dtype = BYTES[case]
+    shared = tuple(range(len(left) - 2))
+    axes = (((len(left) - 1,), (len(shared),)), (shared, shared))
+
+    def function(x: Any, y: Any) -> Any:
+        return lax.dot_general(x, y, axes, preferred_element_type=dtype)
+
+    kernels = checked(function, integers(*left), integers(*right, seed=1))
+    assert ("gemm_i8_i32" in kernels) == (case != "a_vector")
+
+
+@pytest.mark.parametrize("begin", [0, 1, 4])
+def test_rows_of_bytes_begin_at_words(begin: int) -> None:
+    def function(x: Any, y: Any) -> Any:
+        part = x[:, begin : begin + 8]
+        return lax.dot(part, y, preferred_element_type=np.int32)
+
+    kernels = checked(function, integers(4, 16), integers(8, 4, seed=1))
+    assert len(kernels) == (2 if begin == 1 else 1)
 
 
 # Destinations.

@@ -1,10 +1,6 @@
 """Matrix products through cuBLASLt: descriptors made once, when a plan is loaded.
 
-A provider's name says what is multiplied: ``gemm_f32``, ``gemm_bf16`` (summed in
-float32, rounded once), ``gemm_bf16_f32`` (not rounded), ``gemm_f32_tf32``; and what
-follows in the same call: ``_scaled`` by alpha, an array ``_added`` times beta, then
-``_bias``, ``_relu``. float32 is computed in float32 and float64 in float64: TF32 is
-never taken unasked.
+What a provider's name says is in ``product_forms``.
 
 cuBLASLt proposes several algorithms. They are timed when a product is first seen on a
 machine, and the choice is kept in the disk cache: it is the same from then on, and so
@@ -24,13 +20,21 @@ import numpy as np
 
 from arrayfn.backends.cuda import timing
 from arrayfn.backends.cuda.driver import OutOfMemoryError, device
+from arrayfn.backends.cuda.product_forms import (
+    Form,
+    alignment_of,
+    factor_of,
+    form_of,
+    random_block,
+    shape_of,
+    sizes_of,
+)
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError
 
 WORKSPACE: Final = 64 << 20
 PROPOSALS: Final = 12
-_ALIGNMENT: Final = 16  # that arrays of other libraries have too
 _LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 3, 4, 7
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
@@ -44,64 +48,6 @@ _STATUS: Final = {
     14: "internal error",
     15: "not supported",
 }
-_EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
-_FACTORS: Final = ("scaled", "added")  # no epilogues to cuBLASLt, but alpha and beta
-
-
-@dataclass(frozen=True, slots=True)
-class _Dtype:
-    """cuBLAS's numbers for a dtype, for what it is computed in, and for factors."""
-
-    data: int
-    compute: int
-    scale: int
-    factor: np.dtype[Any]
-    size: int
-
-
-_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
-_DTYPES: Final[dict[str, _Dtype]] = {
-    "f32": _Dtype(0, 68, 0, _F32, 4),
-    "f64": _Dtype(1, 70, 1, _F64, 8),
-    "f16": _Dtype(2, 68, 0, _F32, 2),
-    "bf16": _Dtype(14, 68, 0, _F32, 2),
-    "c64": _Dtype(4, 68, 4, np.dtype(np.complex64), 8),
-    "c128": _Dtype(5, 70, 5, np.dtype(np.complex128), 16),
-}
-_TF32: Final = 77
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What a provider's name says."""
-
-    operand: _Dtype
-    result: _Dtype
-    compute: int
-    after: tuple[str, ...]
-
-    @property
-    def epilogue(self) -> int:
-        """cuBLASLt's number of it; 0 if it is none."""
-        return sum(_EPILOGUES[word] for word in self.after if word not in _FACTORS)
-
-
-def form_of(provider: str) -> _Form:
-    """The form of product that ``provider`` names."""
-    kind, first, *rest = provider.split("_")
-    if kind != "gemm" or first not in _DTYPES:
-        raise BackendError(f"there is no {provider} on a GPU")
-    operand = result = _DTYPES[first]
-    compute = operand.compute
-    if rest and rest[0] in _DTYPES:
-        result = _DTYPES[rest.pop(0)]
-    if rest and rest[0] == "tf32":
-        rest.pop(0)
-        compute = _TF32
-    unknown = [w for w in rest if w not in (*_FACTORS, *_EPILOGUES)]
-    if unknown:
-        raise BackendError(f"there is no {provider} on a GPU")
-    return _Form(operand, result, compute, tuple(rest))
 
 
 class _Choice(ctypes.Structure):
@@ -133,6 +79,18 @@ class Product:
     workspace: int
     workspace_bytes: int
     kept: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A product as cuBLASLt is told of it, before an algorithm is chosen."""
+
+    form: Form
+    operation: ctypes.c_void_p
+    layouts: tuple[ctypes.c_void_p, ...]
+    alpha: np.ndarray[Any, Any]
+    beta: np.ndarray[Any, Any]
+    alignment: int
 
 
 class Library:
@@ -190,18 +148,37 @@ class Library:
         return layout
 
     def product(
-        self,
-        provider: str,
-        p: Mapping[str, int],
-        offsets: Sequence[int] = (),
+        self, provider: str, p: Mapping[str, int], offsets: Sequence[int] = ()
     ) -> Product:
         """Row-major ``c[m, n] = a @ b``, as parameters ``p`` of the kernel say.
 
         cuBLAS is column-major: it computes the transpose, ``b.T @ a.T``. Operands begin
         ``offsets`` bytes into their arrays.
         """
+        asked = self._described(provider, p, alignment_of(offsets))
+        choices = self._proposals(asked, PROPOSALS)
+        if len(choices) == 1:
+            return self._made(asked, choices[0])
+        key = content_key(
+            f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
+            f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS}",
+        )
+        kept = object_cache().get_or_compile(
+            key, lambda: bytes(choices[self._fastest(asked, choices, p)])
+        )
+        return self._made(asked, _Choice.from_buffer_copy(kept))
+
+    def proposals(
+        self, provider: str, p: Mapping[str, int], count: int
+    ) -> list[Product]:
+        """The product by each of up to ``count`` algorithms, as cuBLASLt ranks them."""
+        asked = self._described(provider, p, alignment_of(()))
+        return [self._made(asked, c) for c in self._proposals(asked, count)]
+
+    def _described(
+        self, provider: str, p: Mapping[str, int], alignment: int
+    ) -> _Described:
         form = form_of(provider)
-        data = form.operand.data
         operation = self._new(
             "cublasLtMatmulDescCreate", form.compute, form.operand.scale
         )
@@ -220,7 +197,7 @@ class Library:
         m, n, k, batch = p["m"], p["n"], p["k"], p["batch"]
         left = (k, n) if p["transpose_b"] else (n, k)
         right = (m, k) if p["transpose_a"] else (k, m)
-        wide = form.result.data
+        data, wide = form.operand.data, form.result.data
         lies = p["ldc"], batch, p["batch_stride_c"]
         added = p.get("ld_added", lies[0]), batch, p.get("batch_stride_added", lies[2])
         layouts = (
@@ -229,53 +206,37 @@ class Library:
             self._layout(wide, n, m, *added),
             self._layout(wide, n, m, *lies),
         )
-        alpha = _factor(p.get("alpha"), 1.0, form)
-        beta = _factor(p.get("beta"), 0.0, form)
-        alignment = _alignment_of(offsets)
-        choices = self._proposals(operation, layouts, alignment)
+        alpha = factor_of(p.get("alpha"), 1.0, form)
+        beta = factor_of(p.get("beta"), 0.0, form)
+        return _Described(form, operation, layouts, alpha, beta, alignment)
 
-        def made(choice: ctypes.Structure) -> Product:
-            return Product(
-                handle=self.handle,
-                operation=int(operation.value or 0),
-                alpha=alpha.ctypes.data,
-                layouts=tuple(int(layout.value or 0) for layout in layouts),
-                beta=beta.ctypes.data,
-                algorithm=ctypes.addressof(choice),
-                workspace=self.workspace,
-                workspace_bytes=WORKSPACE,
-                kept=(alpha, beta, choice),
-            )
-
-        if len(choices) == 1:
-            return made(choices[0])
-        sizes = _sizes(form, p)
-        gpu = device()
-        key = content_key(
-            f"cublasLt {self.library.cublasLtGetVersion()} {gpu.name} {provider}",
-            f"{_shape_of(p)} {alignment} {WORKSPACE} {PROPOSALS}",
+    def _made(self, asked: _Described, choice: _Choice) -> Product:
+        return Product(
+            handle=self.handle,
+            operation=int(asked.operation.value or 0),
+            alpha=asked.alpha.ctypes.data,
+            layouts=tuple(int(layout.value or 0) for layout in asked.layouts),
+            beta=asked.beta.ctypes.data,
+            algorithm=ctypes.addressof(choice),
+            workspace=self.workspace,
+            workspace_bytes=WORKSPACE,
+            kept=(asked.alpha, asked.beta, choice),
         )
-        kept = object_cache().get_or_compile(
-            key, lambda: self._fastest([made(c) for c in choices], choices, sizes)
-        )
-        return made(_Choice.from_buffer_copy(kept))
 
-    def _proposals(
-        self, operation: object, layouts: Sequence[object], alignment: int
-    ) -> list[_Choice]:
+    def _proposals(self, asked: _Described, count: int) -> list[_Choice]:
         """The algorithms that cuBLASLt proposes, what it thinks the best first."""
         preference = self._new("cublasLtMatmulPreferenceCreate")
         setter = "cublasLtMatmulPreferenceSetAttribute"
         self._set(setter, preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
         for attribute in _LEAST_ALIGNMENT:
-            self._set(setter, preference, attribute, ctypes.c_uint32(alignment))
-        choices, found = (_Choice * PROPOSALS)(), ctypes.c_int()
+            self._set(setter, preference, attribute, ctypes.c_uint32(asked.alignment))
+        choices, found = (_Choice * count)(), ctypes.c_int()
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
             ctypes.c_void_p(self.handle),
-            operation,
-            *layouts,
+            asked.operation,
+            *asked.layouts,
             preference,
-            PROPOSALS,
+            count,
             ctypes.byref(choices),
             ctypes.byref(found),
         )
@@ -301,66 +262,42 @@ class Library:
         )
 
     def _fastest(
-        self,
-        products: Sequence[Product],
-        choices: Sequence[_Choice],
-        sizes: Sequence[int],
-    ) -> bytes:
-        """The bytes of the choice whose product is the fastest on memory of ``sizes``.
+        self, asked: _Described, choices: Sequence[_Choice], p: Mapping[str, int]
+    ) -> int:
+        """The number of the fastest choice, on memory like the product's.
 
         The first one where there is no memory to try them on.
         """
         gpu = device()
+        products = [self._made(asked, choice) for choice in choices]
         held: list[int] = []
         try:
-            held += [gpu.allocate(size) for size in sizes]
-            for pointer, size in zip(held, sizes, strict=True):
-                gpu.fill(pointer, 0x3C, size)
-            best = timing.fastest(
+            held += [gpu.allocate(size) for size in sizes_of(asked.form, p)]
+            for pointer, size in zip(held, sizes_of(asked.form, p), strict=True):
+                fill_randomly(pointer, size, asked.form.operand.name)
+            return timing.fastest(
                 [lambda stream, q=q: self.call(q, held, stream) for q in products]
             )
         except OutOfMemoryError:
-            best = 0
+            return 0
         finally:
             for pointer in held:
                 gpu.free(pointer)
-        return bytes(choices[best])
 
 
-def _alignment_of(offsets: Sequence[int]) -> int:
-    """The greatest power of two, up to ``_ALIGNMENT``, that all operands begin at."""
-    alignment = _ALIGNMENT
-    while any(offset % alignment for offset in offsets):
-        alignment //= 2
-    return alignment
+def fill_randomly(pointer: int, nbytes: int, dtype: str) -> None:
+    """Put numbers of a ``dtype`` (its short name) into memory.
 
-
-def _factor(bits: int | None, other: float, form: _Form) -> np.ndarray[Any, Any]:
-    """A factor, given as the bits of a float64, or the ``other`` one."""
-    value = other if bits is None else np.int64(bits).view(np.float64)
-    return np.array(value, form.operand.factor)
-
-
-def _shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
-    """What of a product's parameters its speed may depend on: not its factors."""
-    return sorted((k, v) for k, v in p.items() if k not in ("alpha", "beta"))
-
-
-def _sizes(form: _Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
-    """Bytes that b, a, what is added and c span."""
-
-    def span(name: str, rows: int, size: int, leading: str = "ld") -> int:
-        batches = (p["batch"] - 1) * abs(p[f"batch_stride_{name}"])
-        return max(1, (batches + rows * p[leading + name]) * size)
-
-    m, n, k = p["m"], p["n"], p["k"]
-    size = form.operand.size
-    return (
-        span("b", n if p["transpose_b"] else k, size),
-        span("a", k if p["transpose_a"] else m, size),
-        span("added", m, form.result.size, "ld_") if "ld_added" in p else 1,
-        span("c", m, form.result.size),
-    )
+    A GPU draws less power, and runs faster, where all of them are equal.
+    """
+    gpu = device()
+    block = random_block(dtype)[:nbytes]
+    gpu.copy_in(pointer, block.ctypes.data, block.nbytes)
+    done = block.nbytes
+    while done < nbytes:
+        more = min(done, nbytes - done)
+        gpu.copy(pointer + done, pointer, more)
+        done += more
 
 
 def _open() -> ctypes.CDLL:

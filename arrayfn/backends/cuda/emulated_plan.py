@@ -187,7 +187,7 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
     if not given["batch"] * m * n:
         return
     left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
-    wide = np.result_type(left.dtype, np.float32)
+    wide = np.result_type(left.dtype, np.float32 if left.dtype.kind != "i" else int)
     result = left.astype(wide) @ right.astype(wide)
     if "alpha" in given:
         result *= np.int64(given["alpha"]).view(np.float64)

@@ -297,7 +297,7 @@ class _Chain:
     def links(self) -> list[tuple[Epilogue, Value]]:
         """What the product can be followed by, shortest first, and what it is then."""
         found: list[tuple[Epilogue, Value]] = []
-        if len(self.loads) != 1 or self.loads[0].at:
+        if self.dtype not in dtypes.INEXACT or len(self.loads) != 1 or self.loads[0].at:
             return found
         if self.loads[0].level != "element" or not self.is_whole():
             return found

@@ -14,8 +14,9 @@ PRODUCTS: Final[Products] = BLAS | {
     (dtypes.float16, dtypes.float32),
     (dtypes.bfloat16, dtypes.bfloat16),
     (dtypes.bfloat16, dtypes.float32),
+    (dtypes.int8, dtypes.int32),
 }
-"""What cuBLASLt multiplies; halves are summed in float32."""
+"""What cuBLASLt multiplies; halves are summed in float32, bytes in int32."""
 
 
 def provider_of(equation: Equation) -> str:

@@ -1,0 +1,130 @@
+"""What the names and parameters of a product say, in cuBLASLt's numbers.
+
+A provider's name says what is multiplied: ``gemm_f32``, ``gemm_bf16`` (summed in
+float32, rounded once), ``gemm_bf16_f32`` (not rounded), ``gemm_f32_tf32``,
+``gemm_i8_i32``; and what follows in the same call: ``_scaled`` by alpha, an array
+``_added`` times beta, then ``_bias``, ``_relu``. float32 is computed in float32 and
+float64 in float64: TF32 is never taken unasked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.errors import BackendError
+
+_BLOCK: Final = 1 << 22  # bytes
+_ALIGNMENT: Final = 16  # that arrays of other libraries have too
+_EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
+_FACTORS: Final = ("scaled", "added")  # no epilogues to cuBLASLt, but alpha and beta
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """cuBLAS's numbers for a dtype, for what it is computed in, and for factors."""
+
+    name: str
+    data: int
+    compute: int
+    scale: int
+    factor: np.dtype[Any]
+    size: int
+
+
+_F32, _F64, _I32 = (np.dtype(t) for t in (np.float32, np.float64, np.int32))
+_BY_NAME: Final[dict[str, Dtype]] = {
+    "f32": Dtype("f32", 0, 68, 0, _F32, 4),
+    "f64": Dtype("f64", 1, 70, 1, _F64, 8),
+    "f16": Dtype("f16", 2, 68, 0, _F32, 2),
+    "bf16": Dtype("bf16", 14, 68, 0, _F32, 2),
+    "i8": Dtype("i8", 3, 72, 10, _I32, 1),
+    "i32": Dtype("i32", 10, 72, 10, _I32, 4),
+    "c64": Dtype("c64", 4, 68, 4, np.dtype(np.complex64), 8),
+    "c128": Dtype("c128", 5, 70, 5, np.dtype(np.complex128), 16),
+}
+_TF32: Final = 77
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a provider's name says."""
+
+    operand: Dtype
+    result: Dtype
+    compute: int
+    after: tuple[str, ...]
+
+    @property
+    def epilogue(self) -> int:
+        """cuBLASLt's number of it; 0 if it is none."""
+        return sum(_EPILOGUES[word] for word in self.after if word not in _FACTORS)
+
+
+def form_of(provider: str) -> Form:
+    """The form of product that ``provider`` names."""
+    kind, first, *rest = provider.split("_")
+    if kind != "gemm" or first not in _BY_NAME:
+        raise BackendError(f"there is no {provider} on a GPU")
+    operand = result = _BY_NAME[first]
+    compute = operand.compute
+    if rest and rest[0] in _BY_NAME:
+        result = _BY_NAME[rest.pop(0)]
+    if rest and rest[0] == "tf32":
+        rest.pop(0)
+        compute = _TF32
+    unknown = [w for w in rest if w not in (*_FACTORS, *_EPILOGUES)]
+    if unknown:
+        raise BackendError(f"there is no {provider} on a GPU")
+    return Form(operand, result, compute, tuple(rest))
+
+
+def alignment_of(offsets: Sequence[int]) -> int:
+    """The greatest power of two, up to ``_ALIGNMENT``, that all operands begin at."""
+    alignment = _ALIGNMENT
+    while any(offset % alignment for offset in offsets):
+        alignment //= 2
+    return alignment
+
+
+def factor_of(bits: int | None, other: float, form: Form) -> np.ndarray[Any, Any]:
+    """A factor, given as the bits of a float64, or the ``other`` one."""
+    value = other if bits is None else np.int64(bits).view(np.float64)
+    return np.array(value, form.operand.factor)
+
+
+def shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
+    """What of a product's parameters its speed may depend on: not its factors."""
+    return sorted((k, v) for k, v in p.items() if k not in ("alpha", "beta"))
+
+
+def sizes_of(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """Bytes that b, a, what is added and c span."""
+
+    def span(name: str, rows: int, size: int, leading: str = "ld") -> int:
+        batches = (p["batch"] - 1) * abs(p[f"batch_stride_{name}"])
+        return max(1, (batches + rows * p[leading + name]) * size)
+
+    m, n, k = p["m"], p["n"], p["k"]
+    size = form.operand.size
+    return (
+        span("b", n if p["transpose_b"] else k, size),
+        span("a", k if p["transpose_a"] else m, size),
+        span("added", m, form.result.size, "ld_") if "ld_added" in p else 1,
+        span("c", m, form.result.size),
+    )
+
+
+def random_block(name: str) -> np.ndarray[Any, Any]:
+    """The bytes of a block of random numbers: normal ones, or integers."""
+    rng = np.random.default_rng(0)
+    if name.startswith("i"):
+        return rng.integers(0, 256, _BLOCK, np.uint8)
+    values = rng.standard_normal(_BLOCK // 4, np.float32)
+    if name == "bf16":
+        return values.view(np.uint16)[1::2].copy().view(np.uint8)
+    kinds = {"f16": np.float16, "f64": np.float64, "c128": np.float64}
+    return values.astype(kinds.get(name, np.float32)).view(np.uint8)
