@@ -8,15 +8,35 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.cuda.captures import Order
 from arrayfn.backends.cuda.conditional import set_condition_ptx
 from arrayfn.backends.cuda.graphs import segments
-from arrayfn.backends.cuda.image import BranchNode, HostCall, LoopNode, NativeRun
+from arrayfn.backends.cuda.image import (
+    BranchNode,
+    HostCall,
+    LoopNode,
+    NativeRun,
+    Touches,
+)
 from arrayfn.backends.cuda.walk import CapturingWalk
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import Branch, Carry, Loop, Slice
 
 CURRENT, NEXT, INITIAL, FIRST, SECOND, FLAG, WINDOW, WHOLE = range(8)
+
+
+class InTurns:
+    """Steps that are captured one after the other."""
+
+    def add(self, accesses, step):
+        step()
+
+    def join(self):
+        """They are."""
+
+    def restart(self):
+        """They go on."""
 
 
 class Graph:
@@ -27,6 +47,9 @@ class Graph:
         self.streams = {0: []}
 
     # What an image does.
+
+    def accesses(self, node, addresses):
+        return ()
 
     def launch(self, node, addresses, stream):
         places = list(addresses)
@@ -48,6 +71,9 @@ class Graph:
         self.streams[stream] = steps = []
         enqueue(stream)
         return lambda: [step() for step in steps]
+
+    def steps(self, stream):
+        return InTurns()
 
     def repeat(self, stream, flag, body):
         run = self.captured(body)
@@ -128,7 +154,7 @@ def test_branches_and_counted_loops_are_inside_the_graph_s_loop():
 
 
 def test_graphs_end_at_steps_that_need_the_host():
-    run, host = NativeRun(0, 1), HostCall(print, (), capturable=False)
+    run, host = NativeRun(0, 1), HostCall(print, (), False, Touches((), ()))
     repeat = LoopNode(Loop((), None, 0), (run,))
     by_host = LoopNode(Loop((), None, 0), (run, host))
     made = segments((run, repeat, host, run, by_host, NativeRun(1, 9)))
@@ -153,3 +179,18 @@ def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():
 def test_conditions_are_set_from_numbers_of_their_kind():
     assert "ld.global.u8" in set_condition_ptx("u8")
     assert "ld.global.s32" in set_condition_ptx("i32")
+
+
+def test_a_step_waits_for_those_whose_memory_it_shares_and_no_others():
+    """A chain; a step beside it; one that reads both; one that writes over an input."""
+    order = Order()
+    read, written = False, True
+    steps = [
+        [(0, 8, read), (8, 16, written)],
+        [(8, 16, read), (16, 24, written)],
+        [(0, 8, read), (32, 40, written)],
+        [(20, 36, read), (40, 48, written)],
+        [(0, 8, written)],
+        [(0, 8, read), (40, 48, read)],
+    ]
+    assert [order.add(step) for step in steps] == [[], [0], [], [2, 1], [2, 0], [4, 3]]

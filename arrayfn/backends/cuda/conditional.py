@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
+from arrayfn.backends.cuda.captures import SideBySide, captured, go_on_from
 from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device
 
 Enqueue = Callable[[int], None]
@@ -23,7 +24,6 @@ Enqueue = Callable[[int], None]
 # Names and numbers of cuda.h.
 _CONDITIONAL: Final = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE, _SWITCH = 1, 2
-_SET_DEPENDENCIES: Final = 1
 
 # cudaGraphSetConditional is a function that the driver has for kernels. Of the number
 # in memory, FLAG takes a byte, and INDEX 32 bits, moved to the nearest of 0 to `last`.
@@ -92,6 +92,10 @@ class Conditionals:
         self._streams: list[ctypes.c_void_p] = []
         self._depth = 0
 
+    def steps(self, stream: int) -> SideBySide:
+        """What captures steps into a stream, each after those that it needs."""
+        return SideBySide(stream)
+
     def repeat(self, stream: int, flag: int, body: Enqueue) -> None:
         """Capture a loop: ``body``, as long as the byte at ``flag`` is not 0."""
         handle = self._handle(stream)
@@ -118,29 +122,16 @@ class Conditionals:
     def _check(self, status: int) -> None:
         self._gpu.check(status, "in a conditional node")
 
-    def _captured(self, stream: int) -> tuple[ctypes.c_void_p, object, int]:
-        """The graph that ``stream`` is captured into, and the nodes that end it."""
-        state, number = ctypes.c_int(), ctypes.c_uint64()
-        graph, nodes = ctypes.c_void_p(), ctypes.POINTER(ctypes.c_void_p)()
-        edges, count = ctypes.c_void_p(), ctypes.c_size_t()
-        status = self._library.cuStreamGetCaptureInfo_v3(
-            ctypes.c_void_p(stream),
-            ctypes.byref(state),
-            ctypes.byref(number),
-            ctypes.byref(graph),
-            ctypes.byref(nodes),
-            ctypes.byref(edges),
-            ctypes.byref(count),
-        )
-        self._check(status)
-        return graph, nodes, count.value
-
     def _handle(self, stream: int) -> int:
         """A condition of the graph that ``stream`` is captured into."""
-        graph, _, _ = self._captured(stream)
+        graph, _ = captured(stream)
         handle = ctypes.c_uint64()
         status = self._library.cuGraphConditionalHandleCreate(
-            ctypes.byref(handle), graph, ctypes.c_void_p(self._gpu.context), 0, 0
+            ctypes.byref(handle),
+            ctypes.c_void_p(graph),
+            ctypes.c_void_p(self._gpu.context),
+            0,
+            0,
         )
         self._check(status)
         return handle.value
@@ -162,28 +153,21 @@ class Conditionals:
         self, stream: int, handle: int, kind: int, size: int
     ) -> list[ctypes.c_void_p]:
         """The graphs of a new node that follows what ``stream`` has captured."""
-        graph, nodes, count = self._captured(stream)
+        graph, nodes = captured(stream)
         parameters = _NodeParameters(_CONDITIONAL)
         parameters.handle, parameters.kind = handle, kind
         parameters.size, parameters.context = size, self._gpu.context
         node = ctypes.c_void_p()
         status = self._library.cuGraphAddNode_v2(
             ctypes.byref(node),
-            graph,
-            nodes,
+            ctypes.c_void_p(graph),
+            (ctypes.c_void_p * max(1, len(nodes)))(*nodes),
             None,
-            ctypes.c_size_t(count),
+            ctypes.c_size_t(len(nodes)),
             ctypes.byref(parameters),
         )
         self._check(status)
-        status = self._library.cuStreamUpdateCaptureDependencies_v2(
-            ctypes.c_void_p(stream),
-            ctypes.byref(node),
-            None,
-            ctypes.c_size_t(1),
-            _SET_DEPENDENCIES,
-        )
-        self._check(status)
+        go_on_from(stream, [int(node.value or 0)])
         return [ctypes.c_void_p(parameters.graphs[k]) for k in range(size)]
 
     @contextmanager

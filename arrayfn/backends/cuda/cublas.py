@@ -34,6 +34,7 @@ from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError
 
 WORKSPACE: Final = 64 << 20
+_PART: Final = WORKSPACE // 8
 PROPOSALS: Final = 12
 _LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 3, 4, 7
@@ -104,6 +105,7 @@ class Library:
         self.check(self.library.cublasLtCreate(ctypes.byref(handle)))
         self.handle = int(handle.value or 0)
         self.workspace = device().allocate(WORKSPACE)
+        self._turn = 0  # of the workspace's parts
         self.matmul = self._address("cublasLtMatmul")
         self.set_attribute = self._address("cublasLtMatmulDescSetAttribute")
         self._call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 16)(
@@ -210,6 +212,16 @@ class Library:
         beta = factor_of(p.get("beta"), 0.0, form)
         return _Described(form, operation, layouts, alpha, beta, alignment)
 
+    def _workspace_for(self, nbytes: int) -> int:
+        """Where a product may write: small ones get parts by turns.
+
+        So they can run side by side, as far as what they need fits.
+        """
+        if nbytes > _PART:
+            return self.workspace
+        self._turn = (self._turn + 1) % (WORKSPACE // _PART)
+        return self.workspace + self._turn * _PART
+
     def _made(self, asked: _Described, choice: _Choice) -> Product:
         return Product(
             handle=self.handle,
@@ -218,8 +230,8 @@ class Library:
             layouts=tuple(int(layout.value or 0) for layout in asked.layouts),
             beta=asked.beta.ctypes.data,
             algorithm=ctypes.addressof(choice),
-            workspace=self.workspace,
-            workspace_bytes=WORKSPACE,
+            workspace=self._workspace_for(choice.workspace),
+            workspace_bytes=choice.workspace,
             kept=(asked.alpha, asked.beta, choice),
         )
 

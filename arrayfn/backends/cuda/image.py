@@ -15,9 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import cublas, libraries, runner
+from arrayfn.backends.cuda.captures import Access
 from arrayfn.backends.cuda.code import functions
 from arrayfn.backends.cuda.driver import FUNCTIONS, device
-from arrayfn.backends.cuda.runner import STEP_WORDS, Header, Stage
+from arrayfn.backends.cuda.runner import STEP_WORDS, WORKSPACE_WORD, Header, Stage
 from arrayfn.backends.cuda.runner import Step as Word
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
@@ -32,6 +33,19 @@ from arrayfn.lowering.plan import (
 )
 
 _MOST_BLOCKS: Final = 2**31
+_HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
+
+
+@dataclass(frozen=True)
+class Touches:
+    """What a step reads and writes: numbers of buffers.
+
+    ``own`` is memory of a library's, which its steps write in turns.
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    own: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,7 @@ class HostCall:
     enqueue: Callable[..., None]
     places: tuple[tuple[int, int], ...]
     capturable: bool
+    touches: Touches
 
 
 @dataclass(frozen=True)
@@ -83,6 +98,7 @@ class Image:
         )
         self._slots: dict[tuple[int, int], int] = {}
         self._rows: list[list[int]] = []
+        self._touches: list[Touches] = []  # by the rows
         self._kept: list[object] = []
         self._has_products = False
         self._moves = dict(_moves(plan.steps))
@@ -132,6 +148,19 @@ class Image:
         if status:
             raise_status(status)
 
+    def accesses(
+        self, node: NativeRun | HostCall, addresses: Any
+    ) -> tuple[Access, ...]:
+        """The memory that one step touches, on the buffers at ``addresses``."""
+        is_run = isinstance(node, NativeRun)
+        touches = self._touches[node.first] if is_run else node.touches
+        found: list[Access] = []
+        for numbers, written in ((touches.reads, False), (touches.writes, True)):
+            for number in numbers:
+                begin = self.place(number, addresses)
+                found.append((begin, begin + self._buffers[number].nbytes, written))
+        return (*found, (*touches.own, True))
+
     def place(self, buffer: int, addresses: Any) -> int:
         """Where a buffer is now."""
         allocation = self._buffers[buffer]
@@ -159,6 +188,7 @@ class Image:
                     nodes.append(made)
                     continue
                 self._rows.append(made)
+                self._touches.append(self._touched(step, made))
                 last = nodes[-1] if nodes else None
                 row = len(self._rows) - 1
                 if isinstance(last, NativeRun) and last.first + last.count == row:
@@ -207,6 +237,13 @@ class Image:
         shape = [step.items, kernel.threads, parameters.ctypes.data, kernel.shared]
         word = Word.COOPERATIVE if kernel.cooperative else Word.KERNEL
         return [word, function, *shape]
+
+    def _touched(self, step: KernelCall, words: list[int]) -> Touches:
+        own = (0, 0)
+        if words[0] == Word.MATMUL:
+            begin, nbytes = words[WORKSPACE_WORD : WORKSPACE_WORD + 2]
+            own = begin, begin + nbytes
+        return Touches(step.reads, step.writes, own)
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel
@@ -260,7 +297,8 @@ class Image:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
-        return HostCall(call.enqueue, places, call.capturable)
+        touches = Touches(step.reads, step.writes, _HANDLES)
+        return HostCall(call.enqueue, places, call.capturable, touches)
 
 
 def raise_status(status: int) -> None:

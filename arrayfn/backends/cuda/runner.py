@@ -68,6 +68,7 @@ class Step(IntEnum):
 
 
 STEP_WORDS = 17
+WORKSPACE_WORD = 12  # of a product, then its bytes
 BIAS_POINTER = 8  # CUBLASLT_MATMUL_DESC_BIAS_POINTER
 
 _TEXT = """

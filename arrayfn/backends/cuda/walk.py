@@ -8,10 +8,11 @@ stream is being captured, makes conditional nodes of a graph, which read it ther
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from arrayfn.backends.cuda.captures import Access
 from arrayfn.backends.cuda.conditional import Enqueue
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.image import (
@@ -114,8 +115,28 @@ class Walk:
         self.run(node.branches[min(max(index, 0), last)], stream)
 
 
+class Steps(Protocol):
+    """The steps that are captured into a stream, in an order that they decide."""
+
+    def add(self, accesses: Sequence[Access], step: Callable[[], None]) -> None:
+        """Capture a step that touches this memory."""
+        ...
+
+    def join(self) -> None:
+        """Have what is captured next come after all steps."""
+        ...
+
+    def restart(self) -> None:
+        """Have all further steps come after what was captured so far."""
+        ...
+
+
 class Nodes(Protocol):
-    """What adds loops and branches to the graph that a stream is captured into."""
+    """What adds to the graph that a stream is captured into."""
+
+    def steps(self, stream: int) -> Steps:
+        """What captures steps into the stream."""
+        ...
 
     def repeat(self, stream: int, flag: int, body: Enqueue) -> None:
         """``body``, as long as the byte at ``flag`` is not 0."""
@@ -134,6 +155,19 @@ class CapturingWalk(Walk):
     def __init__(self, image: Image, addresses: Any, nodes: Nodes) -> None:
         super().__init__(image, addresses)
         self.nodes = nodes
+
+    def run(self, nodes: Sequence[Node], stream: int) -> None:
+        """Enqueue ``nodes``; steps that do not need each other run side by side."""
+        steps = self.nodes.steps(stream)
+        for node in _one_by_one(nodes):
+            if isinstance(node, (NativeRun, HostCall)):
+                accesses = self.image.accesses(node, self.addresses)
+                steps.add(accesses, partial(super().run, (node,), stream))
+            else:
+                steps.join()
+                super().run((node,), stream)
+                steps.restart()
+        steps.join()
 
     def repeat(self, node: LoopNode, stream: int) -> None:
         """A loop of the graph.
@@ -172,6 +206,15 @@ class CapturingWalk(Walk):
         number = self.at(node.branch.index)
         branches = [partial(self.run, branch) for branch in node.branches]
         self.nodes.choose(stream, "i32", number, branches)
+
+
+def _one_by_one(nodes: Sequence[Node]) -> Iterator[Node]:
+    """``nodes``, with runs of several steps as runs of one."""
+    for node in nodes:
+        if isinstance(node, NativeRun) and node.count > 1:
+            yield from (NativeRun(node.first + k, 1) for k in range(node.count))
+        else:
+            yield node
 
 
 def _read(address: int, kind: Any) -> int:
