@@ -24,7 +24,7 @@ from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
 from arrayfn.lowering.cpu.serial import BLOCK, print_loop
 from arrayfn.lowering.cpu.source import print_kernel
-from arrayfn.lowering.fusion import FusedGroup, fuse
+from arrayfn.lowering.fusion import FusedGroup, Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
@@ -128,7 +128,7 @@ class Lowering:
         outside, self.steps = self.steps, []
         uses, self.uses = self.uses, array_uses(program, self.reads)
         outputs = {a for a in program.outputs if isinstance(a, Var)}
-        for unit in fuse(program):
+        for unit in self.units(program):
             if isinstance(unit, FusedGroup):
                 self.nest(build_nest(unit, self.reads, self.names))
             else:
@@ -137,6 +137,10 @@ class Lowering:
         self.uses = uses
         drop_unread(steps, outputs, self.storage)
         return steps
+
+    def units(self, program: Program) -> tuple[Unit, ...]:
+        """What of ``program`` is computed together."""
+        return fuse(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         """``steps`` with calls of kernels in the place of nests."""

@@ -154,6 +154,32 @@ def test_what_is_added_is_read_before_it_is_written_over() -> None:
     checked(updated, A, B, C, ROW)
 
 
+def test_what_is_computed_of_a_sum_is_computed_again_from_it() -> None:
+    """The gradient reads the residual stream, not what the forward pass made of it."""
+
+    def loss(w: Any, v: Any, x: Any) -> Any:
+        total = x + x @ w
+        centred = total - anp.mean(total, axis=1, keepdims=True)
+        spread = anp.sqrt(anp.mean(centred * centred, axis=1, keepdims=True) + 1e-5)
+        return anp.sum(anp.sin((centred / spread) @ v))
+
+    w, v, x = random(16, 16), random(16, 16, seed=1), random(8, 16, seed=2)
+    gradient = af.grad(loss, argnums=(0, 1, 2))
+    kernels = checked(gradient, w, v, x, tolerance=1e-4)
+    assert "gemm_f32_added" in kernels
+    compiled = lowered(gradient, w, v, x)
+    whole = [b for b in compiled.plan.buffers if b.type.shape == (8, 16)]
+    # The sum, its normal form, two cotangents; those of rows are small.
+    assert len([b for b in whole if b.kind == "temporary"]) <= 5
+
+
+def test_a_sum_with_something_cheap_is_left_to_its_kernel() -> None:
+    def function(a: Any, b: Any, c: Any, r: Any) -> Any:
+        return anp.tanh(a @ b + (c + r))
+
+    assert checked(function, A, B, C, ROW) == ["gemm_f32", "elementwise_0"]
+
+
 # Bytes.
 
 BYTES = {

@@ -16,6 +16,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
+from arrayfn.lowering.cuda.chains import sums_with_products
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -47,6 +48,7 @@ from arrayfn.lowering.cuda.sorting import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.cuda.written import WrittenCall
+from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
@@ -64,6 +66,9 @@ from arrayfn.passes.small import is_small, with_sums
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
 
 MOST_OF_A_THREAD: Final = 1 << 8
+# What is computed again rather than stored: a GPU does some fifty operations in the
+# time in which it writes and reads a float32.
+CLONE_COST: Final = 16
 MOST_OF_A_SUM: Final = 1 << 23  # products that a kernel adds up without a library
 _STEMS = {
     Elementwise: "elementwise",
@@ -161,6 +166,10 @@ class _CudaLowering(Lowering):
                 self.producers[id(steps[position])] = producer
         self.producers = outside
         return steps
+
+    def units(self, program: Program) -> tuple[Unit, ...]:
+        chains = sums_with_products(program, self.reads)
+        return fuse(program, chains, CLONE_COST)
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         row = equation.primitive

@@ -20,11 +20,21 @@ from arrayfn.passes.reads import affine_view
 from arrayfn.primitives.base import Primitive, Reduction, has_effect
 
 SIBLING_WINDOW = 24
+CLONE_COST = 8
 
 
-def fuse(program: Program) -> tuple[Unit, ...]:
-    """The units of ``program``, in an order in which they can run."""
-    return _Fuser(program).run()
+def fuse(
+    program: Program,
+    chains: Iterable[Sequence[Equation]] = (),
+    clone_cost: int = CLONE_COST,
+) -> tuple[Unit, ...]:
+    """The units of ``program``, in an order in which they can run.
+
+    ``chains`` are elementwise equations, each of which uses the one before it, that are
+    to be a unit by themselves. A value is computed again rather than stored where that
+    costs up to ``clone_cost``.
+    """
+    return _Fuser(program, chains, clone_cost).run()
 
 
 class _Fuser(Merging):
@@ -44,6 +54,10 @@ class _Fuser(Merging):
                     if self.last_effect is not None:
                         self.order(self.last_effect, group)
                     self.last_effect = group
+                continue
+            if equation in self.chained:
+                if equation in self.chains:
+                    self.place_chain(self.chains[equation])
                 continue
             if not any(isinstance(a, Var) for a in equation.inputs):
                 # Iota and constants are made where they are used.
@@ -87,6 +101,17 @@ class _Fuser(Merging):
                 self.place_source(base)
                 self.clonable[base] = None
             assert self.join(equation, group)
+
+    def place_chain(self, chain: Sequence[Equation]) -> None:
+        """Make a group of ``chain`` that nothing else joins."""
+        for equation in chain:
+            self.place_sources(equation)
+        group = self.new_group(chain[-1], is_open=True)
+        group.extents = domain_of(chain[-1])
+        for equation in chain:
+            if not self.join(equation, group):
+                self.place(equation)
+        group.open = False
 
     def producers(self, equation: Equation) -> list[int]:
         """The open groups that make an operand, the most binding first.
@@ -206,7 +231,7 @@ class _Fuser(Merging):
         needed: set[Var] = set(self.outputs)
         units: list[Unit] = []
         for group in reversed(self.sorted_groups()):
-            if not group.open:
+            if not group.open and not group.maps:
                 (equation,) = group.equations
                 needed.update(self.bases(equation))
                 units.append(SingleUnit(equation))

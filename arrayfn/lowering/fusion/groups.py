@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.passes.aliasing import overwritten
-from arrayfn.passes.reads import Read, resolve_reads
+from arrayfn.passes.reads import Read, affine_view, resolve_reads
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
     Convert,
@@ -48,12 +48,19 @@ class Group:
 class Groups:
     """The groups of a Program so far, what each makes and reads, and their order.
 
-    ``made_in`` and ``read_in`` say which groups make and read an array; ``sources`` are
-    made where they are used; ``changed`` are arrays that some equation writes over.
+    ``chains`` are equations that a group of their own is for. What may be computed
+    again costs up to ``clone_cost``. ``made_in`` and ``read_in`` say which groups make
+    and read an array; ``sources`` are made where they are used; ``changed`` are arrays
+    that some equation writes over.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self, program: Program, chains: Iterable[Sequence[Equation]], clone_cost: int
+    ) -> None:
         self.program = program
+        self.clone_cost = clone_cost
+        self.chains = {chain[-1]: chain for chain in chains}
+        self.chained = {eq for chain in self.chains.values() for eq in chain}
         self.reads = resolve_reads(program)
         self.position = {eq: k for k, eq in enumerate(program.equations)}
         self.groups: dict[int, Group] = {}
@@ -68,6 +75,14 @@ class Groups:
             for eq in program.equations
             for number in overwritten(eq)
             if isinstance(atom := eq.inputs[number], Var)
+        }
+        # What is in memory in any case: a library reads it.
+        self.kept = {
+            self.reads[atom].base
+            for eq in program.equations
+            if affine_view(eq) is None and not is_fusible(eq)
+            for atom in eq.inputs
+            if isinstance(atom, Var)
         }
         self.count = 0
         self.last_effect: Group | None = None

@@ -16,7 +16,6 @@ from arrayfn.lowering.fusion.groups import (
 )
 from arrayfn.passes.reads import Read
 
-CLONE_COST = 8  # what may be computed again
 CLONE_ARRAYS = 2  # full-size arrays it may be computed from
 
 
@@ -58,13 +57,15 @@ class Recomputation(Groups):
             if var in self.sources and var not in self.made_in:
                 continue
             maker = self.makers.get(var)
-            price = price_of(maker) if maker is not None else None
+            alone = maker is None or maker in self.chained
+            price = None if maker is None or alone else price_of(maker)
             small = var.type.size * 8 <= base.type.size
             if var is not base and (small or price is None or var in self.outputs):
                 exists = (
                     small
                     or maker is None
                     or var in self.outputs
+                    or alone
                     or not is_fusible(maker)
                 )
                 if not exists or var in self.changed:
@@ -75,7 +76,7 @@ class Recomputation(Groups):
                 return None
             cost += price
             full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > CLONE_COST or full > CLONE_ARRAYS:
+            if cost > self.clone_cost or full > CLONE_ARRAYS:
                 return None
             for atom in maker.inputs:
                 if isinstance(atom, Var):
@@ -83,7 +84,8 @@ class Recomputation(Groups):
                         return None
                     pending.append(self.reads[atom].base)
         full = sum(v.type.size * 8 > base.type.size for v in arrays)
-        return list(arrays) if full <= CLONE_ARRAYS else None
+        most = 1 if base in self.kept else CLONE_ARRAYS
+        return list(arrays) if full <= most else None
 
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
         """Whether ``equation``, in ``group``, would find what it reads from memory.

@@ -1,0 +1,121 @@
+"""Which equations behind a product are to become a part of it: fusion leaves them be.
+
+Fusion would compute a sum with a product again in each kernel that reads it, or keep
+what it is part of. But the product writes the sum itself: it is an array in memory,
+from which others are cheaply computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.lowering.fusion.groups import is_fusible, price_of
+from arrayfn.passes.reads import Read
+from arrayfn.primitives.base import Contraction, Primitive
+
+Chain = tuple[Equation, ...]
+
+
+def sums_with_products(program: Program, reads: Mapping[Var, Read]) -> list[Chain]:
+    """For each product that an array is added to: the equations from it to the sum.
+
+    All but the last are used by the next one alone. What is scaled, negated, biased, or
+    compared with 0 in between or after is in the chain too.
+    """
+    return _Search(program, reads).run()
+
+
+class _Search:
+    def __init__(self, program: Program, reads: Mapping[Var, Read]) -> None:
+        self.program = program
+        self.reads = reads
+        self.makers = {v: eq for eq in program.equations for v in eq.outputs}
+        self.users: dict[Atom, list[Equation | None]] = {}
+        for equation in program.equations:
+            for atom in dict.fromkeys(equation.inputs):
+                self.users.setdefault(atom, []).append(equation)
+        for atom in program.outputs:
+            self.users.setdefault(atom, []).append(None)
+        self.found: dict[Equation, Chain] = {}
+
+    def run(self) -> list[Chain]:
+        for equation in self.program.equations:
+            row = equation.primitive
+            assert isinstance(row, Primitive)
+            if isinstance(row.kernel, Contraction):
+                chain = self.chain(equation)
+                if chain:
+                    self.found.update(dict.fromkeys(chain, chain))
+        return list(dict.fromkeys(self.found.values()))
+
+    def chain(self, product: Equation) -> Chain:
+        """The equations behind ``product``; none if no array is added to it."""
+        links: list[Equation] = []
+        value, end = product.outputs[0], 0
+        if value.type.dtype not in dtypes.INEXACT or not value.type.size:
+            return ()
+        done: set[str] = set()
+        while True:
+            users = self.users.get(value, [])
+            user = users[0] if len(users) == 1 else None
+            if user is None or user in self.found or "max" in done:
+                break
+            kind = self.kind(user, value)
+            if not kind or kind in done or (kind == "scaled" and done - {"scaled"}):
+                break
+            if kind != "scaled":
+                done.add(kind)
+            links.append(user)
+            if "added" in done:
+                end = len(links)
+            value = user.outputs[0]
+        return tuple(links[:end])
+
+    def kind(self, equation: Equation, value: Var) -> str:
+        """What ``equation`` does with ``value``; empty if a product cannot do it."""
+        name, output = equation.primitive.name, equation.outputs[0].type
+        same = (output.shape, output.dtype) == (value.type.shape, value.type.dtype)
+        if not same or not is_fusible(equation):
+            return ""
+        if name == "neg":
+            return "scaled"
+        others = [a for a in equation.inputs if a is not value]
+        if len(others) != 1:
+            return ""
+        (other,) = others
+        if isinstance(other, Literal):
+            is_zero = name == "max" and other.value == 0
+            return "scaled" if name == "mul" else "max" if is_zero else ""
+        assert isinstance(other, Var)
+        if name not in ("add", "sub") or other.type.dtype != output.dtype:
+            return ""
+        if other.type.shape == output.shape and self.is_array(other):
+            return "added"
+        return "bias" if name == "add" and self.is_row(other, output.shape) else ""
+
+    def is_array(self, x: Var) -> bool:
+        """Whether ``x`` lies whole in memory, or is such an array times a number."""
+        if not self.reads[x].is_identity:
+            return False
+        maker = self.makers.get(x)
+        if maker is None or maker in self.found or price_of(maker) is None:
+            return True
+        factor, array = maker.inputs[0], maker.inputs[-1]
+        if isinstance(array, Literal):
+            factor, array = array, factor
+        is_scaled = maker.primitive.name == "mul" and isinstance(factor, Literal)
+        if not is_scaled or not isinstance(array, Var):
+            return False
+        inner = self.makers.get(array)
+        in_memory = inner is None or price_of(inner) is None or inner in self.found
+        return in_memory and self.reads[array].is_identity
+
+    def is_row(self, x: Var, shape: tuple[Any, ...]) -> bool:
+        """Whether ``x`` is the same row for all rows of an array of ``shape``."""
+        if x.type.dtype in dtypes.COMPLEX:
+            return False
+        axes = [m.axis for m in self.reads[x].axes if m.axis is not None]
+        return x.type.shape == shape and axes == [len(shape) - 1]
