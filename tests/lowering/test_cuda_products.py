@@ -238,8 +238,40 @@ def test_products_are_written_into_the_array_that_they_are_parts_of(case: str) -
     assert [name.partition("_")[0] for name in kernels] == ["gemm", "gemm"]
 
 
-def test_a_factor_that_is_copied_stays_one() -> None:
-    checked(lambda x, y, z: (x @ y, anp.stack([x, x + 1])), X, Y, Z)
+def softmax(x: Any) -> Any:
+    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
+    return e / anp.sum(e, axis=-1, keepdims=True)
+
+
+def turned(x: Any, angle: Any) -> Any:
+    first, second = x[..., :3], x[..., 3:]
+    c, s = anp.cos(angle), anp.sin(angle)
+    return anp.concatenate([first * c - second * s, first * s + second * c], axis=-1)
+
+
+KERNELS = {
+    "halves": (turned, (random(4, 5, 6), random(5, 3)), 2),
+    "rows": (lambda x, y: anp.stack([softmax(x), x * y]), (X, random(4, 6)), 1),
+    "columns": (lambda x: anp.stack([softmax(x), -x], axis=-1), (X,), 1),
+    "inputs": (lambda x: (anp.stack([x, x]), x + 1), (X,), 3),
+    "factors": (lambda x, y: (x @ y, anp.stack([x, x + 1])), (X, Y), 3),
+    "sums": (
+        lambda x: anp.concatenate([anp.sum(x, axis=1), anp.sum(x * x, axis=1)]),
+        (X,),
+        1,
+    ),
+    "an_output_too": (
+        lambda x: (y := anp.tanh(x), anp.concatenate([y, x], axis=1)),
+        (X,),
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KERNELS)
+def test_kernels_write_the_parts_of_an_array(case: str) -> None:
+    function, arguments, count = KERNELS[case]
+    assert len(checked(function, *arguments)) == count
 
 
 def test_a_product_that_is_needed_itself_is_copied() -> None:

@@ -1,8 +1,8 @@
-"""Results of libraries are written where they would be copied to.
+"""Results are written where they would be copied to.
 
-What concatenates the results of products and operators copies each into a part of a
-larger array. A library that can write rows apart from each other, or an array of any
-strides, writes that part itself: there is neither the copy nor what was copied.
+What concatenates arrays copies each into a part of a larger one. A kernel can write
+that part itself, and so can a library that writes rows apart from each other, or an
+array of any strides: there is neither the copy nor what was copied.
 """
 
 from __future__ import annotations
@@ -171,6 +171,7 @@ def write_where_copied(
     ``producers`` are at the positions of ``steps``, and so are the changed ones. Arrays
     in ``outputs`` are needed after the steps. ``of`` says where an array is stored.
     """
+    steps = list(steps)
     users: dict[Var, list[int]] = {}
     for position, step in enumerate(steps):
         for root in dict.fromkeys(of(var) for var in step.arrays()):
@@ -184,9 +185,10 @@ def write_where_copied(
             continue
         copy = replace(copy, source=of(copy.source))
         first, last = users[copy.source][0], users[copy.source][-1]
-        producer = changed.get(first, producers.get(first))
+        producer = changed.get(first, producers.get(first, steps[first]))
+        is_nest = isinstance(producer, NestStep) and not producer.partials
         if (
-            producer is None
+            not (is_nest or isinstance(producer, (Product, OperatorCall)))
             or last != position
             or users[copy.source] != [first, position]
             or copy.source in needed
@@ -194,6 +196,13 @@ def write_where_copied(
             or any(_reads(s, of(copy.target.array), of) for s in steps[first:position])
         ):
             continue
+        if isinstance(producer, NestStep):
+            nest = _nest_redirected(producer.nest, copy, of)
+            if nest is not None:
+                steps[first] = NestStep(nest, [])
+                dropped.add(position)
+            continue
+        assert isinstance(producer, (Product, OperatorCall))
         made = producer.redirected(copy)
         if made is not None:
             changed[first] = made
@@ -201,6 +210,35 @@ def write_where_copied(
     kept = [k for k in range(len(steps)) if k not in dropped]
     places = {old: new for new, old in enumerate(kept)}
     return [steps[k] for k in kept], {places[k]: p for k, p in changed.items()}
+
+
+def _nest_redirected(nest: Nest, copy: Copy, of: Callable[[Var], Var]) -> Nest | None:
+    """The nest that writes what ``copy`` would; None if its axes do not allow it."""
+    touched = [k for k, o in enumerate(nest.operands) if of(o.array) is copy.source]
+    operand = nest.operands[touched[0]]
+    if (
+        len(touched) != 1
+        or operand.offset
+        or operand.dtype != copy.target.array.type.dtype
+    ):
+        return None
+    strides: list[int] = []
+    for axis, own in zip(nest.axes, operand.strides, strict=True):
+        there = 0 if axis.extent == 1 or own == 0 else None
+        if there is None:
+            there = _stride_along(copy.axes, axis.extent, own)
+        if there is None:
+            return None
+        strides.append(there)
+    moved = replace(
+        operand,
+        array=copy.target.array,
+        offset=copy.target.offset,
+        strides=tuple(strides),
+    )
+    operands = list(nest.operands)
+    operands[touched[0]] = moved
+    return replace(nest, operands=tuple(operands))
 
 
 def _reads(step: PlanStep, array: Var, of: Callable[[Var], Var]) -> bool:
