@@ -70,6 +70,10 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "gather", lambda xp, x: x[index], (random(40, 30),)
     yield "concatenate", lambda xp, x: xp.concatenate([x, x + 1]), (random(40, 30),)
     yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
+    matrices = random(40, 30), random(30, 50, seed=1), random(40, 50, seed=2)
+    yield "product, added to", lambda xp, x, y, z: z - 0.1 * (x @ y), matrices
+    side = lambda xp, x, y: xp.concatenate([x @ y, xp.exp(x)[:, :9]], axis=1)  # noqa: E731
+    yield "product, beside others", side, matrices[:2]
 
 
 def loops() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
