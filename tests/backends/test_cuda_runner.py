@@ -48,7 +48,7 @@ class Driver:
         return call
 
 
-def run_plan(driver, bias=False):
+def run_plan(driver, bias=False, alpha=False):
     """Buffers 0 and 2 are given, 1 lies in 2; four steps, one of each kind."""
     slots = np.zeros(3, np.int64)
     at = [slots.ctypes.data + 8 * k for k in range(3)]
@@ -56,7 +56,8 @@ def run_plan(driver, bias=False):
     steps = np.zeros((4, STEP_WORDS), np.int64)
     steps[0, :5] = [Step.KERNEL, 11, 12, 13, 14]
     product = [Step.MATMUL, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
-    steps[1] = [*product, at[1] if bias else 0, at[0], 17]
+    places = [at[1] if bias else 0, at[0], 17, at[2] if alpha else 0]
+    steps[1] = [*product, *places]
     steps[2, :3] = [Step.FILL, at[1], 99]
     steps[3, :5] = [Step.COOPERATIVE, 21, 22, 23, 24]
     header = np.zeros(Header.WORDS, np.int64)
@@ -97,6 +98,12 @@ def test_a_product_is_told_where_its_bias_is():
     driver = Driver()
     assert run_plan(driver, bias=True)[0] == 0
     assert driver.calls[2:4] == [("SET_ATTRIBUTE", 2, BIAS_POINTER, B, 8), PRODUCT]
+
+
+def test_a_factor_in_memory_is_where_its_slot_says():
+    driver = Driver()
+    assert run_plan(driver, alpha=True)[0] == 0
+    assert driver.calls[2] == (*PRODUCT[:3], C, *PRODUCT[4:])
 
 
 @pytest.mark.parametrize(

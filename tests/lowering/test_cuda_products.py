@@ -92,6 +92,33 @@ def test_what_follows_a_product_is_a_part_of_it(case: str) -> None:
     assert not is_one or kernels == [provider]
 
 
+@pytest.mark.parametrize("rate", [0.5, np.float32(0.25)])
+def test_a_rate_that_is_an_argument_scales_products(rate: Any) -> None:
+    def updated(p: Any, q: Any, a: Any, b: Any, rate: Any) -> Any:
+        gradient = a @ b
+        return p - rate * gradient, q - rate * (gradient.T @ gradient) * 2
+
+    q = random(8, 8, seed=3)
+    kernels = checked(updated, C, q, A, B, rate)
+    assert "gemm_f32_times_added" in kernels
+    # One number, and the product that the other needs.
+    assert len(kernels) <= 5
+
+
+def test_a_rate_that_is_an_argument_is_one_number_for_all_products() -> None:
+    def step(p: Any, q: Any, a: Any, b: Any, rate: Any) -> Any:
+        return p - rate * (a @ b), q - rate * (a[::-1] @ b)
+
+    halves = [x.astype(dtypes.bfloat16) for x in (C, C[::-1].copy(), A, B)]
+    kernels = checked(step, *halves, 0.5, tolerance=3e-2)
+    assert sorted(kernels) == [
+        "elementwise_0",  # the rows in reverse
+        "elementwise_1",  # the rate
+        "gemm_bf16_times_added",
+        "gemm_bf16_times_added",
+    ]
+
+
 def test_a_batch_of_products_is_added_to() -> None:
     kernels = checked(lambda a, b, c, r: c - 0.5 * (a @ b), *BATCH)
     assert kernels == ["gemm_f32_scaled_added"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +38,8 @@ WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8
 PROPOSALS: Final = 12
 _LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
-_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 3, 4, 7
+_POINTER_MODE, _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 2, 3, 4, 7
+_DEVICE_POINTERS: Final = 1
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
 _MOST_WORKSPACE, _LEAST_ALIGNMENT = 1, (5, 6, 7, 8)
 _STATUS: Final = {
@@ -89,9 +91,32 @@ class _Described:
     form: Form
     operation: ctypes.c_void_p
     layouts: tuple[ctypes.c_void_p, ...]
-    alpha: np.ndarray[Any, Any]
-    beta: np.ndarray[Any, Any]
+    factors: np.ndarray[Any, Any] | _Copied
     alignment: int
+
+    @property
+    def alpha_place(self) -> int:
+        """The address of alpha, on the host or the GPU."""
+        if isinstance(self.factors, _Copied):
+            return self.factors.pointer
+        return self.factors.ctypes.data
+
+    @property
+    def beta_place(self) -> int:
+        """The address of beta, on the host or the GPU."""
+        return self.alpha_place + self.form.operand.factor.itemsize
+
+
+class _Copied:
+    """An array's copy in the GPU's memory."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.pointer = device().allocate(array.nbytes)
+        device().copy_in(self.pointer, array.ctypes.data, array.nbytes)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            device().free(self.pointer)
 
 
 class Library:
@@ -190,6 +215,9 @@ class Library:
             (_TRANSPOSE_B, "transpose_a"),
         ):
             self._set(setter, operation, attribute, ctypes.c_int32(p[name]))
+        if form.factors_in_memory:
+            mode = ctypes.c_int32(_DEVICE_POINTERS)
+            self._set(setter, operation, _POINTER_MODE, mode)
         if form.epilogue:
             epilogue = ctypes.c_int32(form.epilogue)
             self._set(setter, operation, _EPILOGUE, epilogue)
@@ -210,7 +238,9 @@ class Library:
         )
         alpha = factor_of(p.get("alpha"), 1.0, form)
         beta = factor_of(p.get("beta"), 0.0, form)
-        return _Described(form, operation, layouts, alpha, beta, alignment)
+        factors = np.stack([alpha, beta])
+        kept = _Copied(factors) if form.factors_in_memory else factors
+        return _Described(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
         """Where a product may write: small ones get parts by turns.
@@ -226,13 +256,13 @@ class Library:
         return Product(
             handle=self.handle,
             operation=int(asked.operation.value or 0),
-            alpha=asked.alpha.ctypes.data,
+            alpha=asked.alpha_place,
             layouts=tuple(int(layout.value or 0) for layout in asked.layouts),
-            beta=asked.beta.ctypes.data,
+            beta=asked.beta_place,
             algorithm=ctypes.addressof(choice),
             workspace=self._workspace_for(choice.workspace),
             workspace_bytes=choice.workspace,
-            kept=(asked.alpha, asked.beta, choice),
+            kept=(asked.factors, choice),
         )
 
     def _proposals(self, asked: _Described, count: int) -> list[_Choice]:

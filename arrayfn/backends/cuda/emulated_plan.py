@@ -189,8 +189,12 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
     left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
     wide = np.result_type(left.dtype, np.float32 if left.dtype.kind != "i" else int)
     result = left.astype(wide) @ right.astype(wide)
-    if "alpha" in given:
-        result *= np.int64(given["alpha"]).view(np.float64)
+    alpha = given.get("alpha")
+    if isinstance(alpha, Pointer):
+        flat = alpha.array[alpha.start :].view(BY_SHORT_NAME[dtypes_of["alpha"]])
+        result *= flat[0]
+    elif alpha is not None:
+        result *= np.int64(alpha).view(np.float64)
     if "added" in given:
         beta = np.int64(given["beta"]).view(np.float64)
         result += beta * matrix("added", m, n, "ld_added").astype(wide)

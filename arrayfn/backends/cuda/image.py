@@ -291,6 +291,7 @@ class Image:
             self._slot(arrays["bias"]) if "bias" in arrays else 0,
             self._slot(added),
             addend,
+            self._slot(arrays["alpha"]) if "alpha" in arrays else 0,
         ]
 
     def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:

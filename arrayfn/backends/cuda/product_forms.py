@@ -2,9 +2,9 @@
 
 A provider's name says what is multiplied: ``gemm_f32``, ``gemm_bf16`` (summed in
 float32, rounded once), ``gemm_bf16_f32`` (not rounded), ``gemm_f32_tf32``,
-``gemm_i8_i32``; and what follows in the same call: ``_scaled`` by alpha, an array
-``_added`` times beta, then ``_bias``, ``_relu``. float32 is computed in float32 and
-float64 in float64: TF32 is never taken unasked.
+``gemm_i8_i32``; and what follows in the same call: ``_scaled`` by alpha, or ``_times``
+a number in memory, an array ``_added`` times beta, then ``_bias``, ``_relu``. float32
+is computed in float32 and float64 in float64: TF32 is never taken unasked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from arrayfn.errors import BackendError
 _BLOCK: Final = 1 << 22  # bytes
 _ALIGNMENT: Final = 16  # that arrays of other libraries have too
 _EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
-_FACTORS: Final = ("scaled", "added")  # no epilogues to cuBLASLt, but alpha and beta
+_FACTORS: Final = (
+    "scaled",
+    "times",
+    "added",
+)  # no epilogues to cuBLASLt, but alpha and beta
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,11 @@ class Form:
     result: Dtype
     compute: int
     after: tuple[str, ...]
+
+    @property
+    def factors_in_memory(self) -> bool:
+        """Whether alpha and beta are in the GPU's memory, not the host's."""
+        return "times" in self.after
 
     @property
     def epilogue(self) -> int:

@@ -57,8 +57,8 @@ class Step(IntEnum):
     ``KERNEL``: function, blocks, threads, parameters, bytes of shared memory.
     ``MATMUL``: handle, operation, alpha, slot of a, layout of a, slot of b, layout of
     b, beta, slot of c, layout of c, algorithm, workspace, its bytes, slot of the bias
-    or 0, slot of what is added times beta, its layout. ``FILL``: slot, bytes (to be
-    zero). ``COOPERATIVE``: as ``KERNEL``; all blocks run at once.
+    or 0, slot of what is added times beta, its layout, slot of alpha or 0. ``FILL``:
+    slot, bytes (to be zero). ``COOPERATIVE``: as ``KERNEL``; all blocks run at once.
     """
 
     KERNEL = 0
@@ -67,7 +67,7 @@ class Step(IntEnum):
     COOPERATIVE = 3
 
 
-STEP_WORDS = 17
+STEP_WORDS = 18
 WORKSPACE_WORD = 12  # of a product, then its bytes
 BIAS_POINTER = 8  # CUBLASLT_MATMUL_DESC_BIAS_POINTER
 
@@ -170,6 +170,11 @@ product:
   %w15 = call i64 @word(i64* %step, i64 15)
   %w16 = call i64 @word(i64* %step, i64 16)
   %pd = call i64 @at(i64 %w15)
+  %w17 = call i64 @word(i64* %step, i64 17)
+  %is_moving = icmp ne i64 %w17, 0
+  %alpha_slot = select i1 %is_moving, i64 %w17, i64 %w15
+  %moving = call i64 @at(i64 %alpha_slot)
+  %alpha = select i1 %is_moving, i64 %moving, i64 %w3
   %has_bias = icmp ne i64 %w14, 0
   br i1 %has_bias, label %bias, label %multiply
 bias:
@@ -177,7 +182,7 @@ bias:
   %bad_bias = icmp ne i32 %bstatus, 0
   br i1 %bad_bias, label %done_or_not, label %multiply
 multiply:
-  %pstatus = call i32 %matmul(i64 %w1, i64 %w2, i64 %w3, i64 %pa, i64 %w5, i64 %pb,
+  %pstatus = call i32 %matmul(i64 %w1, i64 %w2, i64 %alpha, i64 %pa, i64 %w5, i64 %pb,
     i64 %w7, i64 %w8, i64 %pd, i64 %w16, i64 %pc, i64 %w10, i64 %w11, i64 %w12,
     i64 %w13, i64 %stream)
   br label %done_or_not

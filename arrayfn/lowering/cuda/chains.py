@@ -90,6 +90,8 @@ class _Search:
             is_zero = name == "max" and other.value == 0
             return "scaled" if name == "mul" else "max" if is_zero else ""
         assert isinstance(other, Var)
+        if name == "mul" and not other.type.shape and other.type.dtype == output.dtype:
+            return "scaled"
         if name not in ("add", "sub") or other.type.dtype != output.dtype:
             return ""
         if other.type.shape == output.shape and self.is_array(other):

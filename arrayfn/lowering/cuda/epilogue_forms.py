@@ -1,0 +1,241 @@
+"""What cuBLASLt can do after a product, and how far a kernel does that and no more.
+
+activation(alpha * product + beta * added + bias)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.ir import Var
+from arrayfn.lowering.cuda.destinations import (
+    AxisStrides,
+    is_whole,
+    strides_along,
+)
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Constant,
+    Load,
+    Nest,
+    Scalar,
+    Statement,
+    Store,
+    Value,
+    uses,
+)
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.split import needed
+
+_WITH_BIAS: Final = frozenset(
+    (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+)
+
+
+@dataclass(frozen=True)
+class Added:
+    """A matrix, or one for each of a batch, that is added: rows ``leading`` apart."""
+
+    place: Place
+    leading: int
+    batch_stride: int
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """``activation(alpha * product + beta * added + bias)``.
+
+    ``times`` is a number of the nest that alpha is multiplied by: a rate of learning.
+    """
+
+    alpha: float = 1.0
+    times: Value | None = None
+    beta: float = 0.0
+    added: Added | None = None
+    bias: Place | None = None
+    activation: str = ""
+
+    def of(self, call: LibraryCall, output: Var, alpha: Var | None) -> LibraryCall:
+        """``call`` with this behind it, into ``output``.
+
+        ``alpha`` holds the factor, if it is a number of the nest.
+        """
+        words, reads, integers = [call.provider], dict(call.reads), dict(call.integers)
+        if alpha is not None:
+            words.append("times")
+            reads["alpha"] = Place(alpha)
+        elif self.alpha != 1:
+            words.append("scaled")
+            integers["alpha"] = bits_of(self.alpha)
+        if self.added is not None:
+            words.append("added")
+            reads["added"] = self.added.place
+            integers["beta"] = bits_of(self.beta)
+            integers["ld_added"] = self.added.leading
+            integers["batch_stride_added"] = self.added.batch_stride
+        if self.bias is not None:
+            words.append("bias")
+            reads["bias"] = self.bias
+        if self.activation:
+            words.append(self.activation)
+        return replace(
+            call,
+            provider="_".join(words),
+            reads=reads,
+            writes={"c": Place(output)},
+            integers=integers,
+        )
+
+
+def bits_of(factor: float) -> int:
+    """A factor as an integer argument: the bits of a float64."""
+    return int(np.float64(factor).view(np.int64))
+
+
+class Chain:
+    """Follows the statements of a nest from the product on, while they may be folded.
+
+    The product is operand ``number``. Each link but the last is used by the next one
+    alone.
+    """
+
+    def __init__(self, nest: Nest, number: int, call: LibraryCall) -> None:
+        self.nest = nest
+        self.call = call
+        self.dtype = nest.operands[number].dtype
+        self.suffix = short_name(dtypes.compute_dtype(self.dtype))
+        self.lies = nest.operands[number]
+        self.made = {s.result: s for s in nest.statements if not isinstance(s, Store)}
+        self.users: dict[Value, list[Statement]] = {}
+        for s in nest.statements:
+            for value in dict.fromkeys(uses(s)):
+                self.users.setdefault(value, []).append(s)
+        self.loads = [
+            s for s in nest.statements if isinstance(s, Load) and s.operand == number
+        ]
+
+    def links(self) -> list[tuple[Epilogue, Value]]:
+        """What the product can be followed by, shortest first, and what it is then."""
+        found: list[tuple[Epilogue, Value]] = []
+        if self.dtype not in dtypes.INEXACT or len(self.loads) != 1 or self.loads[0].at:
+            return found
+        if self.loads[0].level != "element" or not self.is_whole():
+            return found
+        value, epilogue = self.loads[0].result, Epilogue()
+        while True:
+            following = self.users.get(value, [])
+            if len(following) != 1 or not isinstance(following[0], Compute):
+                return found
+            s = following[0]
+            is_rounding = s.function == f"round_{self.suffix}_{short_name(self.dtype)}"
+            changed = epilogue if is_rounding else self.after(s, value, epilogue)
+            if changed is None:
+                return found
+            value, epilogue = s.result, changed
+            if epilogue != Epilogue():
+                found.append((epilogue, value))
+
+    def after(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
+        """``e`` with what ``s`` does with ``value``; None if it is no part of one."""
+        operation = s.function.removesuffix(f"_{self.suffix}")
+        if s.function == operation or e.activation:
+            return None
+        is_plain = e.added is None and e.bias is None
+        if operation == "neg":
+            return replace(e, alpha=-e.alpha) if is_plain else None
+        if len(s.arguments) != 2 or s.arguments[0] == s.arguments[1]:
+            return None
+        is_first = s.arguments[0] == value
+        other = s.arguments[1 if is_first else 0]
+        if operation == "mul" and isinstance(other, Constant) and is_plain:
+            factor = _factor(other)
+            return None if factor is None else replace(e, alpha=e.alpha * factor)
+        if operation == "mul" and is_plain and self.is_number(other):
+            assert isinstance(other, Value)
+            return None if e.times is not None else replace(e, times=other)
+        if operation == "add":
+            return self.plus(other, e, 1.0)
+        if operation == "sub" and is_first:
+            return self.plus(other, e, -1.0)
+        if operation == "sub" and is_plain:
+            return self.plus(other, replace(e, alpha=-e.alpha), 1.0)
+        if operation == "max" and isinstance(other, Constant) and other.value == 0:
+            fits = self.dtype in _WITH_BIAS
+            return replace(e, activation="relu") if fits else None
+        return None
+
+    def is_number(self, x: Scalar) -> bool:
+        """Whether ``x`` is the same everywhere, and real."""
+        if not isinstance(x, Value) or self.dtype not in _WITH_BIAS:
+            return False
+        needs = needed(self.nest.statements, [self.made[x]], through_reductions=True)
+        return all(
+            isinstance(s, Compute)
+            or (
+                isinstance(s, Load)
+                and not s.at
+                and not any(self.nest.operands[s.operand].strides)
+            )
+            for s in needs
+        )
+
+    def plus(self, other: Scalar, e: Epilogue, factor: float) -> Epilogue | None:
+        """``e`` plus ``factor * other``: a row, or an array, perhaps scaled."""
+        made = self.made.get(other) if isinstance(other, Value) else None
+        if isinstance(made, Compute) and made.function == f"mul_{self.suffix}":
+            # What is added may be scaled, as parameters are by a decay.
+            first, second = made.arguments
+            if not isinstance(second, Constant):
+                first, second = second, first
+            scale = _factor(second) if isinstance(second, Constant) else None
+            if scale is None or not isinstance(first, Value):
+                return None
+            factor, made = factor * scale, self.made.get(first)
+        if not isinstance(made, Load) or made.at or made.level != "element":
+            return None
+        operand = self.nest.operands[made.operand]
+        strides = self.strides(operand.strides)
+        if strides is None or operand.dtype != self.dtype or operand.written:
+            return None
+        place, p = Place(operand.array, operand.offset), self.call.integers
+        batch, row, column = strides
+        if p["n"] > 1 and column != 1:
+            return None
+        if (row == 0 and p["m"] > 1) or (p["m"] == 1 and e.added is not None):
+            is_row = p["batch"] == 1 and self.dtype in _WITH_BIAS
+            if e.bias is not None or factor != 1 or not is_row:
+                return None
+            return replace(e, bias=place)
+        leading = p["n"] if p["m"] == 1 else row
+        if e.added is not None or leading < p["n"] or batch < 0:
+            return None
+        return replace(e, added=Added(place, leading, batch), beta=factor)
+
+    def axes(self, strides: Sequence[int]) -> list[AxisStrides]:
+        """The nest's axes, in the product and in an operand with these strides."""
+        extents = [axis.extent for axis in self.nest.axes]
+        return list(zip(extents, self.lies.strides, strides, strict=True))
+
+    def is_whole(self) -> bool:
+        """Whether the nest reads all of the product, each element once."""
+        axes = self.axes(self.lies.strides)
+        return not self.lies.offset and is_whole(axes, self.lies.array.type.size)
+
+    def strides(self, own: Sequence[int]) -> tuple[int, ...] | None:
+        """Strides of an operand seen as the product's [batch, m, n], if it has any."""
+        p = self.call.integers
+        return strides_along(self.axes(own), (p["batch"], p["m"], p["n"]))
+
+
+def _factor(constant: Constant) -> float | None:
+    """A real, finite factor."""
+    value = constant.value
+    if isinstance(value, complex) or not np.isfinite(value):
+        return None
+    return float(value)
