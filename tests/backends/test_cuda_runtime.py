@@ -219,6 +219,37 @@ def test_what_follows_a_product_is_computed_with_it(dtype):
             assert np.linalg.norm(have - want) <= bound * np.linalg.norm(want)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, float, np.float16, dtypes.bfloat16])
+def test_a_rate_that_is_an_argument_scales_products(dtype):
+    p, g, h = (random(48, 48, dtype=dtype, seed=k) for k in range(3))
+    f = on_gpu(lambda p, g, h, rate: p - rate * (g @ h))
+    assert f.lower(p, g, h, 0.5).plan.steps[-1].kernel.endswith("_times_added")
+    wide = [x.astype(float) for x in (p, g, h)]
+    bound = {2: 1e-2, 4: 1e-5, 8: 1e-13}[np.dtype(dtype).itemsize]
+    for rate in (0.5, -2.0, 0.5, 0.125):
+        want = wide[0] - rate * (wide[1] @ wide[2])
+        have = np.asarray(f(p, g, h, rate)).astype(float)
+        assert np.linalg.norm(have - want) <= bound * np.linalg.norm(want)
+
+
+def test_steps_side_by_side_give_the_bits_of_steps_in_turns():
+    def step(x, *weights):
+        made = [anp.tanh(x @ w) @ w.T for w in weights]
+        total = made[0]
+        for more in made[1:]:
+            total = anp.sin(total + more)
+        return total, *(w - 0.1 * (x.T @ m) for w, m in zip(weights, made, strict=True))
+
+    x = af.device_put(random(64, 96, seed=9))
+    weights = [af.device_put(random(96, 128, seed=k) / 10) for k in range(6)]
+    f = on_gpu(step)
+    first = [np.asarray(y) for y in f(x, *weights)]  # launched one by one
+    for _ in range(20):
+        again = f(x, *weights)
+        for have, want in zip(again, first, strict=True):
+            np.testing.assert_array_equal(np.asarray(have), want)
+
+
 def test_a_step_of_descent_is_taken_in_place():
     p, g, h = (random(64, 64, seed=k) for k in range(3))
     step = af.jit(lambda p, g, h: p - 0.5 * (g @ h), device="cuda", donate_argnums=0)
