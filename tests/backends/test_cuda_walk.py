@@ -51,6 +51,9 @@ class Graph:
     def accesses(self, node, addresses):
         return ()
 
+    def is_small(self, node):
+        return True
+
     def launch(self, node, addresses, stream):
         places = list(addresses)
         self.streams[stream].append(partial(node.first, self.memory, places))

@@ -124,6 +124,16 @@ def test_a_batch_of_products_is_added_to() -> None:
     assert kernels == ["gemm_f32_scaled_added"]
 
 
+def test_complex_products_are_scaled_and_added_to() -> None:
+    arrays = [(x + 1j * x[::-1]).astype(np.complex64) for x in (C, A, B)]
+    traced = trace_function(lambda c, a, b: c - 0.25 * (a @ b), tuple(arrays), {})
+    compiled = lower(traced.program, check=True)
+    assert names(compiled) == ["gemm_c64_scaled_added"]
+    (result,) = run_plan(compiled, arrays)
+    c, a, b = arrays
+    np.testing.assert_allclose(result, c - 0.25 * (a @ b), 1e-5)
+
+
 def test_halves_are_added_to_before_they_are_rounded() -> None:
     function = lambda p, g, h: p - 0.01 * (g @ h)  # noqa: E731
     arrays = [x.astype(dtypes.bfloat16) for x in (C, A, B)]

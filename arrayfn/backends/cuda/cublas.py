@@ -327,6 +327,11 @@ class Library:
                 gpu.free(pointer)
 
 
+def small_work(provider: str) -> int:
+    """Multiply-adds of a product that takes a few microseconds."""
+    return 1 << 30 if form_of(provider).by_tensor_cores else 1 << 27
+
+
 def fill_randomly(pointer: int, nbytes: int, dtype: str) -> None:
     """Put numbers of a ``dtype`` (its short name) into memory.
 

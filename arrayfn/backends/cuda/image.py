@@ -33,6 +33,7 @@ from arrayfn.lowering.plan import (
 )
 
 _MOST_BLOCKS: Final = 2**31
+_SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of memory traffic
 _HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
 
 
@@ -40,12 +41,14 @@ _HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
 class Touches:
     """What a step reads and writes: numbers of buffers.
 
-    ``own`` is memory of a library's, which its steps write in turns.
+    ``own`` is memory of a library's, which its steps write in turns. A step that is not
+    ``small`` has the GPU to itself: two of them side by side would be slower.
     """
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     own: tuple[int, int] = (0, 0)
+    small: bool = True
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,11 @@ class Image:
                 found.append((begin, begin + self._buffers[number].nbytes, written))
         return (*found, (*touches.own, True))
 
+    def is_small(self, node: NativeRun | HostCall) -> bool:
+        """Whether one step leaves room on the GPU for others beside it."""
+        is_run = isinstance(node, NativeRun)
+        return (self._touches[node.first] if is_run else node.touches).small
+
     def place(self, buffer: int, addresses: Any) -> int:
         """Where a buffer is now."""
         allocation = self._buffers[buffer]
@@ -239,11 +247,20 @@ class Image:
         return [word, function, *shape]
 
     def _touched(self, step: KernelCall, words: list[int]) -> Touches:
-        own = (0, 0)
+        own, small = (0, 0), self._has_few_bytes(step)
         if words[0] == Word.MATMUL:
             begin, nbytes = words[WORKSPACE_WORD : WORKSPACE_WORD + 2]
             own = begin, begin + nbytes
-        return Touches(step.reads, step.writes, own)
+            kernel = self._kernels[step.kernel]
+            assert isinstance(kernel, LibraryKernel)
+            _, p = self._named(step, kernel)
+            work = p["batch"] * p["m"] * p["n"] * p["k"]
+            small = small and work <= cublas.small_work(kernel.provider)
+        return Touches(step.reads, step.writes, own, small)
+
+    def _has_few_bytes(self, step: KernelCall) -> bool:
+        touched = {*step.reads, *step.writes}
+        return sum(self._buffers[k].nbytes for k in touched) <= _SMALL_BYTES
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel
@@ -298,7 +315,8 @@ class Image:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
-        touches = Touches(step.reads, step.writes, _HANDLES)
+        small = self._has_few_bytes(step)
+        touches = Touches(step.reads, step.writes, _HANDLES, small)
         return HostCall(call.enqueue, places, call.capturable, touches)
 
 

@@ -157,10 +157,11 @@ class CapturingWalk(Walk):
         self.nodes = nodes
 
     def run(self, nodes: Sequence[Node], stream: int) -> None:
-        """Enqueue ``nodes``; steps that do not need each other run side by side."""
+        """Enqueue ``nodes``; small steps that do not need each other run together."""
         steps = self.nodes.steps(stream)
         for node in _one_by_one(nodes):
-            if isinstance(node, (NativeRun, HostCall)):
+            is_step = isinstance(node, (NativeRun, HostCall))
+            if is_step and self.image.is_small(node):
                 accesses = self.image.accesses(node, self.addresses)
                 steps.add(accesses, partial(super().run, (node,), stream))
             else:

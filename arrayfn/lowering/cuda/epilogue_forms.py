@@ -235,7 +235,5 @@ class Chain:
 
 def _factor(constant: Constant) -> float | None:
     """A real, finite factor."""
-    value = constant.value
-    if isinstance(value, complex) or not np.isfinite(value):
-        return None
-    return float(value)
+    value = complex(constant.value)
+    return value.real if np.isfinite(value) and not value.imag else None
