@@ -69,6 +69,7 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "median", lambda xp, x: xp.median(x), (random(300_001),)
     yield "gather", lambda xp, x: x[index], (random(40, 30),)
     yield "concatenate", lambda xp, x: xp.concatenate([x, x + 1]), (random(40, 30),)
+    yield "pivots", lambda xp, x: xp.linalg.det(x), (random(3, 20, 20),)
     yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
     matrices = random(40, 30), random(30, 50, seed=1), random(40, 50, seed=2)
     yield "product, added to", lambda xp, x, y, z: z - 0.1 * (x @ y), matrices
@@ -113,6 +114,25 @@ def run_loops() -> None:
             assert error < 1e-3, name
 
 
+def run_channels() -> None:
+    """A convolution of each channel by itself, and its gradients, against the CPU."""
+
+    def loss(x: Any, w: Any) -> Any:
+        names = ("NHWC", "HWIO", "NHWC")
+        options = {"dimension_numbers": names, "feature_group_count": x.shape[-1]}
+        return anp.sum(
+            anp.sin(lax.conv_general_dilated(x, w, (1, 1), "SAME", **options))
+        )
+
+    arguments = random(2, 11, 9, 16), random(3, 3, 1, 16, seed=1)
+    step = af.value_and_grad(loss, argnums=(0, 1))
+    have, want = (af.jit(step, device=d)(*arguments) for d in ("cuda", "cpu"))
+    for a, b in zip(have[1], want[1], strict=True):
+        error = float(np.abs(np.asarray(a) - np.asarray(b)).max())
+        print(f"channels by themselves: error {error:.1e}", flush=True)
+        assert error < 1e-4
+
+
 def attentions() -> Iterator[tuple[str, tuple[int, ...], dict[str, Any]]]:
     """Attention by its kernels: a name, B, T, S, N, K, H, and options."""
     yield "odd causal", (1, 130, 77, 2, 1, 84), {"is_causal": True}
@@ -151,6 +171,7 @@ def main() -> None:
     """Run all of them."""
     run_attentions()
     run_loops()
+    run_channels()
     for name, function, arguments in families():
         run = af.jit(lambda *a, f=function: f(anp, *a), device="cuda")
         have = np.asarray(run(*arguments))

@@ -66,6 +66,11 @@ CASES = {
         (3, 3, 2, 6),
         {"numbers": NHWC, "groups": 2, "padding": "SAME"},
     ),
+    "channels": (
+        (2, 6, 9, 8),
+        (3, 3, 1, 8),
+        {"numbers": NHWC, "groups": 8, "padding": "SAME"},
+    ),
     "one axis": ((2, 3, 11), (4, 3, 3), {"padding": "SAME"}),
     "three axes": ((1, 2, 4, 5, 6), (3, 2, 2, 2, 2), {"padding": "SAME"}),
     "mixed": (
@@ -109,8 +114,11 @@ def test_convolutions_and_their_gradients_equal_the_reference(case):
         return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
 
     program, compiled = lowered(both, x, w)
-    names = ["convolution_" + gives for gives in ("output", "operand", "kernel")]
-    assert sorted(p.rpartition("_")[0] for p in providers(compiled)) == sorted(names)
+    if case != "channels":
+        names = ["convolution_" + gives for gives in ("output", "operand", "kernel")]
+        assert sorted(p.rpartition("_")[0] for p in providers(compiled)) == sorted(
+            names
+        )
     results = run_plan(compiled, (x, w))
     for have, want in zip(results, evaluate(program, (x, w)), strict=True):
         np.testing.assert_allclose(have, want, 1e-4, 1e-4)
@@ -178,6 +186,47 @@ def test_windows_of_one_element_are_a_product_that_copies_nothing():
         run_plan(compiled, arguments), evaluate(program, arguments), strict=True
     ):
         np.testing.assert_allclose(have, want, 1e-4, 1e-4)
+
+
+DEPTHWISE = {
+    "same": ((2, 5, 6, 8), (3, 3, 1, 8), {"padding": "SAME"}),
+    "strided": ((2, 9, 7, 8), (3, 2, 1, 8), {"padding": "SAME", "strides": (2, 1)}),
+    "dilated": ((1, 6, 9, 8), (2, 3, 1, 8), {"padding": "VALID", "steps": (2, 2)}),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_channels_by_themselves_are_a_kernel_s(case, dtype):
+    shape, kernel, options = DEPTHWISE[case]
+    run = convolution({**options, "numbers": NHWC, "groups": 8}, 4)
+
+    def both(x, w):
+        loss = lambda x, w: anp.sum(anp.sin(run(x, w).astype("f")))  # noqa: E731
+        return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
+
+    arguments = (
+        random(*shape, dtype=dtype),
+        random(*kernel, seed=1, dtype=dtype),
+    )
+    program, compiled = lowered(both, *arguments)
+    kernels = [k for k in compiled.kernels if k.name.startswith("depthwise")]
+    assert len(kernels) == (1 if case == "strided" else 2)
+    assert all("gemm" not in name for name in providers(compiled))
+    results = run_plan(compiled, arguments)
+    bound = 1e-5 if dtype == np.float32 else 2e-2
+    for have, want in zip(results, evaluate(program, arguments), strict=True):
+        have, want = (v.astype(np.float64) for v in (have, want))
+        np.testing.assert_allclose(have, want, bound, bound)
+
+
+@pytest.mark.cuda
+def test_the_kernel_of_channels_keeps_its_sums_in_registers():
+    compiler = pytest.importorskip("arrayfn.backends.cuda.numba_cuda")
+    run = convolution({"padding": "SAME", "numbers": NHWC, "groups": 128}, 4)
+    _, compiled = lowered(run, random(2, 9, 9, 128), random(3, 3, 1, 128))
+    (kernel,) = compiled.kernels
+    assert ".local" not in compiler.compile_ptx(kernel, (9, 0))
 
 
 def test_tensorfloat_is_taken_where_it_is_asked_for():

@@ -20,6 +20,7 @@ from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.lowering.cuda.config import Convolves
+from arrayfn.lowering.cuda.depthwise import Depthwise, is_depthwise
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import conversion, views
@@ -39,6 +40,12 @@ _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float6
 _MOST_AXES: Final = 3
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
 """What the integers of a call say of each spatial axis, with its number after it."""
+DEPTHWISE: Final = "depthwise"
+_DEPTHWISE: Final[dict[str, Roles]] = {
+    "operand": ((3,), (0,), (), (1, 2)),
+    "kernel": ((2,), (), (), (0, 1)),
+    "output": ((3,), (0,), (), (1, 2)),
+}
 
 
 def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
@@ -108,20 +115,6 @@ class _Arrangement:
             tuple(params[key][k] for k in order)
             for key in ("strides", "dilations", "padding")
         )
-        # Engines of cuDNN are wrong where more zeros are on one side.
-        padding = tuple((min(pair), min(pair)) for pair in pads)
-        more = {
-            axis: (low - both, high - both)
-            for axis, (low, high), (both, _) in zip(
-                roles["operand"][SPATIAL], pads, padding, strict=True
-            )
-            if low != high
-        }
-        space = roles["operand"][SPATIAL]
-        extents["operand"] = tuple(
-            n + sum(more.get(axis, ()))
-            for axis, n in zip(space, extents["operand"], strict=True)
-        )
 
         def count(name: str, role: int) -> int:
             return math.prod(extents_of(arrays[name], roles[name][role]))
@@ -136,12 +129,25 @@ class _Arrangement:
         }
         parts = zip(
             *(extents[name] for name in ("operand", "kernel", "output")),
-            *(strides, steps, padding),
+            *(strides, steps, pads),
             strict=True,
         )
         for k, (*numbers, (low, high)) in enumerate(parts):
             values = zip(AXIS, (*numbers, low, high), strict=True)
             integers.update({f"{name}{k}": value for name, value in values})
+        lies, more = "last" if last else "first", dict[int, tuple[int, int]]()
+        if is_depthwise(gives, integers, types[0].dtype.itemsize):
+            lies, own = DEPTHWISE, _DEPTHWISE
+            roles = {name: _by_channel(name, mine) for name, mine in roles.items()}
+        else:
+            # Engines of cuDNN are wrong where more zeros are on one side.
+            for k, axis in enumerate(roles["operand"][SPATIAL]):
+                low, high = pads[k]
+                both = min(low, high)
+                integers |= {f"low{k}": both, f"high{k}": both}
+                if low != high:
+                    more[axis] = low - both, high - both
+                    integers[f"extent{k}"] += low + high - 2 * both
         provider = f"convolution_{gives}_{short_name(types[0].dtype)}"
         if params.get("precision") == "tf32" and types[0].dtype == dtypes.float32:
             provider += "_tf32"
@@ -150,10 +156,14 @@ class _Arrangement:
             **{key: own[name] for name, key in ROLES.items()},
             "strides": strides,
             "dilations": steps,
-            "padding": padding,
-            "extents": () if gives == "output" else extents[gives],
-            "lies": "last" if last else "first",
+            "padding": tuple(
+                (integers[f"low{k}"], integers[f"high{k}"]) for k in range(axes)
+            ),
+            "lies": lies,
         }
+        name = {"operand": "extent", "kernel": "size"}.get(gives)
+        spatial = [integers[f"{name}{k}"] for k in range(axes)] if name else []
+        made["extents"] = tuple(spatial)
         return _Arrangement(provider, integers, roles, made, more)
 
     def is_product(self) -> bool:
@@ -201,6 +211,14 @@ def _ungrouped(roles: Roles) -> Roles:
     """Groups of one element as a part of what is in them."""
     groups, outer, inner, space = roles
     return (), outer, (*groups, *inner), space
+
+
+def _by_channel(name: str, roles: Roles) -> Roles:
+    """Groups of one channel as channels."""
+    groups, outer, inner, space = roles
+    if name == "kernel":
+        return (*groups, *outer, *inner), (), (), space
+    return (*groups, *inner), outer, (), space
 
 
 def _lies(roles: Mapping[str, Roles], *, last: bool) -> int:
@@ -279,24 +297,30 @@ def _chosen(equation: Equation, convolves: Convolves) -> _Arrangement | None:
     if not all(isinstance(atom, Var) for atom in equation.inputs):
         return None
     found = _Arrangement.of(equation)
-    if found is None or found.is_product() or found.is_sum_of_slices():
+    if found is None or found.is_product():
+        return None
+    if found.params["lies"] == DEPTHWISE:
+        return found
+    if found.is_sum_of_slices():
         return None
     return found if convolves(found.provider, found.integers) else None
 
 
-def convolution(equation: Equation, reads: Mapping[Var, Read]) -> LibraryCall:
-    """The call for an equation that is arranged."""
+def convolution(
+    equation: Equation, reads: Mapping[Var, Read]
+) -> LibraryCall | Depthwise:
+    """The call, or kernel, for an equation that is arranged."""
     found = _Arrangement.of(equation)
     assert found is not None
     gives = equation.params["gives"]
-    names = ARRAYS[gives]
+    places = [place_of(atom, reads) for atom in equation.inputs]
+    (output,) = equation.outputs
+    if found.params["lies"] == DEPTHWISE:
+        return Depthwise(places[0], places[1], output, gives, found.integers)
     return LibraryCall(
         provider=found.provider,
-        reads={
-            name: place_of(atom, reads)
-            for name, atom in zip(names, equation.inputs, strict=True)
-        },
-        writes={gives: Place(equation.outputs[0])},
+        reads=dict(zip(ARRAYS[gives], places, strict=True)),
+        writes={gives: Place(output)},
         integers=found.integers,
         items=1,
         library="cuDNN",

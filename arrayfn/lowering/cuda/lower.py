@@ -21,6 +21,7 @@ from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.convolutions import arranged, convolution, is_arranged
+from arrayfn.lowering.cuda.depthwise import Depthwise
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
@@ -28,6 +29,7 @@ from arrayfn.lowering.cuda.destinations import (
     write_where_copied,
 )
 from arrayfn.lowering.cuda.epilogues import fold_epilogues
+from arrayfn.lowering.cuda.factorizations import Made
 from arrayfn.lowering.cuda.guards import guarded
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
@@ -184,7 +186,7 @@ class _CudaLowering(Lowering):
             self.produce(OperatorCall(equation, kernel, self.reads))
             return
         if is_arranged(equation):
-            self.library(convolution(equation, self.reads))
+            self.made(convolution(equation, self.reads))
             return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)
@@ -339,14 +341,18 @@ class _CudaLowering(Lowering):
         if form.in_place:
             self.take_over(equation)
         for made in make(equation, self.reads, self.names):
-            if isinstance(made, Nest):
-                self.nest(made)
-            elif isinstance(made, LibraryCall):
-                self.library(made)
-            else:
-                kernel, call = made.made(self.fresh(made.stem))
-                call.kernel = self.add_kernel(kernel)
-                self.steps.append(call)
+            self.made(made)
+
+    def made(self, made: Made | Depthwise) -> None:
+        """The step of what a library's row has become."""
+        if isinstance(made, Nest):
+            self.nest(made)
+        elif isinstance(made, LibraryCall):
+            self.library(made)
+        else:
+            kernel, call = made.made(self.fresh(made.stem))
+            call.kernel = self.add_kernel(kernel)
+            self.steps.append(call)
 
     def written(self, call: WrittenCall) -> None:
         """The step that launches a kernel written by hand."""
