@@ -8,6 +8,7 @@ wants a border pads first (``views.pad``), so that the border is an equation too
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,8 +19,8 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
+from arrayfn.primitives import conversion, families, indexing, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, indexing, views
 from arrayfn.primitives.base import (
     LINEAR,
     Array,
@@ -194,6 +195,8 @@ def overlap_add(
     wanted = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
     permutation = tuple(order.index(axis) for axis in wanted)
     windows = views.transpose(windows, permutation=permutation)
+    if math.prod(geometry.sizes) == 1:
+        return _spread(windows, x, geometry)
     outer = (*counts, *geometry.sizes)
     places = [
         e.add(
@@ -208,6 +211,23 @@ def overlap_add(
     return indexing.scatter_add(
         zeros, positions_of(places), windows, **where.params(), **options
     )
+
+
+def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
+    """Windows of one element, their axes last, at their places among zeros."""
+    ndim = x.ndim
+    kept = [axis for axis in range(ndim) if axis not in geometry.axes]
+    order = [*kept, *geometry.axes]
+    windows = views.reshape(windows, shape=windows.type.shape[:ndim])
+    windows = views.transpose(
+        windows, permutation=tuple(order.index(axis) for axis in range(ndim))
+    )
+    config = [(0, 0, 0)] * ndim
+    for axis, stride in zip(geometry.axes, geometry.strides, strict=True):
+        count = windows.type.shape[axis]
+        config[axis] = (0, x.shape[axis] - (count - 1) * stride - 1, stride - 1)
+    zero = conversion.literal(0, x.dtype)
+    return views.pad(windows, zero, config=tuple(config))
 
 
 def count_along(shape: Shape, axis: int, step: int) -> Atom:

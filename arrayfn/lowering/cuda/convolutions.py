@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.dtypes import short_name
+from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.lowering.cuda.config import Convolves
 from arrayfn.lowering.cuda.depthwise import Depthwise, is_depthwise
@@ -40,6 +40,7 @@ _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float6
 _MOST_AXES: Final = 3
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
 """What the integers of a call say of each spatial axis, with its number after it."""
+_ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
 DEPTHWISE: Final = "depthwise"
 _DEPTHWISE: Final[dict[str, Roles]] = {
     "operand": ((3,), (0,), (), (1, 2)),
@@ -78,6 +79,7 @@ class _Arrangement:
     roles: dict[str, Roles]  # the equation's own
     params: dict[str, Any]  # of the arranged equation
     more: dict[int, tuple[int, int]]  # zeros beside the operand's axes, made before
+    dtype: DType  # that it is computed in
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
@@ -148,8 +150,12 @@ class _Arrangement:
                 if low != high:
                     more[axis] = low - both, high - both
                     integers[f"extent{k}"] += low + high - 2 * both
-        provider = f"convolution_{gives}_{short_name(types[0].dtype)}"
-        if params.get("precision") == "tf32" and types[0].dtype == dtypes.float32:
+        dtype = types[0].dtype
+        by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
+        if gives == "kernel" and by_channel and dtype in dtypes.HALVES:
+            dtype = dtypes.float32  # for which cuDNN has a faster engine
+        provider = f"convolution_{gives}_{short_name(dtype)}"
+        if params.get("precision") == "tf32" and dtype == dtypes.float32:
             provider += "_tf32"
         made = {
             **params,
@@ -164,16 +170,20 @@ class _Arrangement:
         name = {"operand": "extent", "kernel": "size"}.get(gives)
         spatial = [integers[f"{name}{k}"] for k in range(axes)] if name else []
         made["extents"] = tuple(spatial)
-        return _Arrangement(provider, integers, roles, made, more)
+        return _Arrangement(provider, integers, roles, made, more, dtype)
 
     def is_product(self) -> bool:
-        """Whether it is a matrix product as it stands: windows of one element."""
-        p = self.integers
-        return all(
-            (p[f"size{k}"], p[f"stride{k}"], p[f"low{k}"], p[f"high{k}"])
-            == (1, 1, 0, 0)
-            for k in range(p["axes"])
+        """Whether it is a matrix product: windows of one element.
+
+        Windows that are apart are copied to be multiplied, which only tensor cores are
+        too fast for.
+        """
+        p, axes = self.integers, range(self.integers["axes"])
+        plain = all(
+            (p[f"size{k}"], p[f"low{k}"], p[f"high{k}"]) == (1, 0, 0) for k in axes
         )
+        apart = any(p[f"stride{k}"] > 1 for k in axes)
+        return plain and not (apart and self.provider.endswith(_ON_TENSOR_CORES))
 
     def is_sum_of_slices(self) -> bool:
         """Whether a kernel adds it up, at the speed at which memory is read."""
@@ -195,7 +205,9 @@ class _Arrangement:
             _turned(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
         ]
+        given = [conversion.convert(x, self.dtype) for x in given]
         made = padded_convolution(given[0], given[1], **self.params)
+        made = conversion.convert(made, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
         if gives != "operand" or not self.more:
             return _turned_back(made, result, *back)

@@ -16,11 +16,12 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Primitive
-from arrayfn.primitives.linalg_spectral import eig, eigvals
+from arrayfn.primitives.linalg_spectral import eig, eigh, eigvals, eigvalsh
 from arrayfn.primitives.linalg_svd import svd, svdvals
 from arrayfn.primitives.reductions import reduce_and
 
-_GUARDED: Final = (eig, eigvals, svd, svdvals)
+_OF_TRIANGLES: Final = (eigh, eigvalsh)  # which read the lower one alone
+_GUARDED: Final = (eig, eigvals, svd, svdvals, *_OF_TRIANGLES)
 
 
 def guarded(program: Program) -> Program:
@@ -41,7 +42,10 @@ def guarded(program: Program) -> Program:
             x = rename(equation.inputs[0], environment)
             finite = e.isfinite(x)
             ndim = x.type.ndim
-            whole = reduce_and(finite, axes=(ndim - 2, ndim - 1))
+            read = finite
+            if row in _OF_TRIANGLES:
+                read = e.isfinite(m.lower_part(x))
+            whole = reduce_and(read, axes=(ndim - 2, ndim - 1))
             made = row(e.select(finite, x, m.constant(0, x)), **equation.params)
             results = made if isinstance(made, tuple) else (made,)
             for output, result in zip(equation.outputs, results, strict=True):

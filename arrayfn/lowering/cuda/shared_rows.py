@@ -136,6 +136,8 @@ def _rows_and_held(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None
 
     None if some are neither, or none is a row.
     """
+    if not nest.axes:
+        return None
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     fetched: dict[int, None] = {}
     held: dict[int, None] = {}

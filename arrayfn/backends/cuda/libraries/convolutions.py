@@ -22,12 +22,12 @@ from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError
 
-MOST_WORKSPACE: Final = 256 << 20
+MOST_WORKSPACE: Final = 512 << 20
 PROPOSALS: Final = 24
 _NAMES: Final = {"f16": "HALF", "bf16": "BFLOAT16", "f32": "FLOAT", "f64": "DOUBLE"}
 _INACCURATE: Final = (
     *("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"),
-    *("FFT", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13"),
+    *("WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13"),
 )
 _ARRAYS: Final = {
     "output": ("operand", "kernel", "output"),
