@@ -86,6 +86,7 @@ from arrayfn.lax.indexing import (
     scatter_mul,
     scatter_sub,
 )
+from arrayfn.lax.ragged import ragged_dot
 from arrayfn.lax.reductions import (
     FftType,
     cumlogsumexp,
@@ -346,6 +347,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "ragged_dot",
     "random_gamma_grad",
     "real",
     "reciprocal",

@@ -36,8 +36,8 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "keys make random numbers: arrayfn.random.uniform": "rng_uniform",
         "they are type aliases for annotations": "DotDimensionNumbers "
         "ConvGeneralDilatedDimensionNumbers RaggedDotDimensionNumbers PrecisionLike",
-        "products of ragged and scaled blocks have no kernels here": "ragged_dot "
-        "ragged_dot_general scaled_dot",
+        "products of scaled blocks have no kernels here": "scaled_dot",
+        "of products in groups there is ragged_dot": "ragged_dot_general",
         "a solver with a derivative of its own is a custom_vjp": "custom_root "
         "custom_linear_solve",
         "they are steps of the gradient of random.gamma": "random_gamma_grad "
