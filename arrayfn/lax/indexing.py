@@ -135,6 +135,7 @@ def gather(
         sizes=tuple(slice_sizes),
         mode=chosen.value,
         fill_value=fill_value,
+        **({"unique_indices": True} if unique_indices else {}),
         **dimension_numbers.windows().params(),
     )
 

@@ -65,6 +65,7 @@ def _gather_types(
     sizes: Shape,
     mode: str,
     fill_value: PythonScalar | None,
+    unique_indices: bool = False,
     **windows: Any,
 ) -> ArrayType:
     check_mode("gather", mode, GATHER_MODES)
@@ -82,6 +83,7 @@ def _gather_reference(
     sizes: Shape,
     mode: str,
     fill_value: PythonScalar | None,
+    unique_indices: bool = False,
     **windows: Any,
 ) -> Array:
     places, inside = Windows(**windows).positions(
@@ -112,6 +114,7 @@ def _gather_transpose(
     sizes: Shape,
     mode: str,
     fill_value: PythonScalar | None,
+    unique_indices: bool = False,
     **windows: Any,
 ) -> list[Atom | None]:
     (ct,), (x, indices) = cotangents, inputs
@@ -122,7 +125,7 @@ def _gather_transpose(
         _known(indices),
         ct,
         mode="drop" if mode == "fill" else "clip",
-        unique_indices=False,
+        unique_indices=unique_indices,
         **windows,
     )
     return [value, None]
@@ -136,6 +139,7 @@ def _gather_batch(
     sizes: Shape,
     mode: str,
     fill_value: PythonScalar | None,
+    unique_indices: bool = False,
     **windows: Any,
 ) -> tuple[list[Atom], list[Dim]]:
     x, indices = (
@@ -150,6 +154,8 @@ def _gather_batch(
     else:
         geometry, sizes = geometry.mapped_together(), (1, *sizes)
     rest = {"sizes": sizes, "mode": mode, "fill_value": fill_value}
+    if unique_indices and dims[0] is not None:
+        rest["unique_indices"] = True  # in each of several operands
     return [gather(x, indices, **geometry.params(), **rest)], [0]
 
 
@@ -201,7 +207,8 @@ gather = Primitive(
     samples=_gather_samples,
     doc="Windows of the first operand at the positions in the second. A window that "
     "sticks out is fill_value as a whole ('fill'), or moved inwards ('clip', and "
-    "'promise_in_bounds', which says that there is none).",
+    "'promise_in_bounds', which says that there is none). unique_indices, which may be "
+    "absent, says that no two windows meet.",
 )
 
 

@@ -29,13 +29,16 @@ from arrayfn.primitives.windows import Windows
 
 
 def take_along_last(x: Atom, indices: Atom) -> Atom:
-    """The elements of ``x`` at ``indices``, which lie inside, along the last axis."""
+    """The elements of ``x`` at ``indices`` along the last axis.
+
+    These lie inside, and in each row no index is there twice.
+    """
     lead = tuple(range(x.type.ndim - 1))
     last = (len(lead),)
     shape = (*indices.type.shape, 1)
     places = views.broadcast_in_dim(indices, shape=shape, axes=(*lead, *last))
     where = Windows((), last, last, (lead, lead))
-    options = {"mode": "promise_in_bounds", "fill_value": None}
+    options = {"mode": "promise_in_bounds", "fill_value": None, "unique_indices": True}
     sizes = (1,) * x.type.ndim
     return indexing.gather(x, places, sizes=sizes, **options, **where.params())
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import arrayfn as af
+import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, ShapeError
+from arrayfn.functions import trace_function
 from arrayfn.primitives import sorting
 from arrayfn.tracing import apply
 
@@ -141,3 +143,31 @@ def test_top_k_of_long_rows_in_every_order(dtype: str) -> None:
         np.testing.assert_array_equal(places, order[:, :k])
         want = np.take_along_axis(rows, order[:, :k], -1)
         np.testing.assert_array_equal(values, want)
+
+
+def test_the_gradient_of_a_sort_puts_elements_back_where_no_two_meet():
+    x = np.array([[3.0, 1.0, 2.0], [1.0, 3.0, 2.0]])
+    weights = np.array([1.0, 10.0, 100.0])
+
+    def weighted(x):
+        return anp.sum(anp.sort(x) * weights)
+
+    program = trace_function(af.grad(weighted), (x,), {}).program
+    (back,) = (eq for eq in program.equations if eq.primitive.name == "scatter_add")
+    assert back.params["unique_indices"]
+    assert af.grad(weighted)(x).tolist() == [[100.0, 1.0, 10.0], [1.0, 100.0, 10.0]]
+
+
+def test_several_orders_of_one_operand_meet():
+    numbers = lax.GatherDimensionNumbers((), (0,), (0,))
+    orders = np.array([[2, 0, 1], [1, 0, 2]])
+
+    def permuted(x, order):
+        where = anp.reshape(order, (3, 1))
+        return lax.gather(x, where, numbers, (1,), unique_indices=True, mode="clip")
+
+    weights = np.array([1.0, 10.0, 100.0])
+    total = af.grad(
+        lambda x: anp.sum(af.vmap(permuted, in_axes=(None, 0))(x, orders) * weights)
+    )
+    assert total(np.zeros(3)).tolist() == [20.0, 101.0, 101.0]

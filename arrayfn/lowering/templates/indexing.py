@@ -43,6 +43,7 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     params = dict(equation.params)
     sizes, mode = params.pop("sizes"), params.pop("mode")
     fill = params.pop("fill_value")
+    params.pop("unique_indices", None)
     windows = Windows(**params)
     source, target = place_of(x, reads), output_place(equation)
     b = NestBuilder(equation, names)
