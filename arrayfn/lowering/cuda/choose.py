@@ -120,7 +120,11 @@ def transposed_axis(nest: Nest) -> int | None:
 
 
 def rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """A team for each row, as large as its tiles need."""
+    """A team for each row, as large as its tiles need.
+
+    Few rows have larger teams and smaller blocks: each multiprocessor gets one.
+    """
+    few = gpu.multiprocessors
     reduced = [a.extent for a in nest.axes if a.reduced]
     length = math.prod(reduced)
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
@@ -146,6 +150,11 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
             # A row for each multiprocessor: later stages find it in the cache.
             team, tiles = gpu.max_threads, gpu.tiles // 2
     threads = team if team > WARP else 4 * WARP
+    count = math.prod(a.extent for a in nest.axes if not a.reduced)
+    while whole and team < WARP and tiles > 1 and count * team < few * WARP:
+        team, tiles = 2 * team, tiles // 2
+    if team <= WARP and count * team < few * threads:
+        threads = WARP
     # One operand's row leaves room for another block where registers are spared.
     alone = whole and team > WARP and kept_words(nest) == 1
     together = gpu.resident // team if alone and words * tiles >= gpu.row_words else 0
