@@ -30,7 +30,6 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 SIMULATED = SimulatedBackend()
-BACKENDS[SIMULATED.name] = SIMULATED
 
 _GOLDEN = Path(__file__).parent / "golden"
 
@@ -49,8 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest) -> str:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The device that ``--device`` names."""
+    monkeypatch.setitem(BACKENDS, SIMULATED.name, SIMULATED)
     return request.config.getoption("--device")
 
 
