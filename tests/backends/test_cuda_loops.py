@@ -5,7 +5,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import fft, lax
 from arrayfn.backends.cuda import missing_here
 from arrayfn.backends.cuda.driver import device
 
@@ -62,11 +62,23 @@ def nested(x, limit):
     return lax.scan(row, anp.zeros(x.shape[1:], x.dtype), x)
 
 
+def transformed(x, turns):
+    """What libraries enqueue is captured at the first call already."""
+
+    def step(state):
+        k, x = state
+        spectrum = fft.rfft(anp.sort(x, axis=1) * 0.9)
+        return k + 1, fft.irfft(spectrum, n=x.shape[1]) + anp.cumsum(x, axis=0) / 50
+
+    return lax.while_loop(lambda state: state[0] < turns, step, (0, x))[1]
+
+
 CASES = {
     "power iteration, even": (power_iteration, random(64, 64), random(64), 10),
     "power iteration, odd": (power_iteration, random(64, 64), random(64), 7),
     "no turn": (power_iteration, random(64, 64), random(64), 0),
     "switch in a loop": (alternating, abs(random(50, 50)), np.float32(1e5)),
+    "transforms in a loop": (transformed, random(40, 60), 3),
     "loops in loops": (nested, abs(random(5, 40, 40)), np.float32(1e5)),
 }
 
