@@ -253,13 +253,19 @@ def _generated() -> Any:
     return importlib.import_module(_GENERATED)
 
 
-@attention.kernel("cuda", when=_suits_kernels, lowered=True)
+def _lies_in_pieces(type: ArrayType, offset: int) -> bool:
+    return bool(_generated().lies_in_pieces(type, offset))
+
+
+@attention.kernel("cuda", when=_suits_kernels, views=_lies_in_pieces, lowered=True)
 def attention_kernels(*arguments: Any) -> Any:
     """Generated kernels, on tensor cores."""
     return _generated().attention(*arguments)
 
 
-@attention_gradient.kernel("cuda", when=_suits_kernels, lowered=True)
+@attention_gradient.kernel(
+    "cuda", when=_suits_kernels, views=_lies_in_pieces, lowered=True
+)
 def attention_gradient_kernels(*arguments: Any) -> Any:
     """Generated kernels, on tensor cores."""
     return _generated().attention_gradient(*arguments)

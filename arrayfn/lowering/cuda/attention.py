@@ -34,15 +34,13 @@ _TEXT: Final = """
     first_row = (blocks - 1 - remainder(block_index(), blocks)) * {rows}
     batch = quotient(head, heads)
     member = remainder(head, heads)
-    key_heads = quotient(heads, group)
-    q_step = heads * {H}
-    q_base = batch * queries * q_step + member * {H}
-    k_step = key_heads * {H}
-    k_base = batch * keys * k_step + quotient(member, group) * {H}
+    q_base = batch * q_batch + member * q_head
+    k_base = batch * k_batch + quotient(member, group) * k_head
+    v_base = batch * v_batch + quotient(member, group) * v_head
 {ends}
 {terms_of_head}
     # The keys that some query of the tile may attend to.
-    start = max_i64(first_row - left, 0)
+    start = quotient(max_i64(first_row - left, 0), 16) * 16
     end = min_i64(first_row + {rows} + right, key_end)
     if first_row >= query_end:
         end = start
@@ -54,7 +52,6 @@ _TEXT: Final = """
     if start < end:
 {copy_k_first}
     close_copies()
-{reach}
     # Of each of a lane's rows: the greatest logit, and the sum of the weights, so far.
     peak = registers_f32({halves})
     total = registers_f32({halves})
@@ -121,6 +118,8 @@ _TEXT: Final = """
             logarithms_out[head * queries + row] = part
 {round_mixed}
     barrier()
+    out_step = heads * {H}
+    out_base = batch * queries * out_step + member * {H}
 {give}
 """
 
@@ -131,9 +130,8 @@ def forward(form: Form, tiles: Tiles) -> str:
     line, columns, strips = form.line, tiles.columns, tiles.strips
     at = text.place(columns)
     reach = ("left", "right", "query_end", "key_end")
-    of_keys = ("k_base", "k_step", "end", columns)
-    copies = {x: text.copied(x, *of_keys) for x in ("k", "v")}
-    copy_q = text.copied("q", "q_base", "q_step", "queries", tiles.rows, "first_row")
+    copies = {x: text.copied(x, f"{x}_base", "end", columns) for x in ("k", "v")}
+    copy_q = text.copied("q", "q_base", "queries", tiles.rows, "first_row")
     if form.ready:
         base, shrunk, weight = "most", "peak[half] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E
@@ -161,7 +159,6 @@ def forward(form: Form, tiles: Tiles) -> str:
         copy_k_first=indented(copies["k"], 2),
         copy_k=indented(copies["k"], 3),
         copy_v=indented(copies["v"], 2),
-        reach=indented(text.reach(*reach), 1),
         mixed_size=strips * form.padded // 2,
         logits_size=strips * columns // 2,
         left_size=8 * strips,
@@ -182,5 +179,5 @@ def forward(form: Form, tiles: Tiles) -> str:
         factor=form.factor,
         in_logarithm=f"f32({in_logarithm!r})",
         round_mixed=indented(text.rounded("mixed", "total[half]", "q_tile"), 1),
-        give=indented(text.given("out", "q_tile", "q_base", "q_step"), 1),
+        give=indented(text.given("out", "q_tile", "out_base", "out_step"), 1),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.lowering.cuda import attention_gradient as gradients
 from arrayfn.lowering.cuda.attention import forward, shared_bytes, tiles_of
 from arrayfn.lowering.cuda.attention_text import kernel_text, signature
@@ -35,6 +35,16 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
     return 0 < H <= LONGEST_HEAD and min(sizes) > 0 and max(sizes) < UNLIMITED
 
 
+def lies_in_pieces(type: ArrayType, offset: int) -> bool:
+    """Whether the kernels read an array of four axes as it lies."""
+    if type.ndim != 4:
+        return False
+    *strides, last = type.layout.strides(type.shape)
+    piece = math.gcd(type.shape[-1], 8)
+    places = (offset, *strides)
+    return last == 1 and all(step >= 0 and step % piece == 0 for step in places)
+
+
 def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
     """The kernel of an ``attention``."""
     call = _Call.of(equation, reads)
@@ -48,7 +58,7 @@ def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
         forward(form, tiles),
         call.arrays(),
         {"out": (out, 0), "logarithms_out": (logarithms, 0)},
-        call.integers(),
+        {**call.integers(), **call.steps("q", "k", "v")},
         Launch(
             B * N * -(-T // tiles.rows),
             tiles.threads,
@@ -78,7 +88,12 @@ def attention_gradient(
         gradients.means(form),
         {"result": result, "logarithms": logarithms, "cotangent": cotangent},
         {"bounds_out": bounds, "means_out": means},
-        {"queries": T, "heads": N, "rows": rows},
+        {
+            "queries": T,
+            "heads": N,
+            "rows": rows,
+            **call.steps("result", "cotangent"),
+        },
         Launch(-(-rows // gradients.MEANS_WARPS), 32 * gradients.MEANS_WARPS),
     )
     dq, dk, dv = equation.outputs
@@ -93,6 +108,7 @@ def attention_gradient(
         if not of_queries:
             blocks = B * K * -(-S // tiles.rows)
         slopes = [*wanted] != ["dv"]
+        arrays = ("q", "k", "v", "cotangent") if slopes else ("q", "k", "cotangent")
         read = {**call.arrays(), "cotangent": cotangent, "bounds": bounds}
         if slopes:
             read["means"] = means
@@ -104,7 +120,7 @@ def attention_gradient(
             gradients.gradient(form, tiles, tuple(wanted)),
             read,
             {f"{name}_out": (array, 0) for name, array in wanted.items()},
-            call.integers(),
+            {**call.integers(), **call.steps(*arrays)},
             Launch(
                 blocks,
                 tiles.threads,
@@ -112,6 +128,14 @@ def attention_gradient(
                 tiles.together,
             ),
         )
+
+
+def _strides(atom: Atom, reads: Reads) -> tuple[int, ...]:
+    """The strides of an operand, as it lies."""
+    assert isinstance(atom, Var)
+    read = reads[atom]
+    base = read.base.type
+    return tuple(read.strides(base.layout.strides(base.shape), atom.type.ndim))
 
 
 @dataclass(frozen=True)
@@ -130,15 +154,26 @@ class _Call:
 
     equation: Equation
     places: tuple[Place, ...]
+    strides: tuple[tuple[int, ...], ...]  # of the operands, as they lie
     form: Form
     window: tuple[int, int]
 
     @classmethod
     def of(cls, equation: Equation, reads: Reads) -> _Call:
         static = static_of(equation)
-        q, *_ = equation.inputs
+        q, k, *_ = equation.inputs
         given: tuple[str, ...] = static["given"]
         kinds = dict(zip(given, equation.inputs[3:], strict=False))
+        strides = tuple(_strides(atom, reads) for atom in equation.inputs)
+        steps = dict(zip(given, strides[3:], strict=False))
+        pairs = {
+            name
+            for name in ("bias", "mask")
+            if name in given
+            and kinds[name].type.shape[-1] == k.type.shape[1]
+            and steps[name][-1] == 1
+            and not any(step % 2 for step in (k.type.shape[1], *steps[name][:-1]))
+        }
         head = q.type.shape[-1]
         form = Form(
             head=head,
@@ -147,6 +182,7 @@ class _Call:
             scale=static["scale"],
             bias=short_name(kinds["bias"].type.dtype) if "bias" in kinds else "",
             mask="mask" in kinds,
+            paired=tuple(sorted(pairs)),
             query_lengths="query_lengths" in kinds,
             key_lengths="key_lengths" in kinds,
         )
@@ -156,7 +192,7 @@ class _Call:
         )
         found = (place_of(atom, reads) for atom in equation.inputs)
         places = tuple((p.array, p.offset * p.array.type.dtype.itemsize) for p in found)
-        return cls(equation, places, form, (left, right))
+        return cls(equation, places, strides, form, (left, right))
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -165,8 +201,21 @@ class _Call:
 
     def arrays(self) -> dict[str, Place]:
         """Queries, keys, values and terms, by the names that kernels have for them."""
-        names = ("q", "k", "v", *self.given)
-        return dict(zip(names, self.places, strict=False))
+        return dict(zip(self.names[: 3 + len(self.given)], self.places, strict=False))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that kernels have for the operands."""
+        return ("q", "k", "v", *self.given, "result", "logarithms", "cotangent")
+
+    def steps(self, *names: str) -> dict[str, int]:
+        """How far it is from batch to batch, token to token, head to head of arrays."""
+        found: dict[str, int] = {}
+        for name in names:
+            strides = self.strides[self.names.index(name)]
+            for axis, step in zip(("batch", "token", "head"), strides, strict=False):
+                found[f"{name}_{axis}"] = step
+        return found
 
     def integers(self) -> dict[str, int]:
         """The extents, the window, and the strides of what is broadcast."""
@@ -180,13 +229,14 @@ class _Call:
             "left": left,
             "right": right,
         }
-        terms = dict(zip(self.given, self.equation.inputs[3:], strict=False))
         for name in ("bias", "mask"):
-            if name in terms:
-                shape = terms[name].type.shape
-                for k, axis in enumerate(_AXES):
-                    step = 0 if shape[k] == 1 else math.prod(shape[k + 1 :])
-                    found[f"{name}_{axis}"] = step
+            if name in self.given:
+                place = self.names.index(name)
+                shape = self.equation.inputs[place].type.shape
+                for axis, n, step in zip(
+                    _AXES, shape, self.strides[place], strict=True
+                ):
+                    found[f"{name}_{axis}"] = 0 if n == 1 else step
         return found
 
     def made(

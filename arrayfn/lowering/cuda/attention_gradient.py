@@ -8,6 +8,7 @@ and values. So each sum has one order. Algorithm 2 of Dao, FlashAttention-2, 202
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from arrayfn.lowering.cuda.attention_text import COLUMN, Text, indented
@@ -20,6 +21,13 @@ _MEANS: Final = """
     row = block_index() * {warps} + quotient(thread_index(), 32)
     live = row < rows
     row = min_i64(row, rows - 1)
+    token = row // heads
+    head = row - token * heads
+    batch = token // queries
+    token = token - batch * queries
+    result_at = batch * result_batch + token * result_token + head * result_head
+    cotangent_at = batch * cotangent_batch + token * cotangent_token
+    cotangent_at = cotangent_at + head * cotangent_head
     mean = f32(0)
     first = registers_u16({piece})
     second = registers_u16({piece})
@@ -31,9 +39,7 @@ _MEANS: Final = """
     for step in range(5):
         mean = mean + shuffle_xor_f32(mean, 16 >> step)
     if live and lane == 0:
-        token = row // heads
-        head = token // queries * heads + row - token * heads
-        at = head * queries + token - token // queries * queries
+        at = (batch * heads + head) * queries + token
         bound = logarithms[at] * f32({log2_e!r})
         means_out[at] = mean
         bounds_out[at] = select_f32(bound == F32_NEG_INF, F32_INF, bound)
@@ -48,13 +54,13 @@ def means(form: Form) -> str:
     p = form.piece
     if p > 1:
         load = f"""
-load_u16x{p}(result, row * {form.head} + at * {p}, first, 0)
-load_u16x{p}(cotangent, row * {form.head} + at * {p}, second, 0)
+load_u16x{p}(result, result_at + at * {p}, first, 0)
+load_u16x{p}(cotangent, cotangent_at + at * {p}, second, 0)
 """
     else:
-        load = f"""
-first[0] = result[row * {form.head} + at]
-second[0] = cotangent[row * {form.head} + at]
+        load = """
+first[0] = result[result_at + at]
+second[0] = cotangent[cotangent_at + at]
 """
     return _MEANS.format(
         warps=MEANS_WARPS,
@@ -68,15 +74,18 @@ second[0] = cotangent[row * {form.head} + at]
 
 def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangent of the queries."""
-    strips, together = (2, 2) if form.padded <= 128 else (1, 1)
-    return Tiles.fitting(queries, keys, strips=strips, most=32, together=together)
+    if form.padded <= 128:
+        return Tiles.fitting(queries, keys, strips=2, most=32, together=2)
+    return Tiles.fitting(queries, keys, strips=1, most=32, together=1, warps=8)
 
 
 def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangents of keys and values."""
-    strips = 2 if form.padded <= 64 else 1
-    together = 2 if form.padded <= 128 else 1
-    return Tiles.fitting(keys, queries, strips=strips, most=32, together=together)
+    if form.padded <= 64:
+        return Tiles.fitting(keys, queries, strips=2, most=32, together=2)
+    if form.padded <= 128:
+        return Tiles.fitting(keys, queries, strips=1, most=64, together=2)
+    return Tiles.fitting(keys, queries, strips=1, most=32, together=1, warps=8)
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_slopes: bool = True) -> int:
@@ -91,17 +100,15 @@ _TEXT: Final = """
     lane = remainder(thread, 32)
     warp = quotient(thread, 32)
     key_heads = quotient(heads, group)
-    q_step = heads * {H}
-    k_step = key_heads * {H}
     blocks = quotient({rows_are} + {last_row}, {rows})
     row_head = quotient(block_index(), blocks)
     first_row = {first_row} * {rows}
     batch = quotient(row_head, {row_heads})
     row_head = remainder(row_head, {row_heads})
-    row_base = batch * {rows_are} * {row_step} + row_head * {H}
+{row_bases}
 {ends}
     # The columns that some row of the tile meets, and how many tiles they are.
-    begin = max_i64(first_row - {before}, 0)
+    begin = quotient(max_i64(first_row - {before}, 0), 16) * 16
     end = min_i64(first_row + {rows} + {after}, {column_end})
     visits = quotient(max_i64(end - begin, 0) + {last_column}, {columns})
     if first_row >= {row_end}:
@@ -110,7 +117,6 @@ _TEXT: Final = """
 {arenas}
 {clear}
 {copy_rows}
-{reach}
 {row_terms}
 {places}
 {sums}
@@ -126,7 +132,7 @@ _TEXT: Final = """
             start = begin + remainder(visit, visits) * {columns}
             member = {member_of}
             stage = remainder(visit, 2) * {stage}
-            column_base = {column_base}
+{column_bases}
 {copy_columns}
         close_copies()
         await_copies(1)
@@ -156,6 +162,8 @@ _TEXT: Final = """
     barrier()
 {round}
     barrier()
+    out_step = {row_heads} * {H}
+    out_base = batch * {rows_are} * out_step + row_head * {H}
 {give}
 """
 
@@ -176,7 +184,6 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         if of_queries
         else ("right", "left", "key_end", "query_end")
     )
-    row_step, column_step = ("q_step", "k_step") if of_queries else ("k_step", "q_step")
     stage = columns * line
     arenas, offset = [], 0
     for array in (*row_arrays, *column_arrays):
@@ -186,17 +193,17 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     cleared = [(f"{x}_tile", tiles.rows) for x in row_arrays]
     cleared += [(f"{x}_tile", 2 * columns) for x in column_arrays]
     copy_rows = [
-        text.copied(x, "row_base", row_step, sides[0], tiles.rows, "first_row")
+        text.copied(x, f"{x}_base", sides[0], tiles.rows, "first_row")
         for x in row_arrays
     ]
-    of_columns = ("column_base", column_step, column_end, columns)
     copy_columns = [
-        text.copied(x, *of_columns, first="stage + ") for x in column_arrays
+        text.copied(x, f"{x}_base", column_end, columns, first="stage + ")
+        for x in column_arrays
     ]
     if of_queries:
         row_terms = _of_rows(text)
         bound, mean, column_term = "bounds_of[half]", "means_of[half]", "0"
-        column_base = f"batch * keys * k_step + quotient(member, group) * {form.head}"
+        column_head = "quotient(member, group)"
         first_row = "(blocks - 1 - remainder(block_index(), blocks))"
         member = "row_head"
     else:
@@ -206,7 +213,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         row_terms = ""
         bound, mean = "bounds_tile[column]", "means_tile[column]"
         column_term = f"column_terms + {COLUMN}"
-        column_base = f"batch * queries * q_step + member * {form.head}"
+        column_head = "member"
         first_row = "remainder(block_index(), blocks)"
         member = "row_head * group + quotient({visit}, visits)"
     at = text.place(columns)
@@ -227,8 +234,8 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         last_column=columns - 1,
         halves=text.halves,
         rows_are=sides[0],
+        row_bases=indented(_bases(row_arrays, "row_head"), 1),
         row_heads="heads" if of_queries else "key_heads",
-        row_step=row_step,
         row_end=row_end,
         column_end=column_end,
         first_row=first_row,
@@ -239,7 +246,6 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         arenas=indented(arenas, 1),
         clear=indented(text.cleared(cleared), 1),
         copy_rows=indented("".join(copy_rows), 1),
-        reach=indented(text.reach(*limits), 1),
         row_terms=indented(row_terms, 1),
         places=indented(text.places(), 1),
         sums=indented(
@@ -252,7 +258,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         member_of=member.format(visit="visit"),
         member_before=member.format(visit="visit - 1"),
         stage=stage,
-        column_base=column_base,
+        column_bases=indented(_bases(column_arrays, column_head), 3),
         copy_columns=indented("".join(copy_columns), 3),
         terms_of_head=indented(text.terms_of_head(), 3),
         zero_logits=indented(text.zeros("logits", "slopes", width=columns), 3),
@@ -281,10 +287,15 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
             for x, tile in out_tiles.items()
         ),
         give="\n".join(
-            indented(text.given(f"{x}_out", f"{tile}_tile", "row_base", row_step), 1)
+            indented(text.given(f"{x}_out", f"{tile}_tile", "out_base", "out_step"), 1)
             for x, tile in out_tiles.items()
         ),
     )
+
+
+def _bases(arrays: Sequence[str], head: str) -> list[str]:
+    """Where the heads of arrays begin."""
+    return [f"{x}_base = batch * {x}_batch + {head} * {x}_head" for x in arrays]
 
 
 def _by_columns(text: Text, sums: str, left: str, right: str) -> str:
@@ -307,12 +318,14 @@ for half in range({text.halves}):
 
 def _of_columns(tiles: Tiles, slopes: bool) -> str:
     """Copies bounds and means of a tile of queries."""
-    assert tiles.columns <= tiles.threads
+    head = f"if thread < {tiles.columns}:\n    column = thread"
+    if tiles.columns > tiles.threads:
+        head = f"for column in range(thread, {tiles.columns}, {tiles.threads}):"
     lines = [
-        f"if thread < {tiles.columns}:",
-        "    from_row = min_i64(start + thread, queries - 1)",
+        head,
+        "    from_row = min_i64(start + column, queries - 1)",
         "    at = (batch * heads + member) * queries + from_row",
-        f"    place = remainder(visit, 2) * {tiles.columns} + thread",
+        f"    place = remainder(visit, 2) * {tiles.columns} + column",
         "    copy_f32x1(bounds, at, bounds_tile, place, 1)",
     ]
     if slopes:

@@ -19,6 +19,7 @@ from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_printer import WIDTH, wrapped
 from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.scalars.arithmetic import HALVES
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 """Which column of a tile a lane's i-th is."""
@@ -65,6 +66,11 @@ def signature(parameters: Sequence[Parameter]) -> str:
     return " ".join(f"{', '.join(names)}: {kind}." for kind, names in kinds.items())
 
 
+def _memory(dtype: str) -> str:
+    """How elements of a dtype lie in memory."""
+    return "u16" if dtype in HALVES else dtype
+
+
 @dataclass(frozen=True)
 class Text:
     """The pieces for one kernel; ``rows`` names what its rows are, as ``columns``."""
@@ -89,7 +95,6 @@ class Text:
         self,
         array: str,
         base: str,
-        step: str,
         limit: str,
         count: int,
         start: str = "start",
@@ -97,10 +102,10 @@ class Text:
     ) -> str:
         """Copies ``count`` rows of ``array`` from row ``start`` on into its tile.
 
-        Row n begins at ``base + n * step``; rows from ``limit`` on become zeros. They
-        come to the tile's rows from element ``first`` on.
+        Row n is token n of the head at ``base``; those from ``limit`` on become zeros.
+        They come to the tile's rows from element ``first`` on.
         """
-        form, threads = self.form, self.tiles.threads
+        form, threads, step = self.form, self.tiles.threads, f"{array}_token"
         pieces, p, line = form.head // form.piece, form.piece, form.line
         across = math.gcd(pieces, threads)
         at_once = threads // across
@@ -231,54 +236,60 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         form = self.form
         if not (form.ready or form.mask):
             return ""
-        along_rows, along_columns = "row", "column"
-        if self.rows == "keys":
-            along_rows, along_columns = "column", "row"
-        lines = [
+        across = self.rows == "keys"  # the bias's rows are this kernel's columns
+        rows, columns = ("column", "row") if across else ("row", "column")
+        paired = () if across else form.paired
+        before: list[str] = []
+        of_row = [
             f"row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)",
             f"row = min_i64(first_row + row, {self.rows} - 1)",
         ]
-        body = [f"at = {self.place(self.tiles.columns)}"]
-        if form.bias or form.mask:
-            body += [
-                f"column = start + {COLUMN}",
-                f"column = min_i64(column, {self.columns} - 1)",
-            ]
-        if form.bias:
-            lines.append(f"bias_at = bias_base + row * bias_{along_rows}")
-            value = f"bias[bias_at + column * bias_{along_columns}]"
-            if form.bias != "f32":
-                value = f"convert_{form.bias}_f32({value})"
-            body += [
-                f"added = {value} * f32({LOG2_E!r})",
-                "logits[at] = fma_f32(logits[at], factor, added)",
-            ]
-        elif form.ready:
-            body.append("logits[at] = logits[at] * factor")
+        of_pair = [
+            f"at = {self.place(self.tiles.columns, pair=True)}",
+            "column = start + i * 8 + remainder(lane, 4) * 2",
+        ]
+        of_each: list[str] = []
+        if (form.bias and "bias" not in paired) or (form.mask and "mask" not in paired):
+            of_each.append(f"place = min_i64(column + side, {self.columns} - 1)")
+        for name, kind in (("bias", _memory(form.bias)), ("mask", "u8" * form.mask)):
+            if not kind:
+                continue
+            of_row.append(f"{name}_at = {name}_base + row * {name}_{rows}")
+            value = f"{name}[{name}_at + place * {name}_{columns}]"
+            if name in paired:
+                value = f"{name}_pair[side]"
+                before.append(f"{name}_pair = registers_{kind}(2)")
+                of_pair += [
+                    f"place = {name}_at + min_i64(column, {self.columns} - 2)",
+                    f"load_{kind}x2({name}, place, {name}_pair, 0)",
+                ]
+            if name == "bias":
+                if kind != "f32":
+                    value = f"convert_{form.bias}_f32({value})"
+                of_each += [
+                    f"added = {value} * f32({LOG2_E!r})",
+                    "logits[at + side] = fma_f32(logits[at + side], factor, added)",
+                ]
+        if form.ready and not form.bias:
+            of_each.append("logits[at + side] = logits[at + side] * factor")
         if form.mask:
-            lines.append(f"mask_at = mask_base + row * mask_{along_rows}")
-            body += [
-                f"hidden = mask[mask_at + column * mask_{along_columns}] == 0",
-                "logits[at] = select_f32(hidden, F32_NEG_INF, logits[at])",
+            place = f"mask_at + place * mask_{columns}"
+            shown = "mask_pair[side]" if "mask" in paired else f"mask[{place}]"
+            of_each += [
+                f"logit = select_f32({shown} == 0, F32_NEG_INF, logits[at + side])",
+                "logits[at + side] = logit",
             ]
-        head = f"for half in range({self.halves}):"
-        inner = f"for i in range({self.tiles.columns // 4}):"
         return "\n".join(
-            [head, indented(lines, 1), indented(inner, 1), indented(body, 2)]
+            [
+                *before,
+                f"for half in range({self.halves}):",
+                indented(of_row, 1),
+                f"    for i in range({self.tiles.columns // 8}):",
+                indented(of_pair, 2),
+                "        for side in range(2):",
+                indented(of_each, 3),
+            ]
         )
-
-    def reach(self, before: str, after: str, row_end: str, column_end: str) -> str:
-        """``low`` and ``high``: the columns that each row of a lane may meet."""
-        rows = 16 * self.tiles.strips
-        return f"""
-low = registers_i64({self.halves})
-high = registers_i64({self.halves})
-for half in range({self.halves}):
-    row = first_row + warp * {rows} + half * 8 + quotient(lane, 4)
-    low[half] = row - {before}
-    last = min_i64(row + {after} + 1, {column_end})
-    high[half] = select_i64(row < {row_end}, last, i64(0))
-"""
 
     def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:
         """-inf for the logits beyond these, in a block that reaches so far."""
@@ -289,10 +300,14 @@ inside = inside & (start + {columns} <= first_row + {after} + 1)
 inside = inside & (start >= first_row + {rows - 1} - {before})
 if not inside:
     for half in range({self.halves}):
+        row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+        row = first_row + row
+        last = min_i64(row + {after} + 1, {column_end})
+        last = select_i64(row < {row_end}, last, 0)
         for i in range({columns // 4}):
             at = {self.place(columns)}
             column = start + {COLUMN}
-            beyond = (column < low[half]) | (column >= high[half])
+            beyond = (column < row - {before}) | (column >= last)
             logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
 """
 

@@ -27,14 +27,21 @@ class Tiles:
 
     @classmethod
     def fitting(
-        cls, rows: int, columns: int, *, strips: int, most: int, together: int
+        cls,
+        rows: int,
+        columns: int,
+        *,
+        strips: int,
+        most: int,
+        together: int,
+        warps: int = 4,
     ) -> Tiles:
         """Tiles for so many ``rows`` and ``columns``, no larger than these need.
 
-        They have up to ``strips`` and up to ``most`` columns.
+        They have up to so many ``strips`` and ``warps``, and up to ``most`` columns.
         """
         strips = strips if rows > 64 else 1
-        warps = min(4, -(-rows // (16 * strips)))
+        warps = min(warps, -(-rows // (16 * strips)))
         while most >= 32 and columns <= most // 2:
             most //= 2
         return cls(warps, strips, most, together)
@@ -55,7 +62,8 @@ class Form:
     """What the text of a kernel depends on.
 
     ``piece`` elements are copied at once, 8, 4, 2 or 1. ``scale`` is that of the
-    logits; ``bias`` is the bias's dtype, or empty.
+    logits; ``bias`` is the bias's dtype, or empty. Of bias and mask those ``paired``
+    have rows whose neighbours are read in pairs.
     """
 
     head: int
@@ -64,6 +72,7 @@ class Form:
     scale: float
     bias: str = ""
     mask: bool = False
+    paired: tuple[str, ...] = ()
     query_lengths: bool = False
     key_lengths: bool = False
 
