@@ -35,7 +35,7 @@ def pipeline(
     keep: Callable[[Equation], bool] = keep_none,
     arrange: Pass | None = None,
     *,
-    sums: bool = True,
+    pairs: int | None = None,
     transforms: bool = True,
     takes_view: TakesView = takes_no_view,
 ) -> tuple[Pass, ...]:
@@ -44,8 +44,8 @@ def pipeline(
     Its library multiplies what ``products`` says, and it computes the equations that
     ``keep`` accepts as they stand, after ``arrange`` has written what else a library
     takes in its terms; they read operands as they lie where ``takes_view`` says so.
-    With ``sums`` small loops multiply without the library, with ``transforms`` long
-    Fourier transforms are cut.
+    Small loops multiply without the library, or with ``pairs`` all loops, matrices that
+    have up to so many to multiply; with ``transforms`` long Fourier transforms are cut.
     """
 
     def control_flow(program: Program, settled: Settled | None = None) -> Program:
@@ -56,9 +56,7 @@ def pipeline(
     def with_own_sums(program: Program, settled: Settled | None = None) -> Program:
         """Products of small loops as sums."""
         known = set[Program]() if settled is None else settled
-        if not sums:
-            return program
-        return small_loops(program, lambda inner: simplified(inner, known))
+        return small_loops(program, lambda inner: simplified(inner, known), pairs)
 
     def short_transforms(program: Program) -> Program:
         """Long transforms as short ones."""

@@ -88,8 +88,13 @@ def _elements(equation: Equation) -> int:
     return max(type.size for type in types)
 
 
-def small_loops(program: Program, simplify: Callable[[Program], Program]) -> Program:
-    """``program``, where loops that are small multiply matrices by sums of products."""
+def small_loops(
+    program: Program, simplify: Callable[[Program], Program], most: int | None = None
+) -> Program:
+    """``program``, where loops that are small multiply matrices by sums of products.
+
+    With ``most`` all loops do, where a product multiplies up to so many pairs.
+    """
     if not any(equation.subprograms() for equation in program.equations):
         return program
     builder = ProgramBuilder(program.name)
@@ -99,8 +104,10 @@ def small_loops(program: Program, simplify: Callable[[Program], Program]) -> Pro
         params = dict(equation.params)
         for key in ("program", "body_program"):
             body = params.get(key)
-            if isinstance(body, Program) and has_products(body) and is_small(body):
-                params[key] = simplify(with_sums(body))
+            if not isinstance(body, Program) or not has_products(body, most):
+                continue
+            if most is not None or is_small(body):
+                params[key] = simplify(with_sums(body, most))
                 changed = True
         inputs = tuple(rename(a, environment) for a in equation.inputs)
         builder.source = equation.source
@@ -111,14 +118,15 @@ def small_loops(program: Program, simplify: Callable[[Program], Program]) -> Pro
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def has_products(program: Program) -> bool:
-    """Whether ``program`` multiplies matrices, in branches too."""
+def has_products(program: Program, most: int | None = None) -> bool:
+    """Whether ``program`` multiplies matrices, in branches too; of ``most`` pairs."""
     return any(
         (
             isinstance(eq.primitive, Primitive)
             and isinstance(eq.primitive.kernel, Contraction)
+            and (most is None or (_is_product(eq) and _pairs(eq) <= most))
         )
-        or any(has_products(inner) for inner in eq.subprograms())
+        or any(has_products(inner, most) for inner in eq.subprograms())
         for eq in program.equations
     )
 

@@ -120,9 +120,9 @@ def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
     h_after = a_at
     for turn in range(4):
         given = window_f32(x_at, turn * 30)
-        u = window_f32(c_at, turn * 30)
+        s = window_f32(c_at, turn * 30)
         for block in range(block_index(), 3, 2):
-            columns_0(block, given, w_at, h_now, u_at, b_at, h_next, u, 10, 10)
+            columns_0(block, given, w_at, h_now, u_at, b_at, h_next, s, 10, 10)
             barrier()
         grid_barrier(meeting, 2)
         h_now = h_next

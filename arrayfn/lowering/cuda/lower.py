@@ -71,7 +71,8 @@ MOST_OF_A_THREAD: Final = 1 << 8
 # What is computed again rather than stored: a GPU does some fifty operations in the
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
-MOST_OF_A_SUM: Final = 1 << 23  # products that a kernel adds up without a library
+MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
+MOST_OF_A_LOOP: Final = 1 << 18  # and other kernels, where a turn waits for launches
 _STEMS = {
     Elementwise: "elementwise",
     Rows: "rows",
@@ -102,7 +103,7 @@ def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
         PRODUCTS,
         _keeps,
         partial(_in_library_terms, gpu=gpu),
-        sums=False,
+        pairs=MOST_OF_A_LOOP,
         transforms=False,  # cuFFT has every processor do a transform
         takes_view=_takes_view,
     )
