@@ -8,7 +8,8 @@ from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    atomic_add_f32, await_signal, barrier, block_index, cluster_arrive, cluster_wait,
+    atomic_add_f32, await_signal, barrier, block_index, byte_i64, cluster_arrive,
+    cluster_wait,
     expect, load_f32x4, match_byte, registers_f32, send_f32, shared_f32,
     shuffle_from_f32, shuffle_xor_f32, signal_init, signals_i64, thread_index,
     warp_barrier,
@@ -157,6 +158,13 @@ def test_lanes_find_those_with_the_same_byte():
     out[i] = match_byte(i % 3 + 256 * i) & 1023
 """)
     assert out[:3].tolist() == [585.0, 146.0, 292.0]
+
+
+def test_a_byte_of_a_word_begins_at_any_bit():
+    out = run("""
+    out[i] = byte_i64(-256 - i, 8 * (i % 8))
+""")
+    assert out[:9].tolist() == [0.0, 254.0, *[255.0] * 6, 248.0]
 
 
 def test_a_barrier_of_the_warp_stands_between_its_threads():
