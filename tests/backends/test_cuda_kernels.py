@@ -9,7 +9,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.backends.cuda import missing_packages
+from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
@@ -174,9 +174,8 @@ def test_float32_and_float64_of_one_program_are_two_kernels():
 
 
 def ptx_of(case, arch):
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
     kernels = [k for k in lowered(case).kernels if isinstance(k, Kernel)]
-    return [compile_ptx(kernel, arch) for kernel in kernels]
+    return [kernel_compiler.compile_ptx(kernel, arch) for kernel in kernels]
 
 
 @needs_compiler

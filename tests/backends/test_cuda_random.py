@@ -34,9 +34,7 @@ DRAWS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "beta": lambda k, d: random.beta(k, 2.0, 0.5, SHAPE, d),
     "binomial": lambda k, d: random.binomial(k, 40.0, P, SHAPE, d),
     "bits": lambda k, d: random.bits(k, SHAPE, np.dtype(f"u{d.itemsize}")),
-    "categorical": lambda k, d: random.categorical(
-        k, LOGITS.astype(d), shape=(500, 3)
-    ),
+    "categorical": lambda k, d: random.categorical(k, LOGITS.astype(d), shape=(500, 3)),
     "cauchy": lambda k, d: random.cauchy(k, SHAPE, d),
     "chisquare": lambda k, d: random.chisquare(k, 3.0, SHAPE, d),
     "choice": lambda k, d: random.choice(k, 3, SHAPE, p=P.astype(d)),

@@ -318,7 +318,6 @@ def k(x, out, n, begin, end):
     [
         "x[begin] = x[begin] + 1",
         "x[begin] = x[begin] if begin else x[end]",
-        "for i in range(begin, end, begin): x[i] = x[i]",
         "for i in range(begin, end, 0): x[i] = x[i]",
         "break",
         "x[begin] = begin",

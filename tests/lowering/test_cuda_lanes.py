@@ -7,7 +7,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.backends.cuda.numba_cuda import compile_ptx
+from arrayfn.backends.cuda.kernel_compiler import compile_ptx
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 

@@ -36,6 +36,7 @@ _NUMBA_COMPILER: Final = "arrayfn.backends.cpu.numba_compiler"
 _KERNEL_SOURCES: Final = (
     "lowering/scalars/*.py",
     "backends/llvm_arithmetic.py",
+    "backends/kernel_*.py",
     "backends/numba_scalars.py",
     "backends/cpu/kernel_*.py",
     "backends/cpu/numba_*.py",

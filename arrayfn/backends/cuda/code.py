@@ -19,7 +19,9 @@ from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.lowering.plan import Kernel
 
 ENTRY: Final = "kernel"  # the name of each kernel in its cubin
-_COMPILER: Final = "arrayfn.backends.cuda.numba_cuda"  # imported if the cache misses
+# Imported if the cache misses.
+_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
+_NUMBA_COMPILER: Final = "arrayfn.backends.cuda.numba_cuda"
 _LINKER: Final = "cuda.bindings.nvjitlink"
 _SOURCES: Final = (
     "lowering/scalars/*.py",
@@ -66,9 +68,7 @@ def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
 
     Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
     """
-    compiler = importlib.import_module(_COMPILER)
-    neutral = replace(kernel, name=ENTRY, source=kernel.key)
-    ptx: str = compiler.compile_ptx(neutral, arch)
+    ptx = compile_ptx(replace(kernel, name=ENTRY, source=kernel.key), arch)
     text = ptx.encode() + b"\0"
     try:
         linker = importlib.import_module(_LINKER)
@@ -83,6 +83,15 @@ def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
     finally:
         linker.destroy(handle)
     return bytes(cubin)
+
+
+def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
+    """The PTX of ``kernel``: of one written by hand, perhaps through numba-cuda."""
+    compiler = importlib.import_module(_COMPILER)
+    try:
+        return compiler.compile_ptx(kernel, arch)
+    except (compiler.UnsupportedKernelError, ImportError):
+        return importlib.import_module(_NUMBA_COMPILER).compile_ptx(kernel, arch)
 
 
 def functions(kernels: Iterable[Kernel]) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """Kernels to PTX, through numba-cuda. Everything specific to that project is here.
 
+It is imported for the first kernel that ``kernel_compiler`` leaves to it.
+
 Importing this module teaches numba-cuda the scalar and the CUDA vocabulary. Pointers
 are ``CPointer`` arguments marked ``noalias``; products and sums are not contracted, so
 that a kernel gives the bits it gives on a CPU, but for the order of its reductions.
@@ -14,13 +16,11 @@ from importlib import metadata
 from types import FunctionType
 from typing import Any, Final
 
-from llvmlite import ir
-
 from arrayfn.backends import numba_scalars
+from arrayfn.backends.cuda.arithmetic import CudaArithmetic
 from arrayfn.backends.cuda.device_functions import emit
+from arrayfn.backends.cuda.kernel_compiler import with_directives
 from arrayfn.backends.cuda.unrolling import marked, unroll_marked
-from arrayfn.backends.llvm_arithmetic import LLVMValue
-from arrayfn.backends.nvvm_arithmetic import NvvmArithmetic
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, DeviceFunction
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import HALVES
@@ -47,26 +47,6 @@ _NVVM_OPTIONS: Final[dict[str, Any]] = {
     "prec_div": True,
     "prec_sqrt": True,
 }
-
-
-class CudaArithmetic(NvvmArithmetic):
-    """Formulas for NVVM, with the instructions that sm_80 brought."""
-
-    def native(self, function: str, arguments: Sequence[Any]) -> Any:
-        # A third of the formula's instructions, by the unit for powers of two; CUDA's
-        # manual gives it an error of 1 ulp.
-        return self._libdevice("exp", *arguments) if function == "exp_f32" else None
-
-    def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
-        if operation not in ("max", "min") or x.dtype != "f32":
-            return super().accumulate(operation, x, y)
-        t = self.type(x.dtype)
-        assembly = ir.InlineAsm(
-            ir.FunctionType(t, [t, t]), f"{operation}.NaN.f32 $0, $1, $2;", "=f,f,f"
-        )
-        return self.wrap(
-            self.builder.call(assembly, [x.value, self.raw(y, x.dtype)]), x.dtype
-        )
 
 
 def numba_type(dtype: str) -> Any:
@@ -260,18 +240,7 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     ptx = library.get_asm_str(cc=arch)
     lines = [line for line in ptx.splitlines() if "NumbaEnv" not in line]
     text = "\n".join(lines).replace(entry.name, kernel.name) + "\n"
-    return _with_directives(text, kernel)
-
-
-def _with_directives(ptx: str, kernel: Kernel) -> str:
-    """``ptx`` with what its entry says of launches, besides the threads of a block."""
-    directives: list[str] = []
-    if kernel.together:
-        directives.append(f".minnctapersm {kernel.together}")
-    if kernel.cluster > 1:
-        directives += [".explicitcluster", f".reqnctapercluster {kernel.cluster}, 1, 1"]
-    head, entry, body = ptx.partition(".visible .entry ")
-    return head + entry + body.replace("\n{", "\n".join(["", *directives, "{"]), 1)
+    return with_directives(text, kernel)
 
 
 def _mark_pointers(entry: Any, parameters: Sequence[Parameter]) -> None:

@@ -1,0 +1,289 @@
+"""Generated kernels to LLVM IR for NVVM, and through it to PTX.
+
+In: a kernel; out: PTX with one entry, which takes pointers and 64-bit integers. See
+``kernel_language``. Pointers are typed, as NVVM's dialect has them before Blackwell.
+Products and sums are not contracted, so that a kernel gives the bits it gives on a CPU,
+but for the order of its reductions.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from llvmlite import ir
+
+from arrayfn.backends.cuda.arithmetic import CudaArithmetic
+from arrayfn.backends.cuda.device_functions import emit
+from arrayfn.backends.kernel_language import (
+    STORED,
+    KernelCompiler,
+    Scalar,
+    UnsupportedKernelError,
+    parsed,
+    unsupported,
+)
+from arrayfn.backends.kernel_variables import variables_in_memory
+from arrayfn.backends.llvm_arithmetic import I32, I64, LLVMValue, scalar_type
+from arrayfn.lowering import scalars
+from arrayfn.lowering.cuda import vocabulary
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
+from arrayfn.lowering.scalars.table import ScalarFunction
+
+_MODULES: Final = {
+    "arrayfn.lowering.scalars": scalars,
+    "arrayfn.lowering.cuda.vocabulary": vocabulary,
+}
+_OPTIONS: Final = ("-opt=3", "-fma=0", "-ftz=0", "-prec-div=1", "-prec-sqrt=1")
+_LAYOUT: Final = (
+    "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-"
+    "f32:32:32-f64:64:64-v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
+)
+_ENTRY: Final = ".visible .entry "
+# What gives an i64, and memory; other functions that give something give their dtype.
+_INDICES: Final = ("block_index", "thread_index", "quotient", "remainder")
+_MEMORY: Final = ("shared", "registers", "signals", "arena")
+_VALUES: Final = ("shuffle_xor", "shuffle_up", "approximate_exp2")
+_EFFECTS: Final = (
+    "barrier",
+    "cluster_arrive",
+    "cluster_wait",
+    "close_copies",
+    "await_copies",
+    "signal_init",
+    "expect",
+    "await_signal",
+    "put",
+    "load",
+    "store",
+    "fetch",
+    "copy",
+    "load_matrix",
+    "load_transposed",
+    "multiply",
+    "pack",
+)
+
+
+def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
+    """The PTX of ``kernel`` for compute capability ``arch``; its entry has its name.
+
+    Raises UnsupportedKernelError if it uses what this compiler does not know,
+    ImportError where NVIDIA's compiler is not installed.
+    """
+    nvvm = importlib.import_module("cuda.bindings.nvvm")
+    text = kernel_ir(kernel, nvvm.ir_version()).encode()
+    program = nvvm.create_program()
+    options = [f"-arch=compute_{arch[0]}{arch[1]}", *_OPTIONS]
+    try:
+        nvvm.add_module_to_program(program, text, len(text), kernel.name)
+        if b"@__nv_" in text or b'@"__nv_' in text:
+            library = _libdevice()
+            nvvm.lazy_add_module_to_program(program, library, len(library), "")
+        nvvm.compile_program(program, len(options), options)
+        result = bytearray(nvvm.get_compiled_result_size(program))
+        nvvm.get_compiled_result(program, result)
+    finally:
+        nvvm.destroy_program(program)
+    return with_directives(result.decode().strip("\0").strip() + "\n", kernel)
+
+
+@cache
+def _libdevice() -> bytes:
+    """CUDA's mathematical functions, as LLVM's code."""
+    finder = importlib.import_module("cuda.pathfinder")
+    return Path(finder.find_bitcode_lib("device")).read_bytes()
+
+
+def with_directives(ptx: str, kernel: Kernel) -> str:
+    """``ptx`` with what its entry says of launches, besides the threads of a block."""
+    directives: list[str] = []
+    if kernel.together:
+        directives.append(f".minnctapersm {kernel.together}")
+    if kernel.cluster > 1:
+        directives += [".explicitcluster", f".reqnctapercluster {kernel.cluster}, 1, 1"]
+    head, entry, body = ptx.partition(_ENTRY)
+    return head + entry + body.replace("\n{", "\n".join(["", *directives, "{"]), 1)
+
+
+def kernel_ir(kernel: Kernel, version: Sequence[int]) -> str:
+    """The LLVM IR of a kernel, for a version of NVVM's dialect."""
+    node, names = parsed(kernel.source, kernel.name, _MODULES)
+    # A neutral text has names of its own for the parameters.
+    given = [argument.arg for argument in node.args.args]
+    if len(given) != len(kernel.parameters):
+        raise UnsupportedKernelError(f"{kernel.name} has other parameters: {given}")
+    parameters = tuple(map(_named, kernel.parameters, given))
+    return _Kernel(node, names, parameters, kernel.name).text(kernel.threads, version)
+
+
+def _named(parameter: Parameter, name: str) -> Parameter:
+    return replace(parameter, name=name)
+
+
+def _element(dtype: str) -> Any:
+    """The type in memory of a dtype of the vocabulary."""
+    if dtype in COMPLEXES:
+        return ir.LiteralStructType([scalar_type(REAL_PART[dtype])] * 2)
+    return ir.IntType(8) if dtype == "bool" else scalar_type(_value(dtype))
+
+
+def _value(dtype: str) -> str:
+    return "u16" if dtype in HALVES else dtype
+
+
+@dataclass(slots=True)
+class _Kernel(KernelCompiler):
+    """Compiles one kernel function."""
+
+    def text(self, threads: int, version: Sequence[int]) -> str:
+        """The module's text."""
+        module: Any = ir.Module(self.symbol)
+        module.triple, module.data_layout = "nvptx64-nvidia-cuda", _LAYOUT
+        kinds = [
+            _element(p.kind[:-1]).as_pointer() if p.kind.endswith("*") else I64
+            for p in self.parameters
+        ]
+        signature = ir.FunctionType(ir.VoidType(), kinds)
+        self.function = ir.Function(module, signature, self.symbol)
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.m = CudaArithmetic(self.builder, "arrayfn")
+        self.bind_parameters()
+        self.in_memory = variables_in_memory(self.node)
+        self.suite(self.node.body)
+        if not self.builder.block.is_terminated:
+            self.builder.ret_void()
+        for name, number in (("kernel", 1), ("maxntidx", threads)):
+            words = [self.function, ir.MetaDataString(module, name), I32(number)]
+            module.add_named_metadata("nvvm.annotations", words)
+        module.add_named_metadata("nvvmir.version", [I32(n) for n in version])
+        return str(module)
+
+    def bind_parameters(self, more: tuple[str, ...] = ()) -> None:
+        """Give the parameters their names; booleans lie in memory as u8."""
+        KernelCompiler.bind_parameters(self, more)
+        for name, (pointer, kind) in self.pointers.items():
+            self.pointers[name] = pointer, STORED.get(kind, kind)
+
+    def place(self, pointer: Any, index: ir.Value, kind: ir.Type) -> ir.Value:
+        """The address of an element: where it is complex, of one of its parts."""
+        if isinstance(pointer.type.pointee, ir.LiteralStructType):
+            pointer = self.builder.bitcast(pointer, kind.as_pointer())
+        return self.builder.gep(pointer, [index])
+
+    def statement(self, node: ast.stmt) -> None:
+        """Compile one statement; memory that a function gives is a pointer's."""
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Call(func=ast.Name(id=called), args=arguments),
+            ) if (
+                isinstance(function := self.vocabulary.get(called), DeviceFunction)
+                and function.kind in _MEMORY
+            ):
+                if name in self.slots or name in self.values:
+                    raise unsupported(node)
+                self.pointers[name] = self.memory(node, function, arguments)
+            case _:
+                KernelCompiler.statement(self, node)
+
+    def memory(
+        self, node: ast.stmt, function: DeviceFunction, arguments: list[ast.expr]
+    ) -> tuple[Any, str]:
+        """Memory of the block or the thread, and the dtype of its elements."""
+        element, given, count = _element(function.dtype), [], 0
+        if function.kind == "arena":
+            given = [self.integer(a) for a in arguments]
+        else:
+            match arguments:
+                case [ast.Constant(value=int() as count)]:
+                    pass
+                case _:
+                    raise unsupported(node)
+        pointer = emit(self.builder, function, given, element, count)
+        return pointer, _value(function.dtype)
+
+    def effect(self, node: ast.stmt, name: str, arguments: list[ast.expr]) -> None:
+        """A call of a function of the vocabulary that gives nothing."""
+        function = self.vocabulary.get(name)
+        if not isinstance(function, DeviceFunction) or function.kind not in _EFFECTS:
+            raise unsupported(node)
+        if function.kind == "await_copies":
+            match arguments:
+                case [ast.Constant(value=int() as count)]:
+                    emit(self.builder, function, [I64(count)], None, count)
+                case _:
+                    raise unsupported(node)
+            return
+        values = [self.argument(a) for a in arguments]
+        emit(self.builder, function, values, None, 0)
+
+    def argument(self, node: ast.expr) -> ir.Value:
+        """What a function of the vocabulary takes: a pointer or a value."""
+        match node:
+            case ast.Name(id=name) if name in self.pointers:
+                return self.pointers[name][0]
+            case _:
+                return self.packed(self.value(node))
+
+    def packed(self, value: Scalar) -> ir.Value:
+        """A value as LLVM's: a complex one as a structure."""
+        if not isinstance(value, tuple):
+            return value.value
+        real, imaginary = (part.value for part in value)
+        kind = ir.LiteralStructType([real.type] * 2)
+        half = self.builder.insert_value(ir.Constant(kind, ir.Undefined), real, 0)
+        return self.builder.insert_value(half, imaginary, 1)
+
+    def call(self, node: ast.Call, name: str, arguments: list[Scalar]) -> Scalar:
+        """A function of either vocabulary, or a typed constant or conversion."""
+        function = self.vocabulary.get(name)
+        if isinstance(function, ScalarFunction):
+            native = self.m.native(function.name, arguments)
+            if native is not None:
+                return native
+        if not isinstance(function, DeviceFunction):
+            return KernelCompiler.call(self, node, name, arguments)
+        given = [self.packed(a) for a in arguments]
+        if function.kind in _INDICES:
+            return self.m.wrap(emit(self.builder, function, given, None, 0), "i64")
+        if function.kind not in _VALUES:
+            raise unsupported(node)
+        result = emit(self.builder, function, given, None, 0)
+        if function.dtype not in COMPLEXES:
+            return self.m.wrap(result, _value(function.dtype))
+        part = REAL_PART[function.dtype]
+        return tuple(
+            self.m.wrap(self.builder.extract_value(result, k), part) for k in range(2)
+        )
+
+    def load(self, node: ast.Subscript, name: str) -> Scalar:
+        """Read an element; truth values lie in a thread's memory as bytes."""
+        if not self.holds_truth(name):
+            return KernelCompiler.load(self, node, name)
+        address = self.place(self.pointers[name][0], self.integer(node.slice), I32)
+        return self.m.wrap(self.builder.load(address), "u8") != 0
+
+    def store(self, node: ast.Subscript, value: Scalar) -> None:
+        """Write an element."""
+        match node.value:
+            case ast.Name(id=name) if self.holds_truth(name):
+                if not isinstance(value, LLVMValue) or value.dtype != "bool":
+                    raise unsupported(node)
+                pointer = self.pointers[name][0]
+                address = self.place(pointer, self.integer(node.slice), I32)
+                byte = self.builder.zext(value.value, ir.IntType(8))
+                self.builder.store(byte, address)
+            case _:
+                KernelCompiler.store(self, node, value)
+
+    def holds_truth(self, name: str) -> bool:
+        """Whether memory holds truth values, and not the bytes that stand for them."""
+        return name in self.pointers and self.pointers[name][1] == "bool"
