@@ -144,6 +144,8 @@ class KernelValues:
                 return self.m.constant("i64", -number)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() as x)):
                 return self.m.constant("f64", -x)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self.negative(node, self.value(operand))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self.m.wrap(self.builder.not_(self.condition(operand)), "bool")
             case ast.BoolOp(op=op, values=values):
@@ -194,6 +196,12 @@ class KernelValues:
         if isinstance(op, (ast.FloorDiv, ast.Mod)) and x.dtype == "i64":
             return self.floor_division(x, y, remainder=isinstance(op, ast.Mod))
         raise unsupported(node)
+
+    def negative(self, node: ast.AST, x: Scalar) -> Scalar:
+        """``-x`` of a float or an index."""
+        if isinstance(x, tuple) or x.dtype not in {*FLOATS, "i64"}:
+            raise unsupported(node)
+        return -x if x.dtype in FLOATS else self.m.constant("i64", 0) - x
 
     def floor_division(
         self, x: LLVMValue, y: LLVMValue, *, remainder: bool

@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.primitives import contraction, conversion, elementwise, views
-from arrayfn.primitives.base import Convert, Primitive, Scalar
+from arrayfn.primitives.base import Convert, Primitive, Reduction, Scalar
 
 MOST_PARTS = 64  # of a sum that becomes one array
 
@@ -39,6 +39,8 @@ def simplify(program: Program) -> Program:
             rule = RULES.get(equation.primitive.name)
             start = len(builder.equations)
             found = _elementwise(operands, equation, definitions)
+            if found is None:
+                found = _of_nothing(operands, equation)
             if found is None and rule is not None:
                 found = rule(operands, equation.params, definitions, equation)
             if found is None:
@@ -110,6 +112,19 @@ def _elementwise(
     ]
     value = row(*narrow, **equation.params)
     return views.broadcast_in_dim(value, shape=output.shape, axes=axes)
+
+
+def _of_nothing(operands: Sequence[Atom], equation: Equation) -> Atom | None:
+    """A reduction over no elements is its identity: no kernel has to mind it."""
+    row, output = equation.primitive, equation.outputs[0].type
+    assert isinstance(row, Primitive)
+    if (
+        not isinstance(row.kernel, Reduction)
+        or operands[0].type.size
+        or not output.size
+    ):
+        return None
+    return views.broadcast_literal(row.kernel.identity(output.dtype), output)  # type: ignore[arg-type]
 
 
 def _is(atom: Atom, value: complex) -> bool:
