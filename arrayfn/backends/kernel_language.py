@@ -21,6 +21,7 @@ from typing import Any
 from llvmlite import ir
 
 from arrayfn.backends.kernel_values import (
+    SIGNED,
     STORED,
     KernelValues,
     Scalar,
@@ -44,9 +45,10 @@ __all__ = [
 def parsed(
     source: str, name: str, modules: Mapping[str, ModuleType]
 ) -> tuple[ast.FunctionDef, dict[str, Any]]:
-    """The function ``name`` of a kernel's source, and what that imports by its names.
+    """The function ``name`` of a kernel's source, and what is there by its names.
 
-    ``modules`` are those that it may import from.
+    That are other functions before it, as syntax, and what is imported from
+    ``modules``.
     """
     vocabulary: dict[str, Any] = {}
     for node in ast.parse(source).body:
@@ -58,6 +60,8 @@ def parsed(
                 }
             case ast.FunctionDef(name=defined) if defined == name:
                 return node, vocabulary
+            case ast.FunctionDef(name=defined):
+                vocabulary[defined] = node
             case _:
                 raise unsupported(node)
     raise UnsupportedKernelError(f"there is no function {name}")
@@ -76,7 +80,6 @@ class KernelCompiler(KernelValues):
         kinds = [*(p.kind for p in self.parameters), *("i64" for _ in more)]
         for name, kind, argument in zip(names, kinds, self.function.args, strict=True):
             if kind.endswith("*"):
-                argument.add_attribute("noalias")
                 self.pointers[name] = (argument, kind[:-1])
             else:
                 self.values[name] = self.m.wrap(argument, "i64")
@@ -242,6 +245,8 @@ class KernelCompiler(KernelValues):
         parts = value if isinstance(value, tuple) else (value,)
         addresses, dtype = self.element(node, len(parts))
         for address, part in zip(addresses, parts, strict=True):
+            if {part.dtype, dtype} <= SIGNED:
+                part = self.m.convert(part, dtype)
             if part.dtype != dtype:
                 raise unsupported(node)
             self.builder.store(part.value, address)

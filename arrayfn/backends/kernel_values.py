@@ -20,6 +20,7 @@ from arrayfn.lowering.scalars.table import ScalarFunction
 
 Scalar = Any  # an LLVMValue, or a pair of them if complex
 
+SIGNED: Final = frozenset({"i8", "i16", "i32", "i64"})
 STORED: Final = {"bool": "u8", **dict.fromkeys(HALVES, "u16")}
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: lambda x, y: x + y,
@@ -152,6 +153,13 @@ class KernelValues:
                 return self.short_circuit(op, values)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self.compare(node, self.value(left), op, self.value(right))
+            case ast.Compare(left=left, ops=[op, *more], comparators=[right, *others]):
+                first = ast.Compare(left, [op], [right])
+                return self.short_circuit(
+                    ast.And(), [first, ast.Compare(right, more, others)]
+                )
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self.chosen(node, test, body, orelse)
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return self.call(node, name, [self.value(a) for a in arguments])
             case _:
@@ -183,7 +191,12 @@ class KernelValues:
 
     def binary(self, node: ast.AST, x: Scalar, op: ast.operator, y: Scalar) -> Scalar:
         """An infix operation of two values of one dtype, where Numba's has it too."""
-        if isinstance(x, tuple) or isinstance(y, tuple) or x.dtype != y.dtype:
+        if isinstance(x, tuple) or isinstance(y, tuple):
+            raise unsupported(node)
+        if {x.dtype, y.dtype} <= SIGNED:
+            # As in Numba, whose integers are indices as soon as one computes with them.
+            x, y = self.m.convert(x, "i64"), self.m.convert(y, "i64")
+        if x.dtype != y.dtype:
             raise unsupported(node)
         if type(op) in _BINARY and x.dtype in {*FLOATS, "i64"}:
             return _BINARY[type(op)](x, y)
@@ -217,6 +230,28 @@ class KernelValues:
             return self.m.wrap(b.select(correct, b.add(rest, divisor), rest), "i64")
         return self.m.wrap(b.sub(quotient, b.zext(correct, I64)), "i64")
 
+    def chosen(
+        self, node: ast.AST, test: ast.expr, body: ast.expr, orelse: ast.expr
+    ) -> Scalar:
+        """``body if test else orelse``, of which one is computed."""
+        b = self.builder
+        condition = self.condition(test)
+        found: list[tuple[LLVMValue, ir.Block]] = []
+        with b.if_else(condition) as (then, otherwise):
+            for branch, value in ((then, body), (otherwise, orelse)):
+                with branch:
+                    given = self.value(value)
+                    if isinstance(given, tuple):
+                        raise unsupported(node)
+                    found.append((given, b.block))
+        (yes, _), (no, _) = found
+        if yes.dtype != no.dtype:
+            raise unsupported(node)
+        result = b.phi(self.m.type(yes.dtype))
+        for value, block in found:
+            result.add_incoming(value.value, block)
+        return self.m.wrap(result, yes.dtype)
+
     def short_circuit(self, op: ast.boolop, values: list[ast.expr]) -> Scalar:
         """``and`` and ``or``: later operands are computed only if they matter."""
         b = self.builder
@@ -241,8 +276,12 @@ class KernelValues:
         return self.m.wrap(result, "bool")
 
     def compare(self, node: ast.AST, x: Scalar, op: ast.cmpop, y: Scalar) -> Scalar:
-        """A comparison of two values of one dtype."""
-        if isinstance(x, tuple) or isinstance(y, tuple) or x.dtype != y.dtype:
+        """A comparison of two values of one dtype, or of integers."""
+        if isinstance(x, tuple) or isinstance(y, tuple):
+            raise unsupported(node)
+        if x.dtype != y.dtype and {x.dtype, y.dtype} <= {*SIGNED, "u8", "u16", "u32"}:
+            x, y = self.m.convert(x, "i64"), self.m.convert(y, "i64")
+        if x.dtype != y.dtype:
             raise unsupported(node)
         if type(op) not in _COMPARE:
             raise unsupported(node)
@@ -257,12 +296,16 @@ class KernelValues:
             wanted = [
                 STORED.get(d, d) if d != "bool" else d for d in function.arguments
             ]
+            arguments = [
+                self.m.convert(a, w) if {dtype_of(a), w} <= SIGNED else a
+                for a, w in zip(arguments, wanted, strict=False)
+            ]
             if [dtype_of(argument) for argument in arguments] != wanted:
                 raise unsupported(node)
             return function.formula(self.m, *arguments)
         if name in {*FLOATS, *INTEGERS} and len(arguments) == 1:
             (value,) = arguments
-            if not isinstance(value, tuple) and value.dtype in {*FLOATS, "i64"}:
+            if not isinstance(value, tuple) and value.dtype in {*FLOATS, *SIGNED}:
                 return self.converted(node, value, name)
         raise unsupported(node)
 

@@ -64,6 +64,9 @@ class _Kernel(KernelCompiler):
         self.function.attributes.add("nounwind")
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
         self.m = LLVMArithmetic(self.builder, "kernel")
+        for argument in self.function.args:
+            if isinstance(argument.type, ir.PointerType):
+                argument.add_attribute("noalias")
         self.bind_parameters(("begin", "end"))
         self.in_memory = variables_in_memory(self.node)
         self.suite(self.node.body)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from llvmlite import ir
 
 from arrayfn.backends.cuda.arithmetic import CudaArithmetic
 from arrayfn.backends.cuda.device_functions import emit
+from arrayfn.backends.cuda.unrolling import unrolled
 from arrayfn.backends.kernel_language import (
     STORED,
     KernelCompiler,
@@ -32,7 +33,7 @@ from arrayfn.backends.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I32, I64, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
 from arrayfn.lowering.cuda import vocabulary
-from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, DeviceFunction
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import ScalarFunction
@@ -47,29 +48,12 @@ _LAYOUT: Final = (
     "f32:32:32-f64:64:64-v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
 )
 _ENTRY: Final = ".visible .entry "
-# What gives an i64, and memory; other functions that give something give their dtype.
-_INDICES: Final = ("block_index", "thread_index", "quotient", "remainder")
-_MEMORY: Final = ("shared", "registers", "signals", "arena")
+# Kinds of functions that give an i64, memory, or a value of their dtype: others give
+# nothing.
+_INDICES: Final = ("block_index", "thread_index", "quotient", "remainder", "match_byte")
+_MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = ("shuffle_xor", "shuffle_up", "approximate_exp2")
-_EFFECTS: Final = (
-    "barrier",
-    "cluster_arrive",
-    "cluster_wait",
-    "close_copies",
-    "await_copies",
-    "signal_init",
-    "expect",
-    "await_signal",
-    "put",
-    "load",
-    "store",
-    "fetch",
-    "copy",
-    "load_matrix",
-    "load_transposed",
-    "multiply",
-    "pack",
-)
+_GIVING: Final = frozenset((*_INDICES, *_MEMORY, *_VALUES))
 
 
 def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
@@ -121,7 +105,7 @@ def kernel_ir(kernel: Kernel, version: Sequence[int]) -> str:
     if len(given) != len(kernel.parameters):
         raise UnsupportedKernelError(f"{kernel.name} has other parameters: {given}")
     parameters = tuple(map(_named, kernel.parameters, given))
-    return _Kernel(node, names, parameters, kernel.name).text(kernel.threads, version)
+    return _Kernel(node, names, parameters, kernel.name).text(kernel, version)
 
 
 def _named(parameter: Parameter, name: str) -> Parameter:
@@ -135,15 +119,34 @@ def _element(dtype: str) -> Any:
     return ir.IntType(8) if dtype == "bool" else scalar_type(_value(dtype))
 
 
+def _count(node: ast.stmt, arguments: list[ast.expr]) -> int:
+    """The only argument: a whole number, or a product of two."""
+    match arguments:
+        case [ast.Constant(value=int() as count)]:
+            return count
+        case [
+            ast.BinOp(
+                left=ast.Constant(value=int() as count),
+                op=ast.Mult(),
+                right=ast.Constant(value=int() as times),
+            )
+        ]:
+            return count * times
+        case _:
+            raise unsupported(node)
+
+
 def _value(dtype: str) -> str:
     return "u16" if dtype in HALVES else dtype
 
 
 @dataclass(slots=True)
 class _Kernel(KernelCompiler):
-    """Compiles one kernel function."""
+    """Compiles one kernel function, or a part of it that it calls."""
 
-    def text(self, threads: int, version: Sequence[int]) -> str:
+    written_out: set[int] = field(default_factory=set[int])
+
+    def text(self, kernel: Kernel, version: Sequence[int]) -> str:
         """The module's text."""
         module: Any = ir.Module(self.symbol)
         module.triple, module.data_layout = "nvptx64-nvidia-cuda", _LAYOUT
@@ -153,24 +156,29 @@ class _Kernel(KernelCompiler):
         ]
         signature = ir.FunctionType(ir.VoidType(), kinds)
         self.function = ir.Function(module, signature, self.symbol)
-        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.m = CudaArithmetic(self.builder, "arrayfn")
-        self.bind_parameters()
-        self.in_memory = variables_in_memory(self.node)
-        self.suite(self.node.body)
-        if not self.builder.block.is_terminated:
-            self.builder.ret_void()
-        for name, number in (("kernel", 1), ("maxntidx", threads)):
+        if not kernel.cooperative:
+            # The plan keeps buffers apart; in one kernel of many steps they are reused.
+            for argument in self.function.args:
+                if isinstance(argument.type, ir.PointerType):
+                    argument.add_attribute("noalias")
+        self.body()
+        for name, number in (("kernel", 1), ("maxntidx", kernel.threads)):
             words = [self.function, ir.MetaDataString(module, name), I32(number)]
             module.add_named_metadata("nvvm.annotations", words)
         module.add_named_metadata("nvvmir.version", [I32(n) for n in version])
         return str(module)
 
-    def bind_parameters(self, more: tuple[str, ...] = ()) -> None:
-        """Give the parameters their names; booleans lie in memory as u8."""
-        KernelCompiler.bind_parameters(self, more)
+    def body(self) -> None:
+        """The function's instructions."""
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.m = CudaArithmetic(self.builder, "arrayfn")
+        self.bind_parameters()
         for name, (pointer, kind) in self.pointers.items():
             self.pointers[name] = pointer, STORED.get(kind, kind)
+        self.in_memory = variables_in_memory(self.node)
+        self.suite(self.node.body)
+        if not self.builder.block.is_terminated:
+            self.builder.ret_void()
 
     def place(self, pointer: Any, index: ir.Value, kind: ir.Type) -> ir.Value:
         """The address of an element: where it is complex, of one of its parts."""
@@ -191,39 +199,78 @@ class _Kernel(KernelCompiler):
                 if name in self.slots or name in self.values:
                     raise unsupported(node)
                 self.pointers[name] = self.memory(node, function, arguments)
+            case ast.For(
+                target=ast.Name(id=name),
+                iter=ast.Call(func=ast.Name(id=called), args=[count], keywords=[]),
+                body=body,
+                orelse=[],
+            ) if self.vocabulary.get(called) is FUNCTIONS["unrolled"]:
+                self.written_out.add(id(body))
+                bounds = I64(0), self.integer(count), I64(1)
+                self.loop(node, name, bounds, body)
             case _:
                 KernelCompiler.statement(self, node)
+
+    def mark_loop(self, back: Any, turns: float, body: list[ast.stmt]) -> None:
+        """What is over ``unrolled(n)`` is written out."""
+        if id(body) in self.written_out:
+            back.set_metadata("llvm.loop", unrolled(self.builder.module))
 
     def memory(
         self, node: ast.stmt, function: DeviceFunction, arguments: list[ast.expr]
     ) -> tuple[Any, str]:
         """Memory of the block or the thread, and the dtype of its elements."""
-        element, given, count = _element(function.dtype), [], 0
-        if function.kind == "arena":
-            given = [self.integer(a) for a in arguments]
+        element, count = _element(function.dtype), 0
+        given: list[ir.Value] = []
+        if function.kind in ("arena", "window"):
+            given = [self.argument(a) for a in arguments]
         else:
-            match arguments:
-                case [ast.Constant(value=int() as count)]:
-                    pass
-                case _:
-                    raise unsupported(node)
+            count = _count(node, arguments)
         pointer = emit(self.builder, function, given, element, count)
         return pointer, _value(function.dtype)
 
     def effect(self, node: ast.stmt, name: str, arguments: list[ast.expr]) -> None:
         """A call of a function of the vocabulary that gives nothing."""
         function = self.vocabulary.get(name)
-        if not isinstance(function, DeviceFunction) or function.kind not in _EFFECTS:
+        if isinstance(function, ast.FunctionDef):
+            self.call_part(node, function, arguments)
+            return
+        if not isinstance(function, DeviceFunction) or function.kind in _GIVING:
             raise unsupported(node)
         if function.kind == "await_copies":
-            match arguments:
-                case [ast.Constant(value=int() as count)]:
-                    emit(self.builder, function, [I64(count)], None, count)
-                case _:
-                    raise unsupported(node)
+            count = _count(node, arguments)
+            emit(self.builder, function, [I64(count)], None, count)
             return
         values = [self.argument(a) for a in arguments]
         emit(self.builder, function, values, None, 0)
+
+    def call_part(
+        self, node: ast.stmt, part: ast.FunctionDef, arguments: list[ast.expr]
+    ) -> None:
+        """A call of another function of the source, which is inlined."""
+        values: list[Any] = [self.argument(a) for a in arguments]
+        kinds = [
+            f"{self.pointers[a.id][1]}*"
+            if isinstance(a, ast.Name) and a.id in self.pointers
+            else "i64"
+            for a in arguments
+        ]
+        names = [argument.arg for argument in part.args.args]
+        integers = [v for v, k in zip(values, kinds, strict=True) if k == "i64"]
+        if len(names) != len(kinds) or any(v.type != I64 for v in integers):
+            raise unsupported(node)
+        symbol = ".".join([part.name, *kinds])
+        known: Any = self.builder.module.globals.get(symbol)
+        if known is None:
+            signature = ir.FunctionType(ir.VoidType(), [v.type for v in values])
+            known = ir.Function(self.builder.module, signature, symbol)
+            known.linkage = "internal"
+            known.attributes.add("alwaysinline")
+            parameters = tuple(map(Parameter, names, kinds))
+            inner = _Kernel(part, self.vocabulary, parameters, symbol)
+            inner.function = known
+            inner.body()
+        self.builder.call(known, values)
 
     def argument(self, node: ast.expr) -> ir.Value:
         """What a function of the vocabulary takes: a pointer or a value."""

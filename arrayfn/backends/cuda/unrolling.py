@@ -39,12 +39,20 @@ def mark(builder: Any) -> None:
     vars(builder.module).setdefault(MARK, []).append(builder.block)
 
 
-def unroll_marked(function: Any) -> None:
-    """Say of the loops of ``function`` whose bodies were marked to write them out.
+def unrolled(module: ir.Module) -> Any:
+    """What the branch back to the head of a loop says, to have it written out.
 
     A loop's metadata is a node whose first operand is itself (LLVM's Language
     Reference, llvm.loop).
     """
+    option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.full")])
+    loop = ir.MDValue(module, [option], name=str(len(module.metadata)))
+    loop.operands = (loop, option)
+    return loop
+
+
+def unroll_marked(function: Any) -> None:
+    """Say of the loops of ``function`` whose bodies were marked to write them out."""
     module = function.module
     for body in vars(module).get(MARK, []):
         if body.function is not function:
@@ -56,11 +64,7 @@ def unroll_marked(function: Any) -> None:
             for b in inside
             if any(p not in inside for p in _predecessors(function, b))
         )
-        option = module.add_metadata(
-            [ir.MetaDataString(module, "llvm.loop.unroll.full")]
-        )
-        loop = ir.MDValue(module, [option], name=str(len(module.metadata)))
-        loop.operands = (loop, option)
+        loop = unrolled(module)
         for block in inside:
             if header in _successors(block):
                 block.terminator.set_metadata("llvm.loop", loop)
