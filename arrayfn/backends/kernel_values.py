@@ -84,17 +84,25 @@ class KernelValues:
     builder: Any = None
     m: Any = None
 
+    def pointer(self, node: ast.AST, value: ast.expr) -> tuple[Any, str]:
+        """A pointer, and the dtype of what it points to."""
+        match value:
+            case ast.Name(id=name) if name in self.pointers:
+                return self.pointers[name]
+            case _:
+                raise unsupported(node)
+
+    def is_pointer(self, value: ast.expr) -> bool:
+        """Whether an expression names a pointer."""
+        return isinstance(value, ast.Name) and value.id in self.pointers
+
     def place(self, pointer: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
         """The address of an element of a type in memory."""
         return self.builder.gep(pointer, [index], source_etype=kind)
 
     def element(self, node: ast.Subscript, parts: int) -> tuple[list[ir.Value], str]:
         """The addresses of the parts of an element, and the dtype of each."""
-        match node.value:
-            case ast.Name(id=name) if name in self.pointers:
-                pointer, kind = self.pointers[name]
-            case _:
-                raise unsupported(node)
+        pointer, kind = self.pointer(node, node.value)
         index = self.integer(node.slice)
         dtype = REAL_PART.get(kind) or STORED.get(kind, kind)
         if (kind in REAL_PART) != (parts == 2):
@@ -181,7 +189,7 @@ class KernelValues:
 
     def load(self, node: ast.Subscript, name: str) -> Scalar:
         """Read an element."""
-        _, kind = self.pointers.get(name, (None, ""))
+        _, kind = self.pointer(node, node.value)
         addresses, dtype = self.element(node, 2 if kind in REAL_PART else 1)
         parts = tuple(
             self.m.wrap(self.builder.load(address, typ=scalar_type(dtype)), dtype)

@@ -204,7 +204,7 @@ def test_the_gradient_by_a_bias_is_of_the_bias_s_shape():
 @needs_compiler
 @pytest.mark.parametrize(("arch", "chosen"), [((8, 0), "k"), ((9, 0), "q")])
 def test_kernels_compile_to_tensor_core_instructions(arch, chosen):
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
 
     def loss(q, k, v, bias):
         mixed = nn.dot_product_attention(q, k, v, bias, local_window_size=9)

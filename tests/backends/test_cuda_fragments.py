@@ -137,7 +137,7 @@ def kernel(x, n):
 
 @pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 def test_unrolled_loops_are_written_out():
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
     parameters = Parameter("x", "f32*"), Parameter("n", "i64")
     kernel = Kernel("kernel", LOOPS, LOOPS, parameters, threads=32)
     assert compile_ptx(kernel, (8, 0)).count("shfl.sync") == 300

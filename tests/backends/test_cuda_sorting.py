@@ -225,7 +225,7 @@ def test_integers_and_what_need_not_be_deterministic_are_added_at_once():
 @needs_compiler
 @pytest.mark.parametrize("arch", [(8, 0), (9, 0)])
 def test_kernels_of_sorts_and_scatters_keep_tiles_in_registers(arch):
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
 
     def both(x, i, u):
         return anp.argsort(x), (u[:50] * 0).at[i].add(u)

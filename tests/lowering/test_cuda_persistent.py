@@ -8,10 +8,10 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulated_memory import EmulationError, Pointer
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import launch
-from arrayfn.backends.cuda.numba_cuda import compile_ptx
 from arrayfn.errors import ArgumentError
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU

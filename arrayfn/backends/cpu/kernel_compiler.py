@@ -92,12 +92,11 @@ class _Kernel(KernelCompiler):
         values: list[ir.Value] = []
         kinds: set[str] = set()
         for argument in arguments:
-            match argument:
-                case ast.Name(id=pointer) if pointer in self.pointers:
-                    value, kind = self.pointers[pointer]
-                    kinds.add(kind)
-                case _:
-                    value = self.integer(argument)
+            if self.is_pointer(argument):
+                value, kind = self.pointer(node, argument)
+                kinds.add(kind)
+            else:
+                value = self.integer(argument)
             values.append(value)
         if len(kinds) != 1:
             raise unsupported(node)

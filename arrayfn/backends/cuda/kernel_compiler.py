@@ -48,12 +48,15 @@ _LAYOUT: Final = (
     "f32:32:32-f64:64:64-v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
 )
 _ENTRY: Final = ".visible .entry "
-# Kinds of functions that give an i64, memory, or a value of their dtype: others give
-# nothing.
-_INDICES: Final = ("block_index", "thread_index", "quotient", "remainder", "match_byte")
+# Kinds of functions that give an integer, memory, or a value of their dtype: others
+# give nothing.
+_INTEGERS: Final = (
+    *("block_index", "thread_index", "quotient", "remainder"),
+    *("match_byte", "byte"),
+)
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = ("shuffle_xor", "shuffle_up", "approximate_exp2")
-_GIVING: Final = frozenset((*_INDICES, *_MEMORY, *_VALUES))
+_GIVING: Final = frozenset((*_INTEGERS, *_MEMORY, *_VALUES))
 
 
 def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
@@ -119,7 +122,7 @@ def _element(dtype: str) -> Any:
     return ir.IntType(8) if dtype == "bool" else scalar_type(_value(dtype))
 
 
-def _count(node: ast.stmt, arguments: list[ast.expr]) -> int:
+def _count(node: ast.AST, arguments: list[ast.expr]) -> int:
     """The only argument: a whole number, or a product of two."""
     match arguments:
         case [ast.Constant(value=int() as count)]:
@@ -145,6 +148,9 @@ class _Kernel(KernelCompiler):
     """Compiles one kernel function, or a part of it that it calls."""
 
     written_out: set[int] = field(default_factory=set[int])
+    moving: dict[str, tuple[Any, str]] = field(
+        default_factory=dict[str, tuple[Any, str]]
+    )
 
     def text(self, kernel: Kernel, version: Sequence[int]) -> str:
         """The module's text."""
@@ -199,6 +205,10 @@ class _Kernel(KernelCompiler):
                 if name in self.slots or name in self.values:
                     raise unsupported(node)
                 self.pointers[name] = self.memory(node, function, arguments)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name() as value) if (
+                self.is_pointer(value)
+            ):
+                self.point(node, name, self.pointer(node, value))
             case ast.For(
                 target=ast.Name(id=name),
                 iter=ast.Call(func=ast.Name(id=called), args=[count], keywords=[]),
@@ -211,13 +221,51 @@ class _Kernel(KernelCompiler):
             case _:
                 KernelCompiler.statement(self, node)
 
+    def point(self, node: ast.AST, name: str, to: tuple[Any, str]) -> None:
+        """Give a variable a pointer; it may have another one later."""
+        pointer, kind = to
+        if name in (*self.slots, *self.values, *self.pointers):
+            raise unsupported(node)
+        if name not in self.moving:
+            with self.builder.goto_entry_block():
+                self.moving[name] = self.builder.alloca(pointer.type), kind
+        address, known = self.moving[name]
+        if known != kind:
+            raise unsupported(node)
+        self.builder.store(pointer, address)
+
+    def pointer(self, node: ast.AST, value: ast.expr) -> tuple[Any, str]:
+        """A pointer, and the dtype of what it points to."""
+        match value:
+            case ast.Name(id=name) if name in self.moving:
+                address, kind = self.moving[name]
+                return self.builder.load(address), kind
+            case ast.Call(func=ast.Name(id=name), args=[array, at]) if (
+                isinstance(function := self.vocabulary.get(name), DeviceFunction)
+                and function.kind == "window"
+            ):
+                return self.memory(node, function, [array, at])
+            case _:
+                return KernelCompiler.pointer(self, node, value)
+
+    def is_pointer(self, value: ast.expr) -> bool:
+        """Whether an expression names a pointer."""
+        match value:
+            case ast.Name(id=name) if name in self.moving:
+                return True
+            case ast.Call(func=ast.Name(id=name)):
+                function = self.vocabulary.get(name)
+                return isinstance(function, DeviceFunction) and function.kind in _MEMORY
+            case _:
+                return KernelCompiler.is_pointer(self, value)
+
     def mark_loop(self, back: Any, turns: float, body: list[ast.stmt]) -> None:
         """What is over ``unrolled(n)`` is written out."""
         if id(body) in self.written_out:
             back.set_metadata("llvm.loop", unrolled(self.builder.module))
 
     def memory(
-        self, node: ast.stmt, function: DeviceFunction, arguments: list[ast.expr]
+        self, node: ast.AST, function: DeviceFunction, arguments: list[ast.expr]
     ) -> tuple[Any, str]:
         """Memory of the block or the thread, and the dtype of its elements."""
         element, count = _element(function.dtype), 0
@@ -248,16 +296,18 @@ class _Kernel(KernelCompiler):
         self, node: ast.stmt, part: ast.FunctionDef, arguments: list[ast.expr]
     ) -> None:
         """A call of another function of the source, which is inlined."""
-        values: list[Any] = [self.argument(a) for a in arguments]
-        kinds = [
-            f"{self.pointers[a.id][1]}*"
-            if isinstance(a, ast.Name) and a.id in self.pointers
-            else "i64"
-            for a in arguments
-        ]
+        values: list[Any] = []
+        kinds: list[str] = []
+        for argument in arguments:
+            if self.is_pointer(argument):
+                value, kind = self.pointer(node, argument)
+                kinds.append(f"{kind}*")
+            else:
+                value = self.integer(argument)
+                kinds.append("i64")
+            values.append(value)
         names = [argument.arg for argument in part.args.args]
-        integers = [v for v, k in zip(values, kinds, strict=True) if k == "i64"]
-        if len(names) != len(kinds) or any(v.type != I64 for v in integers):
+        if len(names) != len(kinds):
             raise unsupported(node)
         symbol = ".".join([part.name, *kinds])
         known: Any = self.builder.module.globals.get(symbol)
@@ -272,13 +322,11 @@ class _Kernel(KernelCompiler):
             inner.body()
         self.builder.call(known, values)
 
-    def argument(self, node: ast.expr) -> ir.Value:
+    def argument(self, node: ast.expr) -> Any:
         """What a function of the vocabulary takes: a pointer or a value."""
-        match node:
-            case ast.Name(id=name) if name in self.pointers:
-                return self.pointers[name][0]
-            case _:
-                return self.packed(self.value(node))
+        if self.is_pointer(node):
+            return self.pointer(node, node)[0]
+        return self.packed(self.value(node))
 
     def packed(self, value: Scalar) -> ir.Value:
         """A value as LLVM's: a complex one as a structure."""
@@ -299,11 +347,11 @@ class _Kernel(KernelCompiler):
         if not isinstance(function, DeviceFunction):
             return KernelCompiler.call(self, node, name, arguments)
         given = [self.packed(a) for a in arguments]
-        if function.kind in _INDICES:
-            return self.m.wrap(emit(self.builder, function, given, None, 0), "i64")
-        if function.kind not in _VALUES:
+        if function.kind not in (*_INTEGERS, *_VALUES):
             raise unsupported(node)
         result = emit(self.builder, function, given, None, 0)
+        if function.kind in _INTEGERS:
+            return self.m.wrap(result, f"i{result.type.width}")
         if function.dtype not in COMPLEXES:
             return self.m.wrap(result, _value(function.dtype))
         part = REAL_PART[function.dtype]
