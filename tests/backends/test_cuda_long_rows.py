@@ -145,7 +145,7 @@ def test_long_rows_are_fetched_ahead(case):
 @needs_compiler
 @pytest.mark.cuda
 def test_rows_fetched_ahead_pass_through_shared_memory():
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.numba_cuda").compile_ptx
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
     arguments = random(320, 65536), random(65536, seed=1)
     program = trace_function(layernorm, arguments, {}).program
     (kernel,) = lower(program).kernels
