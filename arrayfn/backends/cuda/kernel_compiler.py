@@ -48,15 +48,20 @@ _LAYOUT: Final = (
     "f32:32:32-f64:64:64-v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
 )
 _ENTRY: Final = ".visible .entry "
-# Kinds of functions that give an integer, memory, or a value of their dtype: others
-# give nothing.
+# Kinds of functions that give an integer, memory, a value of their dtype, or a truth
+# value: others give nothing.
 _INTEGERS: Final = (
     *("block_index", "thread_index", "quotient", "remainder"),
     *("match_byte", "byte"),
 )
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
-_VALUES: Final = ("shuffle_xor", "shuffle_up", "approximate_exp2")
-_GIVING: Final = frozenset((*_INTEGERS, *_MEMORY, *_VALUES))
+_VALUES: Final = (
+    *("shuffle_xor", "shuffle_up", "shuffle_from"),
+    *("approximate_exp2", "inverse", "divide"),
+)
+_TRUTHS: Final = ("divides",)
+GIVING: Final = frozenset((*_INTEGERS, *_MEMORY, *_VALUES, *_TRUTHS))
+"""Kinds of functions that give something."""
 
 
 def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
@@ -283,7 +288,7 @@ class _Kernel(KernelCompiler):
         if isinstance(function, ast.FunctionDef):
             self.call_part(node, function, arguments)
             return
-        if not isinstance(function, DeviceFunction) or function.kind in _GIVING:
+        if not isinstance(function, DeviceFunction) or function.kind in GIVING:
             raise unsupported(node)
         if function.kind == "await_copies":
             count = _count(node, arguments)
@@ -347,11 +352,13 @@ class _Kernel(KernelCompiler):
         if not isinstance(function, DeviceFunction):
             return KernelCompiler.call(self, node, name, arguments)
         given = [self.packed(a) for a in arguments]
-        if function.kind not in (*_INTEGERS, *_VALUES):
+        if function.kind not in GIVING or function.kind in _MEMORY:
             raise unsupported(node)
         result = emit(self.builder, function, given, None, 0)
         if function.kind in _INTEGERS:
             return self.m.wrap(result, f"i{result.type.width}")
+        if function.kind in _TRUTHS:
+            return self.m.wrap(result, "bool")
         if function.dtype not in COMPLEXES:
             return self.m.wrap(result, _value(function.dtype))
         part = REAL_PART[function.dtype]
