@@ -224,11 +224,11 @@ class KernelCompiler(KernelValues):
 
     def assign(self, node: ast.AST, name: str, value: Scalar) -> None:
         """Give a variable a value."""
+        if name in self.pointers:
+            raise unsupported(node)
         if name not in self.in_memory:
             self.values[name] = value
             return
-        if name in self.pointers:
-            raise unsupported(node)
         parts = value if isinstance(value, tuple) else (value,)
         slot = self.slots.get(name)
         if slot is None:
