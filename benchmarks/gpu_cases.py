@@ -364,16 +364,12 @@ def _attentions() -> Iterator[Case]:
     for causal in (False, True):
         for shape in ((4, 4096, 16, 16, 128), (16, 512, 16, 16, 64)):
             yield _attention("attention", shape, causal=causal)
-        yield _attention("attention", (4, 2048, 32, 8, 128), causal=causal)
-        yield _attention("attention grad", (4, 4096, 16, 16, 128), causal=causal)
-        yield _attention("attention grad", (16, 512, 16, 16, 64), causal=causal)
-    # What cuDNN does not take, or JAX does not give to it.
-    for H in (84, 192, 256):
-        for kind in ("attention", "attention grad"):
-            yield _attention(kind, (4, 2048, 16, 16, H), causal=True, by="xla")
-    shape = (4, 2048, 16, 16, 128)
-    yield _attention("attention bias", shape, bias=True, by="xla")
-    yield _attention("attention window", shape, left=256, by="xla")
+    yield _attention("attention grad", (4, 4096, 16, 16, 128), causal=True)
+    # What cuDNN does not take, or JAX does not give to it: more in gpu_attention.
+    yield _attention("attention", (2, 2048, 16, 16, 84), causal=True, by="xla")
+    yield _attention("attention grad", (2, 2048, 16, 16, 192), causal=True, by="xla")
+    yield _attention("attention bias", (2, 1024, 16, 16, 128), bias=True, by="xla")
+    yield _attention("attention window", (2, 2048, 16, 16, 128), left=256, by="xla")
 
 
 def _attention(
