@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.cuda import emulated_matrices as matrices
+from arrayfn.backends.cuda.emulated_copies import COPIES, unread
 from arrayfn.backends.cuda.emulated_memory import (
     Accesses,
     EmulationError,
@@ -112,28 +113,6 @@ def _registers(thread: _Running, function: DeviceFunction, arguments: Any) -> Me
     return Memory(array, function.name)
 
 
-def _aligned(memory: Memory, at: int, lanes: int) -> None:
-    address = memory.array.ctypes.data + memory.place(at) * memory.array.itemsize
-    if address % min(16, lanes * memory.array.itemsize):
-        raise EmulationError(
-            f"a vector of {lanes} elements at {memory.name}[{at}] is not aligned"
-        )
-
-
-def _load(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    array, at, tile, place = arguments
-    _aligned(array, at, function.lanes)
-    for k in range(function.lanes):
-        tile[place + k] = array[at + k]
-
-
-def _store(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    array, at, tile, place = arguments
-    _aligned(array, at, function.lanes)
-    for k in range(function.lanes):
-        array[at + k] = tile[place + k]
-
-
 def _send(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     array, at, value, rank, _, k = arguments
     block = thread.block
@@ -186,19 +165,6 @@ def _expect(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     signal.expected = int(arguments[2])
 
 
-def _unread(
-    thread: _Running, shared: SharedMemory, place: int, count: int, what: str
-) -> None:
-    """EmulationError if another thread has read elements since the last barrier."""
-    for k in range(place, place + count):
-        other = shared.reader(k)
-        if other is not None:
-            raise EmulationError(
-                f"{shared.name}[{k}] {what} while thread {other} of block "
-                f"{thread.block.index} reads it: no barrier stands between"
-            )
-
-
 def _fetch(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     array, at, shared, place, count, *signal = arguments
     size = array.array.itemsize
@@ -209,7 +175,7 @@ def _fetch(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
     if int(count) * size % 16:
         raise EmulationError(f"a fetch of {count} elements is not of whole pieces")
     values = [array[int(at) + k] for k in range(int(count))]
-    _unread(thread, shared, int(place), int(count), "is fetched")
+    unread(thread, shared, int(place), int(count), "is fetched")
     _signal(signal).arriving.append((shared, int(place), values))
 
 
@@ -242,36 +208,6 @@ def _has_come(thread: _Running) -> bool:
     return True
 
 
-def _copy(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    array, at, shared, place, live = arguments
-    lanes = function.lanes
-    if live:
-        _aligned(array, at, lanes)
-    _aligned(shared, place, lanes)
-    values = [array[at + k] if live else 0 for k in range(lanes)]
-    _unread(thread, shared, int(place), lanes, "is copied to")
-    thread.copies[-1].append((shared, int(place), values))
-
-
-def _close_copies(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    thread.copies.append([])
-
-
-def _await_copies(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    """What has been copied is there now; groups that may be under way still are not."""
-    done = len(thread.copies) - 1 - int(arguments[0])
-    for group in thread.copies[: max(0, done)]:
-        for shared, place, values in group:
-            for k, value in enumerate(values):
-                shared[place + k] = value
-    del thread.copies[: max(0, done)]
-
-
-def _pack(thread: _Running, function: DeviceFunction, arguments: Any) -> None:
-    x, y, tile, place = arguments
-    tile[place], tile[place + 1] = matrices.halves(function.dtype, x, y)
-
-
 _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "block_index": lambda thread, function, arguments: thread.block.index,
     "thread_index": lambda thread, function, arguments: thread.index,
@@ -280,8 +216,6 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "byte": lambda thread, function, arguments: int(arguments[0]) >> arguments[1] & 255,
     "shared": _shared,
     "registers": _registers,
-    "load": _load,
-    "store": _store,
     "send": _send,
     "atomic_add": _atomic_add,
     "inverse": lambda thread, function, arguments: np.float32(1) / arguments[0],
@@ -293,12 +227,7 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "signal_init": _signal_init,
     "expect": _expect,
     "fetch": _fetch,
-    "copy": _copy,
-    "close_copies": _close_copies,
-    "await_copies": _await_copies,
-    "pack": _pack,
-    "unrolled": lambda thread, function, arguments: range(*arguments),
-    "approximate_exp2": lambda thread, function, arguments: matrices.exp2(*arguments),
+    **COPIES,
     "window": lambda thread, function, arguments: arguments[0].window(arguments[1]),
 }
 
