@@ -20,7 +20,7 @@ from arrayfn.lowering.scalars.conversions import stored
 
 THREADS: Final = 128
 BIN_THREADS: Final = 512
-AHEAD: Final = 4  # updates that are loaded before any of them is combined
+AHEAD: Final = 4  # updates that are loaded before any is combined; of one element: 8
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ def combine(updates: Updates, chunk: int, *, partial: bool) -> Written:
     memory, wide = stored(short_name(u.given)), short_name(compute_dtype(u.given))
     out_memory = stored(short_name(u.target))
     lanes = u.lanes
+    ahead = 2 * AHEAD if lanes == 1 else AHEAD
     value = _widened(u.given, "values[j * LANES + lane]")
     own = _widened(u.target, "own[j * LANES + lane]")
     narrow = _narrowed(u.target, "totals[lane]")
@@ -147,10 +148,10 @@ if begin < n:
     line = remainder(thread, lines) * LANES
 {indented(u.element.lines("line", "inside", "within"), 1)}
     end = min_i64(begin + {chunk}, n)
-    keys = registers_i64({AHEAD})
-    targets = registers_i64({AHEAD})
-    values = registers_{memory}({AHEAD} * LANES)
-    own = registers_{out_memory}({AHEAD} * LANES)
+    keys = registers_i64({ahead})
+    targets = registers_i64({ahead})
+    values = registers_{memory}({ahead} * LANES)
+    own = registers_{out_memory}({ahead} * LANES)
     totals = registers_{wide}(LANES)
     narrow = registers_{out_memory}(LANES)
     last = i64(-1)
@@ -161,8 +162,8 @@ HEAD
     continued = True
     begun = False
     before = last
-    for first in range(begin, end, {AHEAD}):
-        for j in range({AHEAD}):
+    for first in range(begin, end, {ahead}):
+        for j in range({ahead}):
             at = min_i64(first + j, end - 1)
             key = {key_at}
             keys[j] = key
@@ -176,7 +177,7 @@ HEAD
                     place = place + inside
 {indented(_move("target_out", "place", "own", "j * LANES", out_memory, lanes), 5)}
             before = key
-        for j in range({AHEAD}):
+        for j in range({ahead}):
             if first + j < end:
                 key = keys[j]
                 if key != last:
