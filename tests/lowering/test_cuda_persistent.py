@@ -199,3 +199,53 @@ def test_the_emulator_finds_blocks_that_do_not_wait_for_each_other():
     assert race("grid_barrier(meeting, 3)").tolist() == [1.0] * 6
     with pytest.raises(EmulationError, match=r"race for argument 0.*no grid_barrier"):
         race("pass")
+
+
+EXCHANGED = """
+from arrayfn.lowering.cuda.vocabulary import (
+    barrier, block_index, shared_f32, thread_index,
+)
+
+
+def exchange(block, x):
+    pair = shared_f32(2)
+    thread = thread_index()
+    pair[thread] = x[block * 2 + thread]
+    barrier()
+    x[block * 2 + thread] = pair[1 - thread]
+
+
+def pairs(x):
+    for block in range(block_index(), 4, 2):
+        exchange(block, x)
+        {then}
+"""
+
+
+def test_the_emulator_finds_parts_that_share_memory_with_the_next():
+    def exchanged(then):
+        x = np.arange(8, dtype=np.float32)
+        source = EXCHANGED.format(then=then)
+        launch(source, "pairs", 2, 2, [Pointer(x)], cooperative=True)
+        return x.tolist()
+
+    assert exchanged("barrier()") == [1, 0, 3, 2, 5, 4, 7, 6]
+    with pytest.raises(EmulationError, match="race for shared"):
+        exchanged("pass")
+
+
+def test_a_part_that_shares_memory_waits_after_a_branch_that_has_met():
+    """The branch that is taken may be the one in which blocks do not meet."""
+
+    def function(x, k):
+        y = x / anp.sum(x, axis=1, keepdims=True)
+        branches = (anp.sin, lambda z: anp.sum(z * anp.max(z)) + z)
+        z = lax.switch(k, branches, x)
+        return y, z / anp.sum(z, axis=1, keepdims=True)
+
+    x = abs(random(2, 600))
+    for k in range(2):
+        program = lowered(function, x, np.int32(k))
+        have = run_plan(program, [x, np.asarray(k, np.int32)])
+        for one, want in zip(have, af.jit(function)(x, np.int32(k)), strict=True):
+            np.testing.assert_allclose(one, want, rtol=1e-4)

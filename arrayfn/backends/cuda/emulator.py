@@ -16,9 +16,10 @@ what it finds besides wrong numbers is an error:
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -76,7 +77,6 @@ class _Running:
     index: int
     body: Generator[_Meeting, Any, None] | None = None
     waiting: _Meeting | None = None
-    sites: int = 0
     copies: list[list[tuple[SharedMemory, int, list[Any]]]] = field(
         default_factory=lambda: [[]]
     )
@@ -97,10 +97,13 @@ class _Running:
             GlobalMemory.running = None
 
 
+_FRAMES_TO_KERNEL: Final = 3  # an action's, the thread's, the device function's
+
+
 def _shared(thread: _Running, function: DeviceFunction, arguments: Any) -> SharedMemory:
-    # A thread asks for its arrays in the order of the text, as all others do.
-    key = (function.name, thread.sites)
-    thread.sites += 1
+    # Each place of the text has its array, also where a part comes to it again.
+    line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
+    key = (function.name, line)
     block = thread.block
     if key not in block.shared:
         array = np.zeros(arguments[0], DTYPES[function.dtype])

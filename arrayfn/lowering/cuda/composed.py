@@ -78,6 +78,33 @@ def compose(
 
 
 @dataclass
+class _Since:
+    """What was done since all blocks met last."""
+
+    read: set[Var] = field(default_factory=set[Var])
+    written: set[Var] = field(default_factory=set[Var])
+    sharing: set[str] = field(default_factory=set[str])
+    """Parts that have used shared memory."""
+    busy: int = 0
+    """Blocks that have something to do."""
+
+    def meets(self, read: Sequence[Var], written: Sequence[Var]) -> bool:
+        """Whether all have to meet before these are read and written."""
+        touched = self.read | self.written
+        return bool(self.written.intersection(read) or touched.intersection(written))
+
+    def copy(self) -> _Since:
+        """The same, to go on from."""
+        return _Since(set(self.read), set(self.written), set(self.sharing), self.busy)
+
+    def add(self, other: _Since) -> None:
+        """That this or the ``other`` was done."""
+        self.read |= other.read
+        self.written |= other.written
+        self.sharing |= other.sharing
+
+
+@dataclass
 class _Composer:
     """Prints one kernel of steps."""
 
@@ -108,13 +135,7 @@ class _Composer:
     """The arrays that a moving pointer may point to."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
-    read: set[Var] = field(default_factory=set[Var])
-    """What was read since the blocks met last."""
-    written: set[Var] = field(default_factory=set[Var])
-    busy: int = 0
-    """Blocks that have something to do since all met last."""
-    sharing: set[str] = field(default_factory=set[str])
-    """Parts that have used shared memory since then."""
+    since: _Since = field(default_factory=_Since)
     source: str = ""
 
     # Text.
@@ -230,20 +251,16 @@ class _Composer:
         """Have all blocks meet if one might touch what another has not done with."""
         self.reads += (read := [a for var in reads for a in self.arrays(var)])
         self.writes += (written := [a for var in writes for a in self.arrays(var)])
-        if self.written.intersection(read) or (self.read | self.written).intersection(
-            written
-        ):
+        if self.since.meets(read, written):
             self.meet()
-        self.read.update(read)
-        self.written.update(written)
+        self.since.read.update(read)
+        self.since.written.update(written)
 
     def meet(self) -> None:
         """Wait for all blocks, if anything was done since they last met."""
-        if self.read or self.written:
+        if self.since.read or self.since.written:
             self.line(f"{self.device('grid_barrier')}(meeting, {self.blocks})")
-        self.read, self.written = set(), set()
-        self.sharing.clear()
-        self.busy = 0
+        self.since = _Since()
 
     # Steps.
 
@@ -273,7 +290,7 @@ class _Composer:
         given = ", ".join([*pointers, *map(str, step.integers)])
         block = f"{self.device('block_index')}()"
         shares = "barrier()" in kernel.key
-        if shares and part in self.sharing:
+        if shares and part in self.since.sharing:
             self.line(f"{self.device('barrier')}()")
         if step.items > self.blocks:
             self.open(f"for block in range({block}, {step.items}, {self.blocks}):")
@@ -284,7 +301,7 @@ class _Composer:
             self.close()
             return
         if shares:
-            self.sharing.add(part)
+            self.since.sharing.add(part)
         first, last = self.place(step.items)
         if kernel.threads == 1:
             thread = self.device("thread_index")
@@ -305,11 +322,11 @@ class _Composer:
 
     def place(self, items: int) -> tuple[int, int]:
         """The blocks for a step of a few: others than those that are at work."""
-        if self.busy + items > self.blocks:
-            self.busy = 0
-        first = self.busy
-        self.busy += items
-        return first, self.busy
+        first = self.since.busy
+        if first + items > self.blocks:
+            first = 0
+        self.since.busy = first + items
+        return first, self.since.busy
 
     def text(self, part: str, arguments: str) -> None:
         """The call of a part."""
@@ -411,21 +428,20 @@ class _Composer:
         index = self.name_for((id(step), "index"), "chosen")
         self.line(f"{index} = {self.pointer(step.index, 0, 'i32*')}[0]")
         last = len(step.branches) - 1
-        read, written = set(self.read), set(self.written)
-        after_read, after_written = set(read), set(written)
+        before = self.since
+        after = before.copy()
         for number, branch in enumerate(step.branches):
             if number < last:
                 self.open(f"if {index} <= {number}:")
-            self.read, self.written = set(read), set(written)
-            before = len(self.lines)
+            self.since = before.copy()
+            count = len(self.lines)
             self.steps(branch)
-            if len(self.lines) == before:
+            if len(self.lines) == count:
                 self.line("pass")
-            after_read |= self.read
-            after_written |= self.written
+            after.add(self.since)
             if number < last:
                 self.close()
                 self.open("else:")
         for _ in range(last):
             self.close()
-        self.read, self.written = after_read, after_written
+        self.since = after
