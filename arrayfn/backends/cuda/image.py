@@ -256,7 +256,7 @@ class Image:
             _, p = self._named(step, kernel)
             work = p["batch"] * p["m"] * p["n"] * p["k"]
             small = small and work <= cublas.small_work(kernel.provider)
-        return Touches(step.reads, step.writes, own, small)
+        return Touches(step.reads, _written(step), own, small)
 
     def _has_few_bytes(self, step: KernelCall) -> bool:
         touched = {*step.reads, *step.writes}
@@ -316,7 +316,7 @@ class Image:
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
         small = self._has_few_bytes(step)
-        touches = Touches(step.reads, step.writes, _HANDLES, small)
+        touches = Touches(step.reads, _written(step), _HANDLES, small)
         return HostCall(call.enqueue, places, call.capturable, touches)
 
 
@@ -326,6 +326,12 @@ def raise_status(status: int) -> None:
     if stage is Stage.MATMUL:
         cublas.library().check(code)
     device().check(code, f"in {stage.name.lower()}")
+
+
+def _written(step: KernelCall) -> tuple[int, ...]:
+    """The buffers that a step writes: all that it has, but those it is said to read."""
+    given = [a.buffer for a in step.arguments if isinstance(a, BufferArgument)]
+    return tuple({*step.writes, *given} - {*step.reads} | {*step.writes})
 
 
 def _count_arguments(steps: Sequence[Step]) -> int:
