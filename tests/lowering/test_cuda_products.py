@@ -9,7 +9,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import dtypes, lax
+from arrayfn import dtypes, lax, nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
@@ -162,6 +162,15 @@ def test_rows_read_the_sum_that_a_product_has_written() -> None:
     assert isinstance(rows, KernelCall)
     assert names(compiled)[0] == "gemm_f32_added"
     assert len({*rows.reads, *rows.writes}) == 1
+
+
+def test_a_product_gives_relu_alone_where_its_derivative_is_taken() -> None:
+    def loss(w: Any, b: Any, v: Any, x: Any) -> Any:
+        return anp.sum(anp.sin(nn.relu(x @ w + b) @ v))
+
+    arrays = random(6, 8), random(8, seed=1), random(8, 5, seed=2), random(4, 6, seed=3)
+    kernels = checked(af.grad(loss, argnums=(0, 1, 2)), *arrays, tolerance=1e-4)
+    assert "gemm_f32_bias_relu" in kernels
 
 
 def test_a_donated_array_is_added_to_in_place() -> None:

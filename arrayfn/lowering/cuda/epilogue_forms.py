@@ -130,6 +130,11 @@ class Chain:
         value, epilogue = self.loads[0].result, Epilogue()
         while True:
             following = self.users.get(value, [])
+            if not epilogue.activation and self.dtype in _WITH_BIAS:
+                rectified = self.rectified(value, following)
+                if rectified is not None:
+                    epilogue = replace(epilogue, activation="relu")
+                    return [*found, (epilogue, rectified)]
             if len(following) != 1 or not isinstance(following[0], Compute):
                 return found
             s = following[0]
@@ -140,6 +145,19 @@ class Chain:
             value, epilogue = s.result, changed
             if epilogue != Epilogue():
                 found.append((epilogue, value))
+
+    def rectified(self, value: Value, following: list[Statement]) -> Value | None:
+        """``select(value <= 0, 0, value)``, if that is all that is done with it."""
+        kinds = {s.function: s for s in following if isinstance(s, Compute)}
+        below = kinds.get(f"le_{self.suffix}")
+        chosen = kinds.get(f"select_{self.suffix}")
+        if len(following) != 2 or below is None or chosen is None:
+            return None
+        compared, zero = below.arguments
+        is_mask = compared == value and self.users[below.result] == [chosen]
+        mask, least, kept = chosen.arguments
+        fits = is_mask and (mask, kept) == (below.result, value)
+        return chosen.result if fits and _is_zero(zero) and _is_zero(least) else None
 
     def after(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
         """``e`` with what ``s`` does with ``value``; None if it is no part of one."""
@@ -165,7 +183,7 @@ class Chain:
             return self.plus(other, e, -1.0)
         if operation == "sub" and is_plain:
             return self.plus(other, replace(e, alpha=-e.alpha), 1.0)
-        if operation == "max" and isinstance(other, Constant) and other.value == 0:
+        if operation == "max" and _is_zero(other):
             fits = self.dtype in _WITH_BIAS
             return replace(e, activation="relu") if fits else None
         return None
@@ -231,6 +249,10 @@ class Chain:
         """Strides of an operand seen as the product's [batch, m, n], if it has any."""
         p = self.call.integers
         return strides_along(self.axes(own), (p["batch"], p["m"], p["n"]))
+
+
+def _is_zero(x: Scalar) -> bool:
+    return isinstance(x, Constant) and x.value == 0
 
 
 def _factor(constant: Constant) -> float | None:

@@ -62,6 +62,7 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.passes.dce import dce
+from arrayfn.passes.masks import masks_of_results
 from arrayfn.passes.pipeline import Pass, pipeline, run_passes
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.small import is_small, with_sums
@@ -107,6 +108,7 @@ def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
         transforms=False,  # cuFFT has every processor do a transform
         takes_view=_takes_view,
     )
+    passes += [masks_of_results, dce]
     if options.mode == "persistent":
         # Kernels stay, and small products are theirs: a library's would end them.
         passes += [partial(with_sums, most=MOST_OF_A_SUM), simplify, dce]

@@ -1,0 +1,51 @@
+"""Masks of a rectified value are taken from the result, not from what was rectified.
+
+``y = select(x <= 0, 0, x)`` is at most 0 where x is. A derivative that asks for the one
+asks for the other after it, so that x need not be kept: a product that x is can then
+give y alone.
+"""
+
+from __future__ import annotations
+
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.primitives import elementwise
+
+
+def masks_of_results(program: Program) -> Program:
+    """``program`` with ``x <= 0``, used after such a y, as ``y <= 0``."""
+    builder = ProgramBuilder(program.name)
+    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    last: dict[Atom, int] = {}
+    for position, equation in enumerate(program.equations):
+        last.update(dict.fromkeys(equation.inputs, position))
+    last.update(dict.fromkeys(program.outputs, len(program.equations)))
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        for position, equation in enumerate(program.equations):
+            builder.source = equation.source
+            builder.replay(equation, environment)
+            mask = _mask_of(equation, makers)
+            if mask is not None and last[mask] > position:
+                result = rename(equation.outputs[0], environment)
+                zero = makers[mask].inputs[1]
+                environment[mask] = elementwise.le(result, zero)
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _mask_of(equation: Equation, makers: dict[Var, Equation]) -> Var | None:
+    """The mask ``x <= 0`` of an equation that rectifies x; None if it is none."""
+    if equation.primitive.name != "select":
+        return None
+    mask, below, x = equation.inputs
+    if not isinstance(mask, Var) or not _is_zero(below) or not isinstance(x, Var):
+        return None
+    made = makers.get(mask)
+    if made is None or made.primitive.name != "le":
+        return None
+    left, right = made.inputs
+    return mask if left is x and _is_zero(right) else None
+
+
+def _is_zero(atom: Atom) -> bool:
+    return isinstance(atom, Literal) and atom.value == 0
