@@ -35,6 +35,7 @@ from arrayfn.primitives import (
     sorting,
     special,
     views,
+    window_elements,
     window_reductions,
     windowed,
 )
@@ -61,6 +62,7 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *linalg_svd.ROWS,
     *linalg_schur.ROWS,
     *windowed.ROWS,
+    *window_elements.ROWS,
     *window_reductions.ROWS,
     *convolution.ROWS,
     *padded_convolution.ROWS,

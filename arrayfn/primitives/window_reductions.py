@@ -17,7 +17,7 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, indexing, reductions, views
+from arrayfn.primitives import conversion, families, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -33,15 +33,13 @@ from arrayfn.primitives.base import (
     Sample,
     Tolerance,
 )
+from arrayfn.primitives.window_elements import window_take
 from arrayfn.primitives.windowed import (
     GEOMETRIES,
     SlidingWindows,
-    count_along,
-    positions_of,
     sliding_windows,
     spread_config,
 )
-from arrayfn.primitives.windows import Windows
 
 UNROLLED: Final = 32
 """Windows of up to so many elements are reduced slice by slice, in one kernel."""
@@ -218,30 +216,9 @@ def _extremum_jvp(position: Callable[[], Primitive]) -> Callable[..., Any]:
             return [None]
         if not outputs[0].type.size:
             return [None]
-        geometry = SlidingWindows(**params)
-        return [_at_positions(t, position()(x, **params), geometry)]
+        return [window_take(t, position()(x, **params), **params)]
 
     return rule
-
-
-def _at_positions(x: Atom, positions: Atom, geometry: SlidingWindows) -> Atom:
-    """The element of each window at its position (of the window, row-major)."""
-    shape = positions.type.shape
-    places: list[Atom] = []
-    rest = positions
-    for k in reversed(range(len(geometry.axes))):
-        size, within = geometry.sizes[k], rest
-        if k:
-            quotient = e.floor_divide(rest, size)
-            within = e.sub(rest, e.mul(quotient, size))
-            rest = quotient
-        begin = count_along(shape, geometry.axes[k], geometry.strides[k])
-        places.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
-    kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
-    where = Windows((), geometry.axes, geometry.axes, (kept, kept))
-    sizes = (1,) * len(shape)
-    options = {"sizes": sizes, "mode": "promise_in_bounds", "fill_value": None}
-    return indexing.gather(x, positions_of(places), **where.params(), **options)
 
 
 _NUMBERS = dtypes.ALL - {dtypes.bool_}

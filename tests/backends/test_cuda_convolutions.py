@@ -291,3 +291,30 @@ def test_on_a_gpu_convolutions_and_gradients_equal_the_reference(case, dtype):
         assert have.tobytes() == np.asarray(repeated).tobytes()
         error = np.linalg.norm(have.astype(np.float64) - want)
         assert error <= BOUNDS[str(dtype)] * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("size", [(2, 2), (3, 2), (3, 1), (2, 3)], ids=str)
+def test_gradients_of_the_greatest_of_windows_scatter_nothing(size):
+    window, stride = ((1, n, n, 1) for n in size)
+
+    def pooled(x):
+        return lax.reduce_window(
+            x, np.float32(-np.inf), lax.max, window, stride, "SAME"
+        )
+
+    x = random(2, 9, 8, 4)
+    gradient = af.grad(lambda x: anp.sum(pooled(x) ** 2))
+    program, compiled = lowered(gradient, x)
+    assert "scatter" not in compiled.text
+    (result,) = run_plan(compiled, (x,))
+    np.testing.assert_allclose(result, evaluate(program, (x,))[0], 1e-5, 1e-5)
+
+
+def test_gradients_of_long_windows_are_scattered():
+    window, stride = (1, 9, 9, 1), (1, 1, 1, 1)
+    pooled = lambda x: lax.reduce_window(  # noqa: E731
+        x, np.float32(-np.inf), lax.max, window, stride, "VALID"
+    )
+    gradient = af.grad(lambda x: anp.sum(pooled(x) ** 2))
+    _, compiled = lowered(gradient, random(1, 12, 12, 2))
+    assert "scatter_add" in compiled.text

@@ -35,6 +35,7 @@ from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes, threads_for
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
+from arrayfn.lowering.cuda.phases import phased
 from arrayfn.lowering.cuda.products import PRODUCTS, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.scatters import meets_in_parallel, scatter
@@ -96,7 +97,7 @@ def _keeps(equation: Equation) -> bool:
 
 def _in_library_terms(program: Program, gpu: GpuConfig) -> Program:
     """``program`` with what libraries are given as they take it."""
-    return arranged(guarded(program), gpu.convolves)
+    return arranged(phased(guarded(program)), gpu.convolves)
 
 
 def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:

@@ -1,0 +1,357 @@
+"""One element of each window: taken, and put back where windows overlap.
+
+Positions are of the window's elements, counted row-major, and all within it; see
+``windowed`` for the geometry. Each row is the transpose of the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.layout import Shape
+from arrayfn.primitives import conversion, families, indexing, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import (
+    Array,
+    Composition,
+    Dim,
+    Linear,
+    Operand,
+    Primitive,
+    Sample,
+    Tolerance,
+)
+from arrayfn.primitives.windowed import (
+    GEOMETRIES,
+    SlidingWindows,
+    count_along,
+    positions_of,
+)
+from arrayfn.primitives.windows import Windows
+
+_MOST_PHASES: Final = 16
+_NUMBERS: Final = dtypes.ALL - {dtypes.bool_}
+
+
+def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> None:
+    if x.dtype not in _NUMBERS:
+        raise DTypeError(f"{name} is not defined for {x}")
+    if positions.dtype != dtypes.int32 or positions.shape != windows:
+        raise ShapeError(
+            f"{name} takes positions of int32 for windows {windows}, not {positions}"
+        )
+
+
+def _places(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
+    """Where the elements at ``positions`` are, as indices of the operand."""
+    shape = positions.type.shape
+    places: list[Atom] = []
+    rest = positions
+    for k in reversed(range(len(geometry.axes))):
+        size, within = geometry.sizes[k], rest
+        if k:
+            quotient = e.floor_divide(rest, size)
+            within = e.sub(rest, e.mul(quotient, size))
+            rest = quotient
+        begin = count_along(shape, geometry.axes[k], geometry.strides[k])
+        places.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
+    kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
+    where = Windows((), geometry.axes, geometry.axes, (kept, kept))
+    return positions_of(places), where
+
+
+def _mapped(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim]
+) -> tuple[Atom, Atom]:
+    x, positions = (
+        views.batched(size, v, dim) for v, dim in zip(inputs, dims, strict=True)
+    )
+    return x, positions
+
+
+# window_take
+
+
+def _take_types(x: ArrayType, positions: ArrayType, **params: Any) -> ArrayType:
+    geometry = SlidingWindows(**params)
+    geometry.check("window_take", x)
+    _check("window_take", x, positions, geometry.shape(x.shape))
+    return x.with_shape(positions.shape)
+
+
+def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
+    geometry = SlidingWindows(**params)
+    count = math.prod(geometry.sizes)
+    flat = geometry.of(x).reshape(*positions.shape, count)
+    return np.take_along_axis(flat, positions[..., None], -1)[..., 0]
+
+
+def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
+    if not positions.type.size:
+        return views.broadcast_literal(0, x.type.with_shape(positions.type.shape))
+    places, where = _places(positions, SlidingWindows(**params))
+    sizes = (1,) * x.type.ndim
+    options = {"sizes": sizes, "mode": "promise_in_bounds", "fill_value": None}
+    return indexing.gather(x, places, **where.params(), **options)
+
+
+def _take_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    if tangents[0] is None:
+        return [None]
+    return [window_take(tangents[0], primals[1], **params)]
+
+
+def _take_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
+) -> list[Atom | None]:
+    (ct,), (x, positions) = cotangents, inputs
+    if ct is None or not isinstance(x, Linear):
+        return [None, None]
+    assert not isinstance(positions, Linear)
+    extents = tuple(x.type.shape[axis] for axis in params["axes"])
+    return [window_put(ct, positions, **params, extents=extents), None]
+
+
+def _take_batch(
+    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+) -> tuple[list[Atom], list[Dim]]:
+    geometry = SlidingWindows(**params).shifted()
+    x, positions = _mapped(size, inputs, dims)
+    return [window_take(x, positions, **geometry.params())], [0]
+
+
+def _positions(shape: Shape, geometry: SlidingWindows, seed: int) -> Array:
+    count = math.prod(geometry.sizes)
+    return np.random.default_rng(seed).integers(0, count, shape).astype(np.int32)
+
+
+def _take_samples() -> Iterable[Sample]:
+    for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
+        shape, geometry = GEOMETRIES[k % 2]
+        x = families.random_array(dtype, shape, 71 + k, -3.0, 3.0)
+        positions = _positions(geometry.shape(shape), geometry, 74 + k)
+        yield Sample((x, positions), geometry.params())
+
+
+window_take = Primitive(
+    name="window_take",
+    family="windowed",
+    types=_take_types,
+    reference=_take_reference,
+    kernel=Composition(_take_expand),
+    jvp=_take_jvp,
+    transpose=_take_transpose,
+    batch=_take_batch,
+    samples=_take_samples,
+    doc="Of each window the element at its position.",
+)
+
+
+# window_put
+
+
+def _put_types(
+    values: ArrayType, positions: ArrayType, *, extents: Shape, **params: Any
+) -> ArrayType:
+    geometry = SlidingWindows(**params)
+    own = dict(zip(geometry.axes, extents, strict=True))
+    result = values.with_shape(own.get(k, n) for k, n in enumerate(values.shape))
+    geometry.check("window_put", result)
+    _check("window_put", values, positions, geometry.shape(result.shape))
+    if values.shape != positions.shape:
+        raise ShapeError(f"window_put: {values} does not lie at positions {positions}")
+    return result
+
+
+def _put_reference(
+    values: Array, positions: Array, *, extents: Shape, **params: Any
+) -> Array:
+    geometry = SlidingWindows(**params)
+    shape = list(values.shape)
+    for axis, n in zip(geometry.axes, extents, strict=True):
+        shape[axis] = n
+    wide = dtypes.compute_dtype(values.dtype)
+    result = np.zeros(shape, wide)
+    places = itertools.product(*(range(n) for n in geometry.sizes))
+    for number, place in enumerate(places if positions.size else ()):
+        at = [slice(None)] * result.ndim
+        for k, axis in enumerate(geometry.axes):
+            begin, stride = place[k] * geometry.dilations[k], geometry.strides[k]
+            last = begin + (values.shape[axis] - 1) * stride + 1
+            at[axis] = slice(begin, last, stride)
+        result[tuple(at)] += np.where(positions == number, values, 0).astype(wide)
+    return result.astype(values.dtype)
+
+
+def _put_expand(
+    values: Atom, positions: Atom, *, extents: Shape, **params: Any
+) -> Atom:
+    type = _put_types(values.type, positions.type, extents=extents, **params)
+    zeros = views.broadcast_literal(0, type)
+    if not positions.type.size:
+        return zeros
+    places, where = _places(positions, SlidingWindows(**params))
+    options = {"mode": "drop", "unique_indices": False}
+    return indexing.scatter_add(zeros, places, values, **where.params(), **options)
+
+
+def put_in_phases(
+    values: Atom, positions: Atom, *, extents: Shape, **params: Any
+) -> Atom | None:
+    """``window_put`` where elements look for their windows; None if they are many.
+
+    Elements that lie alike between the beginnings of windows are a *phase*: each sums
+    the values of the same few neighbouring windows, if these have put it there.
+    """
+    geometry = SlidingWindows(**params)
+    sizes, strides, axes = geometry.sizes, geometry.strides, geometry.axes
+    reach = [(size - 1) // stride for size, stride in zip(sizes, strides, strict=True)]
+    if (
+        max(geometry.dilations, default=1) > 1
+        or math.prod(strides) > _MOST_PHASES
+        or math.prod(n + 1 for n in reach) > _MOST_PHASES
+        or not positions.type.size
+    ):
+        return None
+    type = _put_types(values.type, positions.type, extents=extents, **params)
+    counts = [-(-n // stride) for n, stride in zip(extents, strides, strict=True)]
+    config = [(0, 0, 0)] * type.ndim
+    for axis, before, count in zip(axes, reach, counts, strict=True):
+        config[axis] = (before, count - positions.type.shape[axis], 0)
+    wide = dtypes.compute_dtype(type.dtype)
+    zero, none = conversion.literal(0, wide), conversion.literal(-1, dtypes.int32)
+    known = views.pad(positions, none, config=tuple(config))
+    values = views.pad(values, conversion.literal(0, type.dtype), config=tuple(config))
+
+    def at(x: Atom, back: Sequence[int]) -> Atom:
+        """What the windows ``back`` before have."""
+        start, limit = [0] * type.ndim, list(x.type.shape)
+        for axis, before, count, n in zip(axes, reach, counts, back, strict=True):
+            start[axis] = before - n
+            limit[axis] = start[axis] + count
+        ones = (1,) * type.ndim
+        return views.slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
+
+    def phase(place: Sequence[int]) -> Atom:
+        total: Atom | None = None
+        for back in itertools.product(*(range(n + 1) for n in reach)):
+            tap = [r + n * s for r, n, s in zip(place, back, strides, strict=True)]
+            if any(t >= size for t, size in zip(tap, sizes, strict=True)):
+                continue
+            number = int(np.ravel_multi_index(tap, sizes))
+            here = e.eq(at(known, back), conversion.literal(number, dtypes.int32))
+            value = conversion.convert(at(values, back), wide)
+            term = e.select(here, value, zero)
+            total = term if total is None else e.add(total, term)
+        if total is None:
+            shape = at(known, [0] * len(axes)).type.shape
+            total = views.broadcast_literal(0, ArrayType(shape, wide))
+        return conversion.convert(total, type.dtype)
+
+    made = _interleaved(phase, axes, strides)
+    limit = type.shape
+    if made.type.shape == limit:
+        return made
+    ones = (1,) * type.ndim
+    return views.slice_(made, start=(0,) * type.ndim, limit=limit, strides=ones)
+
+
+def _interleaved(
+    phase: Callable[[Sequence[int]], Atom], axes: Sequence[int], strides: Sequence[int]
+) -> Atom:
+    """The phases, element by element in turns along each axis."""
+    parts = [phase(place) for place in itertools.product(*map(range, strides))]
+    if len(parts) == 1:
+        return parts[0]
+    shape = parts[0].type.shape
+    rows = [views.reshape(part, shape=(1, *shape)) for part in parts]
+    stacked = views.concatenate(*rows, axis=0)
+    stacked = views.reshape(stacked, shape=(*strides, *shape))
+    order: list[int] = []
+    merged = list(shape)
+    for axis in range(len(shape)):
+        order.append(len(axes) + axis)
+        if axis in axes:
+            k = list(axes).index(axis)
+            order.append(k)
+            merged[axis] *= strides[k]
+    turned = views.transpose(stacked, permutation=tuple(order))
+    return views.reshape(turned, shape=tuple(merged))
+
+
+def _put_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> list[Atom | None]:
+    if tangents[0] is None:
+        return [None]
+    return [window_put(tangents[0], primals[1], **params)]
+
+
+def _put_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    extents: Shape,
+    **params: Any,
+) -> list[Atom | None]:
+    (ct,), (values, positions) = cotangents, inputs
+    if ct is None or not isinstance(values, Linear):
+        return [None, None]
+    assert not isinstance(positions, Linear)
+    return [window_take(ct, positions, **params), None]
+
+
+def _put_batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    extents: Shape,
+    **params: Any,
+) -> tuple[list[Atom], list[Dim]]:
+    geometry = SlidingWindows(**params).shifted()
+    values, positions = _mapped(size, inputs, dims)
+    return [window_put(values, positions, **geometry.params(), extents=extents)], [0]
+
+
+def _put_samples() -> Iterable[Sample]:
+    for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
+        shape, geometry = GEOMETRIES[k % 2]
+        windows = geometry.shape(shape)
+        x = families.random_array(dtype, windows, 81 + k, -3.0, 3.0)
+        positions = _positions(windows, geometry, 84 + k)
+        extents = tuple(shape[axis] for axis in geometry.axes)
+        yield Sample((x, positions), {**geometry.params(), "extents": extents})
+
+
+window_put = Primitive(
+    name="window_put",
+    family="windowed",
+    types=_put_types,
+    reference=_put_reference,
+    kernel=Composition(_put_expand),
+    jvp=_put_jvp,
+    transpose=_put_transpose,
+    batch=_put_batch,
+    samples=_put_samples,
+    tolerance=Tolerance(float32=4e-6, float64=1e-14),
+    doc="Zeros, to which each window's value is added at its position.",
+)
+
+ROWS = (window_take, window_put)
