@@ -9,10 +9,9 @@ from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
     atomic_add_f32, await_signal, barrier, block_index, byte_i64, cluster_arrive,
-    cluster_wait,
-    expect, load_f32x4, match_byte, registers_f32, send_f32, shared_f32,
-    shuffle_from_f32, shuffle_xor_f32, signal_init, signals_i64, thread_index,
-    warp_barrier,
+    cluster_wait, divide_f32, divides_f32, expect, inverse_f32, load_f32x4, match_byte,
+    registers_f32, send_f32, shared_f32, shuffle_from_f32, shuffle_xor_f32, signal_init,
+    signals_i64, thread_index, warp_barrier,
 )
 
 def kernel(x, out):
@@ -198,6 +197,18 @@ def test_threads_add_to_the_same_element():
 def test_a_lane_reads_another_by_its_number():
     out = run("    out[i] = shuffle_from_f32(x[i], 5)")
     assert out[:32].tolist() == [5.0] * 32
+
+
+def test_a_division_by_an_inverse_says_where_it_is_exact():
+    x = np.float32([3, 1e-30, 1e30, 7] * 16)
+    out = run(
+        """
+    y = x[3]
+    out[i] = divide_f32(x[i], y, inverse_f32(y)) if divides_f32(x[i], x[i], y) else -1
+""",
+        x=x,
+    )
+    assert out[:4].tolist() == [np.float32(3) / np.float32(7), -1.0, -1.0, 1.0]
 
 
 EXCHANGE = """

@@ -207,6 +207,15 @@ def test_a_row_is_read_once():
 
 @needs_compiler
 @pytest.mark.cuda
+def test_a_row_is_divided_by_products_and_what_is_out_of_their_range_again():
+    (ptx,) = ptx_of("softmax of a block", (9, 0))
+    vectors = ptx.count("st.global.v4")
+    assert ptx.count("rcp.approx.ftz.f32") == 1
+    assert ptx.count("div.rn.f32") == 4 * vectors
+
+
+@needs_compiler
+@pytest.mark.cuda
 def test_products_are_not_contracted():
     (ptx,) = ptx_of("scalar", (9, 0))
     assert "fma" not in ptx

@@ -15,9 +15,15 @@ class CudaArithmetic(NvvmArithmetic):
     """Formulas for NVVM, with the instructions that sm_80 brought."""
 
     def native(self, function: str, arguments: Sequence[Any]) -> Any:
-        # A third of the formula's instructions, by the unit for powers of two; CUDA's
-        # manual gives it an error of 1 ulp.
-        return self._libdevice("exp", *arguments) if function == "exp_f32" else None
+        if function == "exp_f32":
+            # A third of the formula's instructions, by the unit for powers of two;
+            # CUDA's manual gives it an error of 1 ulp.
+            return self._libdevice("exp", *arguments)
+        if function == "convert_f32_bf16":
+            kind = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
+            assembly = ir.InlineAsm(kind, "cvt.rn.bf16.f32 $0, $1;", "=h,f")
+            return self.wrap(self.builder.call(assembly, [arguments[0].value]), "u16")
+        return None
 
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
         if operation not in ("max", "min") or x.dtype != "f32":

@@ -20,9 +20,9 @@ from arrayfn.lowering.cuda.schedule import (
     widest_lanes,
 )
 from arrayfn.lowering.cuda.shared_rows import clustered, pipeline
-from arrayfn.lowering.cuda.stage_plan import kept_words, plan_stages
+from arrayfn.lowering.cuda.stage_plan import kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
-from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+from arrayfn.lowering.kernel_ir import Nest, Reduce, Store
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -40,8 +40,24 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
             )
         if has_columns:
             return columns(nest, gpu)
-        return pipeline(nest, gpu) or clustered(nest, gpu) or rows(nest, gpu)
+        return shared_or_rows(nest, gpu)
     return elementwise(nest, gpu)
+
+
+def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
+    """Rows of teams within a block, where it can keep them; else shared by blocks."""
+    made = rows(nest, gpu)
+    few = math.prod(a.extent for a in nest.axes if not a.reduced) < gpu.multiprocessors
+    if few or nest.stages == 1:
+        return clustered(nest, gpu) or made
+    alone = kept_words(nest) == 1
+    if made.whole and alone:
+        return made
+    if not alone or loads_beside(nest):
+        ahead = pipeline(nest, gpu)
+        if ahead is not None:
+            return ahead
+    return made if made.whole else clustered(nest, gpu) or made
 
 
 def is_scan(nest: Nest) -> bool:
@@ -140,7 +156,8 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
         team = max(4 * WARP, 2 * team)
         tiles = power_of_two(-(-vectors // team))
     whole = fits(nest, words, tiles, team, gpu)
-    while team > gpu.threads and 2 * words * tiles <= gpu.row_words:
+    most = gpu.max_threads // 2 if loads_beside(nest) else gpu.threads
+    while team > most and 2 * words * tiles <= gpu.row_words:
         # Smaller blocks take turns where a large one waits for itself.
         team, tiles = team // 2, 2 * tiles
     if not whole:
@@ -170,15 +187,6 @@ def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
         # What is loaded beside the row needs registers too.
         room //= 4 if loads_beside(nest) else 2
     return words * tiles <= room
-
-
-def loads_beside(nest: Nest) -> bool:
-    """Whether a stage loads elements that no other stage needs."""
-    kept = plan_stages(nest, keep=True).kept
-    return any(
-        isinstance(s, Load) and s.level == "element" and s.result.name not in kept
-        for s in nest.statements
-    )
 
 
 def columns(nest: Nest, gpu: GpuConfig) -> Columns:

@@ -39,7 +39,7 @@ class GpuConfig:
     chunk: int = 8192  # elements that are worth a block of a split reduction
     most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
     shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipelines may have
-    pipeline_from: int = 32768  # words of a row, beyond which it is fetched ahead
+    pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
     pipeline_words: int = 32  # that a thread may keep of its part
     pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
     sort_threads: int = 256  # of a block that sorts a tile by a digit

@@ -27,7 +27,7 @@ _RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
-        *("ahead", "whole", "least", "greatest"),
+        *("ahead", "whole", "least", "greatest", "following"),
     )
 )
 """Names of a kernel's own variables."""

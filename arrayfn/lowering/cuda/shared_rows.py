@@ -13,7 +13,7 @@ from arrayfn.lowering.cuda.schedule import (
     power_of_two,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.stage_plan import kept_words
+from arrayfn.lowering.cuda.stage_plan import kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
@@ -33,13 +33,12 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     if nest.stages == 1:
         return _summed_by_clusters(nest, gpu, lanes)
     words = kept_words(nest) * lanes
-    tiles = max(1, gpu.cluster_words // words)
-    team = power_of_two(-(-vectors // tiles))
-    cluster, threads = 1, team
-    while threads > gpu.cluster_threads and cluster < gpu.most_cluster:
+    # What is loaded beside the row needs registers, which fewer threads have more of.
+    share = 2 if loads_beside(nest) else 1
+    tiles = max(1, share * gpu.cluster_words // words)
+    cluster, threads = 1, power_of_two(-(-vectors // tiles))
+    while threads * share > gpu.cluster_threads and cluster < gpu.most_cluster:
         cluster, threads = 2 * cluster, threads // 2
-    while threads > gpu.max_threads and 2 * tiles * words <= 2 * gpu.cluster_words:
-        tiles, threads = 2 * tiles, threads // 2
     enough = 2 * gpu.multiprocessors
     while (
         rows * cluster < enough and cluster < gpu.most_cluster and threads > gpu.threads
@@ -47,7 +46,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
         cluster, threads = 2 * cluster, threads // 2
     if cluster == 1 or threads > gpu.max_threads:
         return None
-    together = gpu.resident // threads
+    together = gpu.resident // (share * threads)
     return Rows(threads, cluster * threads, lanes, tiles, True, cluster, together)
 
 
@@ -98,7 +97,8 @@ def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
     row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
     held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
     threads = gpu.pipeline_threads
-    while cluster <= gpu.most_cluster:
+    # Larger clusters that stay wait for each other too long.
+    while cluster <= min(2, gpu.most_cluster):
         part = -(-length // (lanes * cluster)) * lanes
         tiles = power_of_two(-(-part // (lanes * threads)))
         room = gpu.shared_bytes - held_bytes * part

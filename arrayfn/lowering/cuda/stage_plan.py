@@ -111,3 +111,12 @@ def kept_words(nest: Nest) -> int:
         ]
         most = max(most, sum(-(-size // 4) for size in live))
     return most
+
+
+def loads_beside(nest: Nest) -> bool:
+    """Whether a stage loads elements that no other stage needs."""
+    kept = plan_stages(nest, keep=True).kept
+    return any(
+        isinstance(s, Load) and s.level == "element" and s.result.name not in kept
+        for s in nest.statements
+    )

@@ -136,12 +136,14 @@ class StagedPrinter(CudaPrinter[T]):
             if self.is_at_hand(s.operand) is None
             and (not schedule.whole or plan.first[s.result.name] == stage)
         ]
-        late = [k for k in fresh if stage and schedule.whole and self.is_shared(k)]
+        ahead = stage and schedule.whole and len(self.reduced_axes) == 1
+        late = [k for k in fresh if ahead and self.is_shared(k)]
         fresh = [k for k in fresh if k not in late]
         if lanes == 1:
-            loads = [k for k in loads if k not in late]
-        beside = [k for k in loads if self.is_at_hand(k) or k in late]
+            loads, late = [k for k in loads if k not in late], []
+        beside = [k for k in loads if self.is_at_hand(k)]
         self.declare_tiles(beside, lanes)
+        self.declare_tiles(late, 2 * lanes)
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * schedule.tiles)
         self.declare_tiles((k for k in stores if k not in loads), lanes)
@@ -157,18 +159,19 @@ class StagedPrinter(CudaPrinter[T]):
             for operand in fresh:
                 self.load_tile(operand, at)
             self.close_all(depth)
+        if late:
+            self.load_first(late, variables, member)
         at, depth = self.open_row(variables, member)
-        place = self.slot("lane")
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
-        self.staged |= {
-            k: f"{self.tile_name(k)}[{'lane' if k in beside else place}]" for k in loads
-        }
+        for k in loads:
+            place = "lane" if k in beside else self.slot("lane")
+            place = self.turn("vector", "lane") if k in late else place
+            self.staged[k] = f"{self.tile_name(k)}[{place}]"
         for operand in beside:
-            if operand in late:
-                self.load_vector(operand, lanes, at, "0")
-            else:
-                self.load_beside(operand)
+            self.load_beside(operand)
+        if late:
+            self.load_next(late, at)
         if divided:
             self.line(f"least = {self.use('F32_INF')}")
             self.line(f"greatest = {self.use('f32')}(0)")
@@ -214,6 +217,46 @@ class StagedPrinter(CudaPrinter[T]):
             self.row_statement(s, plan, stage, within, place)
         if lanes > 1:
             self.close()
+
+    # What all rows read in a later stage: it is near, and loaded one vector ahead.
+
+    def turn(self, vector: str, lane: str = "") -> str:
+        """Where a vector of such an operand lies: in one of two places by turns."""
+        lanes = self.schedule.lanes
+        if self.schedule.tiles == 1:
+            return lane or "0"
+        place = f"{self.use_device('remainder')}({vector}, 2) * {lanes}"
+        return f"{place} + {lane}" if lane else place
+
+    def load_first(
+        self, late: Sequence[int], variables: dict[int, str], member: str
+    ) -> None:
+        """Load the first vector of a thread."""
+        (axis,), lanes = self.reduced_axes, self.schedule.lanes
+        self.line(f"first = {member} * {lanes}")
+        length = self.nest.axes[axis].extent
+        if length < self.schedule.team * lanes:
+            self.open(f"if first < {self.extent(axis)}:")
+        for operand in late:
+            self.load_vector(operand, lanes, {**variables, axis: "first"}, "0")
+        if length < self.schedule.team * lanes:
+            self.close()
+
+    def load_next(self, late: Sequence[int], at: dict[int, str]) -> None:
+        """Load the vector that follows, if there is one."""
+        schedule, (axis,) = self.schedule, self.reduced_axes
+        tiles, step = schedule.tiles, schedule.team * schedule.lanes
+        if tiles == 1:
+            return
+        self.line(f"following = {at[axis]} + {step}")
+        test = f"vector < {tiles - 1}"
+        if self.nest.axes[axis].extent % (step * tiles):
+            test = f"{test} and following < {self.extent(axis)}"
+        self.open(f"if {test}:")
+        for operand in late:
+            place = self.turn("vector + 1")
+            self.load_vector(operand, schedule.lanes, {**at, axis: "following"}, place)
+        self.close()
 
     # Divisions of a row by a number of its own.
 
