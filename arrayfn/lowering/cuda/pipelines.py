@@ -201,6 +201,9 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         else:
             self.combine_warps(reduces, self.schedule.threads // WARP, "member")
 
+    def loads_are_begun(self) -> None:
+        """Signals are made before the first row."""
+
     def begin_exchanges(self) -> None:
         """Blocks have met before the first row."""
 

@@ -28,8 +28,8 @@ class RowsPrinter(StagedPrinter[R]):
         schedule = self.schedule
         if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
-            self.make_signals(map(self.exchanged_bytes, self.exchanged_stages()))
-            self.line(f"{self.use_device('cluster_arrive')}()")
+            if not schedule.whole:
+                self.open_exchanges()
         else:
             variables = self.begin_rows(schedule.threads, schedule.team)
         self.hoist_offsets(variables)
@@ -80,6 +80,16 @@ class RowsPrinter(StagedPrinter[R]):
         self.shuffles(reduces, warps)
 
     # Clusters.
+
+    def loads_are_begun(self) -> None:
+        """A row is on its way: what the cluster needs is made meanwhile."""
+        if self.schedule.cluster > 1 and self.schedule.whole:
+            self.open_exchanges()
+
+    def open_exchanges(self) -> None:
+        """Make this block's signals, and tell the other blocks so."""
+        self.make_signals(map(self.exchanged_bytes, self.exchanged_stages()))
+        self.line(f"{self.use_device('cluster_arrive')}()")
 
     def exchanged_stages(self) -> list[int]:
         """The stages whose results the blocks of a cluster exchange."""

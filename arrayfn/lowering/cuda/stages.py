@@ -159,6 +159,8 @@ class StagedPrinter(CudaPrinter[T]):
             for operand in fresh:
                 self.load_tile(operand, at)
             self.close_all(depth)
+        if stage == 0:
+            self.loads_are_begun()
         if late:
             self.load_first(late, variables, member)
         at, depth = self.open_row(variables, member)
@@ -309,6 +311,9 @@ class StagedPrinter(CudaPrinter[T]):
         own = self.nest.operands[operand]
         kept = [k for k in self.kept_axes if self.nest.axes[k].extent > 1]
         return not own.written and not any(own.strides[k] for k in kept)
+
+    def loads_are_begun(self) -> None:
+        """What can be done while the first stage waits for its loads."""
 
     def is_at_hand(self, operand: int) -> bool | None:
         """Whether ``operand`` is close: in registers (False), in shared memory (True).
