@@ -5,7 +5,8 @@ what that has left there. ``start`` is what a process needs before its first pro
 imports, and an array on the card. A program's time is that of its first call, with
 tracing and compiling, until its result is there. Programs of one process share what
 they can; ``--alone`` gives each its own process. ``kernels`` counts arrayfn's, and
-``lower`` is the part of its first call that comes before their machine code.
+``lower`` is the part of its first call that comes before their machine code. ``--ours`` leaves
+JAX out.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def main(arguments: Sequence[str]) -> None:
     print("command: python -m benchmarks.gpu_compile", *arguments)
     groups = [[name] for name in NAMES] if "--alone" in arguments else [list(NAMES)]
     columns: list[dict[str, Any]] = []
-    for engine in ENGINES:
+    for engine in ENGINES[:1] if "--ours" in arguments else ENGINES:
         cold: dict[str, Any] = {}
         warm: dict[str, Any] = {}
         for group in groups:
@@ -196,6 +197,8 @@ def main(arguments: Sequence[str]) -> None:
                 for found in (cold, warm):
                     found.update(measure(engine, group, Path(directory)))
         columns += [cold, warm]
+    if len(columns) == 2:
+        columns += [dict.fromkeys(columns[0], float("nan"))] * 2
     print("milliseconds       |     empty disk cache |    filled disk cache |")
     print(
         "until the result   |   arrayfn        JAX |   arrayfn        JAX |"
