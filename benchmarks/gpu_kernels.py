@@ -8,6 +8,7 @@ It is what compute-sanitizer is run over; results are compared with NumPy's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -61,6 +62,7 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
         name = f"running sum of {length}"
         yield name, lambda xp, x: xp.cumsum(x, axis=1), (random(3, length),)
     yield "running columns", lambda xp, x: xp.cumsum(x, axis=0), (random(50, 70),)
+    yield from of_other_dtypes()
     index = np.random.default_rng(1).integers(0, 40, 100)
     for shape in ((70, 100), (3, 5000), (2, 20000)):
         yield f"sort of {shape[1]}", lambda xp, x: xp.sort(x, axis=1), (random(*shape),)
@@ -75,6 +77,33 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "product, added to", lambda xp, x, y, z: z - 0.1 * (x @ y), matrices
     side = lambda xp, x, y: xp.concatenate([x @ y, xp.exp(x)[:, :9]], axis=1)  # noqa: E731
     yield "product, beside others", side, matrices[:2]
+
+
+def of_other_dtypes() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
+    """Kernels whose elements are not float32, which numbers become here."""
+    for dtype in (np.bool_, np.int8, np.uint16, np.int64, np.float16, np.float64):
+        narrow = lambda xp, x, d=dtype: (xp.abs(x) * 3).astype(d)  # noqa: E731
+        sums = lambda xp, x, f=narrow: xp.sum(  # noqa: E731
+            f(xp, x).astype(np.float32), axis=1
+        )
+        yield f"rows of {dtype.__name__}", sums, (random(33, 517),)
+        flat = lambda xp, x, f=narrow: f(xp, x).T.astype(np.float32) + 1  # noqa: E731
+        yield f"transposed {dtype.__name__}", flat, (random(70, 100),)
+    power = lambda xp, x: xp.abs(xp.sum(xp.exp(1j * x), axis=0))  # noqa: E731
+    yield "complex columns", power, (random(70, 100),)
+
+
+def draws() -> int:
+    """Random numbers, which are the CPU's; how many kernels made them."""
+    key, count = af.random.key(3), 0
+    for draw in (af.random.bits, af.random.normal, af.random.permutation):
+        given = (5000,) if draw is not af.random.permutation else 5000
+        run = af.jit(lambda k, f=draw, s=given: f(k, s), device="cuda")
+        want = np.asarray(af.jit(lambda k, f=draw, s=given: f(k, s))(key))
+        assert np.array_equal(np.asarray(run(key)), want), draw.__name__
+        count += len(run.lower(key).kernels)
+        print(f"random.{draw.__name__}: passed", flush=True)
+    return count
 
 
 def loops() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
@@ -169,6 +198,7 @@ def run_attentions() -> None:
 
 def main() -> None:
     """Run all of them."""
+    began, count = time.perf_counter(), draws()
     run_attentions()
     run_loops()
     run_channels()
@@ -178,8 +208,9 @@ def main() -> None:
         want = function(np, *(a.astype(np.float64) for a in arguments))
         scale = float(np.abs(want).max()) or 1.0
         error = float(np.abs(have - want).max()) / scale
-        kernels = ", ".join(k.name for k in run.lower(*arguments).kernels)
-        print(f"{name}: {kernels}: error {error:.1e}", flush=True)
+        kernels = [k.name for k in run.lower(*arguments).kernels]
+        count += len(kernels)
+        print(f"{name}: {', '.join(kernels)}: error {error:.1e}", flush=True)
         assert error < 1e-3, name
     index = np.random.default_rng(1).integers(0, 40, 100)
     x, updates = random(40, 30), random(100, 30, seed=2)
@@ -203,6 +234,9 @@ def main() -> None:
     assert np.array_equal(np.asarray(last(many, updates)), want)
     print("scatter: passed")
     device().synchronize()
+    seconds = time.perf_counter() - began
+    print(f"all passed: {count} kernels and those of loops, attention, scatters and")
+    print(f"channels, in {seconds:.0f} s")
 
 
 if __name__ == "__main__":
