@@ -5,8 +5,8 @@ what that has left there. ``start`` is what a process needs before its first pro
 imports, and an array on the card. A program's time is that of its first call, with
 tracing and compiling, until its result is there. Programs of one process share what
 they can; ``--alone`` gives each its own process. ``kernels`` counts arrayfn's, and
-``lower`` is the part of its first call that comes before their machine code. ``--ours`` leaves
-JAX out.
+``lower`` is the part of its first call that comes before their machine code. ``--ours``
+leaves JAX out.
 """
 
 from __future__ import annotations
