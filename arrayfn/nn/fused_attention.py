@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
@@ -242,10 +243,12 @@ fused_attention.defvjp(_ahead, _back)
 
 
 def _suits_kernels(
-    q: ArrayType, k: ArrayType, *others: ArrayType, **static: Any
+    q: ArrayType, k: ArrayType, *others: ArrayType, scale: float, **static: Any
 ) -> bool:
     """Halves, and heads whose sums a multiprocessor's registers hold."""
-    return q.dtype in dtypes.HALVES and _generated().takes(q.shape, k.shape)
+    if q.dtype not in dtypes.HALVES or not math.isfinite(scale):
+        return False
+    return bool(_generated().takes(q.shape, k.shape))
 
 
 @cache
