@@ -116,13 +116,12 @@ def _elementwise(
 
 def _of_nothing(operands: Sequence[Atom], equation: Equation) -> Atom | None:
     """A reduction over no elements is its identity: no kernel has to mind it."""
-    row, output = equation.primitive, equation.outputs[0].type
+    row = equation.primitive
     assert isinstance(row, Primitive)
-    if (
-        not isinstance(row.kernel, Reduction)
-        or operands[0].type.size
-        or not output.size
-    ):
+    if not isinstance(row.kernel, Reduction):
+        return None
+    output = equation.outputs[0].type
+    if operands[0].type.size or not output.size:
         return None
     return views.broadcast_literal(row.kernel.identity(output.dtype), output)  # type: ignore[arg-type]
 
