@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
+from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -132,7 +132,8 @@ def cholesky_update_run(arguments: int, begin: int, end: int) -> int:
     tiles = (n + tile - 1) // tile
     each = tiles * (tiles + 1) // 2
     letters = stack(1)
-    ints = stack(3)
+    # Slots of 64 bits serve a BLAS with integers of 32 bits too.
+    ints = stack(4)
     one = stack(2)
     minus_one = stack(2)
     store(one, load(arguments + ONE))
@@ -143,8 +144,8 @@ def cholesky_update_run(arguments: int, begin: int, end: int) -> int:
     if load(arguments + COMPLEX):
         store_u8(letters, LETTER_C)
     store_u8(letters + 1, LETTER_N)
-    store_i32(ints + 8, load(arguments + WIDTH))
-    store_i32(ints + 12, leading)
+    store(ints + 16, load(arguments + WIDTH))
+    store(ints + 24, leading)
     for item in range(begin, end):
         offset = item // each * load(arguments + REST_STRIDE) * size
         panel = load(arguments + PANEL) + offset
@@ -160,23 +161,23 @@ def cholesky_update_run(arguments: int, begin: int, end: int) -> int:
         width = n - place * tile
         if width > tile:
             width = tile
-        store_i32(ints, width)
-        store_i32(ints + 4, height)
+        store(ints, width)
+        store(ints + 8, height)
         call(
             load(arguments + GEMM),
             letters,
             letters + 1,
             ints,
-            ints + 4,
             ints + 8,
+            ints + 16,
             minus_one,
             panel + place * tile * leading * size,
-            ints + 12,
+            ints + 24,
             panel + row * tile * leading * size,
-            ints + 12,
+            ints + 24,
             one,
             rest + (row * leading + place) * tile * size,
-            ints + 12,
+            ints + 24,
         )
     return 0
 
@@ -213,7 +214,7 @@ def words(dtype: str) -> tuple[int, ...]:
 
 def update_words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``cholesky_update_run``: GEMM, 1 and -1."""
-    gemm = blas().address(LETTERS[dtype] + "gemm")
+    gemm = products_blas().address(LETTERS[dtype] + "gemm")
     return *lapack_words(dtype), gemm, one_bits(dtype, 1), one_bits(dtype, -1)
 
 

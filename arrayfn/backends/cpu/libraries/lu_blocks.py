@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
+from arrayfn.backends.cpu.libraries.blas import LETTERS, blas, products_blas
 from arrayfn.backends.cpu.libraries.lu import (
     eliminate,
     no_words,
@@ -176,7 +176,8 @@ def update_columns(
     width = load(arguments + WIDTH)
     swap_rows(arguments, matrix, pivots, first, count, start, start + width)
     size = load(arguments + ITEM_BYTES)
-    ints = stack(3)
+    # Slots of 64 bits serve a BLAS with integers of 32 bits too.
+    ints = stack(4)
     letters = stack(1)
     one = stack(2)
     minus_one = stack(2)
@@ -187,10 +188,10 @@ def update_columns(
     store_u8(letters, LETTER_L)
     store_u8(letters + 1, LETTER_N)
     store_u8(letters + 2, LETTER_U)
-    store_i32(ints, width)
-    store_i32(ints + 4, count)
-    store_i32(ints + 8, rows)
-    store_i32(ints + 12, rows - start - width)
+    store(ints, width)
+    store(ints + 8, count)
+    store(ints + 16, rows)
+    store(ints + 24, rows - start - width)
     corner = matrix + (start * rows + start) * size
     upper = matrix + (first * rows + start) * size
     call(
@@ -200,12 +201,12 @@ def update_columns(
         letters + 1,
         letters + 2,
         ints,
-        ints + 4,
+        ints + 8,
         one,
         corner,
-        ints + 8,
+        ints + 16,
         upper,
-        ints + 8,
+        ints + 16,
     )
     if rows == start + width:
         return 0
@@ -213,17 +214,17 @@ def update_columns(
         load(arguments + GEMM),
         letters + 1,
         letters + 1,
-        ints + 12,
-        ints + 4,
+        ints + 24,
+        ints + 8,
         ints,
         minus_one,
         corner + width * size,
-        ints + 8,
+        ints + 16,
         upper,
-        ints + 8,
+        ints + 16,
         one,
         upper + width * size,
-        ints + 8,
+        ints + 16,
     )
 
 
@@ -265,7 +266,7 @@ def words(dtype: str) -> tuple[int, ...]:
     return (
         *lapack_words(dtype, "?getrf", "?laswp"),
         library.address(letter + "trsm"),
-        library.address(letter + "gemm"),
+        products_blas().address(letter + "gemm"),
         one_bits(dtype, 1),
         one_bits(dtype, -1),
     )

@@ -11,7 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn.backends.cpu.libraries.blas import LETTERS, blas, lapack_address
+from arrayfn.backends.cpu.libraries.blas import (
+    LETTERS,
+    blas,
+    lapack_address,
+    products_blas,
+)
 from arrayfn.backends.cpu.libraries.matrices import (
     LETTER_L,
     LETTER_N,
@@ -72,7 +77,10 @@ def tool_words(dtype: str) -> tuple[int, ...]:
     letter, library = LETTERS[dtype], blas()
     return (
         0,
-        *(library.address(letter + name) for name in ("gemv", "gemm", "symv", "scal")),
+        library.address(letter + "gemv"),
+        products_blas().address(letter + "gemm"),
+        library.address(letter + "symv"),
+        library.address(letter + "scal"),
         lapack_address(letter + "larfg"),
         kind.itemsize,
         *(one_bits(dtype, number) for number in (1, -1, -0.5)),
@@ -160,30 +168,31 @@ def gemm_transposed(
 ) -> int:
     """Take A B^T from C."""
     letters = stack(1)
-    ints = stack(3)
+    # Slots of 64 bits serve a BLAS with integers of 32 bits too.
+    ints = stack(6)
     store_u8(letters, LETTER_N)
     store_u8(letters + 1, LETTER_T)
-    store_i32(ints, rows)
-    store_i32(ints + 4, columns)
-    store_i32(ints + 8, inner)
-    store_i32(ints + 12, leading_a)
-    store_i32(ints + 16, leading_b)
-    store_i32(ints + 20, leading_c)
+    store(ints, rows)
+    store(ints + 8, columns)
+    store(ints + 16, inner)
+    store(ints + 24, leading_a)
+    store(ints + 32, leading_b)
+    store(ints + 40, leading_c)
     return call(
         load(tools + GEMM),
         letters,
         letters + 1,
         ints,
-        ints + 4,
         ints + 8,
+        ints + 16,
         tools + MINUS_ONE,
         a,
-        ints + 12,
+        ints + 24,
         b,
-        ints + 16,
+        ints + 32,
         tools + ONE,
         c,
-        ints + 20,
+        ints + 40,
     )
 
 
