@@ -13,6 +13,7 @@ from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import KernelCall, LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
@@ -235,6 +236,14 @@ def test_tensorfloat_is_taken_where_it_is_asked_for():
     )
     _, compiled = lowered(run, random(2, 3, 5, 4), random(4, 3, 3, 3))
     assert providers(compiled) == ["convolution_output_f32_tf32"]
+
+
+def test_sums_in_any_order_are_taken_where_they_are_asked_for():
+    run = convolution({"padding": "SAME"}, 4)
+    arguments = random(2, 3, 5, 4), random(4, 3, 3, 3)
+    program = trace_function(run, arguments, {}).program
+    compiled = lower(program, options=Options(deterministic=False))
+    assert providers(compiled) == ["convolution_output_f32_any"]
 
 
 @pytest.mark.parametrize("name", ["padded_convolution", "conv_general"])

@@ -319,7 +319,7 @@ def _chosen(equation: Equation, convolves: Convolves) -> _Arrangement | None:
 
 
 def convolution(
-    equation: Equation, reads: Mapping[Var, Read]
+    equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
 ) -> LibraryCall | Depthwise:
     """The call, or kernel, for an equation that is arranged."""
     found = _Arrangement.of(equation)
@@ -330,7 +330,7 @@ def convolution(
     if found.params["lies"] == DEPTHWISE:
         return Depthwise(places[0], places[1], output, gives, found.integers)
     return LibraryCall(
-        provider=found.provider,
+        provider=found.provider if deterministic else f"{found.provider}_any",
         reads=dict(zip(ARRAYS[gives], places, strict=True)),
         writes={gives: Place(output)},
         integers=found.integers,

@@ -190,7 +190,8 @@ class _CudaLowering(Lowering):
             self.produce(OperatorCall(equation, kernel, self.reads))
             return
         if is_arranged(equation):
-            self.made(convolution(equation, self.reads))
+            fixed = self.options.deterministic
+            self.made(convolution(equation, self.reads, fixed))
             return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)

@@ -1,7 +1,7 @@
 """Convolutions through cuDNN: one graph of one operation, built when it is first seen.
 
-cuDNN proposes several plans for a graph. Those that sum in an order of their own each
-time, that round operands, or that use TensorFloat-32 where it was not asked for are
+cuDNN proposes several plans for a graph. Those that round operands, or that sum in an
+order of their own each time or use TensorFloat-32 where that was not asked for, are
 left out, as are those that would be compiled first. The others are timed when a
 convolution is first seen on a machine, and the choice is kept in the disk cache: it is
 the same from then on, and so are the bits of results.
@@ -26,7 +26,7 @@ MOST_WORKSPACE: Final = 512 << 20
 PROPOSALS: Final = 24
 _NAMES: Final = {"f16": "HALF", "bf16": "BFLOAT16", "f32": "FLOAT", "f64": "DOUBLE"}
 _INACCURATE: Final = (
-    *("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"),
+    *("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"),
     *("WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13"),
 )
 _ARRAYS: Final = {
@@ -45,7 +45,10 @@ def is_supported(provider: str, integers: Mapping[str, int]) -> bool:
 
 
 def convolve(form: str, integers: Mapping[str, int], items: int) -> Call:
-    """The convolution ``form``: what it gives, the dtype, and ``tf32`` if allowed."""
+    """The convolution ``form``: what it gives, the dtype, and what is allowed.
+
+    That is ``tf32``, and ``any`` order of its sums.
+    """
     made = _made(f"convolution_{form}", tuple(integers.items()))
     if made is None:
         raise BackendError(
@@ -91,6 +94,8 @@ class _Convolution:
         left_out = [getattr(library.numerical_note, note) for note in _INACCURATE]
         if short == "f32" and "tf32" not in more:
             left_out.append(library.numerical_note.TENSOR_CORE)
+        if "any" not in more:
+            left_out.append(library.numerical_note.NONDETERMINISTIC)
         self._plan(library, left_out)
         self.index, self.workspace = self._chosen(provider, p)
 
