@@ -38,6 +38,7 @@ def is_depthwise(gives: str, p: Mapping[str, int], itemsize: int) -> bool:
         and (p["inner"], p["outer"]) == (1, 1)
         and p["groups"] % lanes_of(itemsize) == 0
         and p["size0"] * p["size1"] <= _MOST_TAPS
+        and p["batch"] * p["extent0"] * p["extent1"] * p["groups"] < 2**31
         and (gives == "output" or (gives == "operand" and max(strides) == 1))
     )
 
@@ -137,7 +138,7 @@ class Depthwise:
             sign = "-" if shift < 0 else "+"
             loop = "ij"[k] if step == 1 else f"{'ij'[k]} * {step}"
             own = place if stride == 1 else f"{place} * {stride}"
-            return f"{own} + {loop} {sign} {abs(shift)}"
+            return f"{own} + {loop}" + (f" {sign} {abs(shift)}" if shift else "")
 
         def value(tile: str) -> str:
             name = f"{tile}[lane]"
@@ -210,12 +211,7 @@ class Depthwise:
         scalars = [wide]
         if narrow:
             scalars += [f"convert_{short}_{wide}", f"convert_{wide}_{short}"]
-        arguments = textwrap.fill(
-            ", ".join([*words, *integers]),
-            80,
-            initial_indent=" " * 4,
-            subsequent_indent=" " * 4,
-        )
+        arguments = textwrap.fill(", ".join([*words, *integers]), 80)
         return (
             "from arrayfn.lowering.cuda.vocabulary import (\n    "
             + textwrap.fill(", ".join(names), 80).replace("\n", "\n    ")
