@@ -250,6 +250,23 @@ def test_steps_side_by_side_give_the_bits_of_steps_in_turns():
             np.testing.assert_array_equal(np.asarray(have), want)
 
 
+def test_relu_and_its_derivative_are_those_of_the_cpu():
+    def loss(w, b, v, x):
+        return anp.sum(anp.sin(nn.relu(x @ w + b) @ v))
+
+    shapes = (32, 48), (48,), (48, 16), (24, 32)
+    arrays = [random(*s, seed=k) for k, s in enumerate(shapes)]
+    arrays[3][:, 0] = arrays[0][0] = 0
+    step = af.value_and_grad(loss, argnums=(0, 1, 2))
+    f = on_gpu(step)
+    assert "gemm_f32_bias_relu" in [s.kernel for s in f.lower(*arrays).plan.steps]
+    have, want = f(*arrays), af.jit(step)(*arrays)
+    pairs = [(have[0], want[0]), *zip(have[1], want[1], strict=True)]
+    for x, y in pairs:
+        error = np.linalg.norm(np.asarray(x) - np.asarray(y))
+        assert error <= 1e-4 * np.linalg.norm(y)
+
+
 def test_a_step_of_descent_is_taken_in_place():
     p, g, h = (random(64, 64, seed=k) for k in range(3))
     step = af.jit(lambda p, g, h: p - 0.5 * (g @ h), device="cuda", donate_argnums=0)
