@@ -395,3 +395,50 @@ def test_gradients_of_slices_are_written_side_by_side() -> None:
     (result,) = run_plan(compiled, (x, w))
     (expected,) = evaluate(traced.program, (x, w))
     np.testing.assert_allclose(result, expected, 1e-5)
+
+
+# Random programs of what is folded, redirected, and written over.
+
+OPERATIONS = (
+    lambda x, y, r, rate: x @ y / 3,
+    lambda x, y, r, rate: y.T @ x / 3,
+    lambda x, y, r, rate: x + y,
+    lambda x, y, r, rate: x - rate * y,
+    lambda x, y, r, rate: x * 0.9 - 0.3 * y,
+    lambda x, y, r, rate: nn.relu(x),
+    lambda x, y, r, rate: x + r,
+    lambda x, y, r, rate: anp.concatenate([x[:3], y[3:]], axis=0),
+    lambda x, y, r, rate: anp.concatenate([x[:, :2], anp.tanh(y)[:, 2:]], axis=1),
+    lambda x, y, r, rate: x - anp.mean(x, axis=1, keepdims=True),
+)
+
+
+def random_program(seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    steps = [rng.integers(0, 1 << 16, 3) for _ in range(rng.integers(3, 9))]
+
+    def run(a: Any, b: Any, c: Any, row: Any, rate: Any) -> Any:
+        made = [a, b, c]
+        for which, i, j in steps:
+            x, y = made[i % len(made)], made[j % len(made)]
+            operation = OPERATIONS[min(which % 14, len(OPERATIONS) - 1)]
+            made.append(operation(x, y, row, rate))
+        return made[-1], made[-2]
+
+    def gradients(*arrays: Any) -> Any:
+        loss = lambda *given: anp.sum(anp.sin(run(*given)[0]))  # noqa: E731
+        return af.grad(loss, argnums=(0, 1, 2))(*arrays)
+
+    return gradients if seed % 2 else run
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_programs_give_the_reference_s_results(seed: int) -> None:
+    arrays = [random(6, 6, seed=seed + k) for k in range(3)]
+    given = (*arrays, random(6, seed=seed), np.array(0.5, np.float32))
+    function = random_program(seed)
+    traced = trace_function(function, given, {}, abstract=True, with_values=False)
+    donated = frozenset(range(seed % 4))
+    results = run_plan(lower(traced.program, donated, check=True), given)
+    for have, want in zip(results, evaluate(traced.program, given), strict=True):
+        np.testing.assert_allclose(have, want, 2e-3, 2e-3)

@@ -32,7 +32,8 @@ Array = np.ndarray[Any, Any]
 def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
     """Run all steps of ``compiled`` on NumPy arrays: its outputs.
 
-    Memory that nothing has written holds NaNs, or large numbers.
+    An output over a donated input lies where a copy of that was. Memory that nothing
+    has written holds NaNs, or large numbers.
     """
     plan = compiled.plan
     run = _Run(compiled, _memory(plan, inputs, compiled.constants))
@@ -58,6 +59,9 @@ def _memory(
             continue
         if buffer.kind in ("slice", "carried"):
             memory.append(arena[:0])  # its loop puts it somewhere
+            continue
+        if buffer.donor is not None:
+            memory.append(memory[buffer.donor])  # inputs come first
             continue
         memory.append(_bytes(buffer.nbytes))
         if buffer.kind in given:
