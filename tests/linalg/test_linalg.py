@@ -14,6 +14,7 @@ from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.libraries import blocked
+from arrayfn.scipy.linalg import solve_triangular
 
 Array = np.ndarray[Any, Any]
 theirs = np.linalg
@@ -177,6 +178,30 @@ def test_least_squares() -> None:
                 np.testing.assert_allclose(part[k], want, atol=1e-13)
     with pytest.raises(ShapeError, match="needs 5 rows"):
         anp.linalg.lstsq(TALL, sides[:3])
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 3), (2, 130, 130), (300, 300)])
+def test_inverses_of_all_sizes(shape: tuple[int, ...]) -> None:
+    for x in (RNG.standard_normal(shape), RNG.standard_normal(shape) * (1 + 1j)):
+        inverse = af.jit(anp.linalg.inv)(x)
+        assert inverse.dtype == x.dtype
+        unit = np.broadcast_to(np.eye(shape[-1]), shape)
+        np.testing.assert_allclose(inverse @ x, unit, atol=1e-9)
+
+
+def test_right_hand_sides_that_begin_with_zeros() -> None:
+    a, b = RNG.standard_normal((200, 200)) / 50, RNG.standard_normal((200, 150))
+    for first in (1, 77, 200):
+        b[:first] = 0
+        for lower, trans in ((True, 0), (False, 1), (True, 1)):
+            have = af.jit(
+                lambda a, b, lower=lower, trans=trans: solve_triangular(
+                    a, b, trans=trans, lower=lower, unit_diagonal=True
+                )
+            )(a, b)
+            triangle = np.tril(a, -1) if lower else np.triu(a, 1)
+            triangle = (triangle.T if trans else triangle) + np.eye(200)
+            np.testing.assert_allclose(triangle @ have, b, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [0.0, 0.1, 1.0, 30.0, 100.0, 1e9])

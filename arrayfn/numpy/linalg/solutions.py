@@ -17,7 +17,7 @@ from arrayfn.custom import custom_jvp
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import absolute, conj, multiply, real
+from arrayfn.numpy.arithmetic import absolute, conj, multiply, negative, real
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, ones, zeros_like
 from arrayfn.numpy.cumulative import cumprod
@@ -34,6 +34,7 @@ from arrayfn.numpy.manipulation import (
     reshape,
 )
 from arrayfn.numpy.reductions import any, max, prod, sum
+from arrayfn.numpy.sorting import argsort
 from arrayfn.numpy.transcendental import log
 from arrayfn.primitives import linalg_lu
 from arrayfn.primitives import linalg_triangular as triangular
@@ -88,9 +89,32 @@ def with_sides(name: str, a: Array, b: Array, solve: Any) -> Array:
 
 
 def inv(x: ArrayLike, /) -> Array:
-    """The inverse of x (..., n, n)."""
+    """The inverse of x (..., n, n).
+
+    >>> import numpy as np
+    >>> inv(np.array([[0.0, 2.0], [1.0, 0.0]]))
+    array([[0. , 1. ],
+           [0.5, 0. ]])
+    """
     x = m.square("inv", x)
-    return solve(x, m.identities(x))
+    return _inv(x) if x.shape[-1] else x
+
+
+@custom_jvp
+def _inv(x: Array) -> Array:
+    """By U^-1 L^-1, whose columns are then permuted: L^-1 is triangular."""
+    by_columns, _, permutation = apply(linalg_lu.lu, matrix_transpose(x))
+    parts = {"left": True, "transpose": True, "conjugate": False}
+    solve = triangular.triangular_solve
+    y = apply(solve, m.identities(x), by_columns, lower=False, unit=True, **parts)
+    y = apply(solve, y, by_columns, lower=True, unit=False, **parts)
+    return take_along_axis(y, argsort(permutation)[..., None, :], -1)
+
+
+@_inv.defjvp
+def _inv_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    y = _inv(*primals)
+    return y, negative(matmul(matmul(y, tangents[0]), y))
 
 
 def tensorsolve(

@@ -21,6 +21,7 @@ from arrayfn.backends.cpu.native import (
     LANES,
     call,
     load,
+    load_i32,
     native,
     stack,
     store,
@@ -161,19 +162,28 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
     if load(arguments + UNIT):
         store_u8(letters + 3, LETTER_U)
     leading = load(arguments + LEADING_B)
+    # Rows of zeros stay so where substitution begins with them and divides by ones.
+    forward = load(arguments + LOWER) == (load(arguments + TRANSPOSE) == 0)
+    skips = forward and load(arguments + UNIT)
     store_i32(ints + 8, at_least(load(arguments + LEADING_A), 1))
     store_i32(ints + 12, at_least(leading, 1))
     for item in range(begin, end):
         problem = item // chunks
         first = item % chunks * chunk
+        a = load(arguments + A) + problem * load(arguments + STRIDE_A) * size
         b = load(arguments + B) + problem * load(arguments + STRIDE_B) * size
         if left:
             width = columns - first
             if width > chunk:
                 width = chunk
             b += first * size
+            skipped = 0
+            if skips:
+                skipped = zero_rows(b, rows, leading * size, width * size)
+            a += skipped * (load(arguments + LEADING_A) + 1) * size
+            b += skipped * leading * size
             store_i32(ints, width)
-            store_i32(ints + 4, rows)
+            store_i32(ints + 4, rows - skipped)
         else:
             width = rows - first
             if width > chunk:
@@ -190,12 +200,25 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
             ints,
             ints + 4,
             one,
-            load(arguments + A) + problem * load(arguments + STRIDE_A) * size,
+            a,
             ints + 8,
             b,
             ints + 12,
         )
     return 0
+
+
+@native
+def zero_rows(b: int, rows: int, step: int, width: int) -> int:
+    """How many rows of ``width`` bytes are zeros before the first that is not."""
+    for row in range(rows):
+        place = b + row * step
+        k = 0
+        while k < width:
+            if load_i32(place + k) != 0:
+                return row
+            k += 4
+    return rows
 
 
 def words(dtype: str) -> tuple[int, ...]:
