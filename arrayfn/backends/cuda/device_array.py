@@ -8,6 +8,7 @@ asynchronous: ``block_until_ready`` waits.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -64,9 +65,10 @@ class DeviceArray(ArrayOnDevice):
         self.shared = False
         self.writable = False
 
-    def __del__(self) -> None:
+    # At the end of a process the module's names may be gone: what is asked is bound.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         pointer = self.pointer
-        if pointer and self.owner is None and not sys.is_finalizing():
+        if pointer and self.owner is None and not is_finalizing():
             if self.shared:
                 # Another library's work on it may not have run yet.
                 device().waiting.cuCtxSynchronize()
