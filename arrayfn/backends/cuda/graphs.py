@@ -68,8 +68,8 @@ class Graphs:
         self._known: dict[bytes, int] = {}
         self._seen: set[bytes] = set()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
             for graph in self._known.values():
                 device().forget(graph)
 

@@ -74,7 +74,7 @@ MOST_OF_A_THREAD: Final = 1 << 8
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
 MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
-MOST_OF_A_LOOP: Final = 1 << 18  # and other kernels, where a turn waits for launches
+MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, where a turn waits for launches
 _STEMS = {
     Elementwise: "elementwise",
     Rows: "rows",
