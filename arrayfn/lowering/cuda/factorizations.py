@@ -36,7 +36,11 @@ SMALL_SVD: Final = 32
 SMALL_EIGH: Final = 32
 """Symmetric matrices of up to so many rows, of a batch, are Jacobi's method's."""
 JACOBI: Final = 128
-"""Up to so many rows and columns Jacobi's method is the faster one."""
+"""Up to so many rows and columns Jacobi's method is the faster one.
+
+Of several matrices all are its: the polar decomposition has memory on the host, which
+calls that follow each other would share.
+"""
 
 
 def _count(type: ArrayType) -> int:
@@ -246,7 +250,7 @@ class _Svd:
 def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     matrices, columns, rows = copy.type.shape
     small, large = min(rows, columns), max(rows, columns)
-    form = "gesvdj" if large <= JACOBI else "gesvdp"
+    form = "gesvdj" if large <= JACOBI or matrices > 1 else "gesvdp"
     if matrices > 1 and large <= SMALL_SVD:
         form, full = "gesvdjbatched", True
     # Some forms write them where only values are asked for, too.

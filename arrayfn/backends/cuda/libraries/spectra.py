@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.cuda.libraries.dense import (
     LETTERS,
@@ -237,6 +238,8 @@ def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
                 more = (*spaces.arguments(work), info, ctypes.byref(perturbed))
                 values = arrays(a, s, u, v)
                 check("cuSOLVER", run(handle, solver_params(), *values, *more))
+        # The next run has the same memory on the host.
+        device().synchronize()
 
     return Call(enqueue, p.names, capturable=False)
 
