@@ -193,7 +193,7 @@ def _digit_places(
         blocks = -(-lines // threads)
         text = digit_places_by_thread(threads)
         return WrittenCall(text, [], written, [tiles, lines], blocks)
-    threads = min(gpu.max_threads, power_of_two(tiles))
+    threads = min(gpu.threads, power_of_two(tiles))
     return WrittenCall(digit_places(threads), [], written, [tiles], lines)
 
 
