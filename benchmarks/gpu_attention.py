@@ -143,16 +143,16 @@ def by_cudnn(shape: Shape, arrays: Sequence[Array]) -> Way:
     forward = cudnn.attention(of_q, of_k, of_k, of_q, of_bounds, scale, shape.causal)
     types = (of_q, of_k, of_k, of_q, of_bounds, of_q, of_q, of_k, of_k)
     gradient = cudnn.attention_gradient(*types, scale, shape.causal)
-    addresses = [x.pointer for x in (q, k, v, out, bounds)]
-    all_addresses = [*addresses, *(x.pointer for x in (g, *made))]
+    kept = (q, k, v, out, bounds, g, *made)  # alive as long as the functions are
+    addresses = [x.pointer for x in kept]
 
     def run_forward() -> Any:
-        forward(device().stream, *addresses)
-        return out, bounds
+        forward(device().stream, *addresses[:5])
+        return kept[3:5]
 
     def run_gradient() -> Any:
-        gradient(device().stream, *all_addresses)
-        return made
+        gradient(device().stream, *addresses)
+        return kept[6:]
 
     return run_forward, run_gradient
 
