@@ -135,6 +135,11 @@ class Spaces:
         sizes = ctypes.c_size_t(self.nbytes), ctypes.c_size_t(self._host_bytes)
         return pointer, sizes[0], host, sizes[1]
 
+    def release(self) -> None:
+        """Wait until the run has done with the memory on the host, if it has any."""
+        if self._host_bytes:
+            device().synchronize()
+
 
 class Batch:
     """The matrices of arrays: one after the other, or all by a table on the GPU."""

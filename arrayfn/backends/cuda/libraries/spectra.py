@@ -1,7 +1,7 @@
 """Eigenvalues and singular values through cuSOLVER, column-major.
 
-Small matrices of a batch are one call. Nothing waits for the GPU but the general
-eigenvalue problem and the polar decomposition, which cuSOLVER does partly on the host.
+Small matrices of a batch are one call. Nothing waits for the GPU but what cuSOLVER does
+partly on the host: the general eigenvalue problem and the polar decomposition.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.cuda.libraries.dense import (
     LETTERS,
@@ -73,6 +72,7 @@ def _eigh_batched(dtype: str, n: int, matrices: int, vectors: int) -> Call:
         with scratch(spaces.nbytes) as work:
             more = (*spaces.arguments(work), info, count)
             check("cuSOLVER", run(handle, solver_params(), *arrays, *more))
+            spaces.release()
 
     return Call(enqueue, ("a", "w", "status"), capturable=False)
 
@@ -127,6 +127,7 @@ def eig(
                 vectors = v[0] if v else NONE
                 arguments = (*shape(a, w, vectors), *spaces.arguments(work), info)
                 check("cuSOLVER", run(handle, solver_params(), *arguments))
+                spaces.release()
 
     names = ("a", "w", "status", *(("v",) if with_vectors else ()))
     return Call(enqueue, names, capturable=False)
@@ -238,8 +239,7 @@ def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
                 more = (*spaces.arguments(work), info, ctypes.byref(perturbed))
                 values = arrays(a, s, u, v)
                 check("cuSOLVER", run(handle, solver_params(), *values, *more))
-        # The next run has the same memory on the host.
-        device().synchronize()
+                spaces.release()
 
     return Call(enqueue, p.names, capturable=False)
 
