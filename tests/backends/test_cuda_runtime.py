@@ -234,7 +234,7 @@ def test_a_rate_that_is_an_argument_scales_products(dtype):
 
 def test_steps_side_by_side_give_the_bits_of_steps_in_turns():
     def step(x, *weights):
-        made = [anp.tanh(x @ w) @ w.T for w in weights]
+        made = [anp.tanh(x @ w) for w in weights]
         total = made[0]
         for more in made[1:]:
             total = anp.sin(total + more)

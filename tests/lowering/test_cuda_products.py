@@ -168,9 +168,11 @@ def test_a_product_gives_relu_alone_where_its_derivative_is_taken() -> None:
     def loss(w: Any, b: Any, v: Any, x: Any) -> Any:
         return anp.sum(anp.sin(nn.relu(x @ w + b) @ v))
 
-    arrays = random(6, 8), random(8, seed=1), random(8, 5, seed=2), random(4, 6, seed=3)
-    kernels = checked(af.grad(loss, argnums=(0, 1, 2)), *arrays, tolerance=1e-4)
-    assert "gemm_f32_bias_relu" in kernels
+    for n in (4, 24):
+        shapes = (6, 8 * n), (8 * n,), (8 * n, 5), (n, 6)
+        arrays = [random(*shape, seed=k) for k, shape in enumerate(shapes)]
+        kernels = checked(af.grad(loss, argnums=(0, 1, 2)), *arrays, tolerance=1e-3)
+        assert "gemm_f32_bias_relu" in kernels
 
 
 def test_a_donated_array_is_added_to_in_place() -> None:

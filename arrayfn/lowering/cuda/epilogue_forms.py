@@ -215,9 +215,12 @@ class Chain:
             if scale is None or not isinstance(first, Value):
                 return None
             factor, made = factor * scale, self.made.get(first)
-        if not isinstance(made, Load) or made.at or made.level != "element":
+        if not isinstance(made, Load) or made.at:
             return None
         operand = self.nest.operands[made.operand]
+        axes = zip(self.nest.axes, operand.strides, strict=True)
+        if made.level == "outer" and any(a.reduced and stride for a, stride in axes):
+            return None
         strides = self.strides(operand.strides)
         if strides is None or operand.dtype != self.dtype or operand.written:
             return None
