@@ -148,7 +148,8 @@ def run_channels() -> None:
 
     def loss(x: Any, w: Any) -> Any:
         names = ("NHWC", "HWIO", "NHWC")
-        options = {"dimension_numbers": names, "feature_group_count": x.shape[-1]}
+        options: dict[str, Any] = {"dimension_numbers": names}
+        options["feature_group_count"] = x.shape[-1]
         return anp.sum(
             anp.sin(lax.conv_general_dilated(x, w, (1, 1), "SAME", **options))
         )
