@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -114,8 +114,8 @@ class _Copied:
         self.pointer = device().allocate(array.nbytes)
         device().copy_in(self.pointer, array.ctypes.data, array.nbytes)
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
             device().free(self.pointer)
 
 
