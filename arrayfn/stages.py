@@ -97,9 +97,10 @@ class Lowered:
 
         ``source`` is Python that defines a function of that name and the kernel's
         parameters. It may use what the printed kernels use, and all that Numba
-        compiles for pointers and integers; it must do the work items from ``begin``
-        to ``end`` alone. Raises ArgumentError if there is no such kernel, or the
-        function is not defined with these parameters.
+        compiles for pointers and integers. On a CPU it must do the work items from
+        ``begin`` to ``end`` alone; on a GPU it is what every thread does. Raises
+        ArgumentError if there is no such kernel, or the function is not defined with
+        these parameters.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -141,7 +142,9 @@ def _check_definition(source: str, kernel: Kernel) -> None:
         raise ArgumentError(
             f"the source for {kernel.name} is not Python: {error}", user_location()
         ) from None
-    wanted = [*(p.name for p in kernel.parameters), "begin", "end"]
+    wanted = [parameter.name for parameter in kernel.parameters]
+    if not kernel.threads:
+        wanted += ["begin", "end"]
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name == kernel.name:
             given = [argument.arg for argument in node.args.args]

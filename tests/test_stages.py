@@ -9,7 +9,13 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import tree
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.registry import BACKENDS
 from arrayfn.errors import ArgumentError
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.lower import lower as lower_for_cuda
+from arrayfn.stages import Lowered
 
 X = np.linspace(-2, 2, 50)
 
@@ -74,3 +80,19 @@ def test_one_of_several_kernels_is_replaced_and_the_others_stay():
 def test_what_is_no_kernel_is_refused(lowered, name, source, message):
     with pytest.raises(ArgumentError, match=message):
         lowered.with_kernel(name, source)
+
+
+def test_kernels_for_a_gpu_are_replaced_by_what_every_thread_does():
+    traced = trace_function(lambda x: x + x, (X,), {})
+    compiled = lower_for_cuda(traced.program)
+    structure = tree.structure(((X,), {}))
+    lowered = Lowered(
+        traced.program, compiled, structure, traced.out_tree, BACKENDS["cuda"]
+    )
+    (kernel,) = lowered.kernels
+    edited = kernel.source.replace("x + x", "x - x")
+    changed = lowered.with_kernel(kernel.name, edited)
+    (result,) = run_plan(changed.compiled_program, [X])
+    np.testing.assert_array_equal(result, np.zeros_like(X))
+    with pytest.raises(ArgumentError, match="is to have the parameters x_in, a_out"):
+        lowered.with_kernel(kernel.name, f"def {kernel.name}(x): pass")
