@@ -90,8 +90,11 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
 @cache
 def _libdevice() -> bytes:
     """CUDA's mathematical functions, as LLVM's code."""
-    finder = importlib.import_module("cuda.pathfinder")
-    return Path(finder.find_bitcode_lib("device")).read_bytes()
+    pathfinder = importlib.import_module("cuda.pathfinder")
+    find = getattr(pathfinder, "find_bitcode_lib", None)
+    if find is None:
+        raise ImportError("this cuda-pathfinder does not know where libdevice is")
+    return Path(find("device")).read_bytes()
 
 
 def with_directives(ptx: str, kernel: Kernel) -> str:
