@@ -64,7 +64,7 @@ CLUSTER_CASES = {
     "softmax": (4, 64, softmax, (random(2, 520),)),
     "softmax of all threads": (4, 128, softmax, (random(2, 1040),)),
     "odd rows": (2, 64, softmax, (random(3, 501),)),
-    "layernorm": (4, 32, layernorm, (random(2, 520), random(520, seed=1))),
+    "layernorm": (4, 64, layernorm, (random(2, 520), random(520, seed=1))),
     "half": (2, 64, softmax, (random(2, 520, dtype=np.float16),)),
     "double": (4, 128, softmax, (random(2, 600, dtype=float),)),
     "one exchange": (
@@ -108,8 +108,8 @@ PIPELINE_CASES = {
     "layernorm": (layernorm, (random(3, 292), random(292, seed=1))),
     "layernorm in a cluster": (layernorm, (random(2, 1100), random(1100, seed=1))),
     "float64": (
-        lambda x: x - anp.mean(x, axis=1, keepdims=True),
-        (random(5, 262, dtype=float),),
+        layernorm,
+        (random(3, 262, dtype=float), random(262, dtype=float, seed=1)),
     ),
     "half": (
         layernorm,
@@ -117,8 +117,8 @@ PIPELINE_CASES = {
     ),
     "a batch": (layernorm, (random(2, 3, 260), random(260, seed=1))),
     "two rows at once": (
-        lambda x, y: x * (y - anp.sum(x * y, axis=1, keepdims=True)),
-        (random(5, 260), random(5, 260, seed=1)),
+        lambda x, y, scale: x * scale * (y - anp.sum(x * y, axis=1, keepdims=True)),
+        (random(3, 260), random(3, 260, seed=1), random(260, seed=2)),
     ),
 }
 PIPELINES = GpuConfig(

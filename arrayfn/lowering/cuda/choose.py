@@ -50,14 +50,10 @@ def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     few = math.prod(a.extent for a in nest.axes if not a.reduced) < gpu.multiprocessors
     if few or nest.stages == 1:
         return clustered(nest, gpu) or made
-    alone = kept_words(nest) == 1
-    if made.whole and alone:
+    if made.whole:
         return made
-    if not alone or loads_beside(nest):
-        ahead = pipeline(nest, gpu)
-        if ahead is not None:
-            return ahead
-    return made if made.whole else clustered(nest, gpu) or made
+    ahead = pipeline(nest, gpu) if loads_beside(nest) else None
+    return ahead or clustered(nest, gpu) or made
 
 
 def is_scan(nest: Nest) -> bool:

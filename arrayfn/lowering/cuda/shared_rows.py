@@ -33,20 +33,20 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     if nest.stages == 1:
         return _summed_by_clusters(nest, gpu, lanes)
     words = kept_words(nest) * lanes
-    # What is loaded beside the row needs registers, which fewer threads have more of.
-    share = 2 if loads_beside(nest) else 1
-    tiles = max(1, share * gpu.cluster_words // words)
+    beside, few = loads_beside(nest), rows < gpu.multiprocessors
+    tiles = max(1, gpu.cluster_words // words // (2 if few else 1))
     cluster, threads = 1, power_of_two(-(-vectors // tiles))
-    while threads * share > gpu.cluster_threads and cluster < gpu.most_cluster:
+    most = gpu.cluster_threads // (2 if beside else 1)
+    while threads > most and cluster < gpu.most_cluster:
         cluster, threads = 2 * cluster, threads // 2
-    enough = 2 * gpu.multiprocessors
-    while (
-        rows * cluster < enough and cluster < gpu.most_cluster and threads > gpu.threads
-    ):
+    while few and cluster < gpu.most_cluster and threads > gpu.threads:
         cluster, threads = 2 * cluster, threads // 2
+        few = rows * cluster < 2 * gpu.multiprocessors
     if cluster == 1 or threads > gpu.max_threads:
         return None
-    together = gpu.resident // (share * threads)
+    # What is loaded beside the row needs registers: there is room for fewer blocks.
+    resident = gpu.resident * 3 // 4 if beside else gpu.resident
+    together = min(gpu.resident, max(2 * threads, resident)) // threads
     return Rows(threads, cluster * threads, lanes, tiles, True, cluster, together)
 
 

@@ -143,7 +143,7 @@ class StagedPrinter(CudaPrinter[T]):
             loads, late = [k for k in loads if k not in late], []
         beside = [k for k in loads if self.is_at_hand(k)]
         self.declare_tiles(beside, lanes)
-        self.declare_tiles(late, 2 * lanes)
+        self.declare_tiles(late, 2 * lanes if self.is_ahead else lanes)
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * schedule.tiles)
         self.declare_tiles((k for k in stores if k not in loads), lanes)
@@ -161,7 +161,7 @@ class StagedPrinter(CudaPrinter[T]):
             self.close_all(depth)
         if stage == 0:
             self.loads_are_begun()
-        if late:
+        if late and self.is_ahead:
             self.load_first(late, variables, member)
         at, depth = self.open_row(variables, member)
         # A result may be written over an operand: then they share a tile.
@@ -220,12 +220,17 @@ class StagedPrinter(CudaPrinter[T]):
         if lanes > 1:
             self.close()
 
-    # What all rows read in a later stage: it is near, and loaded one vector ahead.
+    # What all rows read in a later stage.
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it is loaded one vector ahead, as it is too much for the cache."""
+        return False
 
     def turn(self, vector: str, lane: str = "") -> str:
         """Where a vector of such an operand lies: in one of two places by turns."""
         lanes = self.schedule.lanes
-        if self.schedule.tiles == 1:
+        if self.schedule.tiles == 1 or not self.is_ahead:
             return lane or "0"
         place = f"{self.use_device('remainder')}({vector}, 2) * {lanes}"
         return f"{place} + {lane}" if lane else place
@@ -245,8 +250,12 @@ class StagedPrinter(CudaPrinter[T]):
             self.close()
 
     def load_next(self, late: Sequence[int], at: dict[int, str]) -> None:
-        """Load the vector that follows, if there is one."""
+        """Load the vector that follows, if there is one; or this one."""
         schedule, (axis,) = self.schedule, self.reduced_axes
+        if not self.is_ahead:
+            for operand in late:
+                self.load_vector(operand, schedule.lanes, at, "0")
+            return
         tiles, step = schedule.tiles, schedule.team * schedule.lanes
         if tiles == 1:
             return
