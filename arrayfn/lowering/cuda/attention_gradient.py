@@ -9,6 +9,7 @@ and values. So each sum has one order. Algorithm 2 of Dao, FlashAttention-2, 202
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.attention_text import COLUMN, Text, indented
@@ -114,9 +115,7 @@ _TEXT: Final = """
     if first_row >= {row_end}:
         visits = i64(0)
     count = visits * {members}
-{arenas}
-{clear}
-{copy_rows}
+{tiles}
 {row_terms}
 {places}
 {sums}
@@ -145,8 +144,7 @@ _TEXT: Final = """
 {terms_of_head}
             # Logits, and slopes: products of cotangents and values.
 {zero_logits}
-{logits}
-{slopes}
+{products}
 {terms}
 {limits}
             # Weights, and the cotangents of logits.
@@ -160,72 +158,91 @@ _TEXT: Final = """
 {add}
     await_copies(0)
     barrier()
-{round}
-    barrier()
     out_step = {row_heads} * {H}
     out_base = batch * {rows_are} * out_step + row_head * {H}
 {give}
 """
 
 
+@dataclass(frozen=True)
+class _Side:
+    """What a kernel's rows are, and its columns, and how it names what belongs to them.
+
+    Rows are multiplied by columns, array by array. A row meets columns from ``before``
+    it to ``after`` it.
+    """
+
+    rows: str
+    columns: str
+    row_arrays: tuple[str, str]
+    column_arrays: tuple[str, str]
+    before: str
+    after: str
+    row_end: str
+    column_end: str
+    row_heads: str
+    first_row: str
+    members: str  # how many heads of columns a head of rows meets
+    member: str  # the head of queries in a visit
+    column_head: str
+    column_term: str  # where bounds and means of a column are
+    bound: str
+    mean: str
+
+
+_OF_QUERIES: Final = _Side(
+    rows="queries",
+    columns="keys",
+    row_arrays=("q", "cotangent"),
+    column_arrays=("k", "v"),
+    before="left",
+    after="right",
+    row_end="query_end",
+    column_end="key_end",
+    row_heads="heads",
+    first_row="(blocks - 1 - remainder(block_index(), blocks))",
+    members="1",
+    member="row_head",
+    column_head="quotient(member, group)",
+    column_term="0",
+    bound="bounds_of[half]",
+    mean="means_of[half]",
+)
+_OF_KEYS: Final = _Side(
+    rows="keys",
+    columns="queries",
+    row_arrays=("k", "v"),
+    column_arrays=("q", "cotangent"),
+    before="right",
+    after="left",
+    row_end="key_end",
+    column_end="query_end",
+    row_heads="key_heads",
+    first_row="remainder(block_index(), blocks)",
+    members="group",
+    member="row_head * group + quotient({visit}, visits)",
+    column_head="member",
+    column_term=f"column_terms + {COLUMN}",
+    bound="bounds_tile[column]",
+    mean="means_tile[column]",
+)
+
+
 def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     """The body of a kernel that gives ``wanted``: ("dq",), or of ("dk", "dv")."""
-    of_queries = wanted == ("dq",)
-    sides = ("queries", "keys") if of_queries else ("keys", "queries")
-    text = Text(form, tiles, *sides)
+    side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
+    text = Text(form, tiles, side.rows, side.columns)
+    strips, columns = tiles.strips, tiles.columns
     slopes = wanted != ("dv",)
-    line, columns, strips = form.line, tiles.columns, tiles.strips
-    # Arrays of rows, then those of columns that they are multiplied by.
-    by_query, by_key = ("q", "cotangent"), ("k", "v")
-    row_arrays, column_arrays = (by_query, by_key) if of_queries else (by_key, by_query)
-    row_arrays = row_arrays if slopes else row_arrays[:1]
-    before, after, row_end, column_end = (
-        ("left", "right", "query_end", "key_end")
-        if of_queries
-        else ("right", "left", "key_end", "query_end")
-    )
-    stage = columns * line
-    arenas, offset = [], 0
-    for array in (*row_arrays, *column_arrays):
-        size = tiles.rows * line if array in row_arrays else 2 * stage
-        arenas.append(f"{array}_tile = arena_u16({offset}, {size})")
-        offset += 2 * size
-    cleared = [(f"{x}_tile", tiles.rows) for x in row_arrays]
-    cleared += [(f"{x}_tile", 2 * columns) for x in column_arrays]
-    copy_rows = [
-        text.copied(x, f"{x}_base", sides[0], tiles.rows, "first_row")
-        for x in row_arrays
-    ]
-    copy_columns = [
-        text.copied(x, f"{x}_base", column_end, columns, first="stage + ")
-        for x in column_arrays
-    ]
-    if of_queries:
-        row_terms = _of_rows(text)
-        bound, mean, column_term = "bounds_of[half]", "means_of[half]", "0"
-        column_head = "quotient(member, group)"
-        first_row = "(blocks - 1 - remainder(block_index(), blocks))"
-        member = "row_head"
-    else:
-        arenas.append(f"bounds_tile = arena_f32({offset}, {2 * columns})")
-        arenas.append(f"means_tile = arena_f32({offset + 8 * columns}, {2 * columns})")
-        copy_columns.append(_of_columns(tiles, slopes))
-        row_terms = ""
-        bound, mean = "bounds_tile[column]", "means_tile[column]"
-        column_term = f"column_terms + {COLUMN}"
-        column_head = "member"
-        first_row = "remainder(block_index(), blocks)"
-        member = "row_head * group + quotient({visit}, visits)"
-    at = text.place(columns)
-    weight = f"logits[at] - {bound}"
+    row_arrays = side.row_arrays if slopes else side.row_arrays[:1]
+    limits = (side.before, side.after, side.row_end, side.column_end)
+    weight = f"logits[at] - {side.bound}"
     if not form.ready:
-        weight = f"fma_f32(logits[at], factor, -{bound})"
-    tile_of = {"dq": column_arrays[0], "dk": column_arrays[0], "dv": column_arrays[1]}
-    sums_of = {"dq": "slopes", "dk": "slopes", "dv": "logits"}
-    out_tiles = dict(zip(wanted, row_arrays, strict=False))
-    scale = f"f32({form.scale!r})"
-    limits = (before, after, row_end, column_end)
-    slope = f"slopes[at] = weight * (slopes[at] - {mean})"
+        weight = f"fma_f32(logits[at], factor, -{side.bound})"
+    slope = f"slopes[at] = weight * (slopes[at] - {side.mean})" if slopes else ""
+    products = [_by_columns(text, "logits", row_arrays[0], side.column_arrays[0])]
+    if slopes:
+        products += [_by_columns(text, "slopes", row_arrays[1], side.column_arrays[1])]
     return _TEXT.format(
         H=form.head,
         rows=tiles.rows,
@@ -233,64 +250,109 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         columns=columns,
         last_column=columns - 1,
         halves=text.halves,
-        rows_are=sides[0],
+        rows_are=side.rows,
         row_bases=indented(_bases(row_arrays, "row_head"), 1),
-        row_heads="heads" if of_queries else "key_heads",
-        row_end=row_end,
-        column_end=column_end,
-        first_row=first_row,
-        before=before,
-        after=after,
-        members="1" if of_queries else "group",
+        row_heads=side.row_heads,
+        row_end=side.row_end,
+        column_end=side.column_end,
+        first_row=side.first_row,
+        before=side.before,
+        after=side.after,
+        members=side.members,
         ends=indented(text.ends(), 1),
-        arenas=indented(arenas, 1),
-        clear=indented(text.cleared(cleared), 1),
-        copy_rows=indented("".join(copy_rows), 1),
-        row_terms=indented(row_terms, 1),
+        tiles=indented(_tiles(text, side, row_arrays), 1),
+        row_terms=indented(_of_rows(text) if side is _OF_QUERIES else "", 1),
         places=indented(text.places(), 1),
-        sums=indented(
-            [f"{x} = registers_f32({strips * form.padded // 2})" for x in wanted]
-            + [text.zeros(*wanted, width=form.padded)],
-            1,
-        ),
+        sums=indented(_sums(text, wanted), 1),
         logits_size=strips * columns // 2,
         left_size=8 * strips,
-        member_of=member.format(visit="visit"),
-        member_before=member.format(visit="visit - 1"),
-        stage=stage,
-        column_bases=indented(_bases(column_arrays, column_head), 3),
-        copy_columns=indented("".join(copy_columns), 3),
+        member_of=side.member.format(visit="visit"),
+        member_before=side.member.format(visit="visit - 1"),
+        stage=columns * form.line,
+        column_bases=indented(_bases(side.column_arrays, side.column_head), 3),
+        copy_columns=indented(_copied(text, side, slopes), 3),
         terms_of_head=indented(text.terms_of_head(), 3),
         zero_logits=indented(text.zeros("logits", "slopes", width=columns), 3),
-        logits=_by_columns(text, "logits", row_arrays[0], column_arrays[0]),
-        slopes=_by_columns(text, "slopes", row_arrays[-1], column_arrays[1])
-        if slopes
-        else "",
+        products="\n".join(products),
         terms=indented(text.terms(), 3),
         limits=indented(text.limits(*limits), 3),
         row_logits=columns // 4,
-        logit_at=at,
-        column_term=column_term,
+        logit_at=text.place(columns),
+        column_term=side.column_term,
         factor=form.factor,
         weight=weight,
-        slope=indented(slope if slopes else "", 5),
-        add="\n".join(
-            indented(
-                text.over_columns(x, sums_of[x], f"{tile_of[x]}_tile", "stage + "), 3
-            )
-            for x in wanted
-        ),
-        round="\n".join(
-            indented(
-                text.rounded(x, "f32(1)" if x == "dv" else scale, f"{tile}_tile"), 1
-            )
-            for x, tile in out_tiles.items()
-        ),
-        give="\n".join(
-            indented(text.given(f"{x}_out", f"{tile}_tile", "out_base", "out_step"), 1)
-            for x, tile in out_tiles.items()
-        ),
+        slope=indented(slope, 5),
+        add=indented(_added(text, side, wanted), 3),
+        give=indented(_given(text, row_arrays, wanted), 1),
     )
+
+
+def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
+    """The tiles in shared memory; those of rows are copied, once."""
+    form, tiles = text.form, text.tiles
+    lines: list[str] = []
+    cleared: list[tuple[str, int]] = []
+    offset = 0
+    sizes = dict.fromkeys(row_arrays, tiles.rows)
+    sizes |= dict.fromkeys(side.column_arrays, 2 * tiles.columns)
+    for array, rows in sizes.items():
+        lines.append(f"{array}_tile = arena_u16({offset}, {rows * form.line})")
+        cleared.append((f"{array}_tile", rows))
+        offset += 2 * rows * form.line
+    if side is _OF_KEYS:
+        for name in ("bounds", "means"):
+            lines.append(f"{name}_tile = arena_f32({offset}, {2 * tiles.columns})")
+            offset += 8 * tiles.columns
+    lines.append(text.cleared(cleared))
+    lines += [
+        text.copied(x, f"{x}_base", side.rows, tiles.rows, "first_row").strip("\n")
+        for x in row_arrays
+    ]
+    return "\n".join(lines)
+
+
+def _sums(text: Text, wanted: Sequence[str]) -> list[str]:
+    """The registers of the sums, zero."""
+    count = text.tiles.strips * text.form.padded // 2
+    lines = [f"{x} = registers_f32({count})" for x in wanted]
+    return [*lines, text.zeros(*wanted, width=text.form.padded)]
+
+
+def _copied(text: Text, side: _Side, slopes: bool) -> str:
+    """Copies the next tile of columns, and what belongs to queries."""
+    columns = text.tiles.columns
+    lines = [
+        text.copied(x, f"{x}_base", side.column_end, columns, first="stage + ")
+        for x in side.column_arrays
+    ]
+    if side is _OF_KEYS:
+        lines.append("\n" + _of_columns(text.tiles, slopes))
+    return "".join(lines)
+
+
+def _added(text: Text, side: _Side, wanted: Sequence[str]) -> str:
+    """Adds the columns by the cotangents of logits, or by the weights."""
+    by_logits, by_weights = side.column_arrays
+    return "\n".join(
+        text.over_columns("dv", "logits", f"{by_weights}_tile", "stage + ")
+        if x == "dv"
+        else text.over_columns(x, "slopes", f"{by_logits}_tile", "stage + ")
+        for x in wanted
+    )
+
+
+def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
+    """Rounds the sums into the tiles of rows, and gives these out."""
+    scale = f"f32({text.form.scale!r})"
+    places = [*zip(wanted, (f"{x}_tile" for x in row_arrays), strict=False)]
+    lines = [
+        text.rounded(x, "f32(1)" if x == "dv" else scale, tile) for x, tile in places
+    ]
+    lines.append("barrier()")
+    lines += [
+        text.given(f"{x}_out", tile, "out_base", "out_step") for x, tile in places
+    ]
+    return "\n".join(lines)
 
 
 def _bases(arrays: Sequence[str], head: str) -> list[str]:
