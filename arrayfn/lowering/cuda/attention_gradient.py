@@ -234,7 +234,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     text = Text(form, tiles, side.rows, side.columns)
     strips, columns = tiles.strips, tiles.columns
     slopes = wanted != ("dv",)
-    row_arrays = side.row_arrays if slopes else side.row_arrays[:1]
+    row_arrays: Sequence[str] = side.row_arrays[: 1 + slopes]
     limits = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
     if not form.ready:
