@@ -20,7 +20,7 @@ from arrayfn.lowering.cuda.schedule import (
     widest_lanes,
 )
 from arrayfn.lowering.cuda.shared_rows import clustered, pipeline
-from arrayfn.lowering.cuda.stage_plan import kept_words, loads_beside
+from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Nest, Reduce, Store
 
@@ -169,7 +169,7 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     if team <= WARP and count * team < few * threads:
         threads = WARP
     # One operand's row leaves room for another block where registers are spared.
-    alone = whole and team > WARP and kept_words(nest) == 1
+    alone = whole and team > WARP and keeps_one_row(nest)
     together = gpu.resident // team if alone and words * tiles >= gpu.row_words else 0
     return Rows(threads, team, lanes, tiles, whole, 1, together)
 

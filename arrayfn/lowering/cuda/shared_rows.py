@@ -13,7 +13,7 @@ from arrayfn.lowering.cuda.schedule import (
     power_of_two,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.stage_plan import kept_words, loads_beside
+from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
@@ -47,6 +47,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     # What is loaded beside the row needs registers: there is room for fewer blocks.
     resident = gpu.resident * 3 // 4 if beside else gpu.resident
     together = min(gpu.resident, max(2 * threads, resident)) // threads
+    together = together if keeps_one_row(nest) else 0
     return Rows(threads, cluster * threads, lanes, tiles, True, cluster, together)
 
 

@@ -120,3 +120,18 @@ def loads_beside(nest: Nest) -> bool:
         isinstance(s, Load) and s.level == "element" and s.result.name not in kept
         for s in nest.statements
     )
+
+
+def keeps_one_row(nest: Nest) -> bool:
+    """Whether a row is one word of each element, loaded from one operand.
+
+    What its threads have in registers is then known well enough to limit them.
+    """
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
+    rows = {
+        s.operand
+        for s in nest.statements
+        if isinstance(s, Load) and s.level == "element"
+        if any(nest.operands[s.operand].strides[k] for k in kept)
+    }
+    return len(rows) == 1 and kept_words(nest) == 1
