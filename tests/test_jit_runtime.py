@@ -138,7 +138,7 @@ def all_bits(result: Any) -> list[bytes]:
 def test_a_new_shape_of_the_same_rank_has_the_same_kernels(name: str) -> None:
     arguments = CASES[name][1]
     first = JITTED[name].lower(*arguments(40, 30))
-    for shape in [(64, 32), (7, 100), (300, 257)]:
+    for shape in [(64, 32), (7, 200), (300, 257)]:
         assert keys(JITTED[name].lower(*arguments(*shape))) == keys(first)
 
 
@@ -152,7 +152,7 @@ def test_a_new_shape_compiles_nothing(compiled: list[str]) -> None:
     for shape in [(3, 5), (64, 128), (1000, 3)]:
         x = RNG.standard_normal(shape)
         want = np.sum(np.arctan(x) * np.cosh(x) - np.log1p(x * x), -1)
-        np.testing.assert_allclose(f(x), want, 1e-12)
+        np.testing.assert_allclose(f(x), want, 1e-12, 1e-12)
     assert compiled == ["rows_0"]
 
 
