@@ -32,7 +32,7 @@ class CpuConfig:
     short: int = 64  # elements that are too few for an item
     tile: int = 64  # most rows and columns of a tile, where operands cross each other
     tile_bytes: int = 1 << 15  # of a tile: it is to stay in a core's first cache
-    near: int = 1024  # elements of two axes that need no tiles
+    near: int = 1024  # elements of each matrix of a batch that needs no tiles
     column_block: int = 512  # columns in one item
     chunk: int = 16384  # elements of a chunk of a split reduction
     cores: int = 2
@@ -72,12 +72,13 @@ def crossing_axis(nest: Nest) -> int | None:
     """The axis along which some operand is contiguous while the innermost is not.
 
     Such an elementwise nest runs in tiles, so that each line of memory that it touches
-    is used while it is near. Small matrices are near as a whole.
+    is used while it is near. Batches of small matrices need none: a matrix is near as a
+    whole. (A single one is small, too, but it then has the kernel of larger ones.)
     """
     if nest.has_computed_places:
         return None
     inner = len(nest.axes) - 1
-    least = max(2, CPU.near // max(1, nest.axes[inner].extent) + 1)
+    least = CPU.near // max(1, nest.axes[inner].extent) + 1 if inner > 1 else 0
     for operand in nest.operands:
         for axis in range(inner):
             if nest.axes[axis].extent < least:
