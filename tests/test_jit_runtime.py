@@ -138,7 +138,7 @@ def all_bits(result: Any) -> list[bytes]:
 def test_a_new_shape_of_the_same_rank_has_the_same_kernels(name: str) -> None:
     arguments = CASES[name][1]
     first = JITTED[name].lower(*arguments(40, 30))
-    for shape in [(64, 32), (7, 200), (300, 257)]:
+    for shape in [(64, 32), (7, 100), (300, 257)]:
         assert keys(JITTED[name].lower(*arguments(*shape))) == keys(first)
 
 
