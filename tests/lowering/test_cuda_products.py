@@ -14,6 +14,7 @@ from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda.destinations import box_of
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import BufferArgument, KernelCall
@@ -412,6 +413,7 @@ OPERATIONS = (
     lambda x, y, r, rate: anp.concatenate([x[:3], y[3:]], axis=0),
     lambda x, y, r, rate: anp.concatenate([x[:, :2], anp.tanh(y)[:, 2:]], axis=1),
     lambda x, y, r, rate: x - anp.mean(x, axis=1, keepdims=True),
+    lambda x, y, r, rate: lax.pad(anp.cos(x)[:3, 3:], 0.0, ((1, 0, 1), (0, 1, 1))),
 )
 
 
@@ -423,7 +425,7 @@ def random_program(seed: int) -> Any:
         made = [a, b, c]
         for which, i, j in steps:
             x, y = made[i % len(made)], made[j % len(made)]
-            operation = OPERATIONS[min(which % 14, len(OPERATIONS) - 1)]
+            operation = OPERATIONS[min(which % 15, len(OPERATIONS) - 1)]
             made.append(operation(x, y, row, rate))
         return made[-1], made[-2]
 
@@ -444,3 +446,25 @@ def test_random_programs_give_the_reference_s_results(seed: int) -> None:
     results = run_plan(lower(traced.program, donated, check=True), given)
     for have, want in zip(results, evaluate(traced.program, given), strict=True):
         np.testing.assert_allclose(have, want, 2e-3, 2e-3)
+
+
+def test_zeros_around_are_written_before_what_is_between_them() -> None:
+    x = random(5, 7)
+    checked(lambda x: lax.pad(anp.cos(x[1:4, ::3]), 0.0, ((1, 1, 0), (0, 0, 2))), x)
+    checked(af.grad(lambda x: anp.sum(anp.sin(x[1:4, ::3]))), x)
+
+
+@pytest.mark.parametrize(
+    ("axes", "offset", "shape", "box"),
+    [
+        ([(2, 12), (4, 1)], 4, (2, 3, 4), ((0, 1), (1, 1), (0, 3))),
+        ([(24, 1)], 0, (2, 3, 4), ((0, 1), (0, 2), (0, 3))),
+        ([(12, 1)], 12, (2, 3, 4), ((1, 1), (0, 2), (0, 3))),
+        ([(6, 1)], 2, (2, 3, 4), ((0, 0), (0, 1), (0, 3))),
+        ([(3, 7), (3, 3)], 7, (5, 7), ((1, 3), (0, 6))),
+        ([(3, -1)], 9, (5, 7), ((1, 1), (0, 2))),
+        ([], 3, (1, 7), ((0, 0), (3, 3))),
+    ],
+)
+def test_the_box_that_is_written(axes: Any, offset: int, shape: Any, box: Any) -> None:
+    assert box_of(axes, offset, ArrayType(shape, dtypes.float32)) == box

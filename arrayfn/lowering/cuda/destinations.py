@@ -22,6 +22,10 @@ AxisStrides = tuple[int, int, int]
 """An axis of a nest: its extent, and its strides in two arrays."""
 
 
+Box = tuple[tuple[int, int], ...]
+"""Of each axis of an array, the first index and the last."""
+
+
 @dataclass(frozen=True)
 class Copy:
     """A step that only copies ``source``, whole, into a part of ``target``.
@@ -178,6 +182,7 @@ def write_where_copied(
             users.setdefault(root, []).append(position)
     needed = {of(var) for var in outputs}
     changed: dict[int, Producer] = {}
+    moved: dict[int, list[tuple[Var, Box]]] = {}  # what the changed ones write
     dropped: set[int] = set()
     for position, step in enumerate(steps):
         copy = copy_of(step.nest) if isinstance(step, NestStep) else None
@@ -185,6 +190,8 @@ def write_where_copied(
             continue
         copy = replace(copy, source=of(copy.source))
         first, last = users[copy.source][0], users[copy.source][-1]
+        root = of(copy.target.array)
+        box = box_of(((n, s) for n, _, s in copy.axes), copy.target.offset, root.type)
         producer = changed.get(first, producers.get(first, steps[first]))
         is_nest = isinstance(producer, NestStep) and not producer.partials
         if (
@@ -193,7 +200,11 @@ def write_where_copied(
             or users[copy.source] != [first, position]
             or copy.source in needed
             or not any(of(var) is copy.source for var in steps[first].writes)
-            or any(_reads(s, of(copy.target.array), of) for s in steps[first:position])
+            or any(_reads(s, root, of) for s in steps[first:position])
+            or any(
+                _may_write(s, root, box, of, moved.get(k))
+                for k, s in enumerate(steps[first + 1 : position], first + 1)
+            )
         ):
             continue
         if isinstance(producer, NestStep):
@@ -206,6 +217,7 @@ def write_where_copied(
         made = producer.redirected(copy)
         if made is not None:
             changed[first] = made
+            moved.setdefault(first, []).append((root, box))
             dropped.add(position)
     kept = [k for k in range(len(steps)) if k not in dropped]
     places = {old: new for new, old in enumerate(kept)}
@@ -239,6 +251,56 @@ def _nest_redirected(nest: Nest, copy: Copy, of: Callable[[Var], Var]) -> Nest |
     operands = list(nest.operands)
     operands[touched[0]] = moved
     return replace(nest, operands=tuple(operands))
+
+
+def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box:
+    """What axes of such extents and strides reach of an array, from ``offset`` on.
+
+    Of each axis of the array, the first index and the last; perhaps more than is
+    reached.
+    """
+    moving: list[tuple[int, int]] = []
+    for extent, stride in axes:
+        offset += min(0, stride * (extent - 1))
+        moving.append((extent, abs(stride)))
+    strides = type.layout.strides(type.shape)
+    found = [(0, extent - 1) for extent in type.shape]
+    outside = 0  # the stride of the axis outside, whose multiples change nothing here
+    long = [k for k in range(type.ndim) if type.shape[k] > 1]
+    for k in sorted(long, key=lambda k: -strides[k]):
+        if outside:
+            moving = [axis for axis in moving if axis[1] % outside]
+            offset %= outside
+        last = offset + sum(stride * (extent - 1) for extent, stride in moving)
+        if not outside or last < outside:  # else it goes round: all along this axis
+            found[k] = offset // strides[k], last // strides[k]
+        outside = strides[k]
+    return tuple(found)
+
+
+def _may_write(
+    step: PlanStep,
+    array: Var,
+    box: Box,
+    of: Callable[[Var], Var],
+    moved: Sequence[tuple[Var, Box]] | None,
+) -> bool:
+    """Whether ``step`` may write in ``box`` of ``array``; ``moved``: what it writes."""
+    if moved is not None:
+        boxes = [other for root, other in moved if root is array]
+    elif isinstance(step, NestStep) and not step.nest.has_computed_places:
+        extents = [axis.extent for axis in step.nest.axes]
+        boxes = [
+            box_of(zip(extents, o.strides, strict=True), o.offset, array.type)
+            for o in step.nest.operands
+            if o.written and of(o.array) is array
+        ]
+    else:
+        return any(of(var) is array for var in step.writes)
+    return any(
+        all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
+        for other in boxes
+    )
 
 
 def _reads(step: PlanStep, array: Var, of: Callable[[Var], Var]) -> bool:
