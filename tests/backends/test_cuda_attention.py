@@ -62,6 +62,12 @@ def lowered(function, arguments):
     )
 
 
+@pytest.fixture(autouse=True)
+def without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generated kernels take what cuDNN would."""
+    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: False)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_one_kernel_computes_attention(case):
     arguments, options = CASES[case]
