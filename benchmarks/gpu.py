@@ -109,7 +109,7 @@ def widened(array: Any) -> Array:
 def check(case: Case, results: Sequence[Any], arrays: Sequence[Array]) -> list[float]:
     """Each engine's error against NumPy in float64, or ours against JAX."""
     if case.is_step or case.by_jax:
-        ours, theirs = (r if isinstance(r, tuple) else (r,) for r in results)
+        ours, theirs = (r if isinstance(r, (tuple, list)) else (r,) for r in results)
         pairs = zip(map(_some, ours), map(_some, theirs), strict=True)
         return [max(error_of(x, widened(y)) for x, y in pairs), 0.0]
     reference = case.function(np, *(widened(a) for a in arrays))
