@@ -20,7 +20,6 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import conversion, families, views
-from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
     Contraction,
@@ -125,21 +124,8 @@ def _reference(
     return np.asarray(product).astype(narrow)
 
 
-def _jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
-    (x, y), (dx, dy) = primals, tangents
-    terms = []
-    if dx is not None:
-        terms.append(dot_general(dx, y, **params))
-    if dy is not None:
-        terms.append(dot_general(x, dy, **params))
-    if not terms:
-        return [None]
-    return [terms[0] if len(terms) == 1 else e.add(*terms)]
+def _product(x: Atom, y: Atom, **params: Any) -> Atom:
+    return dot_general(x, y, **params)
 
 
 def _transpose(
@@ -289,7 +275,7 @@ dot_general = Primitive(
     types=_types,
     reference=_reference,
     kernel=Contraction(),
-    jvp=_jvp,
+    jvp=families.jvp_of_product(_product),
     transpose=_transpose,
     batch=_batch,
     samples=_samples,

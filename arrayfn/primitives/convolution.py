@@ -27,7 +27,6 @@ from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
 from arrayfn.primitives import contraction, conversion, families, views
-from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
     Composition,
@@ -148,21 +147,8 @@ def _reference(
     return np.asarray(product).astype(x.dtype)
 
 
-def _jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
-    (x, w), (dx, dw) = primals, tangents
-    terms: list[Atom] = []
-    if dx is not None:
-        terms.append(conv_general(dx, w, **params))
-    if dw is not None:
-        terms.append(conv_general(x, dw, **params))
-    if not terms:
-        return [None]
-    return [terms[0] if len(terms) == 1 else e.add(*terms)]
+def _product(x: Atom, y: Atom, **params: Any) -> Atom:
+    return conv_general(x, y, **params)
 
 
 def _transpose(
@@ -407,7 +393,7 @@ conv_general = Primitive(
     types=_types,
     reference=_reference,
     kernel=Composition(_expand),
-    jvp=_jvp,
+    jvp=families.jvp_of_product(_product),
     transpose=_transpose,
     batch=_batch,
     samples=_samples,

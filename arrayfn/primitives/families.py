@@ -143,6 +143,28 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
     return rule
 
 
+def jvp_of_product(product: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
+    """The rule of a ``product(x, y, **params)`` that is linear in each operand."""
+
+    def jvp(
+        primals: Sequence[Atom],
+        outputs: Sequence[Atom],
+        tangents: Sequence[Atom | None],
+        **params: Any,
+    ) -> list[Atom | None]:
+        (x, y), (dx, dy) = primals, tangents
+        terms: list[Atom] = []
+        if dx is not None:
+            terms.append(product(dx, y, **params))
+        if dy is not None:
+            terms.append(product(x, dy, **params))
+        if not terms:
+            return [None]
+        return [terms[0] if len(terms) == 1 else e.add(*terms)]
+
+    return jvp
+
+
 def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
     """The one shape of the operands that are not rank-0; ShapeError if they differ."""
     shape: Shape = ()

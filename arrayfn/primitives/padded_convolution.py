@@ -27,7 +27,6 @@ from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
 from arrayfn.primitives import conversion, families, views
-from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
     Composition,
@@ -202,21 +201,8 @@ def _given(arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any) -> 
     return padded_convolution(arrays[names[0]], arrays[names[1]], **params)
 
 
-def _jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
-    (x, w), (dx, dw) = primals, tangents
-    terms: list[Atom] = []
-    if dx is not None:
-        terms.append(padded_convolution(dx, w, **params))
-    if dw is not None:
-        terms.append(padded_convolution(x, dw, **params))
-    if not terms:
-        return [None]
-    return [terms[0] if len(terms) == 1 else e.add(*terms)]
+def _product(x: Atom, y: Atom, **params: Any) -> Atom:
+    return padded_convolution(x, y, **params)
 
 
 def _transpose(
@@ -341,7 +327,7 @@ padded_convolution = Primitive(
     types=_types,
     reference=_reference,
     kernel=Composition(_expand),
-    jvp=_jvp,
+    jvp=families.jvp_of_product(_product),
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
