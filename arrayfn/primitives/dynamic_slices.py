@@ -83,16 +83,8 @@ def _slice_types(x: ArrayType, *starts: ArrayType, sizes: Shape) -> ArrayType:
     return x.with_shape(sizes)
 
 
-def _slice_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    sizes: Shape,
-) -> list[Atom | None]:
-    if tangents[0] is None:
-        return [None]
-    return [dynamic_slice(tangents[0], *primals[1:], sizes=sizes)]
+def _slice(x: Atom, *starts: Atom, sizes: Shape) -> Atom:
+    return dynamic_slice(x, *starts, sizes=sizes)
 
 
 def _slice_transpose(
@@ -145,7 +137,7 @@ dynamic_slice = Primitive(
     types=_slice_types,
     reference=lambda x, *starts, sizes: np.array(x[_bounds(x, sizes, starts)]),
     kernel=Template("dynamic_slice"),
-    jvp=_slice_jvp,
+    jvp=families.jvp_of_first(_slice),
     transpose=_slice_transpose,
     batch=_slice_batch,
     samples=lambda: _samples(update=False),

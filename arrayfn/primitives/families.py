@@ -165,6 +165,25 @@ def jvp_of_product(product: Callable[..., Atom]) -> Callable[..., list[Atom | No
     return jvp
 
 
+def jvp_of_first(row: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
+    """The rule of a ``row(x, *others, **params)`` that is linear in ``x`` alone.
+
+    The others are places, which have no tangents.
+    """
+
+    def jvp(
+        primals: Sequence[Atom],
+        outputs: Sequence[Atom],
+        tangents: Sequence[Atom | None],
+        **params: Any,
+    ) -> list[Atom | None]:
+        if tangents[0] is None:
+            return [None]
+        return [row(tangents[0], *primals[1:], **params)]
+
+    return jvp
+
+
 def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
     """The one shape of the operands that are not rank-0; ShapeError if they differ."""
     shape: Shape = ()

@@ -103,15 +103,8 @@ def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
     return indexing.gather(x, places, **where.params(), **options)
 
 
-def _take_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
-    if tangents[0] is None:
-        return [None]
-    return [window_take(tangents[0], primals[1], **params)]
+def _take(x: Atom, positions: Atom, **params: Any) -> Atom:
+    return window_take(x, positions, **params)
 
 
 def _take_transpose(
@@ -152,7 +145,7 @@ window_take = Primitive(
     types=_take_types,
     reference=_take_reference,
     kernel=Composition(_take_expand),
-    jvp=_take_jvp,
+    jvp=families.jvp_of_first(_take),
     transpose=_take_transpose,
     batch=_take_batch,
     samples=_take_samples,
@@ -292,15 +285,8 @@ def _interleaved(
     return views.reshape(turned, shape=tuple(merged))
 
 
-def _put_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
-    if tangents[0] is None:
-        return [None]
-    return [window_put(tangents[0], primals[1], **params)]
+def _put(x: Atom, positions: Atom, **params: Any) -> Atom:
+    return window_put(x, positions, **params)
 
 
 def _put_transpose(
@@ -346,7 +332,7 @@ window_put = Primitive(
     types=_put_types,
     reference=_put_reference,
     kernel=Composition(_put_expand),
-    jvp=_put_jvp,
+    jvp=families.jvp_of_first(_put),
     transpose=_put_transpose,
     batch=_put_batch,
     samples=_put_samples,

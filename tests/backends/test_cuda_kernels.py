@@ -16,25 +16,10 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
+from tests.backends.functions import layernorm, random, softmax
 
 ARCHITECTURES = ((8, 0), (9, 0))
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
-
-
-def random(*shape, dtype=np.float32, seed=0):
-    values = np.random.default_rng(seed).standard_normal(shape) * 3
-    return values.astype(dtype)
-
-
-def softmax(x):
-    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
-    return e / anp.sum(e, axis=-1, keepdims=True)
-
-
-def layernorm(x, scale):
-    d = x - anp.mean(x, axis=-1, keepdims=True)
-    variance = anp.mean(d * d, axis=-1, keepdims=True)
-    return d / anp.sqrt(variance + 1e-5) * scale
 
 
 # name: function, arguments

@@ -11,24 +11,9 @@ from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
+from tests.backends.functions import layernorm, random, softmax
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
-
-
-def random(*shape, dtype=np.float32, seed=0):
-    values = np.random.default_rng(seed).standard_normal(shape) * 3
-    return values.astype(dtype)
-
-
-def softmax(x):
-    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
-    return e / anp.sum(e, axis=-1, keepdims=True)
-
-
-def layernorm(x, scale):
-    d = x - anp.mean(x, axis=-1, keepdims=True)
-    variance = anp.mean(d * d, axis=-1, keepdims=True)
-    return d / anp.sqrt(variance + 1e-5) * scale
 
 
 def lowered(function, arguments, gpu):

@@ -22,6 +22,7 @@ from arrayfn.functions import trace_function
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.tracing import apply
+from tests.backends.functions import random, softmax
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import LOWERED, program_of_samples
 
@@ -29,16 +30,6 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(bool(missing_here()), reason=missing_here()),
 ]
-
-
-def random(*shape, dtype=np.float32, seed=0):
-    values = np.random.default_rng(seed).standard_normal(shape) * 3
-    return values.astype(dtype)
-
-
-def softmax(x):
-    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
-    return e / anp.sum(e, axis=-1, keepdims=True)
 
 
 def on_gpu(function, **options):
