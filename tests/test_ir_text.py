@@ -16,7 +16,7 @@ from arrayfn.errors import ProgramError, SourceLocation
 from arrayfn.ir import ArrayType, Equation, Literal, Program, Var
 from arrayfn.ir_format import variable_names
 from arrayfn.ir_text import format_program, parse_program
-from arrayfn.primitives import calls, contraction, reductions, views
+from arrayfn.primitives import calls, contraction, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
@@ -188,7 +188,7 @@ def programs(draw: st.DrawFn) -> Program:
             if choice == 0:
                 values.append(e.mul(x, draw(st.floats(-9, 9))))
             elif choice == 1:
-                values.append(e.select(e.lt(x, y), x, y))
+                values.append(e.select(discrete.lt(x, y), x, y))
             elif choice == 2:
                 total = reductions.reduce_sum(x, axes=(1,))
                 values.append(views.broadcast_in_dim(total, shape=(2, 3), axes=(0,)))

@@ -21,7 +21,14 @@ from arrayfn.builder import ProgramBuilder
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom, Literal, Program, Var
 from arrayfn.ir_text import format_program, parse_program
-from arrayfn.primitives import complex_numbers, conversion, reductions, special, views
+from arrayfn.primitives import (
+    complex_numbers,
+    conversion,
+    discrete,
+    reductions,
+    special,
+    views,
+)
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import ZERO_TANGENT, Marker, Primitive
 from arrayfn.primitives.calls import evaluate, operator_call
@@ -128,7 +135,7 @@ class Drawn:
 
     def choose(self) -> None:
         x, y, z = self.pick(exact=True), self.pick(), self.pick()
-        which = e.lt(x, self.draw(st.sampled_from([-0.5, 0.0, 0.7])))
+        which = discrete.lt(x, self.draw(st.sampled_from([-0.5, 0.0, 0.7])))
         if which.type.shape != y.type.shape:
             which = reductions.reduce_or(which, axes=tuple(range(which.type.ndim)))
         z = self.alike(y, z)

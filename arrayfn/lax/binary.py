@@ -12,6 +12,7 @@ from arrayfn import dtypes
 from arrayfn.lax._operands import elementwise, typed
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
+from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special as s
 from arrayfn.tracing import apply
@@ -29,42 +30,42 @@ def atan2(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def bitwise_and(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits set in both x and y."""
-    return elementwise(e.bitwise_and, x, y)
+    return elementwise(discrete.bitwise_and, x, y)
 
 
 def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits set in x or y."""
-    return elementwise(e.bitwise_or, x, y)
+    return elementwise(discrete.bitwise_or, x, y)
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits set in just one of x and y."""
-    return elementwise(e.bitwise_xor, x, y)
+    return elementwise(discrete.bitwise_xor, x, y)
 
 
 def eq(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x == y: bool."""
-    return elementwise(e.eq, x, y)
+    return elementwise(discrete.eq, x, y)
 
 
 def ge(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x >= y: bool."""
-    return elementwise(e.ge, x, y)
+    return elementwise(discrete.ge, x, y)
 
 
 def gt(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x > y: bool."""
-    return elementwise(e.gt, x, y)
+    return elementwise(discrete.gt, x, y)
 
 
 def le(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x <= y: bool."""
-    return elementwise(e.le, x, y)
+    return elementwise(discrete.le, x, y)
 
 
 def lt(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x < y: bool."""
-    return elementwise(e.lt, x, y)
+    return elementwise(discrete.lt, x, y)
 
 
 def max(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -84,7 +85,7 @@ def mul(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def ne(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x != y: bool."""
-    return elementwise(e.ne, x, y)
+    return elementwise(discrete.ne, x, y)
 
 
 def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -104,17 +105,17 @@ def rem(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def shift_left(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits of x moved up by y."""
-    return elementwise(e.shift_left, x, y)
+    return elementwise(discrete.shift_left, x, y)
 
 
 def shift_right_arithmetic(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits of x moved down by y, keeping the sign."""
-    return elementwise(e.shift_right_arithmetic, x, y)
+    return elementwise(discrete.shift_right_arithmetic, x, y)
 
 
 def shift_right_logical(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits of x moved down by y, with zeros from above."""
-    return elementwise(e.shift_right_logical, x, y)
+    return elementwise(discrete.shift_right_logical, x, y)
 
 
 def sub(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -174,9 +175,11 @@ def round(
 ) -> Array:
     """x rounded to the nearest integer, halves as ``rounding_method`` says."""
     if rounding_method is RoundingMethod.TO_NEAREST_EVEN:
-        return elementwise(e.round, x)
+        return elementwise(discrete.round, x)
     (x,) = typed("round", x)
-    whole = apply(e.trunc, x)
-    is_far = elementwise(e.ge, elementwise(e.absolute, apply(e.sub, x, whole)), 0.5)
+    whole = apply(discrete.trunc, x)
+    is_far = elementwise(
+        discrete.ge, elementwise(e.absolute, apply(e.sub, x, whole)), 0.5
+    )
     step = elementwise(e.copysign, 1, x)
     return apply(e.select, is_far, apply(e.add, whole, step), whole)

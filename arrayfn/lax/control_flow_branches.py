@@ -19,6 +19,7 @@ from arrayfn.lax.control_flow_tracing import (
 )
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import ArrayLike
+from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
 from arrayfn.tracing import Tracer, apply
@@ -97,7 +98,7 @@ def _greatest(type: ArrayType) -> int:
 def _unequal_zero(pred: ArrayLike) -> Any:
     if dtypes.is_python_scalar(pred):
         return bool(pred)
-    return apply(e.ne, pred, ops.scalar(0, pred.dtype))
+    return apply(discrete.ne, pred, ops.scalar(0, pred.dtype))
 
 
 def _scalar(what: str, value: Any) -> ArrayType:

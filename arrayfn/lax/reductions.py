@@ -26,8 +26,7 @@ from arrayfn.numpy import (
 )
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.manipulation import moveaxis, slice_along
-from arrayfn.primitives import conversion
-from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import conversion, discrete
 from arrayfn.tracing import apply
 
 
@@ -128,7 +127,9 @@ def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
         signed = dtype in dtypes.SIGNED
         wide = dtypes.int64 if signed else dtypes.uint64
         product = multiply(ops.convert(x, wide), ops.convert(y, wide))
-        shift = e.shift_right_arithmetic if signed else e.shift_right_logical
+        shift = (
+            discrete.shift_right_arithmetic if signed else discrete.shift_right_logical
+        )
         upper = apply(shift, product, np.asarray(bits, wide))
         return ops.convert(upper, dtype)
     return _upper_of_128(x, y, dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from arrayfn.lax._operands import elementwise
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
+from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special as s
 
@@ -50,7 +51,7 @@ def atanh(x: ArrayLike, /) -> Array:
 
 def bitwise_not(x: ArrayLike, /) -> Array:
     """The bits not set in x."""
-    return elementwise(e.bitwise_not, x)
+    return elementwise(discrete.bitwise_not, x)
 
 
 def cbrt(x: ArrayLike, /) -> Array:
@@ -60,12 +61,12 @@ def cbrt(x: ArrayLike, /) -> Array:
 
 def ceil(x: ArrayLike, /) -> Array:
     """The smallest integer not below x."""
-    return elementwise(e.ceil, x)
+    return elementwise(discrete.ceil, x)
 
 
 def clz(x: ArrayLike, /) -> Array:
     """How many leading bits of x are not set, in x's dtype."""
-    return elementwise(e.clz, x)
+    return elementwise(discrete.clz, x)
 
 
 def conj(x: ArrayLike, /) -> Array:
@@ -120,7 +121,7 @@ def expm1(x: ArrayLike, /) -> Array:
 
 def floor(x: ArrayLike, /) -> Array:
     """The largest integer not above x."""
-    return elementwise(e.floor, x)
+    return elementwise(discrete.floor, x)
 
 
 def imag(x: ArrayLike, /) -> Array:
@@ -130,7 +131,7 @@ def imag(x: ArrayLike, /) -> Array:
 
 def is_finite(x: ArrayLike, /) -> Array:
     """Whether x is neither infinite nor NaN: bool."""
-    return elementwise(e.isfinite, x)
+    return elementwise(discrete.isfinite, x)
 
 
 def lgamma(x: ArrayLike, /) -> Array:
@@ -160,7 +161,7 @@ def neg(x: ArrayLike, /) -> Array:
 
 def population_count(x: ArrayLike, /) -> Array:
     """How many bits of x are set, in x's dtype."""
-    return elementwise(e.population_count, x)
+    return elementwise(discrete.population_count, x)
 
 
 def real(x: ArrayLike, /) -> Array:

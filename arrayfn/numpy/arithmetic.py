@@ -10,8 +10,8 @@ from arrayfn.errors import ArgumentError, DTypeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
+from arrayfn.primitives import discrete, special
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import special
 from arrayfn.tracing import ImmutableArray, apply
 
 _LARGEST_UNROLLED_POWER = 8
@@ -19,7 +19,7 @@ _LARGEST_UNROLLED_POWER = 8
 
 def add(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x + y, elementwise; of bools, logical or."""
-    return ops.elementwise(e.add, "add", x, y, of_bools=e.bitwise_or)
+    return ops.elementwise(e.add, "add", x, y, of_bools=discrete.bitwise_or)
 
 
 def subtract(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -29,7 +29,7 @@ def subtract(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def multiply(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x * y, elementwise; of bools, logical and."""
-    return ops.elementwise(e.mul, "multiply", x, y, of_bools=e.bitwise_and)
+    return ops.elementwise(e.mul, "multiply", x, y, of_bools=discrete.bitwise_and)
 
 
 def divide(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -153,7 +153,7 @@ def sign(x: ArrayLike, /) -> Array:
     """-1, 0 or 1 as x is negative, zero or positive; x / abs(x) for complex x."""
     if ops.type_of_operand("sign", x).dtype in dtypes.COMPLEX:
         size = absolute(x)
-        nothing = ops.elementwise(e.eq, "sign", size, 0)
+        nothing = ops.elementwise(discrete.eq, "sign", size, 0)
         safe = ops.elementwise(e.add, "sign", size, ops.convert(nothing, size.dtype))
         zero = ops.scalar(0, ops.type_of_operand("sign", x).dtype)
         return apply(e.select, nothing, zero, divide(x, safe))
@@ -172,7 +172,7 @@ def reciprocal(x: ArrayLike, /) -> Array:
     one = ops.scalar(1, _number(x))
     # Truncating division differs from floor_divide only where x < -1: there it is 0.
     quotient = ops.elementwise(e.floor_divide, "reciprocal", one, x, dtype=_number(x))
-    below = ops.elementwise(e.lt, "reciprocal", x, -1) if _signed(x) else False
+    below = ops.elementwise(discrete.lt, "reciprocal", x, -1) if _signed(x) else False
     zero = ops.scalar(0, _number(x))
     return apply(e.select, below, zero, quotient)
 
@@ -194,12 +194,12 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The larger of x and y, elementwise; NaN where either is."""
-    return ops.elementwise(e.maximum, "maximum", x, y, of_bools=e.bitwise_or)
+    return ops.elementwise(e.maximum, "maximum", x, y, of_bools=discrete.bitwise_or)
 
 
 def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The smaller of x and y, elementwise; NaN where either is."""
-    return ops.elementwise(e.minimum, "minimum", x, y, of_bools=e.bitwise_and)
+    return ops.elementwise(e.minimum, "minimum", x, y, of_bools=discrete.bitwise_and)
 
 
 def fmax(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -218,8 +218,8 @@ def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
         return extreme
     (a, b), types, _ = ops.promoted("fmax", (x, y))
     a, b = ops.broadcast("fmax", (a, b), types)
-    other = apply(e.select, apply(e.isnan, b), a, extreme)
-    return apply(e.select, apply(e.isnan, a), b, other)
+    other = apply(e.select, apply(discrete.isnan, b), a, extreme)
+    return apply(e.select, apply(discrete.isnan, a), b, other)
 
 
 def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -237,9 +237,9 @@ def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
     x, y = ops.floated("heaviside", x, y)
     dtype = ops.type_of_operand("heaviside", x).dtype
     zero, one = ops.scalar(0, dtype), ops.scalar(1, dtype)
-    step = apply(e.select, apply(e.gt, x, zero), one, zero)
-    at_zero = apply(e.select, apply(e.eq, x, zero), y, step)
-    return apply(e.select, apply(e.isnan, x), x, at_zero)
+    step = apply(e.select, apply(discrete.gt, x, zero), one, zero)
+    at_zero = apply(e.select, apply(discrete.eq, x, zero), y, step)
+    return apply(e.select, apply(discrete.isnan, x), x, at_zero)
 
 
 # Rounding. Integers are whole already.
@@ -249,21 +249,21 @@ def floor(x: ArrayLike, /) -> Array:
     """The largest integer not above x, in x's dtype."""
     if ops.type_of_operand("floor", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
-    return ops.elementwise(e.floor, "floor", x)
+    return ops.elementwise(discrete.floor, "floor", x)
 
 
 def ceil(x: ArrayLike, /) -> Array:
     """The smallest integer not below x, in x's dtype."""
     if ops.type_of_operand("ceil", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
-    return ops.elementwise(e.ceil, "ceil", x)
+    return ops.elementwise(discrete.ceil, "ceil", x)
 
 
 def trunc(x: ArrayLike, /) -> Array:
     """x rounded towards zero, in x's dtype."""
     if ops.type_of_operand("trunc", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
-    return ops.elementwise(e.trunc, "trunc", x)
+    return ops.elementwise(discrete.trunc, "trunc", x)
 
 
 fix = trunc
@@ -278,11 +278,11 @@ def round(x: ArrayLike, /, decimals: int = 0) -> Array:
     if dtype not in dtypes.FLOATS:
         return ops.same(x) if decimals >= 0 else _rounded_integers(x, decimals)
     if decimals == 0:
-        return ops.elementwise(e.round, "round", x)
+        return ops.elementwise(discrete.round, "round", x)
     scale = 10.0 ** np.abs(decimals)
     before, after = (multiply, divide) if decimals > 0 else (divide, multiply)
     return after(
-        ops.elementwise(e.round, "round", before(x, scale.item())), scale.item()
+        ops.elementwise(discrete.round, "round", before(x, scale.item())), scale.item()
     )
 
 
@@ -291,12 +291,12 @@ around = round
 
 def rint(x: ArrayLike, /) -> Array:
     """x rounded to the nearest integer, halves to even, in floating-point."""
-    return ops.floating(e.round, "rint", x)
+    return ops.floating(discrete.round, "rint", x)
 
 
 def _rounded_integers(x: ArrayLike, decimals: int) -> Array:
     scale = 10**-decimals
-    whole = ops.elementwise(e.round, "round", divide(x, scale))
+    whole = ops.elementwise(discrete.round, "round", divide(x, scale))
     return ops.convert(multiply(whole, float(scale)), x.dtype)
 
 

@@ -9,6 +9,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import absolute
+from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import apply
@@ -24,32 +25,32 @@ def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Arr
 
 def equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x == y: bool."""
-    return _compare(e.eq, "equal", x, y)
+    return _compare(discrete.eq, "equal", x, y)
 
 
 def not_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x != y: bool."""
-    return _compare(e.ne, "not_equal", x, y)
+    return _compare(discrete.ne, "not_equal", x, y)
 
 
 def less(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x < y: bool."""
-    return _compare(e.lt, "less", x, y)
+    return _compare(discrete.lt, "less", x, y)
 
 
 def less_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x <= y: bool."""
-    return _compare(e.le, "less_equal", x, y)
+    return _compare(discrete.le, "less_equal", x, y)
 
 
 def greater(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x > y: bool."""
-    return _compare(e.gt, "greater", x, y)
+    return _compare(discrete.gt, "greater", x, y)
 
 
 def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x >= y: bool."""
-    return _compare(e.ge, "greater_equal", x, y)
+    return _compare(discrete.ge, "greater_equal", x, y)
 
 
 def _truth(x: ArrayLike, name: str) -> ArrayLike:
@@ -60,39 +61,41 @@ def _truth(x: ArrayLike, name: str) -> ArrayLike:
 def logical_and(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether both x and y are true (not 0): bool."""
     name = "logical_and"
-    return ops.elementwise(e.bitwise_and, name, _truth(x, name), _truth(y, name))
+    return ops.elementwise(discrete.bitwise_and, name, _truth(x, name), _truth(y, name))
 
 
 def logical_or(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether x or y is true (not 0): bool."""
     name = "logical_or"
-    return ops.elementwise(e.bitwise_or, name, _truth(x, name), _truth(y, name))
+    return ops.elementwise(discrete.bitwise_or, name, _truth(x, name), _truth(y, name))
 
 
 def logical_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Whether just one of x and y is true (not 0): bool."""
     name = "logical_xor"
-    return ops.elementwise(e.bitwise_xor, name, _truth(x, name), _truth(y, name))
+    return ops.elementwise(discrete.bitwise_xor, name, _truth(x, name), _truth(y, name))
 
 
 def logical_not(x: ArrayLike, /) -> Array:
     """Whether x is false (0): bool."""
-    return ops.elementwise(e.bitwise_not, "logical_not", _truth(x, "logical_not"))
+    return ops.elementwise(
+        discrete.bitwise_not, "logical_not", _truth(x, "logical_not")
+    )
 
 
 def isnan(x: ArrayLike, /) -> Array:
     """Whether x is NaN: bool."""
-    return _classify(e.isnan, "isnan", x, of_whole_numbers=False)
+    return _classify(discrete.isnan, "isnan", x, of_whole_numbers=False)
 
 
 def isinf(x: ArrayLike, /) -> Array:
     """Whether x is infinite: bool."""
-    return _classify(e.isinf, "isinf", x, of_whole_numbers=False)
+    return _classify(discrete.isinf, "isinf", x, of_whole_numbers=False)
 
 
 def isfinite(x: ArrayLike, /) -> Array:
     """Whether x is neither infinite nor NaN: bool."""
-    return _classify(e.isfinite, "isfinite", x, of_whole_numbers=True)
+    return _classify(discrete.isfinite, "isfinite", x, of_whole_numbers=True)
 
 
 def isposinf(x: ArrayLike, /) -> Array:
@@ -118,7 +121,7 @@ def signbit(x: ArrayLike, /) -> Array:
     """Whether the sign bit of x is set (so for -0.0): bool."""
     if ops.type_of_operand("signbit", x).dtype in dtypes.SIGNED:
         return less(x, 0)
-    return ops.floating(e.signbit, "signbit", x)
+    return ops.floating(discrete.signbit, "signbit", x)
 
 
 def isclose(
@@ -147,22 +150,22 @@ def isclose(
 
 def bitwise_and(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits set in both x and y; integers or bools."""
-    return ops.elementwise(e.bitwise_and, "bitwise_and", x, y)
+    return ops.elementwise(discrete.bitwise_and, "bitwise_and", x, y)
 
 
 def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits set in x or y; integers or bools."""
-    return ops.elementwise(e.bitwise_or, "bitwise_or", x, y)
+    return ops.elementwise(discrete.bitwise_or, "bitwise_or", x, y)
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits set in just one of x and y; integers or bools."""
-    return ops.elementwise(e.bitwise_xor, "bitwise_xor", x, y)
+    return ops.elementwise(discrete.bitwise_xor, "bitwise_xor", x, y)
 
 
 def invert(x: ArrayLike, /) -> Array:
     """The bits not set in x; integers or bools."""
-    return ops.elementwise(e.bitwise_not, "invert", x)
+    return ops.elementwise(discrete.bitwise_not, "invert", x)
 
 
 bitwise_not = invert
@@ -171,7 +174,7 @@ bitwise_invert = invert
 
 def left_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits of integer x moved up by y; 0 if y is the width or more."""
-    return ops.elementwise(e.shift_left, "left_shift", x, y)
+    return ops.elementwise(discrete.shift_left, "left_shift", x, y)
 
 
 bitwise_left_shift = left_shift
@@ -179,7 +182,7 @@ bitwise_left_shift = left_shift
 
 def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The bits of integer x moved down by y, keeping the sign."""
-    return ops.elementwise(e.shift_right_arithmetic, "right_shift", x, y)
+    return ops.elementwise(discrete.shift_right_arithmetic, "right_shift", x, y)
 
 
 bitwise_right_shift = right_shift
@@ -189,7 +192,7 @@ def bitwise_count(x: ArrayLike, /) -> Array:
     """How many bits of abs(x) are set: uint8."""
     size = absolute(x)
     return ops.convert(
-        ops.elementwise(e.population_count, "bitwise_count", size), dtypes.uint8
+        ops.elementwise(discrete.population_count, "bitwise_count", size), dtypes.uint8
     )
 
 

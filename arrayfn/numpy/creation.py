@@ -18,8 +18,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
-from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import views
+from arrayfn.primitives import discrete, views
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -349,7 +348,7 @@ def tri(n: int, m: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Ar
 
 def _below(shape: tuple[int, int], k: int) -> Array:
     rows, columns = _rows_and_columns(shape, k)
-    return apply(e.ge, rows, columns)
+    return apply(discrete.ge, rows, columns)
 
 
 def tril(x: ArrayLike, /, k: int = 0) -> Array:

@@ -21,7 +21,14 @@ from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Program
-from arrayfn.primitives import complex_numbers, conversion, fourier, special, views
+from arrayfn.primitives import (
+    complex_numbers,
+    conversion,
+    discrete,
+    fourier,
+    special,
+    views,
+)
 from arrayfn.primitives import elementwise as e
 
 LONG: Final = 1 << 17
@@ -133,7 +140,7 @@ def _turned(x: Atom, n: int, sign: int) -> Atom:
 
 def _unit(turns: Atom, n: int, sign: int, dtype: DType) -> Atom:
     """exp(sign * 2i pi turns / n), for turns from 0 to n: by angles within one pi."""
-    beyond = e.gt(turns, conversion.literal(n // 2, _COUNT))
+    beyond = discrete.gt(turns, conversion.literal(n // 2, _COUNT))
     near = e.select(beyond, e.sub(turns, conversion.literal(n, _COUNT)), turns)
     step = conversion.literal(sign * 2 * math.pi / n, dtype)
     angle = e.mul(conversion.convert(near, dtype), step)
@@ -163,9 +170,9 @@ def _real_back(x: Atom, n: int) -> Atom:
     outer, half = x.type.shape[:-1], n // 2
     real = dtypes.real_of(x.type.dtype)
     place = views.iota(shape=(half + 1,), axis=0, dtype=_COUNT)
-    ends = e.bitwise_or(
-        e.eq(place, conversion.literal(0, _COUNT)),
-        e.eq(place, conversion.literal(half, _COUNT)),
+    ends = discrete.bitwise_or(
+        discrete.eq(place, conversion.literal(0, _COUNT)),
+        discrete.eq(place, conversion.literal(half, _COUNT)),
     )
     # The imaginary parts of both ends are nothing that real elements could have made.
     imaginary = e.select(

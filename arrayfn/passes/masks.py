@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.primitives import elementwise
+from arrayfn.primitives import discrete
 
 
 def masks_of_results(program: Program) -> Program:
@@ -29,7 +29,7 @@ def masks_of_results(program: Program) -> Program:
             if mask is not None and last[mask] > position:
                 result = rename(equation.outputs[0], environment)
                 zero = makers[mask].inputs[1]
-                environment[mask] = elementwise.le(result, zero)
+                environment[mask] = discrete.le(result, zero)
     return builder.build([rename(a, environment) for a in program.outputs])
 
 

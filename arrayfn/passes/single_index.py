@@ -16,7 +16,7 @@ from typing import Any
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.primitives import conversion, reductions, views
+from arrayfn.primitives import conversion, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Convert, Primitive, Scalar
 
@@ -59,7 +59,9 @@ def _gather(
     row = reductions.reduce_max(e.select(hit, x, lowest), axes=(axis,))
     if equation.params["mode"] == "fill":
         index = views.reshape(_widened(indices), shape=row.type.shape)
-        inside = e.bitwise_and(e.ge(index, 0), e.lt(index, x.type.shape[axis]))
+        inside = discrete.bitwise_and(
+            discrete.ge(index, 0), discrete.lt(index, x.type.shape[axis])
+        )
         fill = conversion.literal(equation.params["fill_value"], x.type.dtype)
         row = e.select(inside, row, fill)
     return views.reshape(row, shape=equation.outputs[0].type.shape)
@@ -85,7 +87,7 @@ def _hits(x: Atom, indices: Atom, axis: int) -> Atom:
     kept = reductions.kept_axes(len(shape), (axis,))
     index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in kept))
     count = views.iota(shape=shape, axis=axis, dtype=index.type.dtype)
-    return e.eq(count, views.broadcast_in_dim(index, shape=shape, axes=kept))
+    return discrete.eq(count, views.broadcast_in_dim(index, shape=shape, axes=kept))
 
 
 def _widened(indices: Atom) -> Atom:

@@ -17,8 +17,8 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import discrete, families, reductions, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, reductions, views
 from arrayfn.primitives.base import (
     Array,
     AxisSize,
@@ -155,7 +155,9 @@ def _scatter_reference(
 def _own_part(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
     numbers = views.iota(shape=x.type.shape, axis=0, dtype=dtypes.int32)
     zero = views.broadcast_literal(0, x.type)
-    own = reductions.reduce_sum(e.select(e.eq(numbers, index), x, zero), axes=(0,))
+    own = reductions.reduce_sum(
+        e.select(discrete.eq(numbers, index), x, zero), axes=(0,)
+    )
     return e.mul(own, members)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.primitives import discrete, special, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import special, views
 from arrayfn.primitives.base import (
     Control,
     Dim,
@@ -95,7 +95,7 @@ def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
     """Of arrays with a leading axis, each slice from the one that ``index`` says."""
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
-        here = e.le(index, number)
+        here = discrete.le(index, number)
         if result.type.ndim > 1:
             here = views.broadcast_in_dim(here, shape=result.type.shape, axes=(0,))
         result = e.select(here, values[number], result)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from arrayfn.ir import ArrayType, Atom, Equation, Program
-from arrayfn.primitives import control_flow_while_linear
+from arrayfn.primitives import control_flow_while_linear, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow import (
     Parts,
@@ -166,10 +166,10 @@ class _Recording:
         slot, stride, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
         # Every other entry moves to the front, one by one: it is done in place.
-        full = e.eq(slot, self.half)
+        full = discrete.eq(slot, self.half)
         moves = e.select(full, count_of(self.half // 2), count_of(0))
         _, *tape = repeat(
-            lambda consts, v: e.lt(v[0], consts[0]),
+            lambda consts, v: discrete.lt(v[0], consts[0]),
             lambda _, v: [
                 e.add(v[0], 1),
                 *(write(t, read(t, e.mul(v[0], 2)), v[0]) for t in v[1:]),
@@ -180,7 +180,7 @@ class _Recording:
         slot = e.select(full, moves, slot)
         stride = e.select(full, e.mul(stride, 2), stride)
         results = repeat(
-            lambda _, v: e.bitwise_and(e.lt(v[0], self.half), v[-1]),
+            lambda _, v: discrete.bitwise_and(discrete.lt(v[0], self.half), v[-1]),
             self.entry,
             [*fixed, stride],
             [slot, trips, *tape, *state],
@@ -202,7 +202,7 @@ class _Recording:
         def goes_on(consts: Values, values: Values) -> Atom:
             if limit is None:
                 return values[-1]
-            return e.bitwise_and(e.lt(values[0], consts[-1]), values[-1])
+            return discrete.bitwise_and(discrete.lt(values[0], consts[-1]), values[-1])
 
         def step(consts: Values, values: Values) -> list[Atom]:
             fixed = consts if limit is None else consts[:-1]

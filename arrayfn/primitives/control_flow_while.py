@@ -14,7 +14,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
-from arrayfn.primitives import control_flow_tape, reductions, special, views
+from arrayfn.primitives import control_flow_tape, discrete, reductions, special, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     NOT_LINEAR,
@@ -162,7 +162,7 @@ def _until_all_stop(
             for x, old in zip(after, before, strict=True)
         ]
         still = emitted(condition, [*fixed, *kept])[0]
-        return [*kept, e.bitwise_and(goes_on, still)]
+        return [*kept, discrete.bitwise_and(goes_on, still)]
 
     carry = [*state, going]
     types = [x.type for x in carry]
@@ -221,7 +221,7 @@ def _samples() -> Iterable[Sample]:
     vector, count = ArrayType((2,), dtypes.float32), ArrayType((), dtypes.int32)
 
     def condition(limit: Atom, k: Atom, x: Atom) -> list[Atom]:
-        return [e.lt(k, limit)]
+        return [discrete.lt(k, limit)]
 
     def step(w: Atom, k: Atom, x: Atom) -> list[Atom]:
         return [e.add(k, 1), special.sin(e.mul(w, x))]

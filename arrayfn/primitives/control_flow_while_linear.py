@@ -15,11 +15,12 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Program
-from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import (
+    discrete,
     special,
     views,
 )
+from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
     Composition,
@@ -94,7 +95,7 @@ def _expand(
         return [e.add(count, 1), *after, *moved]
 
     results = repeat(
-        lambda values, carry: e.lt(carry[0], values[0]),
+        lambda values, carry: discrete.lt(carry[0], values[0]),
         step,
         [trips, *fixed],
         [count_of(0), *begin, *tail],
@@ -212,7 +213,7 @@ class _Backwards:
         tapes, fixed = parts_of(known, self.tape)
         if not tapes:
             results = repeat(
-                lambda _, v: e.gt(v[0], 0),
+                lambda _, v: discrete.gt(v[0], 0),
                 lambda consts, v: [
                     e.sub(v[0], 1),
                     *self.pulled_back(consts, [], v[1:]),
@@ -226,7 +227,7 @@ class _Backwards:
         # As many entries as begin before the end of the loop.
         top = e.floor_divide(e.sub(e.add(trips, stride), 1), stride)
         carry = [trips, top, e.mul(numbers, stride), *tapes, *cotangents]
-        results = repeat(lambda _, v: e.gt(v[0], 0), self.step, fixed, carry)
+        results = repeat(lambda _, v: discrete.gt(v[0], 0), self.step, fixed, carry)
         return results[3 + self.tape :]
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:
@@ -234,7 +235,9 @@ class _Backwards:
         left, top, places, *rest = carry
         tapes, cotangents = parts_of(rest, self.tape)
         top, places, *tapes = repeat(
-            lambda consts, v: e.lt(read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)),
+            lambda consts, v: discrete.lt(
+                read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)
+            ),
             self.run_again,
             [*fixed, left],
             [top, places, *tapes],
@@ -259,7 +262,7 @@ class _Backwards:
         pieces = e.add(e.floor_divide(free, 2), 1)
         steps = e.floor_divide(e.sub(e.add(way, pieces), 1), pieces)
         state = repeat(
-            lambda consts, v: e.lt(v[0], consts[-1]),
+            lambda consts, v: discrete.lt(v[0], consts[-1]),
             lambda consts, v: [
                 e.add(v[0], 1),
                 *emitted(self.advance, [*consts[:-1], *v[1:]]),

@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import conversion, discrete, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -171,7 +171,7 @@ def _extremum_jvp(extremum: Callable[[], Any], sign: int) -> Callable[..., Any]:
         ) -> tuple[Atom, ...]:
             (a, da, count_a), (b, db, count_b) = earlier, later
             y = extremum()(a, b)
-            from_a, from_b = e.eq(a, y), e.eq(b, y)
+            from_a, from_b = discrete.eq(a, y), discrete.eq(b, y)
             return (
                 y,
                 e.add(e.select(from_a, da, zero), e.select(from_b, db, zero)),

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparison, rounding and selection."""
+"""Elementwise arithmetic and selection; see ``discrete`` and ``special`` too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, special
+from arrayfn.primitives import conversion, discrete, special
 from arrayfn.primitives.base import (
     LINEAR,
     ZERO_TANGENT,
@@ -21,7 +21,6 @@ from arrayfn.primitives.base import (
     not_differentiable,
 )
 from arrayfn.primitives.families import (
-    boolean,
     common_dtype,
     common_shape,
     elementwise,
@@ -33,7 +32,6 @@ from arrayfn.primitives.families import (
 
 _NUMBERS = dtypes.ALL - {dtypes.bool_}
 _REALS = _NUMBERS - dtypes.COMPLEX
-_BITS = dtypes.INTEGERS | {dtypes.bool_}
 _SIGNED = _NUMBERS - dtypes.UNSIGNED
 
 
@@ -149,7 +147,7 @@ square = elementwise(
 absolute = elementwise(
     "abs",
     np.absolute,
-    [lambda x, y: _sign_factor(lt(x, 0), y)],
+    [lambda x, y: _sign_factor(discrete.lt(x, 0), y)],
     accepts=_REALS,
     doc="The absolute value; its derivative at 0 is 1, as JAX's.",
 )
@@ -197,7 +195,7 @@ remainder = elementwise(
 fmod = elementwise(
     "fmod",
     np.fmod,
-    [lambda x, y, z: _one_like(z), lambda x, y, z: neg(trunc(div(x, y)))],
+    [lambda x, y, z: _one_like(z), lambda x, y, z: neg(discrete.trunc(div(x, y)))],
     arity=2,
     accepts=_REALS,
     cost=8,
@@ -208,9 +206,9 @@ fmod = elementwise(
 
 def _share(x: Atom, y: Atom, z: Atom) -> Atom:
     # The operand that was taken gets the derivative; equal ones share it (as JAX's do).
-    taken = select(eq(x, z), _one_like(z), _zero(z.type.dtype))
+    taken = select(discrete.eq(x, z), _one_like(z), _zero(z.type.dtype))
     half = conversion.literal(0.5, z.type.dtype)
-    return select(eq(x, y), half, taken)
+    return select(discrete.eq(x, y), half, taken)
 
 
 _SHARES = (_share, lambda x, y, z: _share(y, x, z))
@@ -233,7 +231,12 @@ minimum = elementwise(
 copysign = elementwise(
     "copysign",
     np.copysign,
-    [lambda x, y, z: _sign_factor(ne(signbit(x), signbit(y)), z), None],
+    [
+        lambda x, y, z: _sign_factor(
+            discrete.ne(discrete.signbit(x), discrete.signbit(y)), z
+        ),
+        None,
+    ],
     arity=2,
     accepts=dtypes.FLOATS,
     doc="The first operand's magnitude with the second's sign.",
@@ -259,229 +262,6 @@ hypot = elementwise(
     cost=8,
     domain=(0.3, 3.0),
     doc="sqrt(x**2 + y**2), without overflow on the way.",
-)
-
-
-# Rounding.
-
-floor = elementwise(
-    "floor",
-    np.floor,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The greatest integer not above.",
-)
-ceil = elementwise(
-    "ceil",
-    np.ceil,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The least integer not below.",
-)
-trunc = elementwise(
-    "trunc",
-    np.trunc,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The nearest integer towards 0.",
-)
-round = elementwise(
-    "round",
-    np.rint,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The nearest integer, ties to even.",
-)
-
-
-# Comparison and classification.
-
-eq = elementwise(
-    "eq",
-    np.equal,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=dtypes.ALL,
-    result=boolean,
-    doc="Whether the operands are equal; NaN equals nothing.",
-)
-ne = elementwise(
-    "ne",
-    np.not_equal,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=dtypes.ALL,
-    result=boolean,
-    doc="Whether the operands differ.",
-)
-_ORDERED = dtypes.ALL - dtypes.COMPLEX
-lt = elementwise(
-    "lt",
-    np.less,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is less.",
-)
-le = elementwise(
-    "le",
-    np.less_equal,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is less or equal.",
-)
-gt = elementwise(
-    "gt",
-    np.greater,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is greater.",
-)
-ge = elementwise(
-    "ge",
-    np.greater_equal,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is greater or equal.",
-)
-isfinite = elementwise(
-    "isfinite",
-    np.isfinite,
-    ZERO_TANGENT,
-    accepts=dtypes.INEXACT,
-    result=boolean,
-    doc="Whether neither infinite nor NaN.",
-)
-isinf = elementwise(
-    "isinf",
-    np.isinf,
-    ZERO_TANGENT,
-    accepts=dtypes.INEXACT,
-    result=boolean,
-    doc="Whether infinite.",
-)
-isnan = elementwise(
-    "isnan",
-    np.isnan,
-    ZERO_TANGENT,
-    accepts=dtypes.INEXACT,
-    result=boolean,
-    doc="Whether NaN.",
-)
-signbit = elementwise(
-    "signbit",
-    np.signbit,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    result=boolean,
-    doc="Whether the sign bit is set: also of -0.0 and of negative NaN.",
-)
-
-
-# Bits.
-
-
-def _population_count(x: Any) -> Any:
-    unsigned = np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}"))
-    return np.bitwise_count(unsigned).astype(x.dtype)
-
-
-def _leading_zeros(x: Any) -> Any:
-    bits = x.dtype.itemsize * 8
-    rest = np.array(np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}")))
-    zeros = np.full(rest.shape, bits, x.dtype)
-    while rest.any():
-        zeros = np.where(rest != 0, zeros - 1, zeros).astype(x.dtype)
-        rest >>= 1
-    return zeros
-
-
-def _shift_right_logical(x: Any, y: Any) -> Any:
-    unsigned = np.dtype(f"u{np.asarray(x).dtype.itemsize}")
-    shifted = np.right_shift(np.asarray(x).view(unsigned), np.asarray(y).view(unsigned))
-    return np.asarray(shifted).view(np.asarray(x).dtype)
-
-
-bitwise_and = elementwise(
-    "and",
-    np.bitwise_and,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) and.",
-)
-bitwise_or = elementwise(
-    "or",
-    np.bitwise_or,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) or.",
-)
-bitwise_xor = elementwise(
-    "xor",
-    np.bitwise_xor,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) exclusive or.",
-)
-bitwise_not = elementwise(
-    "not",
-    np.bitwise_not,
-    ZERO_TANGENT,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) complement.",
-)
-shift_left = elementwise(
-    "shift_left",
-    np.left_shift,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=dtypes.INTEGERS,
-    domain=(0.0, 2.0),
-    doc="x * 2**y, wrapping; 0 for a count outside the width.",
-)
-shift_right_arithmetic = elementwise(
-    "shift_right_arithmetic",
-    np.right_shift,
-    ZERO_TANGENT,
-    function="shift_right",
-    arity=2,
-    accepts=dtypes.INTEGERS,
-    domain=(0.0, 2.0),
-    doc="The floor of x / 2**y; a count outside the width shifts all out.",
-)
-shift_right_logical = elementwise(
-    "shift_right_logical",
-    _shift_right_logical,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=dtypes.INTEGERS,
-    domain=(0.0, 2.0),
-    doc="x shifted right, filled with zeros; 0 for a count outside the width.",
-)
-population_count = elementwise(
-    "population_count",
-    _population_count,
-    ZERO_TANGENT,
-    function="popcount",
-    accepts=dtypes.INTEGERS,
-    doc="The number of bits set.",
-)
-clz = elementwise(
-    "clz",
-    _leading_zeros,
-    ZERO_TANGENT,
-    accepts=dtypes.INTEGERS,
-    doc="The number of zero bits above the highest set.",
 )
 
 
@@ -556,9 +336,13 @@ clamp = elementwise(
     lambda low, x, high: np.minimum(np.maximum(x, low), high),
     [
         # At a bound the derivative is zero, as JAX's.
-        lambda low, x, high, y: _indicator(bitwise_and(lt(x, low), lt(low, high)), y),
-        lambda low, x, high, y: _indicator(bitwise_and(lt(low, x), lt(x, high)), y),
-        lambda low, x, high, y: _indicator(lt(high, maximum(low, x)), y),
+        lambda low, x, high, y: _indicator(
+            discrete.bitwise_and(discrete.lt(x, low), discrete.lt(low, high)), y
+        ),
+        lambda low, x, high, y: _indicator(
+            discrete.bitwise_and(discrete.lt(low, x), discrete.lt(x, high)), y
+        ),
+        lambda low, x, high, y: _indicator(discrete.lt(high, maximum(low, x)), y),
     ],
     arity=3,
     accepts=_REALS,
@@ -586,12 +370,12 @@ def _sign_factor(negative: Atom, like: Atom) -> Atom:
 
 def nonzero(x: Atom) -> Atom:
     """``x``, with 1 for 0: a divisor or logarithm's argument whose result is unused."""
-    return select(eq(x, 0), _one_like(x), x)
+    return select(discrete.eq(x, 0), _one_like(x), x)
 
 
 def _one_less(x: Atom, y: Atom) -> Atom:
     # x**0 is 1 for all x; at x = 0 its derivative 0 * 0**-1 would be nan.
-    constant = bitwise_and(eq(x, 0), eq(y, 0))
+    constant = discrete.bitwise_and(discrete.eq(x, 0), discrete.eq(y, 0))
     return select(constant, _one_like(y), sub(y, 1))
 
 
@@ -618,29 +402,6 @@ ROWS = (
     copysign,
     nextafter,
     hypot,
-    floor,
-    ceil,
-    trunc,
-    round,
-    eq,
-    ne,
-    lt,
-    le,
-    gt,
-    ge,
-    isfinite,
-    isinf,
-    isnan,
-    signbit,
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    bitwise_not,
-    shift_left,
-    shift_right_arithmetic,
-    shift_right_logical,
-    population_count,
-    clz,
     select,
     clamp,
 )

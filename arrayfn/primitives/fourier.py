@@ -19,7 +19,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import complex_numbers, conversion, families, views
+from arrayfn.primitives import complex_numbers, conversion, discrete, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -109,9 +109,9 @@ def _transpose(
 
 def _multiplicity(type: ArrayType, length: int) -> Atom:
     position = views.iota(shape=(type.shape[-1],), axis=0, dtype=dtypes.int32)
-    single = e.eq(position, 0)
+    single = discrete.eq(position, 0)
     if length % 2 == 0:
-        single = e.bitwise_or(single, e.eq(position, length // 2))
+        single = discrete.bitwise_or(single, discrete.eq(position, length // 2))
     one, two = (conversion.literal(n, type.dtype) for n in (1, 2))
     counts = e.select(single, one, two)
     return views.broadcast_in_dim(counts, shape=type.shape, axes=(type.ndim - 1,))

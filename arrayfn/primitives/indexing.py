@@ -18,7 +18,7 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import conversion, discrete, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     NOT_LINEAR,
@@ -420,10 +420,10 @@ def _scatter_jvp(
     blank = _zeros(ArrayType(x.type.shape, dtype))
     arrived = scatter(blank, indices, numbers, **params)
     zero = conversion.literal(0, x.type.dtype)
-    tangent = e.select(e.eq(arrived, 0), dx, zero)
+    tangent = e.select(discrete.eq(arrived, 0), dx, zero)
     if du is None:
         return [tangent]
-    won = e.eq(_gather_back(arrived, indices, updates.type, **params), numbers)
+    won = discrete.eq(_gather_back(arrived, indices, updates.type, **params), numbers)
     return [scatter_add(tangent, indices, e.select(won, du, zero), **params)]
 
 
@@ -507,8 +507,8 @@ def _extremum_jvp(
         return [None]
     dtype, (y,) = x.type.dtype, outputs
     back = _gather_back(y, indices, updates.type, **params)
-    x_hit = conversion.convert(e.eq(x, y), dtype)
-    update_hit = conversion.convert(e.eq(updates, back), dtype)
+    x_hit = conversion.convert(discrete.eq(x, y), dtype)
+    update_hit = conversion.convert(discrete.eq(updates, back), dtype)
     total = _zeros(x.type) if dx is None else e.mul(dx, x_hit)
     if du is not None:
         total = scatter_add(total, indices, e.mul(du, update_hit), **params)

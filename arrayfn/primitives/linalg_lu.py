@@ -18,6 +18,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
@@ -87,9 +88,12 @@ def _lu_jvp(
     right = m.padded(m.upper_part(m.rows(lu, 0, k)), columns, columns)
     if columns > k:
         row, column = m.positions(right.type.shape)
-        last = e.ge(row, m.integer(k))
+        last = discrete.ge(row, m.integer(k))
         right = e.add(
-            right, m.as_dtype(e.bitwise_and(e.eq(row, column), last), right.type.dtype)
+            right,
+            m.as_dtype(
+                discrete.bitwise_and(discrete.eq(row, column), last), right.type.dtype
+            ),
         )
     change = m.take_rows(m.turn(t), permutation)
     change = solve_triangular(left, change, unit=True)

@@ -15,7 +15,7 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import complex_numbers, conversion, views
+from arrayfn.primitives import complex_numbers, conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Array, Dim, Primitive
 from arrayfn.primitives.contraction import dot_general
@@ -114,26 +114,26 @@ def lower_part(x: Atom, diagonal: int = 0) -> Atom:
     """The elements up to a diagonal, and zeros above it."""
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
-    return e.select(e.le(column, shifted), x, constant(0, x))
+    return e.select(discrete.le(column, shifted), x, constant(0, x))
 
 
 def upper_part(x: Atom, diagonal: int = 0) -> Atom:
     """The elements from a diagonal on, and zeros below it."""
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
-    return e.select(e.ge(column, shifted), x, constant(0, x))
+    return e.select(discrete.ge(column, shifted), x, constant(0, x))
 
 
 def diagonal_part(x: Atom) -> Atom:
     """The elements of the diagonal, and zeros elsewhere."""
     row, column = positions(x.type.shape)
-    return e.select(e.eq(row, column), x, constant(0, x))
+    return e.select(discrete.eq(row, column), x, constant(0, x))
 
 
 def identity(like: ArrayType) -> Atom:
     """Identity matrices of a type."""
     row, column = positions(like.shape)
-    return conversion.convert(e.eq(row, column), like.dtype)
+    return conversion.convert(discrete.eq(row, column), like.dtype)
 
 
 def as_column(x: Atom, columns: int) -> Atom:

@@ -15,7 +15,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import complex_numbers
+from arrayfn.primitives import complex_numbers, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
@@ -199,7 +199,7 @@ def _eig_jvp(
     along = e.div(along, size)
     place = argmax(complex_numbers.complex_abs(vt), axis=axes[0], dtype=dtypes.int32)
     _, column = m.positions(vt.type.shape)
-    largest = e.eq(column, m.as_column(place, n))
+    largest = discrete.eq(column, m.as_column(place, n))
     zero = m.constant(0, vt)
     real_one = m.real_part(reduce_sum(e.select(largest, vt, zero), axes=axes))
     turning = complex_numbers.imag(reduce_sum(e.select(largest, free, zero), axes=axes))

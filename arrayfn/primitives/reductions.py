@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import conversion, discrete, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -124,7 +124,7 @@ def _extremum_jvp(
     (x,), (y,), (t,) = primals, outputs, tangents
     if t is None:
         return [None]
-    at = conversion.convert(e.eq(x, spread_back(y, x.type, axes)), x.type.dtype)
+    at = conversion.convert(discrete.eq(x, spread_back(y, x.type, axes)), x.type.dtype)
     count = reduce_sum(at, axes=axes)
     return [e.div(reduce_sum(e.mul(t, at), axes=axes), count)]
 
@@ -265,9 +265,9 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
         if x.type.dtype == dtypes.bool_:
             x = conversion.convert(x, dtypes.uint8)
         y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
-        found = e.eq(x, y)
+        found = discrete.eq(x, y)
         if x.type.dtype in dtypes.FLOATS:
-            found = e.bitwise_or(found, e.isnan(x))
+            found = discrete.bitwise_or(found, discrete.isnan(x))
         count = dtypes.int32 if x.type.shape[axis] < 2**31 else dtypes.int64
         position = views.iota(shape=x.type.shape, axis=axis, dtype=count)
         nowhere = conversion.literal(np.iinfo(count).max, count)

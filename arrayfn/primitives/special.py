@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom
-from arrayfn.primitives import complex_references
+from arrayfn.primitives import complex_references, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
@@ -296,7 +296,7 @@ atanh = elementwise(
 
 def _trigamma(x: Atom) -> Atom:
     """The derivative of digamma, by Abramowitz and Stegun 6.4.6, 6.4.7 and 6.4.12."""
-    reflected = e.lt(x, 0.5)
+    reflected = discrete.lt(x, 0.5)
     z = e.select(reflected, _one_minus(x), x)
     total = e.square(e.reciprocal(z))
     for step in range(1, _TRIGAMMA_STEPS):
@@ -309,7 +309,7 @@ def _trigamma(x: Atom) -> Atom:
     tail = e.mul(inverse, e.add(e.add(series, e.mul(inverse, 0.5)), 1))
     total = e.add(total, tail)
     # One period of the sine, so that it is accurate far from 0.
-    sine = sin(e.mul(e.sub(x, e.round(x)), math.pi))
+    sine = sin(e.mul(e.sub(x, discrete.round(x)), math.pi))
     mirror = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
     return e.select(reflected, e.sub(mirror, total), total)
 

@@ -18,6 +18,7 @@ from arrayfn.primitives import (
     convolution,
     cumulative,
     custom_rules,
+    discrete,
     dynamic_slices,
     elementwise,
     fourier,
@@ -43,6 +44,7 @@ from arrayfn.primitives.base import Primitive
 
 ROWS: Final[tuple[Primitive, ...]] = (
     *elementwise.ROWS,
+    *discrete.ROWS,
     *special.ROWS,
     *complex_numbers.ROWS,
     *conversion.ROWS,

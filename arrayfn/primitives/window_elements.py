@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, indexing, views
+from arrayfn.primitives import conversion, discrete, families, indexing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
@@ -245,7 +245,9 @@ def put_in_phases(
             if any(t >= size for t, size in zip(tap, sizes, strict=True)):
                 continue
             number = int(np.ravel_multi_index(tap, sizes))
-            here = e.eq(at(known, back), conversion.literal(number, dtypes.int32))
+            here = discrete.eq(
+                at(known, back), conversion.literal(number, dtypes.int32)
+            )
             value = conversion.convert(at(values, back), wide)
             term = e.select(here, value, zero)
             total = term if total is None else e.add(total, term)

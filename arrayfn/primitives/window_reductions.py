@@ -17,7 +17,7 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, reductions, views
+from arrayfn.primitives import conversion, discrete, families, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -294,8 +294,10 @@ def _position_row(
         for number, tap in enumerate(taps[1:], 1):
             better = beyond(tap, best)
             if tap.type.dtype in dtypes.FLOATS:
-                later_nan = e.bitwise_and(e.isnan(tap), e.bitwise_not(e.isnan(best)))
-                better = e.bitwise_or(better, later_nan)
+                later_nan = discrete.bitwise_and(
+                    discrete.isnan(tap), discrete.bitwise_not(discrete.isnan(best))
+                )
+                better = discrete.bitwise_or(better, later_nan)
             best = e.select(better, tap, best)
             here = conversion.literal(number, dtypes.int32)
             position = e.select(better, here, position)
@@ -333,8 +335,12 @@ def _position_row(
     return row
 
 
-window_argmax = _position_row("window_argmax", np.argmax, e.gt, reductions.argmax)
-window_argmin = _position_row("window_argmin", np.argmin, e.lt, reductions.argmin)
+window_argmax = _position_row(
+    "window_argmax", np.argmax, discrete.gt, reductions.argmax
+)
+window_argmin = _position_row(
+    "window_argmin", np.argmin, discrete.lt, reductions.argmin
+)
 
 
 def identity_of(row: Primitive, dtype: DType) -> PythonScalar:

@@ -17,6 +17,7 @@ from arrayfn.passes import small
 from arrayfn.primitives import (
     contraction,
     conversion,
+    discrete,
     dynamic_slices,
     reductions,
     views,
@@ -91,7 +92,7 @@ def product(x: Atom, y: Atom) -> Any:
 
 
 def less(x: Atom, n: int) -> Any:
-    return e.lt(x, Literal(n, x.type.dtype))
+    return discrete.lt(x, Literal(n, x.type.dtype))
 
 
 def plus(x: Atom, n: float) -> Any:
@@ -239,7 +240,7 @@ def test_a_while_loop_with_constants_and_a_reduction_in_its_condition() -> None:
     inputs = [floats(3, 3), floats(3, 3, seed=1), np.array(1e3, np.float32)]
 
     def condition(bound: Var, x: Var) -> Any:
-        return [e.lt(reductions.reduce_sum(e.absolute(x), axes=(0, 1)), bound)]
+        return [discrete.lt(reductions.reduce_sum(e.absolute(x), axes=(0, 1)), bound)]
 
     cond_program = made(condition, f32(), f32(3, 3))
     body = made(lambda w, x: [e.add(product(w, x), x)], f32(3, 3), f32(3, 3))

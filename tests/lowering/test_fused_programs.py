@@ -26,6 +26,7 @@ from arrayfn.layout import C, F, Strided
 from arrayfn.primitives import (
     contraction,
     cumulative,
+    discrete,
     dynamic_slices,
     indexing,
     reductions,
@@ -287,7 +288,7 @@ def binary(d: Drawn, x: Atom) -> Atom | None:
 
 def choose(d: Drawn, x: Atom) -> Atom | None:
     y = d.like(x)
-    return None if y is None else e.select(e.lt(x, y), y, x)
+    return None if y is None else e.select(discrete.lt(x, y), y, x)
 
 
 def reduction(d: Drawn, x: Atom) -> Atom | None:

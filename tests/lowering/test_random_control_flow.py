@@ -26,6 +26,7 @@ from arrayfn.passes import small
 from arrayfn.primitives import (
     contraction,
     conversion,
+    discrete,
     dynamic_slices,
     reductions,
     special,
@@ -114,7 +115,7 @@ class Maker:
 
     def count(self, scope: list[Atom], depth: int) -> list[Atom]:
         i = self.pick(scope, COUNT)
-        return [e.bitwise_and(e.add(i, Literal(1, I32)), Literal(3, I32))]
+        return [discrete.bitwise_and(e.add(i, Literal(1, I32)), Literal(3, I32))]
 
     def operands(self, scope: list[Atom], types: list[ArrayType]) -> list[Atom]:
         return [self.pick(scope, t) for t in types]
@@ -164,7 +165,7 @@ class Maker:
         limit = int(self.rng.integers(0, 4))
         with test:
             turn, *_ = [test.input(t) for t in types]
-            goes_on = test.build([e.lt(turn, Literal(limit, I32))])
+            goes_on = test.build([discrete.lt(turn, Literal(limit, I32))])
         made = while_loop(
             *self.operands(scope, consts),
             self.pick(scope, COUNT) if self.rng.integers(2) else Literal(0, I32),

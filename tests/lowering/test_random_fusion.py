@@ -18,8 +18,8 @@ from arrayfn.backends.registry import BACKENDS
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.layout import C, F, Strided
+from arrayfn.primitives import discrete, reductions, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import reductions, views
 from arrayfn.primitives.calls import evaluate
 
 EXTENTS = [(3, 5), (4, 4), (1, 5), (3, 1)]
@@ -73,7 +73,7 @@ class Mixture:
     def choose(self) -> None:
         x = self.pick()
         y, z = self.pick(x.type.shape), self.pick(x.type.shape)
-        self.keep(e.select(e.lt(x, 0.5), y, z))
+        self.keep(e.select(discrete.lt(x, 0.5), y, z))
 
     def reduce(self) -> None:
         x = self.pick(*self.matrices)

@@ -12,9 +12,9 @@ from typing import Final
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Program
+from arrayfn.primitives import discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
-from arrayfn.primitives import views
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.linalg_spectral import eig, eigh, eigvals, eigvalsh
 from arrayfn.primitives.linalg_svd import svd, svdvals
@@ -40,11 +40,11 @@ def guarded(program: Program) -> Program:
                 continue
             assert isinstance(row, Primitive)
             x = rename(equation.inputs[0], environment)
-            finite = e.isfinite(x)
+            finite = discrete.isfinite(x)
             ndim = x.type.ndim
             read = finite
             if row in _OF_TRIANGLES:
-                read = e.isfinite(m.lower_part(x))
+                read = discrete.isfinite(m.lower_part(x))
             whole = reduce_and(read, axes=(ndim - 2, ndim - 1))
             made = row(e.select(finite, x, m.constant(0, x)), **equation.params)
             results = made if isinstance(made, tuple) else (made,)

@@ -1,0 +1,264 @@
+"""Elementwise functions without derivatives: rounding, comparison, bits.
+
+Those of floating-point numbers are constant between their steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.primitives.base import ZERO_TANGENT
+from arrayfn.primitives.families import boolean, elementwise
+
+_BITS = dtypes.INTEGERS | {dtypes.bool_}
+
+# Rounding.
+
+floor = elementwise(
+    "floor",
+    np.floor,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The greatest integer not above.",
+)
+ceil = elementwise(
+    "ceil",
+    np.ceil,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The least integer not below.",
+)
+trunc = elementwise(
+    "trunc",
+    np.trunc,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The nearest integer towards 0.",
+)
+round = elementwise(
+    "round",
+    np.rint,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    doc="The nearest integer, ties to even.",
+)
+
+
+# Comparison and classification.
+
+eq = elementwise(
+    "eq",
+    np.equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.ALL,
+    result=boolean,
+    doc="Whether the operands are equal; NaN equals nothing.",
+)
+ne = elementwise(
+    "ne",
+    np.not_equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.ALL,
+    result=boolean,
+    doc="Whether the operands differ.",
+)
+_ORDERED = dtypes.ALL - dtypes.COMPLEX
+lt = elementwise(
+    "lt",
+    np.less,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is less.",
+)
+le = elementwise(
+    "le",
+    np.less_equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is less or equal.",
+)
+gt = elementwise(
+    "gt",
+    np.greater,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is greater.",
+)
+ge = elementwise(
+    "ge",
+    np.greater_equal,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_ORDERED,
+    result=boolean,
+    doc="Whether the first operand is greater or equal.",
+)
+isfinite = elementwise(
+    "isfinite",
+    np.isfinite,
+    ZERO_TANGENT,
+    accepts=dtypes.INEXACT,
+    result=boolean,
+    doc="Whether neither infinite nor NaN.",
+)
+isinf = elementwise(
+    "isinf",
+    np.isinf,
+    ZERO_TANGENT,
+    accepts=dtypes.INEXACT,
+    result=boolean,
+    doc="Whether infinite.",
+)
+isnan = elementwise(
+    "isnan",
+    np.isnan,
+    ZERO_TANGENT,
+    accepts=dtypes.INEXACT,
+    result=boolean,
+    doc="Whether NaN.",
+)
+signbit = elementwise(
+    "signbit",
+    np.signbit,
+    ZERO_TANGENT,
+    accepts=dtypes.FLOATS,
+    result=boolean,
+    doc="Whether the sign bit is set: also of -0.0 and of negative NaN.",
+)
+
+
+# Bits.
+
+
+def _population_count(x: Any) -> Any:
+    unsigned = np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}"))
+    return np.bitwise_count(unsigned).astype(x.dtype)
+
+
+def _leading_zeros(x: Any) -> Any:
+    bits = x.dtype.itemsize * 8
+    rest = np.array(np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}")))
+    zeros = np.full(rest.shape, bits, x.dtype)
+    while rest.any():
+        zeros = np.where(rest != 0, zeros - 1, zeros).astype(x.dtype)
+        rest >>= 1
+    return zeros
+
+
+def _shift_right_logical(x: Any, y: Any) -> Any:
+    unsigned = np.dtype(f"u{np.asarray(x).dtype.itemsize}")
+    shifted = np.right_shift(np.asarray(x).view(unsigned), np.asarray(y).view(unsigned))
+    return np.asarray(shifted).view(np.asarray(x).dtype)
+
+
+bitwise_and = elementwise(
+    "and",
+    np.bitwise_and,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) and.",
+)
+bitwise_or = elementwise(
+    "or",
+    np.bitwise_or,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) or.",
+)
+bitwise_xor = elementwise(
+    "xor",
+    np.bitwise_xor,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) exclusive or.",
+)
+bitwise_not = elementwise(
+    "not",
+    np.bitwise_not,
+    ZERO_TANGENT,
+    accepts=_BITS,
+    doc="The bitwise (of bools: logical) complement.",
+)
+shift_left = elementwise(
+    "shift_left",
+    np.left_shift,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.INTEGERS,
+    domain=(0.0, 2.0),
+    doc="x * 2**y, wrapping; 0 for a count outside the width.",
+)
+shift_right_arithmetic = elementwise(
+    "shift_right_arithmetic",
+    np.right_shift,
+    ZERO_TANGENT,
+    function="shift_right",
+    arity=2,
+    accepts=dtypes.INTEGERS,
+    domain=(0.0, 2.0),
+    doc="The floor of x / 2**y; a count outside the width shifts all out.",
+)
+shift_right_logical = elementwise(
+    "shift_right_logical",
+    _shift_right_logical,
+    ZERO_TANGENT,
+    arity=2,
+    accepts=dtypes.INTEGERS,
+    domain=(0.0, 2.0),
+    doc="x shifted right, filled with zeros; 0 for a count outside the width.",
+)
+population_count = elementwise(
+    "population_count",
+    _population_count,
+    ZERO_TANGENT,
+    function="popcount",
+    accepts=dtypes.INTEGERS,
+    doc="The number of bits set.",
+)
+clz = elementwise(
+    "clz",
+    _leading_zeros,
+    ZERO_TANGENT,
+    accepts=dtypes.INTEGERS,
+    doc="The number of zero bits above the highest set.",
+)
+
+ROWS = (
+    floor,
+    ceil,
+    trunc,
+    round,
+    eq,
+    ne,
+    lt,
+    le,
+    gt,
+    ge,
+    isfinite,
+    isinf,
+    isnan,
+    signbit,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    bitwise_not,
+    shift_left,
+    shift_right_arithmetic,
+    shift_right_logical,
+    population_count,
+    clz,
+)
