@@ -26,6 +26,7 @@ from arrayfn.primitives import (
     conversion,
     discrete,
     reductions,
+    slicing,
     special,
     views,
 )
@@ -154,13 +155,13 @@ class Drawn:
         elif kind == "slice":
             start = (self.draw(st.integers(0, n - 1)), 0)
             step = self.draw(st.integers(1, 2))
-            y = views.slice_(x, start=start, limit=(n, m), strides=(1, step))
+            y = slicing.slice_(x, start=start, limit=(n, m), strides=(1, step))
         elif kind == "pad":
             edges = ((self.draw(st.integers(-1, 2)) if n > 1 else 1, 0, 0), (0, 1, 1))
-            y = views.pad(x, conversion.literal(0.5, self.dtype), config=edges)
+            y = slicing.pad(x, conversion.literal(0.5, self.dtype), config=edges)
         elif kind == "cat":
             other = views.rev(x, axes=(1,))
-            y = views.concatenate(x, other, axis=self.draw(st.integers(0, 1)))
+            y = slicing.concatenate(x, other, axis=self.draw(st.integers(0, 1)))
         else:
             y = views.reshape(x, shape=(n * m,))
         self.keep(y, x, exact=kind != "pad")

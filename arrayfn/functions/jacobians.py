@@ -25,7 +25,7 @@ from arrayfn.functions.gradients import (
 )
 from arrayfn.functions.mapping import vmap
 from arrayfn.ir import ArrayType
-from arrayfn.primitives import views
+from arrayfn.primitives import slicing, views
 from arrayfn.tracing import apply
 
 
@@ -296,7 +296,7 @@ def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
         first[axis], last[axis] = begin, begin + size
         pieces.append(
             apply(
-                views.slice_,
+                slicing.slice_,
                 x,
                 start=tuple(first),
                 limit=tuple(last),

@@ -20,6 +20,7 @@ from arrayfn.primitives import (
     conversion,
     cumulative,
     dynamic_slices,
+    slicing,
     views,
 )
 from arrayfn.primitives import reductions as r
@@ -92,12 +93,12 @@ def pad(
 ) -> Array:
     """x with (low, high, interior) elements of a value around and between each axis."""
     config = tuple((int(a), int(b), int(c)) for a, b, c in padding_config)
-    return apply(views.pad, *typed("pad", x, padding_value), config=config)
+    return apply(slicing.pad, *typed("pad", x, padding_value), config=config)
 
 
 def concatenate(operands: Sequence[ArrayLike], dimension: int, /) -> Array:
     """Operands one after the other along ``dimension``."""
-    return apply(views.concatenate, *operands, axis=dimension)
+    return apply(slicing.concatenate, *operands, axis=dimension)
 
 
 def full(shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike = None) -> Array:
@@ -133,7 +134,7 @@ def slice(
     """x from start to limit (exclusive) by strides, on every axis."""
     steps = (1,) * len(start_indices) if strides is None else tuple(strides)
     start, limit = tuple(start_indices), tuple(limit_indices)
-    return apply(views.slice_, x, start=start, limit=limit, strides=steps)
+    return apply(slicing.slice_, x, start=start, limit=limit, strides=steps)
 
 
 def slice_in_dim(

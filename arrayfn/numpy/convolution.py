@@ -10,7 +10,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj
 from arrayfn.numpy.manipulation import slice_along
 from arrayfn.numpy.rearrangement import flip
-from arrayfn.primitives import views
+from arrayfn.primitives import slicing
 from arrayfn.primitives.convolution import conv_general
 from arrayfn.tracing import apply
 
@@ -63,7 +63,7 @@ def _slid(x: Array, y: Array, mode: str) -> Array:
         )
     if mode != "valid":
         config = ((window - 1, window - 1, 0),)
-        x = apply(views.pad, x, ops.scalar(0, x.dtype), config=config)
+        x = apply(slicing.pad, x, ops.scalar(0, x.dtype), config=config)
     value = apply(
         conv_general,
         x,

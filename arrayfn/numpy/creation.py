@@ -18,7 +18,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
-from arrayfn.primitives import discrete, views
+from arrayfn.primitives import discrete, slicing, views
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -101,7 +101,7 @@ def stack_parts(parts: Sequence[ArrayLike]) -> Array:
         )
         for x, t in zip(converted, types, strict=True)
     ]
-    return apply(views.concatenate, *rows, axis=0)
+    return apply(slicing.concatenate, *rows, axis=0)
 
 
 # Filled.

@@ -21,7 +21,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.comparison import less, where
 from arrayfn.numpy.manipulation import broadcast_to, concatenate, expand_dims, reshape
-from arrayfn.primitives import dynamic_slices, views
+from arrayfn.primitives import dynamic_slices, slicing, views
 from arrayfn.primitives import indexing as primitives
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import (
@@ -251,7 +251,7 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
         )
     else:
         x = apply(
-            views.slice_,
+            slicing.slice_,
             x,
             start=tuple(cut.low for cut in cuts),
             limit=tuple(cut.limit for cut in cuts),

@@ -26,7 +26,7 @@ from arrayfn.numpy.manipulation import (
     squeeze,
 )
 from arrayfn.numpy.reductions import sum
-from arrayfn.primitives import contraction, views
+from arrayfn.primitives import contraction, slicing, views
 from arrayfn.primitives import reductions as r
 from arrayfn.tracing import apply
 
@@ -216,7 +216,7 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     x = slice_along(x, first_column, first_column + count, ndim - 1)
     flat = reshape(x, (*leading, count * count))
     return apply(
-        views.slice_,
+        slicing.slice_,
         flat,
         start=(0,) * (ndim - 1),
         limit=flat.shape,
@@ -231,7 +231,7 @@ def diag(x: ArrayLike, /, k: int = 0) -> Array:
         return diagonal(x, k)
     side = type.shape[0] + abs(k)
     nothing = ops.scalar(0, type.dtype)
-    padded = apply(views.pad, x, nothing, config=((0, abs(k), 0),))
+    padded = apply(slicing.pad, x, nothing, config=((0, abs(k), 0),))
     shape = (side, side)
     along = 0 if k >= 0 else 1
     filled = apply(views.broadcast_in_dim, padded, shape=shape, axes=(along,))

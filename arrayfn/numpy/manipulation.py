@@ -14,7 +14,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
-from arrayfn.primitives import views
+from arrayfn.primitives import slicing, views
 from arrayfn.tracing import ImmutableArray, apply
 
 
@@ -230,7 +230,7 @@ def concatenate(
     place = ops.normalize_axis("concatenate", axis, types[0].ndim)
     if len(parts) == 1:
         return ops.same(converted[0])
-    return apply(views.concatenate, *converted, axis=place)
+    return apply(slicing.concatenate, *converted, axis=place)
 
 
 concat = concatenate
@@ -286,7 +286,7 @@ def slice_along(x: ArrayLike, begin: int, end: int, axis: int) -> Array:
     shape = ops.type_of_operand("slice", x).shape
     start = tuple(begin if k == axis else 0 for k in range(len(shape)))
     limit = tuple(end if k == axis else n for k, n in enumerate(shape))
-    return apply(views.slice_, x, start=start, limit=limit, strides=(1,) * len(shape))
+    return apply(slicing.slice_, x, start=start, limit=limit, strides=(1,) * len(shape))
 
 
 def array_split(

@@ -23,7 +23,7 @@ from arrayfn.numpy.manipulation import (
 from arrayfn.numpy.rearrangement import flip
 from arrayfn.numpy.reductions import max as max_
 from arrayfn.numpy.reductions import min as min_
-from arrayfn.primitives import views
+from arrayfn.primitives import slicing
 from arrayfn.tracing import apply
 
 Pairs = list[tuple[Any, Any]]
@@ -137,7 +137,7 @@ def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
     if len(distinct) <= 1:
         value = ops.convert(values[0][0] if values else 0, dtype)
         config = tuple((before, after, 0) for before, after in widths)
-        return apply(views.pad, ops.as_array(x), value, config=config)
+        return apply(slicing.pad, ops.as_array(x), value, config=config)
     result = ops.as_array(x)
     ndim = len(widths)
     for axis, (width, pair) in enumerate(zip(widths, values, strict=True)):
@@ -145,7 +145,7 @@ def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
             config = [(0, 0, 0)] * ndim
             config[axis] = (width[0], 0, 0) if side == 0 else (0, width[1], 0)
             filler = ops.convert(value, dtype)
-            result = apply(views.pad, result, filler, config=tuple(config))
+            result = apply(slicing.pad, result, filler, config=tuple(config))
     return result
 
 

@@ -19,7 +19,7 @@ from arrayfn.numpy.manipulation import (
     slice_along,
     stack,
 )
-from arrayfn.primitives import views
+from arrayfn.primitives import slicing
 from arrayfn.tracing import apply
 
 
@@ -65,7 +65,7 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
     extent = max(t.shape[0] for t in types)
     zero = ops.scalar(0, dtype)
     return [
-        apply(views.pad, c, zero, config=((extent - t.shape[0], 0, 0),))
+        apply(slicing.pad, c, zero, config=((extent - t.shape[0], 0, 0),))
         for c, t in zip(parts, types, strict=True)
     ]
 
@@ -97,7 +97,7 @@ def polydiv(u: ArrayLike, v: ArrayLike, /) -> tuple[Array, Array]:
         taken = multiply(factor, v)
         config = ((k, m - n - k, 0),)
         rest = subtract(
-            rest, apply(views.pad, taken, ops.scalar(0, dtype), config=config)
+            rest, apply(slicing.pad, taken, ops.scalar(0, dtype), config=config)
         )
     return stack(quotient), rest
 

@@ -34,7 +34,7 @@ from arrayfn.numpy.indexing import (
 )
 from arrayfn.numpy.manipulation import broadcast_to, reshape
 from arrayfn.numpy.rearrangement import flip
-from arrayfn.primitives import dynamic_slices, indexing, views
+from arrayfn.primitives import dynamic_slices, indexing, slicing, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import ImmutableArray, Tracer, apply, is_made_of_equations
@@ -319,9 +319,9 @@ def _with_slice(
         (cut.low, extent - cut.limit, cut.step - 1)
         for cut, extent in zip(cuts, type.shape, strict=True)
     )
-    spread = apply(views.pad, new, ops.scalar(0, type.dtype), config=config)
+    spread = apply(slicing.pad, new, ops.scalar(0, type.dtype), config=config)
     ones = ops.full(True, extents, dtypes.bool_)
-    inside = apply(views.pad, ones, ops.scalar(False, dtypes.bool_), config=config)
+    inside = apply(slicing.pad, ones, ops.scalar(False, dtypes.bool_), config=config)
     return where(inside, spread, x)
 
 

@@ -20,7 +20,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program
 from arrayfn.passes.inline_calls import keep_none
 from arrayfn.passes.matrices import WORD
-from arrayfn.primitives import contraction, conversion, reductions, views
+from arrayfn.primitives import contraction, conversion, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Composition, Contraction, Primitive
 
@@ -140,7 +140,7 @@ def _integer_product(
     if product.type.shape == limit:
         return product
     zeros, ones = (0,) * len(limit), (1,) * len(limit)
-    return views.slice_(product, start=zeros, limit=limit, strides=ones)
+    return slicing.slice_(product, start=zeros, limit=limit, strides=ones)
 
 
 def _in_words(equation: Equation) -> bool:
@@ -163,7 +163,7 @@ def _padded(x: Atom, axes: Sequence[int]) -> Atom:
     config = [(0, 0, 0)] * len(shape)
     config[axes[-1]] = (0, -shape[axes[-1]] % WORD, 0)
     zero = conversion.literal(0, x.type.dtype)
-    return views.pad(x, zero, config=tuple(config))
+    return slicing.pad(x, zero, config=tuple(config))
 
 
 def _converted(x: Atom, dtype: DType) -> Atom:

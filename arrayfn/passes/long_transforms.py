@@ -26,6 +26,7 @@ from arrayfn.primitives import (
     conversion,
     discrete,
     fourier,
+    slicing,
     special,
     views,
 )
@@ -158,7 +159,7 @@ def _real(x: Atom, n: int) -> Atom:
     even, odd = (_part(pairs, k) for k in (0, 1))
     whole = _four_steps(complex_numbers.make_complex(even, odd), -1)
     first = _slice(whole, 0, 1)
-    whole = views.concatenate(whole, first, axis=len(outer))
+    whole = slicing.concatenate(whole, first, axis=len(outer))
     mirrored = complex_numbers.conj(views.rev(whole, axes=(len(outer),)))
     of_even, of_odd = e.add(whole, mirrored), e.sub(whole, mirrored)
     turned = e.mul(of_odd, _along_last(_quarter(half + 1, n, -1, x.type.dtype), of_odd))
@@ -187,7 +188,7 @@ def _real_back(x: Atom, n: int) -> Atom:
     pairs = _four_steps(_slice(e.add(of_even, turned), 0, half), 1)
     parts = (complex_numbers.real(pairs), complex_numbers.imag(pairs))
     columns = [views.reshape(p, shape=(*outer, half, 1)) for p in parts]
-    joined = views.concatenate(*columns, axis=len(outer) + 1)
+    joined = slicing.concatenate(*columns, axis=len(outer) + 1)
     return views.reshape(joined, shape=(*outer, n))
 
 
@@ -209,7 +210,7 @@ def _part(x: Atom, index: int) -> Atom:
 def _slice(x: Atom, start: int, limit: int) -> Atom:
     """x[..., start:limit]."""
     outer: Sequence[int] = x.type.shape[:-1]
-    return views.slice_(
+    return slicing.slice_(
         x,
         start=(*(0 for _ in outer), start),
         limit=(*outer, limit),

@@ -10,7 +10,7 @@ from typing import Any
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.primitives import views
+from arrayfn.primitives import slicing, views
 
 
 def unroll_loops(program: Program) -> Program:
@@ -76,7 +76,7 @@ class _Unrolled:
             pieces.reverse()
         return [
             *state,
-            *(views.concatenate(*y, axis=0) for y in zip(*pieces, strict=True)),
+            *(slicing.concatenate(*y, axis=0) for y in zip(*pieces, strict=True)),
         ]
 
     def steps(
@@ -101,7 +101,7 @@ class _Unrolled:
         for of_steps in zip(*results, strict=True):
             rows = [views.reshape(y, shape=(1, *y.type.shape)) for y in of_steps]
             stacks.append(
-                rows[0] if len(rows) == 1 else views.concatenate(*rows, axis=0)
+                rows[0] if len(rows) == 1 else slicing.concatenate(*rows, axis=0)
             )
         return stacks
 
@@ -159,7 +159,7 @@ def _slice(x: Atom, number: int) -> Atom:
     """Slice ``number`` of ``x`` along axis 0."""
     shape = x.type.shape
     rest = len(shape) - 1
-    piece = views.slice_(
+    piece = slicing.slice_(
         x,
         start=(number, *[0] * rest),
         limit=(number + 1, *shape[1:]),
@@ -172,7 +172,7 @@ def _grouped(x: Atom, begin: int, count: int, together: int) -> Atom:
     """The slices from ``begin`` on, in groups along a new axis 0."""
     shape = x.type.shape
     if count < shape[0]:
-        x = views.slice_(
+        x = slicing.slice_(
             x,
             start=(begin, *[0] * (len(shape) - 1)),
             limit=(begin + count, *shape[1:]),

@@ -16,7 +16,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.primitives import contraction, conversion, elementwise, views
+from arrayfn.primitives import contraction, conversion, elementwise, slicing, views
 from arrayfn.primitives.base import Convert, Primitive, Reduction, Scalar
 
 MOST_PARTS = 64  # of a sum that becomes one array
@@ -197,15 +197,15 @@ def _joined_parts(xs: Sequence[Atom], known: Definitions) -> Atom | None:
         piece = part.inputs[0]
         end += piece.type.shape[axis]
         made = known.get(piece) if isinstance(piece, Var) else None
-        joined = made is not None and made.primitive is views.concatenate
+        joined = made is not None and made.primitive is slicing.concatenate
         inner = made.inputs if made and joined and made.params["axis"] == axis else ()
         pieces += inner or [piece]
-    whole = views.concatenate(*pieces, axis=axis)
+    whole = slicing.concatenate(*pieces, axis=axis)
     if whole.type.shape == shape:
         return whole
     config = list(first.params["config"])
     config[axis] = (config[axis][0], last.params["config"][axis][1], 0)
-    return views.pad(whole, first.inputs[1], config=tuple(config))
+    return slicing.pad(whole, first.inputs[1], config=tuple(config))
 
 
 def _padded_parts(xs: Sequence[Atom], known: Definitions) -> list[Equation] | None:
@@ -221,7 +221,7 @@ def _padded_parts(xs: Sequence[Atom], known: Definitions) -> list[Equation] | No
                 return None
             found += inner
             continue
-        if made.primitive is not views.pad or not _is(made.inputs[1], 0):
+        if made.primitive is not slicing.pad or not _is(made.inputs[1], 0):
             return None
         if any(low < 0 or high < 0 or gap for low, high, gap in made.params["config"]):
             return None

@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import discrete, families, reductions, views
+from arrayfn.primitives import discrete, families, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
@@ -71,7 +71,7 @@ def _own_index(index: Atom, dim: Dim) -> Atom:
     """A member's index, where another axis is mapped: along that it is the same."""
     if dim is None:
         return index
-    first = views.slice_(index, start=(0,), limit=(1,), strides=(1,))
+    first = slicing.slice_(index, start=(0,), limit=(1,), strides=(1,))
     return views.reshape(first, shape=())
 
 

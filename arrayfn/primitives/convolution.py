@@ -26,7 +26,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import contraction, conversion, families, views
+from arrayfn.primitives import contraction, conversion, families, slicing, views
 from arrayfn.primitives.base import (
     Array,
     Composition,
@@ -196,7 +196,7 @@ def to_operand(
     shape = tuple(extents.get(axis, 0) for axis in range(ct.type.ndim))
     config = spread_config(ct.type.ndim, around, shape, counts)
     if any(entry != (0, 0, 0) for entry in config):
-        ct = views.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
+        ct = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
     if rhs[SPATIAL]:
         w = views.rev(w, axes=tuple(sorted(rhs[SPATIAL])))
     return conv_general(
@@ -268,7 +268,9 @@ def to_kernel(
         limit[axis] = (count - 1) * stride + (size - 1) * dilation + 1
     if tuple(limit) != x.type.shape:
         ndim = x.type.ndim
-        x = views.slice_(x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim)
+        x = slicing.slice_(
+            x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim
+        )
     return conv_general(
         x,
         ct,

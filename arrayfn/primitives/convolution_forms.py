@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import contraction, conversion, views
+from arrayfn.primitives import contraction, conversion, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
 
@@ -107,7 +107,7 @@ def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
     limit = tuple(
         start[axis] + 1 if axis in start else n for axis, n in enumerate(w.type.shape)
     )
-    return views.slice_(w, start=begin, limit=limit, strides=(1,) * w.type.ndim)
+    return slicing.slice_(w, start=begin, limit=limit, strides=(1,) * w.type.ndim)
 
 
 def _spread(x: Atom, gone: Axes, places: Sequence[int], shape: Shape) -> Atom:
@@ -227,7 +227,7 @@ def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
     for axis, size, step in zip(axes, geometry.sizes, geometry.dilations, strict=True):
         limit[axis], strides[axis] = (size - 1) * step + 1, step
     if tuple(limit) != x.type.shape or max(strides) > 1:
-        x = views.slice_(
+        x = slicing.slice_(
             x, start=(0,) * ndim, limit=tuple(limit), strides=tuple(strides)
         )
     rest = [axis for axis in range(ndim) if axis not in axes]

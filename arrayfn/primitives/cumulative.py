@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, discrete, families, views
+from arrayfn.primitives import conversion, discrete, families, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -125,7 +125,7 @@ def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
     config = tuple(
         (step, -step, 0) if k == axis else (0, 0, 0) for k in range(x.type.ndim)
     )
-    return views.pad(x, conversion.literal(fill, x.type.dtype), config=config)
+    return slicing.pad(x, conversion.literal(fill, x.type.dtype), config=config)
 
 
 def _product_jvp(

@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Literal
 from arrayfn.layout import Shape
-from arrayfn.primitives import families, indexing, views
+from arrayfn.primitives import families, indexing, slicing, views
 from arrayfn.primitives.base import (
     Array,
     Dim,
@@ -59,7 +59,7 @@ def _index_vectors(size: int, starts: Sequence[Atom], dims: Sequence[Dim]) -> At
         views.broadcast_in_dim(start, shape=(size, 1), axes=() if dim is None else (0,))
         for start, dim in zip(starts, dims, strict=True)
     ]
-    return columns[0] if len(columns) == 1 else views.concatenate(*columns, axis=1)
+    return columns[0] if len(columns) == 1 else slicing.concatenate(*columns, axis=1)
 
 
 def _with_mapped_axis(starts: Sequence[Atom]) -> list[Atom]:

@@ -19,7 +19,14 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import complex_numbers, conversion, discrete, families, views
+from arrayfn.primitives import (
+    complex_numbers,
+    conversion,
+    discrete,
+    families,
+    slicing,
+    views,
+)
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -98,7 +105,7 @@ def _transpose(
         # The complex transform of the cotangent, 0 where there was no output.
         missing = length - ct.type.shape[-1]
         config = ((0, 0, 0),) * (ct.type.ndim - 1) + ((0, missing, 0),)
-        wide = views.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
+        wide = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
         whole = fft(wide, kind="fft", length=length, norm=norm)
         return [complex_numbers.real(whole)]
     # Each element but the first, and the last of an even length, stands for two.

@@ -15,7 +15,7 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import complex_numbers, conversion, discrete, views
+from arrayfn.primitives import complex_numbers, conversion, discrete, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Array, Dim, Primitive
 from arrayfn.primitives.contraction import dot_general
@@ -162,7 +162,7 @@ def rows(x: Atom, start: int, stop: int) -> Atom:
 
 def _slice(x: Atom, axis: int, start: int, stop: int) -> Atom:
     shape = x.type.shape
-    return views.slice_(
+    return slicing.slice_(
         x,
         start=tuple(start if k == axis else 0 for k in range(len(shape))),
         limit=tuple(stop if k == axis else n for k, n in enumerate(shape)),
@@ -177,7 +177,7 @@ def padded(x: Atom, rows: int, columns: int) -> Atom:
         return x
     ends = (rows - have[0], columns - have[1])
     config = (*((0, 0, 0),) * (x.type.ndim - 2), *((0, end, 0) for end in ends))
-    return views.pad(x, constant(0, x), config=config)
+    return slicing.pad(x, constant(0, x), config=config)
 
 
 def take_rows(x: Atom, places: Atom) -> Atom:

@@ -15,7 +15,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import complex_numbers, views
+from arrayfn.primitives import complex_numbers, slicing
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
@@ -73,7 +73,7 @@ def _jvp(
         # The other columns of R are Q^H A.
         rest, change = m.columns(x, k, columns), m.columns(t, k, columns)
         more = e.add(m.multiply(m.adjoint(dq), rest), m.multiply(m.adjoint(q), change))
-        dr = views.concatenate(dr, more, axis=dr.type.ndim - 1)
+        dr = slicing.concatenate(dr, more, axis=dr.type.ndim - 1)
     return [dq, dr]
 
 

@@ -26,7 +26,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import conversion, families, slicing, views
 from arrayfn.primitives.base import (
     Array,
     Composition,
@@ -265,11 +265,11 @@ def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
             return made
         start = tuple(pads.get(axis, (0, 0))[0] for axis in range(len(shape)))
         limit = tuple(a + n for a, n in zip(start, shape, strict=True))
-        return views.slice_(made, start=start, limit=limit, strides=(1,) * len(shape))
+        return slicing.slice_(made, start=start, limit=limit, strides=(1,) * len(shape))
     if any(itertools.chain.from_iterable(padding)):
         config = tuple((*pads.get(axis, (0, 0)), 0) for axis in range(first.type.ndim))
         zero = conversion.literal(0, first.type.dtype)
-        first = views.pad(first, zero, config=config)
+        first = slicing.pad(first, zero, config=config)
     if gives == "output":
         return conv_general(first, second, **geometry)
     return to_kernel(second, first, result, **geometry)

@@ -1,7 +1,7 @@
 """Views and their kin: what moves elements and computes nothing.
 
-``View`` rows are affine: the compiler reads through them, it does not copy. The others
-(reshape, pad, concatenate, iota) say in ``Template`` how they are built.
+``View`` rows are affine: the compiler reads through them, it does not copy. Parts of
+arrays, and arrays made of parts, are in ``slicing``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType, Atom, Literal
+from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
 from arrayfn.primitives import conversion, families, reductions
-from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
     NOT_LINEAR,
@@ -52,7 +51,15 @@ def broadcast_literal(value: float, type: ArrayType) -> Atom:
     return broadcast_in_dim(scalar, shape=type.shape, axes=())
 
 
-def _one(rule: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
+def batched(size: int, x: Atom, dim: Dim) -> Atom:
+    """``x`` mapped along axis 0, repeated if it is not mapped."""
+    if dim is not None:
+        return move_axis(x, dim, 0)
+    shape = (size, *x.type.shape)
+    return broadcast_in_dim(x, shape=shape, axes=tuple(range(1, len(shape))))
+
+
+def transposed_alone(rule: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
     """A transpose rule of one linear input from ``rule(cotangent, type, **params)``."""
 
     def transpose_rule(
@@ -67,7 +74,9 @@ def _one(rule: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
     return transpose_rule
 
 
-def _along(rule: Callable[..., Atom]) -> Callable[..., tuple[list[Atom], list[Dim]]]:
+def batched_along(
+    rule: Callable[..., Atom],
+) -> Callable[..., tuple[list[Atom], list[Dim]]]:
     """A batching rule from ``rule(x mapped along axis 0, **params)``."""
 
     def batch_rule(
@@ -110,10 +119,10 @@ transpose = Primitive(
     reference=lambda x, permutation: x.transpose(permutation),
     kernel=View(_transpose_axes),
     jvp=LINEAR,
-    transpose=_one(
+    transpose=transposed_alone(
         lambda ct, type, permutation: transpose(ct, permutation=_inverse(permutation))
     ),
-    batch=_along(
+    batch=batched_along(
         lambda x, permutation: transpose(
             x, permutation=(0, *(axis + 1 for axis in permutation))
         )
@@ -185,8 +194,8 @@ broadcast_in_dim = Primitive(
     reference=_broadcast_reference,
     kernel=View(_broadcast_axes),
     jvp=LINEAR,
-    transpose=_one(_broadcast_transpose),
-    batch=_along(
+    transpose=transposed_alone(_broadcast_transpose),
+    batch=batched_along(
         lambda x, shape, axes: broadcast_in_dim(
             x,
             shape=(x.type.shape[0], *shape),
@@ -228,8 +237,8 @@ reshape = Primitive(
     reference=lambda x, shape: x.reshape(shape),
     kernel=View(_reshape_axes),
     jvp=LINEAR,
-    transpose=_one(lambda ct, type, shape: reshape(ct, shape=type.shape)),
-    batch=_along(lambda x, shape: reshape(x, shape=(x.type.shape[0], *shape))),
+    transpose=transposed_alone(lambda ct, type, shape: reshape(ct, shape=type.shape)),
+    batch=batched_along(lambda x, shape: reshape(x, shape=(x.type.shape[0], *shape))),
     samples=lambda: [
         Sample((_sample((3, 4)),), {"shape": (2, 6)}),
         Sample((_sample((3, 1, 4)),), {"shape": (3, 4)}),
@@ -238,80 +247,7 @@ reshape = Primitive(
     doc="The elements in row-major order under another shape.",
 )
 
-
-# slice, reverse, pad
-
-
-def _slice_types(
-    x: ArrayType,
-    *,
-    start: tuple[int, ...],
-    limit: tuple[int, ...],
-    strides: tuple[int, ...],
-) -> ArrayType:
-    fits = len(start) == len(limit) == len(strides) == x.ndim and all(
-        0 <= low <= high <= extent and step > 0
-        for low, high, step, extent in zip(start, limit, strides, x.shape, strict=True)
-    )
-    if not fits:
-        raise ShapeError(f"slice {start} to {limit} by {strides} is not within {x}")
-    return x.with_shape(
-        -(-(high - low) // step)
-        for low, high, step in zip(start, limit, strides, strict=True)
-    )
-
-
-def _slice_reference(
-    x: Array, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
-) -> Array:
-    bounds = zip(start, limit, strides, strict=True)
-    return x[tuple(slice(low, high, step) for low, high, step in bounds)]
-
-
-def _slice_transpose(
-    ct: Atom,
-    type: ArrayType,
-    *,
-    start: tuple[int, ...],
-    limit: tuple[int, ...],
-    strides: tuple[int, ...],
-) -> Atom:
-    config: list[tuple[int, int, int]] = []
-    shape = zip(ct.type.shape, type.shape, start, strides, strict=True)
-    for count, extent, low, step in shape:
-        covered = low + (count - 1) * step + 1 if count else low
-        config.append((low, extent - covered, step - 1))
-    return pad(ct, conversion.literal(0, type.dtype), config=tuple(config))
-
-
-slice_ = Primitive(
-    name="slice",
-    family="view",
-    types=_slice_types,
-    reference=_slice_reference,
-    kernel=View(
-        lambda x, start, limit, strides: tuple(
-            AxisMap(axis, step, low)
-            for axis, (low, step) in enumerate(zip(start, strides, strict=True))
-        )
-    ),
-    jvp=LINEAR,
-    transpose=_one(_slice_transpose),
-    batch=_along(
-        lambda x, start, limit, strides: slice_(
-            x,
-            start=(0, *start),
-            limit=(x.type.shape[0], *limit),
-            strides=(1, *strides),
-        )
-    ),
-    samples=lambda: [
-        Sample(
-            (_sample((5, 7)),), {"start": (1, 0), "limit": (4, 7), "strides": (1, 3)}
-        )
-    ],
-    doc="start to limit (exclusive) by strides, on every axis.",
-)
+# reverse
 
 
 def _rev_types(x: ArrayType, *, axes: tuple[int, ...]) -> ArrayType:
@@ -332,216 +268,13 @@ rev = Primitive(
         )
     ),
     jvp=LINEAR,
-    transpose=_one(lambda ct, type, axes: rev(ct, axes=axes)),
-    batch=_along(lambda x, axes: rev(x, axes=tuple(axis + 1 for axis in axes))),
+    transpose=transposed_alone(lambda ct, type, axes: rev(ct, axes=axes)),
+    batch=batched_along(lambda x, axes: rev(x, axes=tuple(axis + 1 for axis in axes))),
     samples=lambda: [Sample((_sample((3, 4)),), {"axes": (1,)})],
     doc="Elements in reverse order along some axes.",
 )
 
-
-PadConfig = tuple[tuple[int, int, int], ...]
-
-
-def _pad_types(x: ArrayType, value: ArrayType, *, config: PadConfig) -> ArrayType:
-    if x.dtype != value.dtype or value.shape:
-        raise DTypeError(f"pad's value is a scalar of {x.dtype}, not {value}")
-    if len(config) != x.ndim or any(inner < 0 for _, _, inner in config):
-        raise ShapeError(f"pad config {config} does not fit {x}")
-    shape = tuple(
-        low + high + extent + max(extent - 1, 0) * inner
-        for extent, (low, high, inner) in zip(x.shape, config, strict=True)
-    )
-    if any(extent < 0 for extent in shape):
-        raise ShapeError(f"pad config {config} removes more than {x} has")
-    return x.with_shape(shape)
-
-
-def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
-    if not config:
-        return np.array(x)
-    spread_shape = [
-        extent + max(extent - 1, 0) * inner
-        for extent, (_, _, inner) in zip(x.shape, config, strict=True)
-    ]
-    spread = np.full(spread_shape, value, x.dtype)
-    spread[tuple(slice(None, None, inner + 1) for _, _, inner in config)] = x
-    widths = [(max(low, 0), max(high, 0)) for low, high, _ in config]
-    padded = np.pad(spread, widths, constant_values=np.asarray(value).item())
-    for axis, (low, high, _) in enumerate(config):
-        start, stop = max(-low, 0), padded.shape[axis] - max(-high, 0)
-        padded = padded[(slice(None),) * axis + (slice(start, max(stop, start)),)]
-    return padded
-
-
-def _pad_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    config: PadConfig,
-) -> list[Atom | None]:
-    x, value = tangents
-    if x is None and value is None:
-        return [None]
-    zero = conversion.literal(0, outputs[0].type.dtype)
-    if x is None:
-        x = broadcast_literal(0, primals[0].type)
-    return [pad(x, zero if value is None else value, config=config)]
-
-
-def _pad_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, config: PadConfig
-) -> list[Atom | None]:
-    (ct,) = cotangents
-    x, value = inputs
-    if ct is None:
-        return [None, None]
-    zero = conversion.literal(0, ct.type.dtype)
-    inverse = tuple((-low, -high, 0) for low, high, _ in config)
-    inner = pad(ct, zero, config=inverse)
-    steps = tuple(inner_step + 1 for _, _, inner_step in config)
-    if any(step > 1 for step in steps):
-        shape = inner.type.shape
-        inner = slice_(inner, start=(0,) * len(shape), limit=shape, strides=steps)
-    to_x = inner if isinstance(x, Linear) else None
-    to_value = None
-    if isinstance(value, Linear):
-        axes = tuple(range(ct.type.ndim))
-        total = reductions.reduce_sum(ct, axes=axes)
-        to_value = e.sub(total, reductions.reduce_sum(inner, axes=axes))
-    return [to_x, to_value]
-
-
-def _pad_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, config: PadConfig
-) -> tuple[list[Atom], list[Dim]]:
-    x, value = inputs
-    x = batched(size, x, dims[0])
-    if dims[1] is None:
-        return [pad(x, value, config=((0, 0, 0), *config))], [0]
-    # A mapped pad value: pad a mask too, and select.
-    ones = broadcast_literal(1, ArrayType(x.type.shape, dtypes.bool_))
-    no = Literal(False, dtypes.bool_)
-    inside = pad(ones, no, config=((0, 0, 0), *config))
-    zero = conversion.literal(0, x.type.dtype)
-    padded = pad(x, zero, config=((0, 0, 0), *config))
-    filler = broadcast_in_dim(value, shape=padded.type.shape, axes=(0,))
-    return [e.select(inside, padded, filler)], [0]
-
-
-pad = Primitive(
-    name="pad",
-    family="structure",
-    types=_pad_types,
-    reference=_pad_reference,
-    kernel=Template("pad"),
-    jvp=_pad_jvp,
-    transpose=_pad_transpose,
-    batch=_pad_batch,
-    samples=lambda: [
-        Sample(
-            (_sample((3, 4)), np.asarray(0.5, np.float32)),
-            {"config": ((1, 2, 0), (0, -1, 1))},
-        ),
-        Sample((_sample((4,)), np.asarray(0.0, np.float32)), {"config": ((-1, 2, 2),)}),
-    ],
-    doc="(low, high, interior) elements of a value put around and between; negative "
-    "low and high remove elements.",
-)
-
-
-def batched(size: int, x: Atom, dim: Dim) -> Atom:
-    """``x`` mapped along axis 0, repeated if it is not mapped."""
-    if dim is not None:
-        return move_axis(x, dim, 0)
-    shape = (size, *x.type.shape)
-    return broadcast_in_dim(x, shape=shape, axes=tuple(range(1, len(shape))))
-
-
-# concatenate, iota
-
-
-def _concatenate_types(*operands: ArrayType, axis: int) -> ArrayType:
-    first = operands[0]
-    for other in operands[1:]:
-        if other.dtype != first.dtype:
-            raise DTypeError(
-                "concatenate takes operands of one dtype, but was given "
-                + ", ".join(map(str, operands))
-            )
-        same = other.ndim == first.ndim and all(
-            a == b or k == axis
-            for k, (a, b) in enumerate(zip(first.shape, other.shape, strict=True))
-        )
-        if not same:
-            raise ShapeError(
-                f"concatenate along axis {axis} takes operands that agree on all other "
-                "axes, but was given " + ", ".join(map(str, operands))
-            )
-    shape = list(first.shape)
-    if not 0 <= axis < len(shape):
-        raise ShapeError(f"cannot concatenate along axis {axis} of {first}")
-    shape[axis] = sum(t.shape[axis] for t in operands)
-    return first.with_shape(shape)
-
-
-def _concatenate_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    axis: int,
-) -> list[Atom | None]:
-    if all(t is None for t in tangents):
-        return [None]
-    parts = [
-        broadcast_literal(0, x.type) if t is None else t
-        for x, t in zip(primals, tangents, strict=True)
-    ]
-    return [concatenate(*parts, axis=axis)]
-
-
-def _concatenate_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, axis: int
-) -> list[Atom | None]:
-    (ct,) = cotangents
-    results: list[Atom | None] = []
-    begin = 0
-    for x in inputs:
-        end = begin + x.type.shape[axis]
-        if ct is None or not isinstance(x, Linear):
-            results.append(None)
-        else:
-            ndim = ct.type.ndim
-            start = tuple(begin if k == axis else 0 for k in range(ndim))
-            limit = tuple(end if k == axis else n for k, n in enumerate(ct.type.shape))
-            results.append(slice_(ct, start=start, limit=limit, strides=(1,) * ndim))
-        begin = end
-    return results
-
-
-def _concatenate_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, axis: int
-) -> tuple[list[Atom], list[Dim]]:
-    parts = [batched(size, x, dim) for x, dim in zip(inputs, dims, strict=True)]
-    return [concatenate(*parts, axis=axis + 1)], [0]
-
-
-concatenate = Primitive(
-    name="concatenate",
-    family="structure",
-    types=_concatenate_types,
-    reference=lambda *xs, axis: np.concatenate(xs, axis),
-    kernel=Template("concatenate"),
-    jvp=_concatenate_jvp,
-    transpose=_concatenate_transpose,
-    batch=_concatenate_batch,
-    samples=lambda: [
-        Sample((_sample((2, 3)), _sample((4, 3), 22)), {"axis": 0}),
-        Sample((_sample((2, 3)), _sample((2, 1), 22), _sample((2, 2))), {"axis": 1}),
-    ],
-    doc="Operands one after the other along an axis.",
-)
+# iota, and copies
 
 
 def _iota_types(*, shape: Shape, axis: int, dtype: DType) -> ArrayType:
@@ -591,8 +324,8 @@ relayout = Primitive(
     reference=lambda x, layout: np.array(x, order=layout),
     kernel=View(lambda x, layout: tuple(AxisMap(axis) for axis in range(x.ndim))),
     jvp=LINEAR,
-    transpose=_one(lambda ct, type, layout: ct),
-    batch=_along(lambda x, layout: relayout(x, layout="C")),
+    transpose=transposed_alone(lambda ct, type, layout: ct),
+    batch=batched_along(lambda x, layout: relayout(x, layout="C")),
     samples=lambda: [Sample((_sample((3, 4)),), {"layout": "C"})],
     doc="A copy in another layout: 'C' or 'F'.",
 )
@@ -605,7 +338,7 @@ stop_gradient = Primitive(
     kernel=View(lambda x: tuple(AxisMap(axis) for axis in range(x.ndim))),
     jvp=ZERO_TANGENT,
     transpose=NOT_LINEAR,
-    batch=_along(lambda x, **_: stop_gradient(x)),
+    batch=batched_along(lambda x, **_: stop_gradient(x)),
     samples=lambda: [
         Sample((_sample((3, 4), 23, d),), {}, ()) for d in dtypes.SHORT_NAMES
     ],
@@ -617,10 +350,7 @@ ROWS: Iterable[Primitive] = (
     transpose,
     broadcast_in_dim,
     reshape,
-    slice_,
     rev,
-    pad,
-    concatenate,
     iota,
     relayout,
     stop_gradient,

@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, discrete, families, indexing, views
+from arrayfn.primitives import conversion, discrete, families, indexing, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
@@ -226,8 +226,10 @@ def put_in_phases(
         config[axis] = (before, count - positions.type.shape[axis], 0)
     wide = dtypes.compute_dtype(type.dtype)
     zero, none = conversion.literal(0, wide), conversion.literal(-1, dtypes.int32)
-    known = views.pad(positions, none, config=tuple(config))
-    values = views.pad(values, conversion.literal(0, type.dtype), config=tuple(config))
+    known = slicing.pad(positions, none, config=tuple(config))
+    values = slicing.pad(
+        values, conversion.literal(0, type.dtype), config=tuple(config)
+    )
 
     def at(x: Atom, back: Sequence[int]) -> Atom:
         """What the windows ``back`` before have."""
@@ -236,7 +238,7 @@ def put_in_phases(
             start[axis] = before - n
             limit[axis] = start[axis] + count
         ones = (1,) * type.ndim
-        return views.slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
+        return slicing.slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
 
     def phase(place: Sequence[int]) -> Atom:
         total: Atom | None = None
@@ -261,7 +263,7 @@ def put_in_phases(
     if made.type.shape == limit:
         return made
     ones = (1,) * type.ndim
-    return views.slice_(made, start=(0,) * type.ndim, limit=limit, strides=ones)
+    return slicing.slice_(made, start=(0,) * type.ndim, limit=limit, strides=ones)
 
 
 def _interleaved(
@@ -273,7 +275,7 @@ def _interleaved(
         return parts[0]
     shape = parts[0].type.shape
     rows = [views.reshape(part, shape=(1, *shape)) for part in parts]
-    stacked = views.concatenate(*rows, axis=0)
+    stacked = slicing.concatenate(*rows, axis=0)
     stacked = views.reshape(stacked, shape=(*strides, *shape))
     order: list[int] = []
     merged = list(shape)

@@ -17,7 +17,14 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, discrete, families, reductions, views
+from arrayfn.primitives import (
+    conversion,
+    discrete,
+    families,
+    reductions,
+    slicing,
+    views,
+)
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -91,7 +98,9 @@ def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
             shape.append(n)
     ndim = x.type.ndim
     if tuple(limit) != x.type.shape:
-        x = views.slice_(x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim)
+        x = slicing.slice_(
+            x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim
+        )
     return reduction(views.reshape(x, shape=tuple(shape)), axes=tuple(inner))
 
 
@@ -126,7 +135,7 @@ def _range(x: Atom, axis: int, start: int, count: int) -> Atom:
     """``count`` elements along ``axis`` from ``start`` on."""
     begin = tuple(start if k == axis else 0 for k in range(x.type.ndim))
     limit = tuple(start + count if k == axis else n for k, n in enumerate(x.type.shape))
-    return views.slice_(x, start=begin, limit=limit, strides=(1,) * x.type.ndim)
+    return slicing.slice_(x, start=begin, limit=limit, strides=(1,) * x.type.ndim)
 
 
 def _reduce_row(
@@ -196,7 +205,7 @@ def _sum_transpose(
     geometry = SlidingWindows(**params)
     counts = geometry.count(x.type.shape)
     config = spread_config(x.type.ndim, geometry, x.type.shape, counts)
-    spread = views.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
+    spread = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
     ones = (1,) * len(counts)
     by_element = SlidingWindows(geometry.axes, geometry.sizes, ones, geometry.dilations)
     return [reduce_window_sum(spread, **by_element.params())]

@@ -2,7 +2,7 @@
 
 Along each of ``axes``, window number i begins at element ``i * stride`` and has
 ``size`` elements that are ``dilation`` apart. All windows lie inside the operand: who
-wants a border pads first (``views.pad``), so that the border is an equation too.
+wants a border pads first (``slicing.pad``), so that the border is an equation too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, indexing, views
+from arrayfn.primitives import conversion, families, indexing, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -101,7 +101,7 @@ class SlidingWindows:
             limit[axis] = start[axis] + (counts[k] - 1) * strides[axis] + 1
         if not any(start) and limit == list(x.type.shape) and set(strides) <= {1}:
             return x
-        return views.slice_(
+        return slicing.slice_(
             x, start=tuple(start), limit=tuple(limit), strides=tuple(strides)
         )
 
@@ -129,7 +129,7 @@ class SlidingWindows:
 
 def spread_config(
     ndim: int, geometry: SlidingWindows, shape: Shape, counts: Shape
-) -> views.PadConfig:
+) -> slicing.PadConfig:
     """Pads what is by windows, ``counts`` of them, for windows of it to be by element.
 
     Each axis has the strides between its elements, and around them what makes as many
@@ -227,7 +227,7 @@ def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
         count = windows.type.shape[axis]
         config[axis] = (0, x.shape[axis] - (count - 1) * stride - 1, stride - 1)
     zero = conversion.literal(0, x.dtype)
-    return views.pad(windows, zero, config=tuple(config))
+    return slicing.pad(windows, zero, config=tuple(config))
 
 
 def count_along(shape: Shape, axis: int, step: int) -> Atom:
@@ -240,7 +240,7 @@ def positions_of(places: Sequence[Atom]) -> Atom:
     shape = (*places[0].type.shape, 1)
     axes = tuple(range(len(shape) - 1))
     parts = [views.broadcast_in_dim(p, shape=shape, axes=axes) for p in places]
-    return parts[0] if len(parts) == 1 else views.concatenate(*parts, axis=len(axes))
+    return parts[0] if len(parts) == 1 else slicing.concatenate(*parts, axis=len(axes))
 
 
 def _windows_batch(

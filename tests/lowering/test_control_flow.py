@@ -20,6 +20,7 @@ from arrayfn.primitives import (
     discrete,
     dynamic_slices,
     reductions,
+    slicing,
     views,
 )
 from arrayfn.primitives import elementwise as e
@@ -421,7 +422,7 @@ def test_views_go_in_as_copies_that_are_equations() -> None:
 
     def main(x: Var, h: Var) -> Any:
         w = views.transpose(
-            views.slice_(x, start=(1, 0), limit=(4, 3), strides=(1, 1)),
+            slicing.slice_(x, start=(1, 0), limit=(4, 3), strides=(1, 1)),
             permutation=(1, 0),
         )
         return [scanned(inner, w, h, length=2, carry=1, consts=1)]

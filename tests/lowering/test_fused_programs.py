@@ -30,6 +30,7 @@ from arrayfn.primitives import (
     dynamic_slices,
     indexing,
     reductions,
+    slicing,
     views,
 )
 from arrayfn.primitives import elementwise as e
@@ -313,7 +314,7 @@ def slice_(d: Drawn, x: Atom) -> Atom:
         k + 1 + d.below(n - k) for k, n in zip(start, x.type.shape, strict=True)
     )
     steps = tuple(1 + d.below(2) for _ in start)
-    return views.slice_(x, start=start, limit=limit, strides=steps)
+    return slicing.slice_(x, start=start, limit=limit, strides=steps)
 
 
 def reverse(d: Drawn, x: Atom) -> Atom | None:
@@ -335,12 +336,12 @@ def concatenate(d: Drawn, x: Atom) -> Atom | None:
     y = d.like(x)
     if y is None or not y.type.shape or y.type.shape != x.type.shape:
         return None
-    return views.concatenate(x, y, axis=d.axis(x))
+    return slicing.concatenate(x, y, axis=d.axis(x))
 
 
 def pad(d: Drawn, x: Atom) -> Atom:
     config = tuple((d.below(3) - (n > 1), d.below(2), d.below(2)) for n in x.type.shape)
-    return views.pad(x, 7, config=config)
+    return slicing.pad(x, 7, config=config)
 
 
 def count(d: Drawn, x: Atom) -> Atom | None:
@@ -392,7 +393,7 @@ def indexed(d: Drawn, x: Atom) -> Atom | None:
     indices = views.reshape(given, shape=(given.type.size, 1))
     if given.type.size > 8:
         limit, one = (8, 1), (1, 1)
-        indices = views.slice_(indices, start=(0, 0), limit=limit, strides=one)
+        indices = slicing.slice_(indices, start=(0, 0), limit=limit, strides=one)
     windows = Windows(tuple(range(1, x.type.ndim)), (0,), (0,)).params()
     fill = 5 if d.flip() else None
     rows = indexing.gather(

@@ -21,6 +21,7 @@ from arrayfn.primitives import (
     dynamic_slices,
     indexing,
     reductions,
+    slicing,
     views,
 )
 from arrayfn.primitives import elementwise as e
@@ -76,10 +77,10 @@ def everything(x: Atom, y: Atom, half: Atom, flag: Atom, i: Atom) -> list[Atom]:
         *[reductions.reduce_sum(x, axes=axes) for axes in ((0,), (1,), (0, 1))],
         reductions.reduce_max(half, axes=(0,)),
         reductions.reduce_sum(views.broadcast_in_dim(y, **spread), axes=(0, 1)),
-        views.concatenate(x, whole, y, axis=0),
-        views.concatenate(half, half, axis=1),
-        views.pad(flag, False, config=((1, 0, 1), (0, 2, 0))),
-        views.pad(half, 0.5, config=((-1, 1, 0), (2, -1, 0))),
+        slicing.concatenate(x, whole, y, axis=0),
+        slicing.concatenate(half, half, axis=1),
+        slicing.pad(flag, False, config=((1, 0, 1), (0, 2, 0))),
+        slicing.pad(half, 0.5, config=((-1, 1, 0), (2, -1, 0))),
         views.reshape(x, shape=(columns, rows)),
         views.transpose(half, permutation=(1, 0)),
         cumulative.cumsum(x, axis=0, reverse=False),
@@ -100,7 +101,7 @@ def everything(x: Atom, y: Atom, half: Atom, flag: Atom, i: Atom) -> list[Atom]:
             y, shape=(i.type.shape[0], *y.type.shape), axes=(1, 2)
         )
         first = views.reshape(
-            views.slice_(
+            slicing.slice_(
                 updates,
                 start=(0, 0, 0),
                 limit=(i.type.shape[0], 1, columns),
@@ -215,7 +216,7 @@ def test_only_outputs_that_are_views_or_arguments_are_copied() -> None:
 
     def twice(x: Atom) -> list[Atom]:
         y = e.neg(x)
-        return [y, y, views.slice_(y, start=(0,), limit=(2,), strides=(1,))]
+        return [y, y, slicing.slice_(y, start=(0,), limit=(2,), strides=(1,))]
 
     assert copies(twice, (3,)) == 2
 

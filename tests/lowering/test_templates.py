@@ -17,6 +17,7 @@ from arrayfn.primitives import (
     dynamic_slices,
     indexing,
     reductions,
+    slicing,
     views,
 )
 from arrayfn.primitives import elementwise as e
@@ -72,11 +73,11 @@ def put(
 
 CASES: dict[str, tuple[Callable[..., Any], Callable[[int, int], list[Array]]]] = {
     "concatenate": (
-        lambda x, y: views.concatenate(x, y, axis=1),
+        lambda x, y: slicing.concatenate(x, y, axis=1),
         lambda n, m: [floats(n, m), floats(n, m + 1)],
     ),
     "pad": (
-        lambda x: views.pad(x, 0.5, config=((1, 2, 0), (2, 1, 0))),
+        lambda x: slicing.pad(x, 0.5, config=((1, 2, 0), (2, 1, 0))),
         lambda n, m: [floats(n, m)],
     ),
     "cumsum": (
@@ -269,8 +270,8 @@ def test_halves_are_moved_bit_by_bit(dtype: str) -> None:
         n = x.type.shape[0]
         count = views.iota(shape=(n, 1), axis=0, dtype=I32)
         return [
-            views.concatenate(x, x, axis=0),
-            views.pad(x, 0.0, config=((0, 1, 0),)),
+            slicing.concatenate(x, x, axis=0),
+            slicing.pad(x, 0.0, config=((0, 1, 0),)),
             dynamic_slices.dynamic_slice(x, zero, sizes=(n,)),
             take(x, count, "clip"),
         ]
@@ -308,14 +309,17 @@ def _outputs(emit: Callable[..., Any], *inputs: Array) -> list[Array]:
 )
 def test_padding(config: Any) -> None:
     def emit(x: Atom, value: Atom) -> list[Atom]:
-        return [views.pad(x, value, config=config), views.pad(x, 0.5, config=config)]
+        return [
+            slicing.pad(x, value, config=config),
+            slicing.pad(x, 0.5, config=config),
+        ]
 
     checked(emit, floats(4, 3), np.array(-2.0, np.float32))
 
 
 def test_padding_touches_each_element_once() -> None:
     compiled = lowered(
-        lambda x: views.pad(x, 0.0, config=((1, 1, 0), (1, 1, 0))), floats(6, 7)
+        lambda x: slicing.pad(x, 0.0, config=((1, 1, 0), (1, 1, 0))), floats(6, 7)
     )
     assert [step.items for step in compiled.plan.steps] == [9, 9, 6, 6, 6]
 
@@ -341,7 +345,7 @@ def test_literal_operands_of_rank_0() -> None:
             dynamic_slices.dynamic_slice(half, sizes=()),
             dynamic_slices.dynamic_update_slice(half, e.neg(x)),
             dynamic_slices.dynamic_update_slice(x, half),
-            views.pad(half, 0.0, config=()),
+            slicing.pad(half, 0.0, config=()),
             indexing.gather(x, empty, sizes=(), mode="clip", fill_value=None, **none),
             indexing.scatter_add(
                 x, empty, half, mode="drop", unique_indices=False, **none

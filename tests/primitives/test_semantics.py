@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.ir import type_of
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import reductions, special, views
+from arrayfn.primitives import reductions, slicing, special, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.random_bits import threefry2x32
@@ -90,7 +90,7 @@ def test_equal_extremes_share_the_derivative() -> None:
     np.testing.assert_array_equal(g, [0.0, 0.5, 0.5])
     last = {"start": (2,), "limit": (3,), "strides": (1,)}
     (g,) = gradients(
-        lambda v: views.slice_(TABLE["cummax"](v, axis=0, reverse=False), **last), x
+        lambda v: slicing.slice_(TABLE["cummax"](v, axis=0, reverse=False), **last), x
     )
     np.testing.assert_array_equal(g, [0.0, 0.5, 0.5])
 

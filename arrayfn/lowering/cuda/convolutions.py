@@ -23,7 +23,7 @@ from arrayfn.lowering.cuda.config import Convolves
 from arrayfn.lowering.cuda.depthwise import Depthwise, is_depthwise
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
-from arrayfn.primitives import conversion, views
+from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.convolution_forms import (
     GROUP,
     INNER,
@@ -200,7 +200,7 @@ class _Arrangement:
             x = arrays["operand"]
             config = tuple((*self.more.get(a, (0, 0)), 0) for a in range(x.type.ndim))
             zero = conversion.literal(0, x.type.dtype)
-            arrays["operand"] = views.pad(x, zero, config=config)
+            arrays["operand"] = slicing.pad(x, zero, config=config)
         given = [
             _turned(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
@@ -216,7 +216,7 @@ class _Arrangement:
         limit = tuple(a + n for a, n in zip(start, shape, strict=True))
         wide = (n + sum(self.more.get(axis, ())) for axis, n in enumerate(shape))
         made = _turned_back(made, result.with_shape(wide), *back)
-        return views.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
+        return slicing.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
 
 
 def _ungrouped(roles: Roles) -> Roles:

@@ -12,7 +12,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj
 from arrayfn.numpy.manipulation import moveaxis, slice_along
-from arrayfn.primitives import views
+from arrayfn.primitives import slicing
 from arrayfn.primitives.fourier import NORMS
 from arrayfn.primitives.fourier import fft as _fft
 from arrayfn.tracing import apply
@@ -78,7 +78,7 @@ def _fitted(x: Array, axis: int, wanted: int) -> Array:
     config = tuple(
         (0, wanted - extent if k == axis else 0, 0) for k in range(len(x.shape))
     )
-    return apply(views.pad, x, ops.scalar(0, x.dtype), config=config)
+    return apply(slicing.pad, x, ops.scalar(0, x.dtype), config=config)
 
 
 def fft(
