@@ -16,7 +16,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import negative
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.primitives import indexing
+from arrayfn.primitives import indexing, indexing_semantics
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import apply
@@ -125,7 +125,7 @@ def gather(
     if chosen is GatherScatterMode.FILL_OR_DROP:
         if fill_value is None:
             dtype = ops.type_of_operand("gather", x).dtype
-            fill_value = indexing.default_fill(dtype)
+            fill_value = indexing_semantics.default_fill(dtype)
     else:
         fill_value = None
     return apply(
@@ -176,7 +176,7 @@ def scatter(
 
     Where windows overlap, the last in the order of ``updates`` wins.
     """
-    promises = indexing.promised(unique_indices, indices_are_sorted)
+    promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter, *given)
 
@@ -192,7 +192,7 @@ def scatter_add(
     mode: Mode = None,
 ) -> Array:
     """``operand`` with ``updates`` added, all of them where windows overlap."""
-    promises = indexing.promised(unique_indices, indices_are_sorted)
+    promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_add, *given)
 
@@ -208,7 +208,7 @@ def scatter_sub(
     mode: Mode = None,
 ) -> Array:
     """``operand`` with ``updates`` subtracted, all of them where windows overlap."""
-    promises = indexing.promised(unique_indices, indices_are_sorted)
+    promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     negated = negative(updates)
     given = operand, scatter_indices, negated, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_add, *given)
@@ -225,7 +225,7 @@ def scatter_mul(
     mode: Mode = None,
 ) -> Array:
     """``operand`` times ``updates``, all of them where windows overlap."""
-    promises = indexing.promised(unique_indices, indices_are_sorted)
+    promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_mul, *given)
 
@@ -241,7 +241,7 @@ def scatter_min(
     mode: Mode = None,
 ) -> Array:
     """The least of ``operand`` and of all ``updates`` at each place."""
-    promises = indexing.promised(unique_indices, indices_are_sorted)
+    promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_min, *given)
 
@@ -257,7 +257,7 @@ def scatter_max(
     mode: Mode = None,
 ) -> Array:
     """The greatest of ``operand`` and of all ``updates`` at each place."""
-    promises = indexing.promised(unique_indices, indices_are_sorted)
+    promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_max, *given)
 

@@ -21,7 +21,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.comparison import less, where
 from arrayfn.numpy.manipulation import broadcast_to, concatenate, expand_dims, reshape
-from arrayfn.primitives import dynamic_slices, slicing, views
+from arrayfn.primitives import dynamic_slices, indexing_semantics, slicing, views
 from arrayfn.primitives import indexing as primitives
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import (
@@ -349,7 +349,7 @@ def gather(
     """The gather equation; outside of x it reads ``fill_value`` in mode "fill"."""
     if mode == "fill" and fill_value is None:
         dtype = ops.type_of_operand("gather", x).dtype
-        fill_value = primitives.default_fill(dtype)
+        fill_value = indexing_semantics.default_fill(dtype)
     return apply(
         primitives.gather,
         x,

@@ -16,6 +16,7 @@ from arrayfn.primitives import (
     cumulative,
     dynamic_slices,
     indexing,
+    indexing_semantics,
     reductions,
     slicing,
     views,
@@ -172,7 +173,7 @@ def test_gather_never_reads_outside(dtype: Any) -> None:
     # An un-jitted kernel raises IndexError where it leaves an array.
     x = (100 * floats(4, 3)).astype(dtype)
     far = column(-(2**31), -5, -1, 0, 3, 4, 2**31 - 1)
-    fill = indexing.default_fill(dtype)
+    fill = indexing_semantics.default_fill(dtype)
 
     def emit(x: Atom, i: Atom) -> list[Atom]:
         return [take(x, i, "fill", fill), take(x, i, "clip")]

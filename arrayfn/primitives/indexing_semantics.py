@@ -1,0 +1,233 @@
+"""gather and scatter: the types, the meaning in NumPy, and samples for the tests.
+
+The semantics are XLA's, in the terms of ``windows``. No mode touches memory outside the
+operand. Updates are combined in the row-major order of the updates array, so results
+are the same every time (of several updates that ``scatter`` puts at one place the last
+wins). The rules and rows are in ``indexing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, PythonScalar
+from arrayfn.errors import ArgumentError, ShapeError
+from arrayfn.ir import ArrayType
+from arrayfn.layout import Shape
+from arrayfn.primitives import families
+from arrayfn.primitives.base import Array, Sample
+from arrayfn.primitives.windows import Windows, check_mode
+
+GATHER_MODES: Final = ("fill", "clip", "promise_in_bounds")
+SCATTER_MODES: Final = ("drop", "clip")
+
+
+def default_fill(dtype: DType) -> PythonScalar:
+    """What gather reads outside: NaN, the least signed or greatest unsigned integer."""
+    if dtype == dtypes.bool_:
+        return True
+    if dtype in dtypes.INEXACT:
+        return float("nan")
+    limits = np.iinfo(dtype)
+    return int(limits.min if dtype in dtypes.SIGNED else limits.max)
+
+
+# gather
+
+
+def gather_types(
+    x: ArrayType,
+    indices: ArrayType,
+    *,
+    sizes: Shape,
+    mode: str,
+    fill_value: PythonScalar | None,
+    unique_indices: bool = False,
+    **windows: Any,
+) -> ArrayType:
+    """The type of the windows; errors if they do not fit."""
+    check_mode("gather", mode, GATHER_MODES)
+    if (fill_value is None) == (mode == "fill"):
+        raise ArgumentError("gather has a fill_value in mode 'fill' and in no other")
+    geometry = Windows(**windows)
+    geometry.check("gather", x, indices, sizes)
+    return x.with_shape(geometry.shape(indices.shape, sizes))
+
+
+def gather_reference(
+    x: Array,
+    indices: Array,
+    *,
+    sizes: Shape,
+    mode: str,
+    fill_value: PythonScalar | None,
+    unique_indices: bool = False,
+    **windows: Any,
+) -> Array:
+    """The windows, read by their elements' flat positions."""
+    places, inside = Windows(**windows).positions(
+        x.shape, indices, sizes, clip=mode != "fill"
+    )
+    result = np.full(places.shape, 0 if fill_value is None else fill_value, x.dtype)
+    result[inside] = np.ravel(x)[places[inside]]
+    return result
+
+
+# scatter
+
+
+def promised(unique_indices: bool, indices_are_sorted: bool) -> dict[str, bool]:
+    """The params of a scatter that say what is known of its indices.
+
+    That they ascend, row by row, is said only where it is so.
+    """
+    promises = {"unique_indices": unique_indices}
+    return promises | ({"indices_are_sorted": True} if indices_are_sorted else {})
+
+
+def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayType]:
+    """The type rule of the scatter ``name``, on arrays of ``allowed`` dtypes."""
+
+    def types(
+        x: ArrayType,
+        indices: ArrayType,
+        updates: ArrayType,
+        *,
+        mode: str,
+        unique_indices: bool,
+        indices_are_sorted: bool = False,
+        **windows: Any,
+    ) -> ArrayType:
+        check_mode(name, mode, SCATTER_MODES)
+        families.common_dtype(name, (x, updates), allowed)
+        geometry = Windows(**windows)
+        kept = geometry.kept(x.ndim)
+        if len(kept) != len(geometry.window_axes) or any(
+            not 0 <= axis < updates.ndim for axis in geometry.window_axes
+        ):
+            raise ShapeError(
+                f"{name}: {x} keeps {len(kept)} axes, which window axes "
+                f"{geometry.window_axes} do not name in updates ({updates})"
+            )
+        sizes = geometry.sizes(x.ndim, updates.shape)
+        geometry.check(name, x, indices, sizes)
+        wanted = geometry.shape(indices.shape, sizes)
+        if updates.shape != wanted:
+            raise ShapeError(
+                f"{name}: updates for {indices} have shape {wanted}, not {updates}"
+            )
+        return x.with_shape(x.shape)
+
+    return types
+
+
+def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
+    """A scatter's reference from ``combine(flat array, positions, updates)``."""
+
+    def reference(
+        x: Array,
+        indices: Array,
+        updates: Array,
+        *,
+        mode: str,
+        unique_indices: bool,
+        indices_are_sorted: bool = False,
+        **windows: Any,
+    ) -> Array:
+        geometry = Windows(**windows)
+        places, inside = geometry.positions(
+            x.shape, indices, geometry.sizes(x.ndim, updates.shape), mode == "clip"
+        )
+        result = np.array(x, order="C")
+        with np.errstate(all="ignore"):
+            combine(result.reshape(-1), places[inside], updates[inside])
+        return result
+
+    return reference
+
+
+def put(x: Array, places: Array, updates: Array) -> None:
+    """Replace; the last of several updates at one place wins."""
+    x[places] = updates
+
+
+# Samples.
+
+_ROWS_OF = Windows((1,), (0,), (0,))  # x[i]: rows of a matrix
+_PATCHES_OF = Windows((1, 2), (), (1, 0))  # windows of a matrix, column index first
+_ALONG = Windows((), (0, 1), (0, 1))  # x[i, j]: single elements
+_BATCHED = Windows((1,), (), (1,), ((0,), (0,)))  # a window of each row
+_FIRST = Windows((0,), (1,), (1,))  # columns, the window axis first
+
+
+def _values(shape: Shape, seed: int, dtype: DType = dtypes.float32) -> Array:
+    return families.random_array(dtype, shape, seed, -3.0, 3.0)
+
+
+def gather_samples() -> Iterable[Sample]:
+    """Windows of each form in each mode, and arrays of each dtype."""
+    # Negative and too great indices among them.
+    rows = np.array([[[2], [0]], [[5], [2]], [[-1], [1]]], np.int32)
+    corners = np.array([[0, 1], [2, 2], [3, 0], [-1, 1], [1, 1]], np.int64)
+    for mode in GATHER_MODES:
+        fill = 0.5 if mode == "fill" else None
+        for geometry, shape, indices, sizes in (
+            (_ROWS_OF, (4, 3), rows, (1, 3)),
+            (_PATCHES_OF, (4, 5), corners, (2, 3)),
+            (_ALONG, (3, 3), corners, (1, 1)),
+            (_BATCHED, (5, 6), corners[:, :1], (1, 4)),
+            (_FIRST, (3, 4), corners[:, 1:], (2, 1)),
+        ):
+            params = {"sizes": sizes, "mode": mode, "fill_value": fill}
+            x = _values(shape, 71)
+            yield Sample((x, indices), {**geometry.params(), **params})
+    for position, dtype in enumerate(dtypes.SHORT_NAMES):
+        x = _values((4, 3), 72 + position, dtype)
+        fill = default_fill(dtype)
+        params = {"sizes": (1, 3), "mode": "fill", "fill_value": fill}
+        # A NaN would hide what finite differences say of the elements around it.
+        wrt = None if fill == fill else ()
+        yield Sample((x, rows.astype(np.uint8)), {**_ROWS_OF.params(), **params}, wrt)
+
+
+def scatter_samples(
+    allowed: frozenset[DType], low: float = -3.0, unique_only: bool = False
+) -> Callable[[], Iterable[Sample]]:
+    """Samples with places hit several times, and outside; and some hit once."""
+    often = np.array([[2], [0], [5], [2], [-1], [1], [2]], np.int32)
+    once = np.array([[2], [0], [7], [1]], np.int64)
+
+    def draw(dtype: DType, shape: Shape, seed: int) -> Array:
+        return families.random_array(dtype, shape, seed, low, 3.0)
+
+    def samples() -> Iterable[Sample]:
+        real = dtypes.float32
+        for mode in SCATTER_MODES:
+            for unique, indices in ((False, often), (True, once)):
+                if unique and mode == "clip":
+                    indices = once[:2]
+                n = len(indices)
+                params = {"mode": mode, "unique_indices": unique}
+                wrt = (0,) if unique_only and not unique else None
+                for geometry, shape, given, window in (
+                    (_ROWS_OF, (4, 3), indices, (n, 3)),
+                    (Windows((), (0,), (0,)), (4,), indices, (n,)),
+                    (_BATCHED, (n, 4), indices, (n, 1)),
+                ):
+                    inputs = (draw(real, shape, 73), given, draw(real, window, 74))
+                    yield Sample(inputs, {**geometry.params(), **params}, wrt)
+        patches = np.array([[0, 1], [2, 2], [1, 0]], np.int64)
+        params = {"mode": "drop", "unique_indices": False}
+        wrt = (0,) if unique_only else None
+        inputs = (draw(real, (4, 5), 75), patches, draw(real, (3, 2, 3), 76))
+        yield Sample(inputs, {**_PATCHES_OF.params(), **params}, wrt)
+        for position, dtype in enumerate(dtypes.SHORT_NAMES):
+            if dtype in allowed:
+                x, y = draw(dtype, (4, 3), 77), draw(dtype, (7, 3), 78 + position)
+                yield Sample((x, often, y), {**_ROWS_OF.params(), **params}, wrt)
+
+    return samples
