@@ -29,6 +29,8 @@ CHOLESKY_BLOCK: Final = 128
 LU_BLOCK: Final = 64
 QR_BLOCK: Final = 64
 CHUNK: Final = 128  # rows or columns of an item
+# Of each panel of reflections: T, and the triangle of V.
+SQUARES: Final = 2
 PANEL: Final = 64  # columns of a panel inside LAPACK, at most
 INTEGER_BYTES: Final = 4
 
@@ -190,9 +192,9 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     suffix = _suffix(x)
     copy = Var(ArrayType(x.shape, x.dtype))
     panels = -(-k // QR_BLOCK)
-    triangles = Var(ArrayType((count, panels, QR_BLOCK, QR_BLOCK), x.dtype))
+    triangles = Var(ArrayType((count, panels, SQUARES, QR_BLOCK, QR_BLOCK), x.dtype))
     extents = {"rows": rows, "columns": columns, "inner": inner, "block": QR_BLOCK}
-    work = {"work": QR_BLOCK * CHUNK * x.dtype.itemsize}
+    work = {"work": 2 * QR_BLOCK * CHUNK * x.dtype.itemsize}
     yield LibraryCall(
         provider=f"copy_{suffix}",
         reads={"x": place_of(equation.inputs[0], reads)},
@@ -247,7 +249,7 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
     size, real = type.dtype.itemsize, dtypes.real_of(type.dtype).itemsize
     reflections = Var(type)
     panels = -(-(n - 1) // QR_BLOCK)
-    triangles = Var(ArrayType((count, panels, QR_BLOCK, QR_BLOCK), type.dtype))
+    triangles = Var(ArrayType((count, panels, SQUARES, QR_BLOCK, QR_BLOCK), type.dtype))
     words = max(PANEL * n, 1 + 4 * n + n * n)
     real_words = 1 + 4 * n + 2 * n * n if type.dtype in dtypes.COMPLEX else 1
     integers = 3 + 5 * n
@@ -281,7 +283,7 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
         provider=f"larfb_eigh_{suffix}",
         reads={"reflections": Place(reflections), "t": Place(triangles)},
         writes={"a": Place(vectors)},
-        scratch={"work": QR_BLOCK * CHUNK * size},
+        scratch={"work": 2 * QR_BLOCK * CHUNK * size},
         integers={"n": n, "block": QR_BLOCK, "chunk": CHUNK},
         items=count * -(-n // CHUNK),
         library="LAPACK",
@@ -308,7 +310,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     size, real = x.dtype.itemsize, dtypes.real_of(x.dtype).itemsize
     reflections = Var(ArrayType(x.shape, x.dtype))
     panels = -(-k // QR_BLOCK)
-    triangles = Var(ArrayType((count, 2, panels, QR_BLOCK, QR_BLOCK), x.dtype))
+    triangles = Var(ArrayType((count, 2, panels, SQUARES, QR_BLOCK, QR_BLOCK), x.dtype))
     extents = {
         "rows": rows,
         "columns": columns,
@@ -343,7 +345,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         provider=f"larfb_svd_{suffix}",
         reads={"reflections": Place(reflections), "t": Place(triangles)},
         writes={"u": Place(u), "vh": Place(vh)},
-        scratch={"work": QR_BLOCK * CHUNK * size},
+        scratch={"work": 2 * QR_BLOCK * CHUNK * size},
         integers={**extents, "chunk": CHUNK},
         items=count
         * (-(-extents["u_columns"] // CHUNK) - (-extents["vh_rows"] // CHUNK)),

@@ -30,8 +30,11 @@ from arrayfn.backends.cpu.libraries.matrices import (
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.reflections import (
     BY_COLUMNS,
+    REFLECTION_WORDS,
     apply_reflector,
     form_reflector,
+    panel_squares,
+    reflection_words,
 )
 from arrayfn.backends.cpu.libraries.scaling import (
     is_finite_exponent,
@@ -53,11 +56,11 @@ from arrayfn.backends.cpu.native import (
 
 # sytrd
 SYTRD: Final = FUNCTIONS
-LARFT: Final = FUNCTIONS + 8
-STEDC: Final = FUNCTIONS + 16
-LASCL: Final = FUNCTIONS + 24
-REAL_LASCL: Final = FUNCTIONS + 32
-TOOLS: Final = FUNCTIONS + 40
+STEDC: Final = FUNCTIONS + 8
+LASCL: Final = FUNCTIONS + 16
+REAL_LASCL: Final = FUNCTIONS + 24
+REFLECTION: Final = FUNCTIONS + 32
+TOOLS: Final = REFLECTION + 8 * REFLECTION_WORDS
 AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
 VECTORS: Final = AFTER_TOOLS
 VALUES: Final = AFTER_TOOLS + 8
@@ -74,21 +77,22 @@ WORDS: Final = AFTER_TOOLS + 88
 REAL_WORDS: Final = AFTER_TOOLS + 96
 INTEGER_WORDS: Final = AFTER_TOOLS + 104
 
-# larfb
-LARFB: Final = FUNCTIONS
-GIVEN_REFLECTIONS: Final = FUNCTIONS + 8
-GIVEN_TRIANGLES: Final = FUNCTIONS + 16
-REFLECTED: Final = FUNCTIONS + 24
-LARFB_WORK: Final = FUNCTIONS + 32
-LARFB_SIZE: Final = FUNCTIONS + 40
-LARFB_BLOCK: Final = FUNCTIONS + 48
-CHUNK: Final = FUNCTIONS + 56
+# eigenvectors
+GIVEN_REFLECTION: Final = FUNCTIONS
+AFTER_REFLECTION: Final = FUNCTIONS + 8 * REFLECTION_WORDS
+GIVEN_REFLECTIONS: Final = AFTER_REFLECTION
+GIVEN_TRIANGLES: Final = AFTER_REFLECTION + 8
+REFLECTED: Final = AFTER_REFLECTION + 16
+CHUNK_WORK: Final = AFTER_REFLECTION + 24
+CHUNK_SIZE: Final = AFTER_REFLECTION + 32
+CHUNK_BLOCK: Final = AFTER_REFLECTION + 40
+CHUNK: Final = AFTER_REFLECTION + 48
 
 
 @native
 def panel_bytes(n: int, block: int, size: int) -> int:
     """The bytes of the triangular factors of one matrix's reflections."""
-    return (n - 1 + block - 1) // block * block * block * size
+    return (n - 1 + block - 1) // block * panel_squares(block, size)
 
 
 @native
@@ -159,14 +163,14 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
     start = 0
     while start < n - 1:
         form_reflector(
-            load(arguments + LARFT),
+            arguments + REFLECTION,
             BY_COLUMNS,
             n - 1 - start,
             least(block, n - 1 - start),
             a + (start * n + start + 1) * size,
             n,
             tau + start * size,
-            t + start * block * size,
+            t + start // block * panel_squares(block, size),
             block,
         )
         start += block
@@ -208,8 +212,8 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
 @native
 def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
     """Chunks of eigenvectors, reflected by the last panel first, and conjugated."""
-    n = load(arguments + LARFB_SIZE)
-    block = load(arguments + LARFB_BLOCK)
+    n = load(arguments + CHUNK_SIZE)
+    block = load(arguments + CHUNK_BLOCK)
     chunk = load(arguments + CHUNK)
     size = load(arguments + ITEM_BYTES)
     chunks = (n + chunk - 1) // chunk
@@ -223,7 +227,7 @@ def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
         start = (n - 2) // block * block
         while start >= 0:
             apply_reflector(
-                load(arguments + LARFB),
+                arguments + GIVEN_REFLECTION,
                 BY_COLUMNS,
                 LETTER_N,
                 n - 1 - start,
@@ -231,11 +235,11 @@ def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
                 least(block, n - 1 - start),
                 a + (start * n + start + 1) * size,
                 n,
-                t + start * block * size,
+                t + start // block * panel_squares(block, size),
                 block,
                 vectors + (start + 1) * size,
                 n,
-                load(arguments + LARFB_WORK),
+                load(arguments + CHUNK_WORK),
             )
             start -= block
         if load(arguments + COMPLEX):
@@ -245,13 +249,13 @@ def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``tridiagonal_run``."""
-    functions = "?sytrd|?hetrd", "?larft", "?stedc", "?lascl", "%lascl"
-    return *lapack_words(dtype, *functions), *tool_words(dtype)
+    functions = lapack_words(dtype, "?sytrd|?hetrd", "?stedc", "?lascl", "%lascl")
+    return *functions, *reflection_words(dtype), *tool_words(dtype)
 
 
 def vector_words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``eigenvectors_run``."""
-    return lapack_words(dtype, "?larfb")
+    return *lapack_words(dtype), *reflection_words(dtype)
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:

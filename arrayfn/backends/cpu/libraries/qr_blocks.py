@@ -2,7 +2,7 @@
 
 As in ``qr`` the work is on transposed matrices: a panel is some of their rows, and its
 reflections are applied from the right, as ``I - V^H T V``. With the rows of V in the
-copy of the operand and T beside it, LAPACK's larfb serves any rows on its own.
+copy of the operand and T beside it, any rows are reflected on their own.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.matrices import (
-    COMPLEX,
     FUNCTIONS,
     ITEM_BYTES,
     LETTER_C,
     LETTER_N,
-    LETTER_T,
     copy_real,
     lapack_words,
     least,
     memcpy,
     memset,
-    one_bits,
     real_bytes,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.reflections import (
     BY_ROWS,
+    ONE,
+    REFLECTION_WORDS,
+    SQUARES,
     apply_reflector,
     form_reflector,
+    panel_squares,
+    reflection_words,
 )
 from arrayfn.backends.cpu.native import (
     call,
     load,
     native,
     stack,
-    store,
     store_i32,
 )
 
@@ -51,28 +52,28 @@ COPY_ELEMENTS: Final = FUNCTIONS + 16
 
 # gelqf_panel
 GELQF: Final = FUNCTIONS
-LARFT: Final = FUNCTIONS + 8
-PANEL_A: Final = FUNCTIONS + 16
-PANEL_T: Final = FUNCTIONS + 24
-TAU: Final = FUNCTIONS + 32
-PANEL_WORK: Final = FUNCTIONS + 40
-PANEL_SIZES: Final = FUNCTIONS + 48
+PANEL_REFLECTION: Final = FUNCTIONS + 8
+PANEL_A: Final = PANEL_REFLECTION + 8 * REFLECTION_WORDS
+PANEL_T: Final = PANEL_A + 8
+TAU: Final = PANEL_A + 16
+PANEL_WORK: Final = PANEL_A + 24
+PANEL_SIZES: Final = PANEL_A + 32
 
 # gelqf_update
-LARFB: Final = FUNCTIONS
-UPDATE_T: Final = FUNCTIONS + 8
-UPDATE_A: Final = FUNCTIONS + 16
-UPDATE_WORK: Final = FUNCTIONS + 24
-UPDATE_SIZES: Final = FUNCTIONS + 32
+REFLECTION: Final = FUNCTIONS
+AFTER_REFLECTION: Final = FUNCTIONS + 8 * REFLECTION_WORDS
+UPDATE_T: Final = AFTER_REFLECTION
+UPDATE_A: Final = AFTER_REFLECTION + 8
+UPDATE_WORK: Final = AFTER_REFLECTION + 16
+UPDATE_SIZES: Final = AFTER_REFLECTION + 24
 
 # gelqf_finish
-ONE: Final = FUNCTIONS + 8
-FINISH_A: Final = FUNCTIONS + 16
-FINISH_T: Final = FUNCTIONS + 24
-Q: Final = FUNCTIONS + 32
-R: Final = FUNCTIONS + 40
-FINISH_WORK: Final = FUNCTIONS + 48
-FINISH_SIZES: Final = FUNCTIONS + 56
+FINISH_A: Final = AFTER_REFLECTION
+FINISH_T: Final = AFTER_REFLECTION + 8
+Q: Final = AFTER_REFLECTION + 16
+R: Final = AFTER_REFLECTION + 24
+FINISH_WORK: Final = AFTER_REFLECTION + 32
+FINISH_SIZES: Final = AFTER_REFLECTION + 40
 FINISH_CHUNK: Final = 32
 
 # Byte offsets into the sizes.
@@ -104,7 +105,7 @@ def triangle(t: int, sizes: int, problem: int, start: int, size: int) -> int:
     block = load(sizes + BLOCK)
     k = least(load(sizes + ROWS), load(sizes + COLUMNS))
     panels = (k + block - 1) // block
-    return t + (problem * panels + start // block) * block * block * size
+    return t + (problem * panels + start // block) * panel_squares(block, size)
 
 
 @native
@@ -135,7 +136,7 @@ def qr_panel_run(arguments: int, begin: int, end: int) -> int:
             ints + 16,
         )
         form_reflector(
-            load(arguments + LARFT),
+            arguments + PANEL_REFLECTION,
             BY_ROWS,
             rows - start,
             load(sizes + WIDTH),
@@ -150,7 +151,7 @@ def qr_panel_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def reflect(
-    larfb: int,
+    words: int,
     sizes: int,
     letter: int,
     v: int,
@@ -166,7 +167,7 @@ def reflect(
     columns = load(sizes + COLUMNS)
     block = load(sizes + BLOCK)
     return apply_reflector(
-        larfb,
+        words,
         BY_ROWS,
         letter,
         count,
@@ -198,7 +199,7 @@ def qr_update_run(arguments: int, begin: int, end: int) -> int:
         first = after + item % chunks * chunk
         matrix = load(arguments + UPDATE_A) + problem * rows * columns * size
         reflect(
-            load(arguments + LARFB),
+            arguments + REFLECTION,
             sizes,
             LETTER_N,
             matrix + (start * columns + start) * size,
@@ -263,23 +264,19 @@ def q_columns(
     inner = load(sizes + INNER)
     block = load(sizes + BLOCK)
     size = load(arguments + ITEM_BYTES)
-    one = stack(1)
-    store(one, load(arguments + ONE))
+    one = arguments + REFLECTION + ONE
     for row in range(rows):
         memset(q + (row * inner + first) * size, 0, count * size)
     for row in range(first, first + count):
         copy_real(q + (row * inner + row) * size, one, real_bytes(arguments))
-    letter = LETTER_T
-    if load(arguments + COMPLEX):
-        letter = LETTER_C
     k = least(rows, columns)
     start = (k - 1) // block * block
     while start >= 0:
         if start < first + count:
             reflect(
-                load(arguments + LARFB),
+                arguments + REFLECTION,
                 sizes,
-                letter,
+                LETTER_C,
                 matrix + (start * columns + start) * size,
                 triangle(load(arguments + FINISH_T), sizes, problem, start, size),
                 q + (start * inner + first) * size,
@@ -294,17 +291,12 @@ def q_columns(
 
 def panel_words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``qr_panel_run``."""
-    return lapack_words(dtype, "?gelqf", "?larft")
+    return *lapack_words(dtype, "?gelqf"), *reflection_words(dtype)
 
 
-def update_words(dtype: str) -> tuple[int, ...]:
-    """The words before those of ``qr_update_run``."""
-    return lapack_words(dtype, "?larfb")
-
-
-def finish_words(dtype: str) -> tuple[int, ...]:
-    """The words before those of ``qr_finish_run``."""
-    return *lapack_words(dtype, "?larfb"), one_bits(dtype, 1)
+def reflected_words(dtype: str) -> tuple[int, ...]:
+    """The words before those of ``qr_update_run`` and ``qr_finish_run``."""
+    return *lapack_words(dtype), *reflection_words(dtype)
 
 
 # Un-jitted.
@@ -335,8 +327,8 @@ class _Sizes:
     def triangles(self, count: int) -> Array:
         """The triangular factors, by columns."""
         panels = -(-self.k // self.block)
-        shape = (count, panels, self.block, self.block)
-        return self.given["t"].array(shape).swapaxes(-1, -2)
+        shape = (count, panels, SQUARES, self.block, self.block)
+        return self.given["t"].array(shape)[:, :, 0].swapaxes(-1, -2)
 
     def panel(self, matrix: Array, triangles: Array, start: int) -> tuple[Array, Array]:
         """V and T of the panel that begins at ``start``."""
@@ -410,9 +402,9 @@ PROVIDERS: Final = {
     "copy": Provider(copy_run, lapack_words, unjitted_copy),
     "gelqf_panel": Provider(qr_panel_run, panel_words, unjitted_panel, uses_blas=True),
     "gelqf_update": Provider(
-        qr_update_run, update_words, unjitted_update, uses_blas=True
+        qr_update_run, reflected_words, unjitted_update, uses_blas=True
     ),
     "gelqf_finish": Provider(
-        qr_finish_run, finish_words, unjitted_finish, uses_blas=True
+        qr_finish_run, reflected_words, unjitted_finish, uses_blas=True
     ),
 }

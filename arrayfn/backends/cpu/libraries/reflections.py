@@ -1,29 +1,146 @@
-"""Products of Householder reflections, applied as one: LAPACK's larft and larfb.
+"""Products of Householder reflections, applied as one by matrix products.
 
 ``1 - V T V^H`` with reflections in the columns of V, or ``1 - V^H T V`` with them in
-its rows. Neither function writes to V (its drivers ormqr and the like may), so that
-threads can share it.
+its rows (Schreiber and Van Loan, A storage-efficient WY representation for products of
+Householder transformations, 1989). V lies as LAPACK leaves it, with other things where
+it is 0 and 1. Its triangle is written out beside T, so that all else is products of
+whole matrices, and nothing is written to V: threads can share it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
 from arrayfn.backends.cpu.libraries.matrices import (
     LETTER_C,
-    LETTER_F,
-    LETTER_L,
-    LETTER_R,
+    LETTER_N,
+    LETTER_U,
+    copy_negated,
+    copy_real,
+    memcpy,
+    memset,
+    one_bits,
 )
-from arrayfn.backends.cpu.native import call, native, stack, store_i32, store_u8
+from arrayfn.backends.cpu.native import call, load, native, stack, store, store_u8
+from arrayfn.dtypes import BY_SHORT_NAME
 
 BY_COLUMNS: Final = 0
 BY_ROWS: Final = 1
 
+# Byte offsets into what the routines need.
+GEMM: Final = 0
+TRMV: Final = 8
+SCAL: Final = 16
+SIZE: Final = 24  # bytes of a number
+REAL: Final = 32  # and of a real one
+# Numbers of any dtype: the word after each is 0, an imaginary part.
+ONE: Final = 40
+MINUS_ONE: Final = 56
+ZERO: Final = 64
+REFLECTION_WORDS: Final = 10
+
+# Square matrices for a panel: T, and the triangle of V.
+SQUARES: Final = 2
+
+
+def reflection_words(dtype: str) -> tuple[int, ...]:
+    """What the routines need; integers are passed in words of 64 bits."""
+    letter, library = LETTERS[dtype], products_blas()
+    kind = BY_SHORT_NAME[dtype]
+    return (
+        *(library.address(letter + name) for name in ("gemm", "trmv", "scal")),
+        kind.itemsize,
+        kind.itemsize >> (kind.kind == "c"),
+        one_bits(dtype, 1),
+        0,
+        one_bits(dtype, -1),
+        0,
+        0,
+    )
+
+
+@native
+def panel_squares(block: int, size: int) -> int:
+    """The bytes of the squares of one panel of up to ``block`` reflections."""
+    return SQUARES * block * block * size
+
+
+@native
+def multiply(
+    words: int,
+    letter_a: int,
+    letter_b: int,
+    rows: int,
+    columns: int,
+    inner: int,
+    alpha: int,
+    a: int,
+    leading_a: int,
+    b: int,
+    leading_b: int,
+    beta: int,
+    c: int,
+    leading_c: int,
+) -> int:
+    """C = alpha A B + beta C, by columns; at ``alpha`` and ``beta`` are numbers.
+
+    Nothing happens where an extent is 0.
+    """
+    if rows < 1 or columns < 1 or inner < 1:
+        return 0
+    letters = stack(1)
+    ints = stack(6)
+    store_u8(letters, letter_a)
+    store_u8(letters + 1, letter_b)
+    store(ints, rows)
+    store(ints + 8, columns)
+    store(ints + 16, inner)
+    store(ints + 24, leading_a)
+    store(ints + 32, leading_b)
+    store(ints + 40, leading_c)
+    return call(
+        load(words + GEMM),
+        letters,
+        letters + 1,
+        ints,
+        ints + 8,
+        ints + 16,
+        alpha,
+        a,
+        ints + 24,
+        b,
+        ints + 32,
+        beta,
+        c,
+        ints + 40,
+    )
+
+
+@native
+def write_triangle(
+    words: int, by_rows: int, count: int, v: int, leading: int, block: int, target: int
+) -> int:
+    """The first ``count`` columns (or rows) of V with their ones and zeros."""
+    size = load(words + SIZE)
+    real = load(words + REAL)
+    for column in range(count):
+        place = target + column * block * size
+        source = v + column * leading * size
+        memset(place, 0, count * size)
+        first = column + 1
+        length = count - first
+        if by_rows:
+            first = 0
+            length = column
+        memcpy(place + first * size, source + first * size, length * size)
+        copy_real(place + column * size, words + ONE, real)
+    return 0
+
 
 @native
 def form_reflector(
-    larft: int,
+    words: int,
     by_rows: int,
     length: int,
     count: int,
@@ -33,25 +150,62 @@ def form_reflector(
     t: int,
     block: int,
 ) -> int:
-    """T of ``count`` reflections of ``length``, ``block`` elements between columns."""
-    letters = stack(1)
-    ints = stack(2)
-    store_u8(letters, LETTER_F)
-    store_u8(letters + 1, LETTER_C)
+    """The squares of ``count`` reflections of ``length``, ``block`` between columns.
+
+    Column i of T is ``-tau_i T V^H v_i`` above its diagonal, with the T before it.
+    """
+    size = load(words + SIZE)
+    real = load(words + REAL)
+    d = t + block * block * size
+    write_triangle(words, by_rows, count, v, leading, block, d)
+    plus = words + ONE
+    none = words + ZERO
+    h = LETTER_C
+    n = LETTER_N
+    rest = v + count * size
     if by_rows:
-        store_u8(letters + 1, LETTER_R)
-    store_i32(ints, length)
-    store_i32(ints + 4, count)
-    store_i32(ints + 8, leading)
-    store_i32(ints + 12, block)
-    return call(
-        larft, letters, letters + 1, ints, ints + 4, v, ints + 8, tau, t, ints + 12
+        h = LETTER_N
+        n = LETTER_C
+        rest = v + count * leading * size
+    k = length - count
+    multiply(words, h, n, count, count, count, plus, d, block, d, block, none, t, block)
+    multiply(
+        words, h, n, count, count, k, plus, rest, leading, rest, leading, plus, t, block
     )
+    letters = stack(1)
+    ints = stack(3)
+    less = stack(2)
+    store_u8(letters, LETTER_U)
+    store_u8(letters + 1, LETTER_N)
+    store_u8(letters + 2, LETTER_N)
+    store(ints + 8, block)
+    store(ints + 16, 1)
+    for i in range(count):
+        column = t + i * block * size
+        store(ints, i)
+        for part in range(size // real):
+            copy_negated(less + part * real, tau + i * size + part * real, real)
+        if i > 0:
+            call(load(words + SCAL), ints, less, column, ints + 16)
+            call(
+                load(words + TRMV),
+                letters,
+                letters + 1,
+                letters + 2,
+                ints,
+                t,
+                ints + 8,
+                column,
+                ints + 16,
+            )
+        memcpy(column + i * size, tau + i * size, size)
+        memset(column + (i + 1) * size, 0, (count - i - 1) * size)
+    return 0
 
 
 @native
 def apply_reflector(
-    larfb: int,
+    words: int,
     by_rows: int,
     letter: int,
     rows: int,
@@ -67,40 +221,121 @@ def apply_reflector(
 ) -> int:
     """Apply ``count`` reflections to C: from the left, or ``by_rows`` from the right.
 
-    ``letter`` says whether transposed. Workspace: block times C's other extent.
+    ``letter`` says whether they are transposed (C) or not (N). Workspace is for twice
+    ``block`` times C's other extent.
     """
-    letters = stack(1)
-    ints = stack(4)
-    store_u8(letters, LETTER_L)
-    store_u8(letters + 1, letter)
-    store_u8(letters + 2, LETTER_F)
-    store_u8(letters + 3, LETTER_C)
-    store_i32(ints + 24, columns)
     if by_rows:
-        store_u8(letters, LETTER_R)
-        store_u8(letters + 3, LETTER_R)
-        store_i32(ints + 24, rows)
-    store_i32(ints, rows)
-    store_i32(ints + 4, columns)
-    store_i32(ints + 8, count)
-    store_i32(ints + 12, leading)
-    store_i32(ints + 16, block)
-    store_i32(ints + 20, leading_c)
-    return call(
-        larfb,
-        letters,
-        letters + 1,
-        letters + 2,
-        letters + 3,
-        ints,
-        ints + 4,
-        ints + 8,
-        v,
-        ints + 12,
+        return reflect_rows(
+            words,
+            letter,
+            rows,
+            columns,
+            count,
+            v,
+            leading,
+            t,
+            block,
+            c,
+            leading_c,
+            work,
+        )
+    return reflect_columns(
+        words, letter, rows, columns, count, v, leading, t, block, c, leading_c, work
+    )
+
+
+@native
+def reflect_columns(
+    words: int,
+    letter: int,
+    rows: int,
+    columns: int,
+    count: int,
+    v: int,
+    leading: int,
+    t: int,
+    block: int,
+    c: int,
+    leading_c: int,
+    work: int,
+) -> int:
+    """C - V T V^H C, with V's triangle apart from what is below it."""
+    size = load(words + SIZE)
+    n = LETTER_N
+    h = LETTER_C
+    plus = words + ONE
+    less = words + MINUS_ONE
+    none = words + ZERO
+    d = t + block * block * size
+    v += count * size
+    below = c + count * size
+    k = rows - count
+    w = work + count * columns * size
+    lc = leading_c
+    multiply(
+        words, h, n, count, columns, count, plus, d, block, c, lc, none, work, count
+    )
+    multiply(
+        words, h, n, count, columns, k, plus, v, leading, below, lc, plus, work, count
+    )
+    multiply(
+        words,
+        letter,
+        n,
+        count,
+        columns,
+        count,
+        plus,
         t,
-        ints + 16,
-        c,
-        ints + 20,
+        block,
         work,
-        ints + 24,
+        count,
+        none,
+        w,
+        count,
+    )
+    multiply(words, n, n, count, columns, count, less, d, block, w, count, plus, c, lc)
+    return multiply(
+        words, n, n, k, columns, count, less, v, leading, w, count, plus, below, lc
+    )
+
+
+@native
+def reflect_rows(
+    words: int,
+    letter: int,
+    rows: int,
+    columns: int,
+    count: int,
+    v: int,
+    leading: int,
+    t: int,
+    block: int,
+    c: int,
+    leading_c: int,
+    work: int,
+) -> int:
+    """C - C V^H T V, with V's triangle apart from what is right of it."""
+    size = load(words + SIZE)
+    n = LETTER_N
+    h = LETTER_C
+    plus = words + ONE
+    less = words + MINUS_ONE
+    none = words + ZERO
+    d = t + block * block * size
+    v += count * leading * size
+    beside = c + count * leading_c * size
+    k = columns - count
+    w = work + rows * count * size
+    lc = leading_c
+    multiply(words, n, h, rows, count, count, plus, c, lc, d, block, none, work, rows)
+    multiply(
+        words, n, h, rows, count, k, plus, beside, lc, v, leading, plus, work, rows
+    )
+    multiply(
+        words, n, letter, rows, count, count, plus, work, rows, t, block, none, w, rows
+    )
+    multiply(words, n, n, rows, count, count, less, w, rows, d, block, plus, c, lc)
+    return multiply(
+        words, n, n, rows, k, count, less, w, rows, v, leading, plus, beside, lc
     )

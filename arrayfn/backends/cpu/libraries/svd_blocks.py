@@ -21,7 +21,6 @@ from arrayfn.backends.cpu.libraries.matrices import (
     LETTER_I,
     LETTER_L,
     LETTER_N,
-    LETTER_T,
     LETTER_U,
     NAN,
     copy_real,
@@ -30,15 +29,18 @@ from arrayfn.backends.cpu.libraries.matrices import (
     least,
     memcpy,
     memset,
-    one_bits,
     real_bytes,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.reflections import (
     BY_COLUMNS,
     BY_ROWS,
+    ONE,
+    REFLECTION_WORDS,
     apply_reflector,
     form_reflector,
+    panel_squares,
+    reflection_words,
 )
 from arrayfn.backends.cpu.libraries.scaling import (
     is_finite_exponent,
@@ -53,19 +55,17 @@ from arrayfn.backends.cpu.native import (
     load_i32,
     native,
     stack,
-    store,
     store_i32,
     store_u8,
 )
 
 # gebrd
 GEBRD: Final = FUNCTIONS
-LARFT: Final = FUNCTIONS + 8
-BDSDC: Final = FUNCTIONS + 16
-LASCL: Final = FUNCTIONS + 24
-REAL_LASCL: Final = FUNCTIONS + 32
-ONE: Final = FUNCTIONS + 40
-TOOLS: Final = FUNCTIONS + 48
+BDSDC: Final = FUNCTIONS + 8
+LASCL: Final = FUNCTIONS + 16
+REAL_LASCL: Final = FUNCTIONS + 24
+REFLECTION: Final = FUNCTIONS + 32
+TOOLS: Final = REFLECTION + 8 * REFLECTION_WORDS
 AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
 X: Final = AFTER_TOOLS
 U: Final = AFTER_TOOLS + 8
@@ -81,14 +81,15 @@ WORK: Final = AFTER_TOOLS + 80
 INTEGER_WORK: Final = AFTER_TOOLS + 88
 SIZES: Final = AFTER_TOOLS + 96
 
-# larfb
-LARFB: Final = FUNCTIONS
-GIVEN_REFLECTIONS: Final = FUNCTIONS + 8
-GIVEN_TRIANGLES: Final = FUNCTIONS + 16
-GIVEN_U: Final = FUNCTIONS + 24
-GIVEN_VH: Final = FUNCTIONS + 32
-LARFB_WORK: Final = FUNCTIONS + 40
-LARFB_SIZES: Final = FUNCTIONS + 48
+# singular vectors
+GIVEN_REFLECTION: Final = FUNCTIONS
+AFTER_REFLECTION: Final = FUNCTIONS + 8 * REFLECTION_WORDS
+GIVEN_REFLECTIONS: Final = AFTER_REFLECTION
+GIVEN_TRIANGLES: Final = AFTER_REFLECTION + 8
+GIVEN_U: Final = AFTER_REFLECTION + 16
+GIVEN_VH: Final = AFTER_REFLECTION + 24
+CHUNK_WORK: Final = AFTER_REFLECTION + 32
+CHUNK_SIZES: Final = AFTER_REFLECTION + 40
 
 # Byte offsets into the sizes.
 ROWS: Final = 0
@@ -105,7 +106,7 @@ def panels_bytes(sizes: int, size: int) -> int:
     """The bytes of the triangular factors of one matrix's reflections of one side."""
     block = load(sizes + BLOCK)
     k = least(load(sizes + ROWS), load(sizes + COLUMNS))
-    return (k + block - 1) // block * block * block * size
+    return (k + block - 1) // block * panel_squares(block, size)
 
 
 @native
@@ -252,14 +253,14 @@ def form_panels(arguments: int, by_rows: int, a: int, tau: int, t: int) -> int:
     start = 0
     while start < k:
         form_reflector(
-            load(arguments + LARFT),
+            arguments + REFLECTION,
             by_rows,
             length - start,
             least(block, k - start),
             v + (start * rows + start) * size,
             rows,
             tau + start * size,
-            t + start * block * size,
+            t + start // block * panel_squares(block, size),
             block,
         )
         start += block
@@ -276,8 +277,7 @@ def widen(arguments: int, small: int, target: int, rows: int, columns: int) -> i
     k = least(load(sizes + ROWS), load(sizes + COLUMNS))
     size = load(arguments + ITEM_BYTES)
     real = real_bytes(arguments)
-    one = stack(1)
-    store(one, load(arguments + ONE))
+    one = arguments + REFLECTION + ONE
     memset(target, 0, rows * columns * size)
     for column in range(k):
         source = small + column * k * real
@@ -295,7 +295,7 @@ def widen(arguments: int, small: int, target: int, rows: int, columns: int) -> i
 @native
 def singular_vectors_run(arguments: int, begin: int, end: int) -> int:
     """Chunks of columns of U, and then of rows of V^H."""
-    sizes = arguments + LARFB_SIZES
+    sizes = arguments + CHUNK_SIZES
     rows = load(sizes + ROWS)
     columns = load(sizes + COLUMNS)
     u_columns = load(sizes + U_COLUMNS)
@@ -327,7 +327,7 @@ def reflect_vectors(
     arguments: int, by_rows: int, problem: int, c: int, count: int, leading: int
 ) -> int:
     """Apply Q from the left to columns, or P^H from the right to rows."""
-    sizes = arguments + LARFB_SIZES
+    sizes = arguments + CHUNK_SIZES
     rows = load(sizes + ROWS)
     columns = load(sizes + COLUMNS)
     block = load(sizes + BLOCK)
@@ -340,9 +340,7 @@ def reflect_vectors(
     length = rows - shift
     step = shift * size
     if by_rows:
-        letter = LETTER_T
-        if load(arguments + COMPLEX):
-            letter = LETTER_C
+        letter = LETTER_C
         length = columns - shift
         step = shift * rows * size
     k = least(least(rows, columns), length)
@@ -356,7 +354,7 @@ def reflect_vectors(
             width = length - start
             target = c + (start + shift) * leading * size
         apply_reflector(
-            load(arguments + LARFB),
+            arguments + GIVEN_REFLECTION,
             by_rows,
             letter,
             height,
@@ -364,11 +362,11 @@ def reflect_vectors(
             least(block, k - start),
             v + step + (start * rows + start) * size,
             rows,
-            t + start * block * size,
+            t + start // block * panel_squares(block, size),
             block,
             target,
             leading,
-            load(arguments + LARFB_WORK),
+            load(arguments + CHUNK_WORK),
         )
         start -= block
     return 0
@@ -376,13 +374,13 @@ def reflect_vectors(
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``bidiagonal_run``."""
-    functions = lapack_words(dtype, "?gebrd", "?larft", "%bdsdc", "?lascl", "%lascl")
-    return *functions, one_bits(dtype, 1), *tool_words(dtype)
+    functions = lapack_words(dtype, "?gebrd", "%bdsdc", "?lascl", "%lascl")
+    return *functions, *reflection_words(dtype), *tool_words(dtype)
 
 
 def vector_words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``singular_vectors_run``."""
-    return lapack_words(dtype, "?larfb")
+    return *lapack_words(dtype), *reflection_words(dtype)
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
