@@ -10,20 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.heap import heap_give, heap_take
-from arrayfn.backends.cpu.native import (
-    CFunction,
-    call,
-    load,
-    load_i32,
-    load_u8,
-    narrow_f64,
-    native,
-    stack,
-    store,
-    store_i32,
+from arrayfn.backends.cpu.frames import (
+    frame_give,
+    frame_scalars,
+    frame_take,
+    frames_free,
 )
-from arrayfn.backends.cpu.runner import (
+from arrayfn.backends.cpu.heap import heap_give, heap_take
+from arrayfn.backends.cpu.image_layout import (
     BOOL_TYPE,
     FLOAT_TYPE,
     FRAME_HEADER,
@@ -38,12 +32,20 @@ from arrayfn.backends.cpu.runner import (
     OUTPUT_COUNT,
     OUTPUT_SPECS,
     TUPLE_ITEMS,
-    frame_give,
-    frame_scalars,
-    frame_take,
-    frames_free,
-    run_frame,
 )
+from arrayfn.backends.cpu.native import (
+    CFunction,
+    call,
+    load,
+    load_i32,
+    load_u8,
+    narrow_f64,
+    native,
+    stack,
+    store,
+    store_i32,
+)
+from arrayfn.backends.cpu.runner import run_frame
 
 # Byte offsets into the spec of an input or output.
 SPEC_DESCR: Final = 0  # a PyArray_Descr

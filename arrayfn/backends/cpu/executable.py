@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cpu import runner
+from arrayfn.backends.cpu import image_layout
 from arrayfn.backends.cpu.code import kernel_addresses
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
@@ -93,7 +93,7 @@ def bind(
     words = encode(plan, entries, addresses, process)
     kept = (words, tuple(constants), plan)
     address = int(words.__array_interface__["data"][0])
-    words[runner.KEEPALIVE // 8] = id(kept)
+    words[image_layout.KEEPALIVE // 8] = id(kept)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     capsule = new_capsule(address, None, process.symbols["image_free"])
     entry = {name: new_builtin(m, capsule) for name, m in process.methods.items()}
@@ -135,12 +135,12 @@ def _entries(
 
 def _let_runner_set_threads(process: Runtime) -> None:
     """Tell the runner how it is to make BLAS single-threaded."""
-    address = process.blas + runner.BLAS_FIRST
+    address = process.blas + image_layout.BLAS_FIRST
     for library in dict.fromkeys((products_blas(), blas())):
         if library.set_threads:
             words = (ctypes.c_int64 * 2).from_address(address)
             words[:] = (library.get_threads, library.set_threads)
-            address += runner.BLAS_LIBRARY_BYTES
+            address += image_layout.BLAS_LIBRARY_BYTES
 
 
 def _library_entry(kernel: LibraryKernel, process: Runtime) -> Entry:

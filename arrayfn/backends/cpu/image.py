@@ -1,8 +1,8 @@
 """A plan as words in memory: what the native plan runner walks.
 
-``encode`` writes an *image* (its offsets are in ``runner`` and ``entry``): the specs of
-inputs and outputs, the steps with their entry addresses, the template of all arguments,
-and where inputs, outputs and the workspace have to be filled in.
+``encode`` writes an *image* (its offsets are in ``image_layout`` and ``entry``): the
+specs of inputs and outputs, the steps with their entry addresses, the template of all
+arguments, and where inputs, outputs and the workspace have to be filled in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn import layout as layouts
-from arrayfn.backends.cpu import entry, runner
+from arrayfn.backends.cpu import entry
+from arrayfn.backends.cpu import image_layout as at
 from arrayfn.backends.cpu.runtime import Runtime
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
@@ -63,7 +64,7 @@ class _Writer:
     """Words that may hold addresses of other words before those are known."""
 
     def __init__(self) -> None:
-        self.words = [0] * (runner.IMAGE_BYTES // 8)
+        self.words = [0] * (at.IMAGE_BYTES // 8)
         self.relative: list[int] = []
 
     def set(self, offset: int, value: int) -> None:
@@ -163,9 +164,9 @@ class _Steps:
 
     def write(self, steps: Sequence[Step]) -> int:
         """The place of the first of ``steps``; the others follow it."""
-        begin = self.writer.append([0] * (len(steps) * runner.STEP_BYTES // 8))
+        begin = self.writer.append([0] * (len(steps) * at.STEP_BYTES // 8))
         for number, step in enumerate(steps):
-            place = begin + number * runner.STEP_BYTES
+            place = begin + number * at.STEP_BYTES
             first = len(self.arguments.template)
             if isinstance(step, KernelCall):
                 self.call(place, step)
@@ -173,13 +174,13 @@ class _Steps:
                 self.loop(place, step)
             else:
                 self.branch(place, step)
-            self.writer.set(place + runner.STEP_ARGUMENTS, first)
+            self.writer.set(place + at.STEP_ARGUMENTS, first)
         return begin
 
     def moving(self, place: int) -> None:
         """The patches that the arguments just added need in each iteration."""
         patches = self.arguments.take_moving()
-        self.table(place + runner.STEP_PATCHES, patches, 3)
+        self.table(place + at.STEP_PATCHES, patches, 3)
 
     def table(self, offset: int, words: Sequence[int], width: int) -> None:
         """A table of rows of ``width`` words; its place and its length."""
@@ -195,14 +196,14 @@ class _Steps:
             self.copy_words = max(self.copy_words, words)
         self.moving(place)
         writer = self.writer
-        writer.set(place + runner.STEP_KIND, runner.KIND_CALL)
-        writer.set(place + runner.STEP_ENTRY, entry.address)
-        writer.set(place + runner.STEP_COUNT_ARGUMENTS, words)
-        writer.set(place + runner.STEP_ITEMS, step.items)
-        writer.set(place + runner.STEP_GRAIN, max(1, step.grain))
+        writer.set(place + at.STEP_KIND, at.KIND_CALL)
+        writer.set(place + at.STEP_ENTRY, entry.address)
+        writer.set(place + at.STEP_COUNT_ARGUMENTS, words)
+        writer.set(place + at.STEP_ITEMS, step.items)
+        writer.set(place + at.STEP_GRAIN, max(1, step.grain))
         pool = -1 if entry.pool is None else entry.pool
-        writer.set(place + runner.STEP_POOL, 8 * pool)
-        self.table(place + runner.STEP_SLOTS, slots, 1)
+        writer.set(place + at.STEP_POOL, 8 * pool)
+        self.table(place + at.STEP_SLOTS, slots, 1)
 
     def loop(self, place: int, step: Loop) -> None:
         writer, arguments = self.writer, self.arguments
@@ -220,19 +221,19 @@ class _Steps:
             carries += [*bases, begin, size]
             for buffer in (c.initial, c.first, c.second, c.result):
                 arguments.add_buffer(buffer)
-        loop = writer.append([0] * (runner.LOOP_BYTES // 8))
-        writer.set(loop + runner.LOOP_PREDICATE, len(arguments.template) - first)
+        loop = writer.append([0] * (at.LOOP_BYTES // 8))
+        writer.set(loop + at.LOOP_PREDICATE, len(arguments.template) - first)
         if step.predicate is not None:
             arguments.add_buffer(step.predicate)
         self.moving(place)
         count = -1 if step.count is None else step.count
-        writer.set(loop + runner.LOOP_COUNT, count)
-        self.table(loop + runner.LOOP_SLICES, slices, 3)
-        self.table(loop + runner.LOOP_CARRIES, carries, 4)
-        writer.point(loop + runner.LOOP_STEPS, self.write(step.body))
-        writer.set(loop + runner.LOOP_STEP_COUNT, len(step.body))
-        writer.set(place + runner.STEP_KIND, runner.KIND_LOOP)
-        writer.point(place + runner.STEP_TABLE, loop)
+        writer.set(loop + at.LOOP_COUNT, count)
+        self.table(loop + at.LOOP_SLICES, slices, 3)
+        self.table(loop + at.LOOP_CARRIES, carries, 4)
+        writer.point(loop + at.LOOP_STEPS, self.write(step.body))
+        writer.set(loop + at.LOOP_STEP_COUNT, len(step.body))
+        writer.set(place + at.STEP_KIND, at.KIND_LOOP)
+        writer.point(place + at.STEP_TABLE, loop)
 
     def branch(self, place: int, step: Branch) -> None:
         writer = self.writer
@@ -240,16 +241,16 @@ class _Steps:
         self.moving(place)
         table = writer.append([len(step.branches), *([0, 0] * len(step.branches))])
         for number, branch in enumerate(step.branches):
-            row = table + runner.BRANCH_TABLE + 16 * number
+            row = table + at.BRANCH_TABLE + 16 * number
             writer.point(row, self.write(branch))
             writer.set(row + 8, len(branch))
-        writer.set(place + runner.STEP_KIND, runner.KIND_BRANCH)
-        writer.point(place + runner.STEP_TABLE, table)
+        writer.set(place + at.STEP_KIND, at.KIND_BRANCH)
+        writer.point(place + at.STEP_TABLE, table)
 
 
 def line_up(size: int) -> int:
     """``size`` rounded up to whole cache lines."""
-    return -(-size // runner.LINE) * runner.LINE
+    return -(-size // at.LINE) * at.LINE
 
 
 def _types(plan: ExecutionPlan, kind: BufferKind) -> list[ArrayType]:
@@ -304,16 +305,16 @@ def encode(
     writer = _Writer()
     arguments = _Arguments(plan, constants)
     steps = _Steps(writer, arguments, entries)
-    writer.point(runner.STEPS, steps.write(plan.steps))
-    writer.set(runner.STEP_COUNT, len(plan.steps))
+    writer.point(at.STEPS, steps.write(plan.steps))
+    writer.set(at.STEP_COUNT, len(plan.steps))
     _write_arguments(writer, arguments)
     _write_specs(writer, plan)
     _write_runtime(writer, runtime)
-    writer.set(runner.ARENA_BYTES, arguments.arena)
-    writer.set(runner.SCRATCH_BYTES, line_up(plan.scratch))
-    writer.set(runner.COPY_BYTES, line_up(8 * steps.copy_words))
-    writer.set(runner.MOVING_COUNT, arguments.moving)
-    writer.set(runner.FLAGS, _flags(plan, entries))
+    writer.set(at.ARENA_BYTES, arguments.arena)
+    writer.set(at.SCRATCH_BYTES, line_up(plan.scratch))
+    writer.set(at.COPY_BYTES, line_up(8 * steps.copy_words))
+    writer.set(at.MOVING_COUNT, arguments.moving)
+    writer.set(at.FLAGS, _flags(plan, entries))
     return writer.finish()
 
 
@@ -321,11 +322,11 @@ def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
     flags = 0
     calls = list(kernel_calls(plan.steps))
     if any(call.items > call.grain for call in calls):
-        flags |= runner.PARALLEL
+        flags |= at.PARALLEL
     if _work(plan.steps) >= LONG_WORK:
-        flags |= runner.RELEASE_GIL
+        flags |= at.RELEASE_GIL
     if any(entries[call.kernel].uses_blas for call in calls):
-        flags |= runner.USES_BLAS
+        flags |= at.USES_BLAS
     return flags
 
 
@@ -345,21 +346,21 @@ def _work(steps: Sequence[Step]) -> float:
 
 
 def _write_arguments(writer: _Writer, arguments: _Arguments) -> None:
-    writer.point(runner.TEMPLATE, writer.append(arguments.template))
-    writer.set(runner.TEMPLATE_WORDS, len(arguments.template))
-    writer.point(runner.PATCHES, writer.append(arguments.patches))
-    writer.set(runner.PATCH_COUNT, len(arguments.patches) // 3)
+    writer.point(at.TEMPLATE, writer.append(arguments.template))
+    writer.set(at.TEMPLATE_WORDS, len(arguments.template))
+    writer.point(at.PATCHES, writer.append(arguments.patches))
+    writer.set(at.PATCH_COUNT, len(arguments.patches) // 3)
     workspace = arguments.workspace_patches
-    writer.point(runner.WORKSPACE_PATCHES, writer.append(workspace))
-    writer.set(runner.WORKSPACE_PATCH_COUNT, len(workspace) // 2)
+    writer.point(at.WORKSPACE_PATCHES, writer.append(workspace))
+    writer.set(at.WORKSPACE_PATCH_COUNT, len(workspace) // 2)
 
 
 def _write_specs(writer: _Writer, plan: ExecutionPlan) -> None:
     inputs = [_spec(kind, is_input=True) for kind in _types(plan, "input")]
     outputs = [_spec(kind, is_input=False) for kind in _types(plan, "output")]
     for specs, count, table in (
-        (inputs, runner.INPUT_COUNT, runner.INPUT_SPECS),
-        (outputs, runner.OUTPUT_COUNT, runner.OUTPUT_SPECS),
+        (inputs, at.INPUT_COUNT, at.INPUT_SPECS),
+        (outputs, at.OUTPUT_COUNT, at.OUTPUT_SPECS),
     ):
         places = [writer.append(spec) for spec in specs]
         index = writer.append([0] * len(places))
@@ -373,13 +374,13 @@ def _write_runtime(writer: _Writer, runtime: Runtime) -> None:
     api = (ctypes.c_int64 * (entry.API_NEW_FROM_DESCR + 1)).from_address(
         runtime.numpy_api
     )
-    writer.set(runner.POOL, runtime.pool)
-    writer.set(runner.HEAP, runtime.heap)
-    writer.set(runner.BLAS, runtime.blas)
-    writer.set(runner.NDARRAY_TYPE, api[entry.API_ARRAY_TYPE])
-    writer.set(runner.NEW_FROM_DESCR, api[entry.API_NEW_FROM_DESCR])
-    writer.set(runner.MEMORY_HANDLER, runtime.memory_handler)
-    writer.set(runner.FLOAT_TYPE, id(float))
-    writer.set(runner.INT_TYPE, id(int))
-    writer.set(runner.BOOL_TYPE, id(bool))
-    writer.set(runner.TUPLE_ITEMS, tuple.__basicsize__)
+    writer.set(at.POOL, runtime.pool)
+    writer.set(at.HEAP, runtime.heap)
+    writer.set(at.BLAS, runtime.blas)
+    writer.set(at.NDARRAY_TYPE, api[entry.API_ARRAY_TYPE])
+    writer.set(at.NEW_FROM_DESCR, api[entry.API_NEW_FROM_DESCR])
+    writer.set(at.MEMORY_HANDLER, runtime.memory_handler)
+    writer.set(at.FLOAT_TYPE, id(float))
+    writer.set(at.INT_TYPE, id(int))
+    writer.set(at.BOOL_TYPE, id(bool))
+    writer.set(at.TUPLE_ITEMS, tuple.__basicsize__)

@@ -1,22 +1,70 @@
 """The resident plan runner: native routines that walk a plan's steps.
 
-An *image* is a plan encoded as words (``image.py`` writes it). A *frame* is what one
-call of it needs: resolved arguments, the threads' own copies of them, and a small
-workspace (arena and scratch memory). Frames go back to a list of their image, so that
-concurrent calls are safe and a repeated call allocates nothing. Large workspaces come
-from the heap.
-
-A *base* is the address of an input, of an output, or of a *moving* buffer, which has
-another address in each iteration of a loop. Arguments that point to the first two are
-set once a call, those that point to moving ones before each run of their step. A loop
-moves its buffers by adding strides and by exchanging two addresses.
+The steps are those of an *image*, run on a *frame* (see ``image_layout`` and
+``frames``). A loop moves its buffers by adding strides and by exchanging two addresses.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from arrayfn.backends.cpu.heap import free, heap_give, heap_take, posix_memalign
+from arrayfn.backends.cpu.frames import (
+    frame_arguments,
+    frame_copies,
+    frame_workspace_bytes,
+    patch_arguments,
+    patch_bases,
+    patch_workspace,
+)
+from arrayfn.backends.cpu.heap import heap_give, heap_take
+from arrayfn.backends.cpu.image_layout import (
+    BLAS,
+    BLAS_FIRST,
+    BLAS_GET,
+    BLAS_LIBRARY_BYTES,
+    BLAS_SAVED,
+    BLAS_SET,
+    BLAS_USERS,
+    BRANCH_COUNT,
+    BRANCH_TABLE,
+    CARRY_BYTES,
+    COPY_BYTES,
+    FLAGS,
+    FRAME_HEADER,
+    FRAME_PATCHED,
+    FRAME_THREADS,
+    FRAME_WORKSPACE,
+    HEAP,
+    KIND_CALL,
+    KIND_LOOP,
+    LOOP_CARRIES,
+    LOOP_CARRY_COUNT,
+    LOOP_COUNT,
+    LOOP_PREDICATE,
+    LOOP_SLICE_COUNT,
+    LOOP_SLICES,
+    LOOP_STEP_COUNT,
+    LOOP_STEPS,
+    PARALLEL,
+    POOL,
+    RELEASE_GIL,
+    SCRATCH_BYTES,
+    SLICE_BYTES,
+    STEP_ARGUMENTS,
+    STEP_BYTES,
+    STEP_COUNT,
+    STEP_COUNT_ARGUMENTS,
+    STEP_ENTRY,
+    STEP_GRAIN,
+    STEP_ITEMS,
+    STEP_KIND,
+    STEP_PATCH_COUNT,
+    STEP_PATCHES,
+    STEP_POOL,
+    STEP_SLOT_COUNT,
+    STEP_SLOTS,
+    STEP_TABLE,
+    STEPS,
+    USES_BLAS,
+)
 from arrayfn.backends.cpu.native import (
     CFunction,
     call,
@@ -24,7 +72,6 @@ from arrayfn.backends.cpu.native import (
     load_i32,
     load_u8,
     native,
-    stack,
     store,
 )
 from arrayfn.backends.cpu.pool import (
@@ -40,223 +87,9 @@ from arrayfn.backends.cpu.pool import (
     pool_leave,
 )
 
-# Byte offsets into an image.
-INPUT_COUNT: Final = 0
-OUTPUT_COUNT: Final = 8
-INPUT_SPECS: Final = 16  # address of a table of addresses, one spec an input
-OUTPUT_SPECS: Final = 24
-STEP_COUNT: Final = 32
-STEPS: Final = 40
-TEMPLATE: Final = 48  # address of the arguments of all steps, constants filled in
-TEMPLATE_WORDS: Final = 56
-PATCHES: Final = (
-    64  # triples (argument word, base, offset); a base is an input or output
-)
-PATCH_COUNT: Final = 72
-WORKSPACE_PATCHES: Final = 80  # pairs (argument word, offset)
-WORKSPACE_PATCH_COUNT: Final = 88
-ARENA_BYTES: Final = 96
-SCRATCH_BYTES: Final = 104  # a thread
-COPY_BYTES: Final = 112  # of a thread's own copy of a step's arguments
-FRAMES: Final = 120  # head of the list of free frames
-FLAGS: Final = 128
-POOL: Final = 136
-HEAP: Final = 144
-BLAS: Final = 152
-NDARRAY_TYPE: Final = 160
-NEW_FROM_DESCR: Final = 168
-MEMORY_HANDLER: Final = 176
-FLOAT_TYPE: Final = 184
-INT_TYPE: Final = 192
-BOOL_TYPE: Final = 200
-TUPLE_ITEMS: Final = 208  # byte offset of a tuple's items
-KEEPALIVE: Final = 216
-MOVING_COUNT: Final = 224
-IMAGE_BYTES: Final = 256
-
-RELEASE_GIL: Final = 1
-PARALLEL: Final = 2
-USES_BLAS: Final = 4
-
-# Byte offsets into a step. A loop's or branch's arguments are the addresses it needs.
-STEP_KIND: Final = 0
-STEP_ENTRY: Final = 8
-STEP_ARGUMENTS: Final = 16  # word in the template where its arguments begin
-STEP_COUNT_ARGUMENTS: Final = 24
-STEP_ITEMS: Final = 32
-STEP_GRAIN: Final = 40
-STEP_SLOTS: Final = 48
-STEP_SLOT_COUNT: Final = 56
-STEP_PATCHES: Final = 64  # as PATCHES, of arguments that point to moving buffers
-STEP_PATCH_COUNT: Final = 72
-STEP_TABLE: Final = 80  # of a loop or branch
-STEP_POOL: Final = 88  # byte offset of the argument for the pool; negative: none
-STEP_BYTES: Final = 96
-
-KIND_CALL: Final = 0
-KIND_LOOP: Final = 1
-KIND_BRANCH: Final = 2
-
-# Byte offsets into the table of a loop. A slice is (base, argument with its begin,
-# stride). A carry is (base, base of what is next, argument with the initial address,
-# bytes); the addresses of the two places and of the result follow the initial one.
-LOOP_COUNT: Final = 0  # or -1: while the predicate is true
-LOOP_PREDICATE: Final = 8  # the argument with its address
-LOOP_STEPS: Final = 16
-LOOP_STEP_COUNT: Final = 24
-LOOP_SLICES: Final = 32
-LOOP_SLICE_COUNT: Final = 40
-LOOP_CARRIES: Final = 48
-LOOP_CARRY_COUNT: Final = 56
-LOOP_BYTES: Final = 64
-SLICE_BYTES: Final = 24
-CARRY_BYTES: Final = 32
-
-# Into the table of a branch: the number of branches, then (steps, their number) each.
-# Its only argument is the address of the index.
-BRANCH_COUNT: Final = 0
-BRANCH_TABLE: Final = 8
-
-# Byte offsets into a frame. Bases (a word an input, output or moving buffer), values of
-# scalar inputs, arguments, copies and the workspace follow the header.
-FRAME_NEXT: Final = 0
-FRAME_THREADS: Final = 8
-FRAME_PATCHED: Final = 16  # the workspace that the arguments point to
-FRAME_WORKSPACE: Final = 24  # its own, or 0 if the heap gives one for each call
-FRAME_HEADER: Final = 64
-INLINE_WORKSPACE: Final = 1 << 16
-LINE: Final = 64
-
-# Byte offsets into the BLAS words: the number of plans that run and use BLAS, whose
-# thread count is 1 meanwhile; then words of each library, the last one's zeros.
-BLAS_USERS: Final = 0
-BLAS_FIRST: Final = 8
-BLAS_GET: Final = 0
-BLAS_SET: Final = 8
-BLAS_SAVED: Final = 16
-BLAS_LIBRARY_BYTES: Final = 24
-BLAS_BYTES: Final = BLAS_FIRST + 3 * BLAS_LIBRARY_BYTES
-
 PyEval_SaveThread = CFunction("PyEval_SaveThread", 0)
 PyEval_RestoreThread = CFunction("PyEval_RestoreThread", 1, "void")
 memcpy = CFunction("memcpy", 3)
-
-
-@native
-def frame_arguments(image: int, frame: int) -> int:
-    """The address of a frame's arguments."""
-    return frame_scalars(image, frame) + 8 * load(image + INPUT_COUNT)
-
-
-@native
-def frame_scalars(image: int, frame: int) -> int:
-    """The address of the words that hold the values of scalar inputs."""
-    bases = load(image + INPUT_COUNT) + load(image + OUTPUT_COUNT)
-    return frame + FRAME_HEADER + 8 * (bases + load(image + MOVING_COUNT))
-
-
-@native
-def frame_copies(image: int, frame: int) -> int:
-    """The address of the threads' copies of a step's arguments."""
-    return frame_arguments(image, frame) + 8 * load(image + TEMPLATE_WORDS)
-
-
-@native
-def frame_workspace_bytes(image: int, frame: int) -> int:
-    """The bytes of arena and scratch memory that a call needs."""
-    return load(image + ARENA_BYTES) + load(frame + FRAME_THREADS) * load(
-        image + SCRATCH_BYTES
-    )
-
-
-@native
-def frame_make(image: int, threads: int) -> int:
-    """A frame for up to ``threads`` threads; 0 if memory is out."""
-    copies = frame_copies(image, 0) + threads * load(image + COPY_BYTES)
-    size = (copies + LINE - 1) & ~(LINE - 1)
-    workspace = load(image + ARENA_BYTES) + threads * load(image + SCRATCH_BYTES)
-    inline = workspace <= INLINE_WORKSPACE
-    total = size
-    if inline:
-        total += workspace
-    result = stack(1)
-    if posix_memalign(result, LINE, total) != 0:
-        return 0
-    frame = load(result)
-    store(frame + FRAME_THREADS, threads)
-    store(frame + FRAME_PATCHED, 0)
-    store(frame + FRAME_WORKSPACE, 0)
-    if inline:
-        store(frame + FRAME_WORKSPACE, frame + size)
-    words = 8 * load(image + TEMPLATE_WORDS)
-    memcpy(frame_arguments(image, frame), load(image + TEMPLATE), words)
-    return frame
-
-
-@native
-def frame_take(image: int) -> int:
-    """A free frame of the image, or a new one; 0 if memory is out."""
-    threads = load(load(image + POOL) + THREADS)
-    frame = load(image + FRAMES)
-    while frame != 0:
-        store(image + FRAMES, load(frame + FRAME_NEXT))
-        if load(frame + FRAME_THREADS) >= threads:
-            return frame
-        free(frame)
-        frame = load(image + FRAMES)
-    return frame_make(image, threads)
-
-
-@native
-def frame_give(image: int, frame: int) -> int:
-    """Put a frame on its image's list."""
-    store(frame + FRAME_NEXT, load(image + FRAMES))
-    store(image + FRAMES, frame)
-    return 0
-
-
-@native
-def frames_free(image: int) -> int:
-    """Free all frames of an image that dies."""
-    frame = load(image + FRAMES)
-    while frame != 0:
-        store(image + FRAMES, load(frame + FRAME_NEXT))
-        free(frame)
-        frame = load(image + FRAMES)
-    return 0
-
-
-@native
-def patch_workspace(image: int, frame: int, workspace: int) -> int:
-    """Point the arguments at a workspace."""
-    arguments = frame_arguments(image, frame)
-    patch = load(image + WORKSPACE_PATCHES)
-    for _ in range(load(image + WORKSPACE_PATCH_COUNT)):
-        store(arguments + 8 * load(patch), workspace + load(patch + 8))
-        patch += 16
-    store(frame + FRAME_PATCHED, workspace)
-    return 0
-
-
-@native
-def patch_bases(image: int, frame: int) -> int:
-    """Point the arguments at the inputs and outputs that the frame's bases hold."""
-    return patch_arguments(
-        frame_arguments(image, frame),
-        frame + FRAME_HEADER,
-        load(image + PATCHES),
-        load(image + PATCH_COUNT),
-    )
-
-
-@native
-def patch_arguments(arguments: int, bases: int, patch: int, count: int) -> int:
-    """Set arguments from bases."""
-    for _ in range(count):
-        base = load(bases + 8 * load(patch + 8))
-        store(arguments + 8 * load(patch), base + load(patch + 16))
-        patch += 24
-    return 0
 
 
 @native

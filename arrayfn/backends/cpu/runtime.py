@@ -17,13 +17,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu import entry, heap, libraries, pool, runner
+from arrayfn.backends.cpu import (
+    entry,
+    frames,
+    heap,
+    image_layout,
+    libraries,
+    pool,
+    runner,
+)
 from arrayfn.backends.cpu.code import LOCK, native_addresses
 from arrayfn.backends.cpu.native_compiler import PREFIX
 from arrayfn.errors import ArgumentError, BackendError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
-_MODULES: Final = (heap, pool, runner, entry, *libraries.MODULES)
+_MODULES: Final = (heap, pool, frames, runner, entry, *libraries.MODULES)
 _SYMBOLS: Final[tuple[str, ...]] = (
     "pool_reset",
     "pool_stop",
@@ -197,7 +205,7 @@ def _make() -> Runtime:
         symbols=symbols,
         pool=the_pool,
         heap=the_heap,
-        blas=_immortal(runner.BLAS_BYTES),
+        blas=_immortal(image_layout.BLAS_BYTES),
         memory_handler=id(capsule),
         numpy_api=_numpy_api(),
         methods=methods,
