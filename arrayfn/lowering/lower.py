@@ -29,7 +29,8 @@ from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.kernel_printer import Partial, ScheduledKernel
+from arrayfn.lowering.kernel_printer import ScheduledKernel
+from arrayfn.lowering.kernel_text import Partial
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy

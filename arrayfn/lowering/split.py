@@ -26,7 +26,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
-from arrayfn.lowering.kernel_printer import Partial
+from arrayfn.lowering.kernel_text import Partial
 
 
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:

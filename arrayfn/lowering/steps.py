@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.kernel_printer import Partial
+from arrayfn.lowering.kernel_text import Partial
 
 
 @dataclass

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.in_place import Storage
-from arrayfn.lowering.kernel_printer import OWN_NAMES, Integer, ScratchRow
+from arrayfn.lowering.kernel_printer import ScratchRow
+from arrayfn.lowering.kernel_text import OWN_NAMES, Integer
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
 
 

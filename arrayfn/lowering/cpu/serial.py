@@ -23,10 +23,7 @@ from arrayfn.lowering.cpu.loop_frame import LoopFrame, Place
 from arrayfn.lowering.cpu.loop_nest import InlinePrinter
 from arrayfn.lowering.cpu.schedule import CPU, work_per_element
 from arrayfn.lowering.in_place import Storage
-from arrayfn.lowering.kernel_printer import (
-    WIDTH,
-    wrapped,
-)
+from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import (
     BranchStep,

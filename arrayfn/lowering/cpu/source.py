@@ -12,7 +12,8 @@ from arrayfn.lowering.cpu.elementwise import ElementwisePrinter
 from arrayfn.lowering.cpu.rows import PartialRowsPrinter, RowsPrinter, RowTotalsPrinter
 from arrayfn.lowering.cpu.schedule import shape_of
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.kernel_printer import KernelPrinter, Partial, ScheduledKernel
+from arrayfn.lowering.kernel_printer import KernelPrinter, ScheduledKernel
+from arrayfn.lowering.kernel_text import Partial
 from arrayfn.lowering.plan import Kernel
 
 _WHOLE: dict[str, type[KernelPrinter]] = {

@@ -17,7 +17,8 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
-from arrayfn.lowering.kernel_printer import KernelPrinter, Partial, ScratchRow
+from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
+from arrayfn.lowering.kernel_text import Partial
 
 
 @dataclass

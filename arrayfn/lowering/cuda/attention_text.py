@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from arrayfn.lowering import scalars
 from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
-from arrayfn.lowering.kernel_printer import WIDTH, wrapped
+from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Parameter
 from arrayfn.lowering.scalars.arithmetic import HALVES
 

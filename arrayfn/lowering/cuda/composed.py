@@ -21,7 +21,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
-from arrayfn.lowering.kernel_printer import OWN_NAMES, WIDTH, wrapped
+from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
 

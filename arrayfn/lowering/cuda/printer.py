@@ -17,7 +17,8 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.lowering.cuda.schedule import Schedule, is_vector
 from arrayfn.lowering.kernel_ir import Count, Load, Reduce, Statement, Store
-from arrayfn.lowering.kernel_printer import WIDTH, KernelPrinter, wrapped
+from arrayfn.lowering.kernel_printer import KernelPrinter
+from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Parameter
 
 _SMALL: Final = 2**31

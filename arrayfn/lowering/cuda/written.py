@@ -14,7 +14,7 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
-from arrayfn.lowering.kernel_printer import wrapped
+from arrayfn.lowering.kernel_text import wrapped
 from arrayfn.lowering.libraries.calls import Place
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS

@@ -1,0 +1,218 @@
+"""The text of a kernel: its lines, and the names of values, arrays and constants.
+
+A kernel is one function, printed twice: to be read, with the Program's names and its
+source lines; and neutral, as the key by which equal kernels are compiled once. What the
+lines say is in ``kernel_printer``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.errors import SourceLocation
+from arrayfn.ir import Var
+from arrayfn.lowering.kernel_ir import (
+    Argument,
+    Constant,
+    Load,
+    Nest,
+    Reduce,
+    Scalar,
+    Statement,
+    Store,
+    Value,
+)
+
+WIDTH = 88
+COMMENT_COLUMN = 60
+PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
+OWN_NAMES: Final = re.compile(
+    r"[inc]\d+|(row|part)\d*|item|start|stop|first|last|rest|block|blocks|chunk|chunks"
+    r"|tile|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
+)
+"""Names that a kernel gives its own variables, and those of dtypes."""
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An integer argument: its name in the kernel, and its value in this plan."""
+
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The array of partial results that one reduction of a split nest writes."""
+
+    reduce: Reduce
+    array: Var
+
+
+@dataclass
+class KernelText:
+    """The lines of a kernel of ``nest`` and the names in them."""
+
+    nest: Nest
+    name: str
+    partials: Sequence[Partial] = ()
+    readable: bool = True
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    imports: set[str] = field(default_factory=set)
+    integers: dict[str, Integer] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    constants: dict[int, str] = field(default_factory=dict)
+    constant_lines: list[str] = field(default_factory=list)
+
+    # Names and text.
+
+    def line(self, text: str, source: SourceLocation | None = None) -> None:
+        indent = "    " * self.depth
+        text = indent + text
+        if self.readable and source is not None:
+            marked = f"{text:<{COMMENT_COLUMN}}  # {source}"
+            if len(marked) > WIDTH and len(text) > COMMENT_COLUMN:
+                self.lines.append(f"{indent}# {source}")
+            else:
+                text = marked
+        self.lines.append(text)
+
+    def open(self, text: str) -> None:
+        self.line(text)
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+
+    def use(self, name: str) -> str:
+        self.imports.add(name)
+        return name
+
+    def integer(self, name: str, value: int) -> str:
+        self.integers.setdefault(name, Integer(name, value))
+        return name
+
+    def extent(self, axis: int) -> str:
+        return self.integer(f"n{axis}", self.nest.axes[axis].extent)
+
+    def name_of(self, value: Value) -> str:
+        """The scalar's name: the Program's, unless the kernel itself has it."""
+        if not self.readable:
+            return self.values.setdefault(value.name, f"v{len(self.values)}")
+        return f"{value.name}_" if OWN_NAMES.fullmatch(value.name) else value.name
+
+    def pointer(self, operand: int) -> str:
+        array = self.nest.operands[operand]
+        if not self.readable:
+            return f"p{operand}"
+        return self.pointer_names()[operand] + ("_out" if array.written else "_in")
+
+    def pointer_names(self) -> list[str]:
+        """The Program's name of each operand's array, told apart where it recurs."""
+        names: list[str] = []
+        for operand, statement in self.operand_statements():
+            name = statement.result.name if isinstance(statement, Load) else ""
+            if isinstance(statement, Store) and isinstance(statement.value, Value):
+                name = statement.value.name
+            names.append(name or f"p{operand}")
+        return names
+
+    def operand_statements(self) -> list[tuple[int, Statement]]:
+        found: dict[int, Statement] = {}
+        for statement in self.nest.statements:
+            if isinstance(statement, (Load, Store)):
+                found[statement.operand] = statement
+        return [(k, found[k]) for k in range(len(self.nest.operands))]
+
+    def scalar(self, scalar: Scalar) -> str:
+        if isinstance(scalar, Value):
+            return self.name_of(scalar)
+        if isinstance(scalar, Argument):
+            return self.integer(scalar.name, scalar.value)
+        return self.constant(scalar)
+
+    # Constants.
+
+    def constant(self, constant: Constant) -> str:
+        value = constant.value
+        if constant.dtype == dtypes.bool_:
+            return repr(bool(value))
+        if not _is_plain(constant):
+            return self.passed(constant)
+        name = short_name(constant.dtype)
+        if constant.dtype in dtypes.COMPLEX:
+            value = complex(value)
+            part = short_name(dtypes.real_of(constant.dtype))
+            parts = ", ".join(self.real(part, p) for p in (value.real, value.imag))
+            return f"{self.use(f'complex_{part}')}({parts})"
+        assert not isinstance(value, complex)
+        return self.real(name, value)
+
+    def passed(self, constant: Constant) -> str:
+        """The name of a constant that is an argument, as it may come from an extent."""
+        known = self.constants.get(id(constant))
+        if known is None:
+            known = f"c{len(self.constants)}"
+            self.constants[id(constant)] = known
+            bits, text = self.unpacked(constant, self.integer_name(known))
+            self.integer(self.integer_name(known), bits)
+            comment = f"  # {constant.value!r}" if self.readable else ""
+            self.constant_lines.append(f"    {known} = {text}{comment}")
+        return known
+
+    def integer_name(self, constant: str) -> str:
+        return f"{constant}_bits"
+
+    def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
+        """A constant's bits as an integer argument, and how the kernel reads them."""
+        dtype = constant.dtype
+        array = np.array(constant.value).astype(dtype)
+        if dtype in dtypes.FLOATS:
+            integer = np.dtype(f"i{dtype.itemsize}")
+            bits = int(array.view(integer))
+            narrow = name
+            if integer != dtypes.int64:
+                narrow = f"{self.use(f'convert_i64_{short_name(integer)}')}({name})"
+            cast = self.use(f"bitcast_{short_name(integer)}_{short_name(dtype)}")
+            return bits, f"{cast}({narrow})"
+        bits = int(array.astype(dtypes.int64))
+        if dtype == dtypes.int64:
+            return bits, name
+        return bits, f"{self.use(f'convert_i64_{short_name(dtype)}')}({name})"
+
+    def real(self, name: str, value: float) -> str:
+        """A typed real constant."""
+        if isinstance(value, float) and not math.isfinite(value):
+            kind = "NAN" if math.isnan(value) else "INF" if value > 0 else "NEG_INF"
+            return self.use(f"{name.upper()}_{kind}")
+        return f"{self.use(name)}({value!r})"
+
+
+def _is_plain(constant: Constant) -> bool:
+    """Whether ``constant`` is printed: it is one of those that shapes do not give."""
+    if constant.dtype in dtypes.COMPLEX:
+        return True
+    value = constant.value
+    assert not isinstance(value, complex)
+    return value in PLAIN or not math.isfinite(value)
+
+
+def wrapped(before: str, items: str, after: str) -> list[str]:
+    """``before items after`` in lines of at most WIDTH, the items in parentheses."""
+    if len(before) + len(items) + len(after) <= WIDTH:
+        return [before + items + after]
+    opening, closing = (before, after) if before.endswith("(") else (before + "(", ")")
+    filled = textwrap.wrap(
+        items + ",", WIDTH, initial_indent="    ", subsequent_indent="    "
+    )
+    return [opening, *filled, closing]
