@@ -9,10 +9,11 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.frames import current_frame
 from arrayfn.functions import check_leaf, leaf_type, name_of
 from arrayfn.primitives import callbacks
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.tracing import ImmutableArray, apply, current_frame, is_made_of_equations
+from arrayfn.tracing import ImmutableArray, apply, is_made_of_equations
 
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 

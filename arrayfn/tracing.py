@@ -1,15 +1,14 @@
 """Tracing: running a Python function on Tracers, to get its Program.
 
-A Tracer stands for a value of the Program being traced (its *frame*).
+A Tracer stands for a value of the Program being traced (its *frame*, see ``frames``).
 Under ``jit`` it is abstract: a type. Outside ``jit``, ``grad`` and friends trace with
 values: the Tracer carries its concrete array too, so that ``print(x)``, ``float(x)``
-and ``if x > 0:`` work. A Tracer of an enclosing frame, or an array, that the function
-closes over becomes an input of its Program (see ``Trace.captured``).
+and ``if x > 0:`` work. What the function closes over becomes inputs of its Program (see
+``Trace.captured``).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.builder import rename
 from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
@@ -26,6 +25,7 @@ from arrayfn.errors import (
     located,
     user_location,
 )
+from arrayfn.frames import Captured, Frame, NamedAxis, current_frame
 from arrayfn.ir import (
     NO_PARAMS,
     ArrayType,
@@ -42,17 +42,14 @@ from arrayfn.tracer import ArrayOnDevice, ImmutableArray, Namespace, Tracer
 
 __all__ = [
     "ArrayOnDevice",
-    "Frame",
     "Immediate",
     "ImmutableArray",
-    "NamedAxis",
     "Namespace",
     "Trace",
     "Tracer",
     "apply",
     "apply_program",
     "constant",
-    "current_frame",
     "device_of",
     "is_made_of_equations",
     "is_staged",
@@ -61,85 +58,6 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-Captured = Tracer | Array | ArrayOnDevice
-
-
-class Frame:
-    """A function being traced.
-
-    ``abstract`` frames, and those inside them, stage every operation, also those on
-    arrays alone; the others compute these at once.
-    """
-
-    def __init__(self, name: str, abstract: bool, parent: Frame | None) -> None:
-        self.name = name
-        self.axes: dict[str, NamedAxis] = {}
-        self.builder = ProgramBuilder(name)
-        self.abstract = abstract or (parent is not None and parent.abstract)
-        self.parent = parent
-        self.closed = False
-        self._captured: dict[int, tuple[Captured, Var]] = {}
-
-    def named_axis(self, name: str) -> NamedAxis | None:
-        """The axis called ``name`` that this frame or one around it is mapped along."""
-        frame: Frame | None = self
-        while frame is not None:
-            if name in frame.axes:
-                return frame.axes[name]
-            frame = frame.parent
-        return None
-
-    def axis_names(self) -> list[str]:
-        """The names of all axes that this frame is mapped along."""
-        names: list[str] = []
-        frame: Frame | None = self
-        while frame is not None:
-            names += frame.axes
-            frame = frame.parent
-        return names
-
-    @property
-    def captured(self) -> list[tuple[Captured, Var]]:
-        """What was closed over, with the input that stands for it."""
-        return list(self._captured.values())
-
-    def atom(self, operand: Any) -> Atom:
-        """``operand`` (Tracer, array or scalar) as an atom of this frame's Program."""
-        if isinstance(operand, Tracer):
-            if operand.frame is self:
-                return operand.atom
-            operand.check_alive(self)
-            if isinstance(operand.atom, Literal):
-                return operand.atom
-            return self._capture(operand, operand.type)
-        if isinstance(operand, Literal):
-            return operand
-        if dtypes.is_python_scalar(operand):
-            return Literal(operand, dtypes.weak_dtype(operand), weak=True)
-        if isinstance(operand, ArrayOnDevice):
-            return self._capture(operand, operand.type)
-        array = np.asarray(operand)
-        if array.ndim == 0 and array.dtype.kind in "biufc":
-            return Literal(array.item(), dtypes.canonical(array.dtype))
-        return self._capture(array, type_of(array))
-
-    def _capture(self, value: Captured, type: ArrayType) -> Var:
-        key = id(value.atom) if isinstance(value, Tracer) else id(value)
-        known = self._captured.get(key)
-        if known is None:
-            known = self._captured[key] = (value, Var(type))
-        return known[1]
-
-
-@dataclass(frozen=True, slots=True)
-class NamedAxis:
-    """An axis that a function is mapped along: its extent, and a member's ``index``.
-
-    The index is a Tracer without a value: an input of the function's Program.
-    """
-
-    size: int
-    index: Tracer
 
 
 class Immediate:
@@ -155,19 +73,6 @@ class Immediate:
     ] = None
     compute_there: ClassVar[Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]]
     run_there: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
-
-
-class _Local(threading.local):
-    def __init__(self) -> None:
-        self.frame: Frame | None = None
-
-
-_local = _Local()
-
-
-def current_frame() -> Frame | None:
-    """The innermost frame being traced in this thread."""
-    return _local.frame
 
 
 @dataclass(frozen=True)
@@ -199,7 +104,7 @@ def trace(
     without ``constants``. For each of ``axes``, names and extents, there is one more
     input, the index of a member.
     """
-    parent = _local.frame
+    parent = current_frame()
     frame = Frame(name, abstract, parent)
     location = user_location()
     tracers = [
@@ -214,12 +119,8 @@ def trace(
     for axis, size in (axes or {}).items():
         index = frame.builder.input(ArrayType((), dtypes.int32), axis)
         frame.axes[axis] = NamedAxis(size, Tracer(frame, index, None, location))
-    _local.frame = frame
-    try:
+    with frame.entered():
         outputs = [frame.atom(x) for x in function(*tracers)]
-    finally:
-        _local.frame = parent
-        frame.closed = True
     captured = frame.captured
     builder = frame.builder
     if parent is None and constants:
@@ -233,7 +134,7 @@ def trace(
 
 def is_staged(operands: Sequence[Any]) -> bool:
     """Whether an operation on ``operands`` is traced, rather than computed at once."""
-    frame = _local.frame
+    frame = current_frame()
     if frame is None:
         return False
     if not frame.abstract:
@@ -246,7 +147,7 @@ def constant(array: Array) -> Any:
 
     A Tracer may be indexed by others, and what it goes into is staged.
     """
-    frame = _local.frame
+    frame = current_frame()
     if frame is None:
         return array
     return Tracer(frame, frame.atom(array), array, user_location())
@@ -285,7 +186,7 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     Traces into the current frame, or computes at once: with the NumPy reference, or on
     the device where an operand is.
     """
-    frame = _local.frame
+    frame = current_frame()
     # What has an effect has it in its place among the others.
     if frame is None or not (primitive.effect or is_staged(operands)):
         return _compute(primitive, operands, params)
@@ -300,7 +201,7 @@ def apply_program(
 
     If it is applied ``once`` only its equations may become part of what is traced.
     """
-    frame = _local.frame if is_staged(operands) else None
+    frame = current_frame() if is_staged(operands) else None
     if frame is not None and frame.abstract:
         return _inlined(frame, program, operands, once)
     if frame is None and device_of((*operands, *program.constant_values)):

@@ -12,9 +12,10 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.frames import current_frame
 from arrayfn.functions.shape_struct import ShapeDtypeStruct
 from arrayfn.ir import ArrayType, type_of
-from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer, current_frame
+from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 
 Function = Callable[..., Any]
 

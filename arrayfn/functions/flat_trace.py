@@ -8,6 +8,7 @@ from typing import Any
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.frames import current_frame
 from arrayfn.functions.arguments import (
     Function,
     check_leaf,
@@ -19,7 +20,7 @@ from arrayfn.functions.arguments import (
     value_of,
 )
 from arrayfn.ir import ArrayType, Program
-from arrayfn.tracing import Trace, Tracer, current_frame, trace
+from arrayfn.tracing import Trace, Tracer, trace
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn import numpy as anp
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.frames import NamedAxis, current_frame
 from arrayfn.primitives import collectives, conversion
 from arrayfn.primitives import reductions as r
 from arrayfn.primitives.base import Primitive
-from arrayfn.tracing import NamedAxis, Tracer, apply, current_frame
+from arrayfn.tracing import Tracer, apply
 
 AxisName = str | Sequence[str]
 
