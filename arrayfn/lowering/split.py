@@ -27,6 +27,7 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 from arrayfn.lowering.kernel_text import Partial
+from arrayfn.lowering.titles import computed
 
 
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
@@ -96,7 +97,12 @@ def restrict(nest: Nest, statements: Sequence[Statement]) -> Nest:
         for s in statements
     ]
     operands = tuple(nest.operands[k] for k in used)
-    return replace(nest, operands=operands, statements=tuple(renumbered))
+    return replace(
+        nest,
+        operands=operands,
+        statements=tuple(renumbered),
+        primitives=computed(nest.primitives, renumbered),
+    )
 
 
 def _combination(
@@ -132,4 +138,5 @@ def _combination(
             s = replace(s, axis=order.index(s.axis))
         statements.append(s)
     reason = f"combines the partial results of chunks; {nest.reason}"
-    return Nest(axes, tuple(operands), tuple(statements), nest.primitives, reason)
+    names = computed(nest.primitives, statements)
+    return Nest(axes, tuple(operands), tuple(statements), names, reason)

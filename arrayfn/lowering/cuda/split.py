@@ -35,6 +35,7 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
+from arrayfn.lowering.titles import computed
 
 
 def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
@@ -213,6 +214,7 @@ def _partial(
         axes=axes,
         operands=tuple(operands),
         statements=tuple(statements),
+        primitives=computed(nest.primitives, statements),
         reason=f"partial results of chunks of {size}; {nest.reason}",
     )
     units = [k for k, a in enumerate(made.axes) if a.extent != 1]
@@ -269,7 +271,7 @@ def _combination(nest: Nest, parts: Sequence[_Part], chunks: int) -> Nest:
         (Axis(chunks, True), *(nest.axes[k] for k in kept)),
         tuple(operands),
         tuple(statements),
-        nest.primitives,
+        computed(nest.primitives, statements),
         f"combines the partial results of chunks; {nest.reason}",
     )
     return order_axes(made)
@@ -346,7 +348,11 @@ def _piece(
         else:
             statements.append(replace(s, level=level(s), stage=0))
     return replace(
-        nest, axes=axes, operands=tuple(operands), statements=tuple(statements)
+        nest,
+        axes=axes,
+        operands=tuple(operands),
+        statements=tuple(statements),
+        primitives=computed(nest.primitives, statements),
     )
 
 
