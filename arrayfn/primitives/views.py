@@ -314,6 +314,11 @@ iota = Primitive(
 
 
 def _relayout_types(x: ArrayType, *, layout: str) -> ArrayType:
+    if layout != "C":
+        raise ArgumentError(
+            f"relayout copies into row-major order, layout 'C', not {layout!r}: all "
+            "that is computed lies so; transpose before the copy for another order"
+        )
     return x.with_shape(x.shape)
 
 
@@ -327,7 +332,7 @@ relayout = Primitive(
     transpose=transposed_alone(lambda ct, type, layout: ct),
     batch=batched_along(lambda x, layout: relayout(x, layout="C")),
     samples=lambda: [Sample((_sample((3, 4)),), {"layout": "C"})],
-    doc="A copy in another layout: 'C' or 'F'.",
+    doc="A row-major copy: layout 'C'.",
 )
 
 stop_gradient = Primitive(

@@ -114,6 +114,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], type, str]] = [
         "by (0,)",
     ),
     ("rev", "f32[4]", {"axes": (1,)}, ShapeError, "f32[4]"),
+    ("relayout", "f32[4,4]", {"layout": "F"}, ArgumentError, "row-major"),
     ("pad", "f32[4] f64[]", {"config": ((0, 0, 0),)}, DTypeError, "f64[]"),
     ("pad", "f32[4] f32[]", {"config": ((-5, 0, 0),)}, ShapeError, "f32[4]"),
     ("pad", "f32[4] f32[]", {"config": ()}, ShapeError, "f32[4]"),
@@ -242,7 +243,7 @@ def test_what_does_not_fit_is_refused(
 LISTED = {case[0] for case in REFUSED}
 # These take anything, or are made by transformations alone.
 FREE = {
-    *("stop_gradient", "relayout", "closed_over", "custom_jvp", "custom_vjp_linear"),
+    *("stop_gradient", "closed_over", "custom_jvp", "custom_vjp_linear"),
     *("optimization_barrier", "checkpoint_name", "saveable", "all_gather"),
     *("pure_callback", "debug_callback"),
 }
