@@ -463,6 +463,32 @@ def test_a_large_matrix_alone_and_in_a_batch_have_the_same_spectra(
         np.testing.assert_array_equal(have[1], want)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize(
+    "spectrum", ["zero", "two values", "cluster", "graded", "tridiagonal"]
+)
+def test_eigenvectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
+    spectrum: str, dtype: Any
+) -> None:
+    n = 520
+    q = np.linalg.qr(np.random.default_rng(4).standard_normal((n, n)))[0]
+    matrix = {
+        "zero": np.zeros((n, n)),
+        "two values": q[:, :5] @ q[:, :5].T,
+        "cluster": (q * np.r_[np.ones(n - 2), 1.001, 3]) @ q.T,
+        "graded": 1e-8 * (q * 10.0 ** np.linspace(0, -12, n)) @ q.T,
+        "tridiagonal": np.eye(n, k=1) + np.eye(n, k=-1) - 2 * np.eye(n),
+    }[spectrum]
+    h = ((matrix + matrix.T) / 2).astype(dtype)
+    w, v = af.jit(anp.linalg.eigh)(h)
+    bound = n * np.finfo(dtype).eps
+    scale = max(np.abs(w).max(), np.finfo(dtype).tiny)
+    assert (np.diff(w) >= 0).all()
+    np.testing.assert_allclose(v.conj().T @ v, np.eye(n), atol=bound)
+    np.testing.assert_allclose(h @ v / scale, v * (w / scale), atol=bound)
+    np.testing.assert_allclose(w, np.linalg.eigvalsh(h), atol=bound * scale)
+
+
 def test_workspace_is_for_the_threads_that_run() -> None:
     one = af.jit(anp.linalg.svdvals).lower(np.zeros((200, 200))).plan
     assert one.scratch == 0

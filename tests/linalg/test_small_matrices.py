@@ -150,6 +150,7 @@ def scalars(x: int, y: int) -> int:
     store(y + 8, div_f64(a, b))
     store(y + 16, sqrt_f64(a))
     store(y + 24, widen_f32(narrow_f64(a)))
+    store(y + 32, add_f64(mul_f64(a, b), a))
     return less_f64(b, a) + 2 * less_f64(a, b)
 
 @native
@@ -177,10 +178,11 @@ def test_floating_point_operations_of_native_routines(tmp_path: Any) -> None:
     prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     scalars, lanes = map(prototype, optimized_addresses(module, ("scalars", "lanes")))
     x = np.array([2.1, 0.5, -3.0, 4.0, 1.5, 2.5, -7.0, 0.25])
-    y = np.zeros(4)
+    y = np.zeros(5)
     assert scalars(x.ctypes.data, y.ctypes.data) == 1
-    assert y.tolist() == [1.6, 4.2, float(np.sqrt(2.1)), float(np.float32(2.1))]
-    a, b = x[:4], x[4:]
+    wanted = [1.6, 4.2, float(np.sqrt(2.1)), float(np.float32(2.1)), 2.1 * 0.5 + 2.1]
+    assert y.tolist() == wanted
+    a, b, y = x[:4], x[4:], y[:4]
     want = np.sqrt((((y + a * b) / b) - a * a) ** 2)
     lanes(x.ctypes.data, y.ctypes.data)
     assert np.array_equal(y, want)

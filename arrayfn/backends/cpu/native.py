@@ -108,8 +108,18 @@ def widen_f32(bits: int) -> int:
     raise _native_only()
 
 
+def add_f64(a: int, b: int) -> int:
+    """The bits of the sum of two f64, given by their bits."""
+    raise _native_only()
+
+
+def mul_f64(a: int, b: int) -> int:
+    """The bits of the product of two f64."""
+    raise _native_only()
+
+
 def sub_f64(a: int, b: int) -> int:
-    """The bits of the difference of two f64, given by their bits."""
+    """The bits of the difference of two f64."""
     raise _native_only()
 
 

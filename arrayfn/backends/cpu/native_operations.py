@@ -173,6 +173,8 @@ OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     "narrow_f64": _narrow,
     "widen_f32": _widen,
     "float_of": _float_of,
+    "add_f64": lambda r, a, b: _real(r, "fadd", a, b),
+    "mul_f64": lambda r, a, b: _real(r, "fmul", a, b),
     "sub_f64": lambda r, a, b: _real(r, "fsub", a, b),
     "div_f64": lambda r, a, b: _real(r, "fdiv", a, b),
     "sqrt_f64": lambda r, a: _real(r, "sqrt", a),

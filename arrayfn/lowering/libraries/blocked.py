@@ -250,9 +250,7 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
     reflections = Var(type)
     panels = -(-(n - 1) // QR_BLOCK)
     triangles = Var(ArrayType((count, panels, SQUARES, QR_BLOCK, QR_BLOCK), type.dtype))
-    words = max(PANEL * n, 1 + 4 * n + n * n)
-    real_words = 1 + 4 * n + 2 * n * n if type.dtype in dtypes.COMPLEX else 1
-    integers = 3 + 5 * n
+    words = PANEL * n
     yield LibraryCall(
         provider=f"sytrd_{suffix}",
         reads={},
@@ -266,16 +264,11 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
             "sides": n * real,
             "tau": n * size,
             "work": words * size,
-            "real_work": real_words * real,
-            "integer_work": integers * INTEGER_BYTES,
+            "small": n * n * real,
+            "real_work": 2 * n * (n + 2) * real,
+            "integer_work": 9 * n * INTEGER_BYTES,
         },
-        integers={
-            "n": n,
-            "block": QR_BLOCK,
-            "words": words,
-            "real_words": real_words,
-            "integer_words": integers,
-        },
+        integers={"n": n, "block": QR_BLOCK, "words": words},
         items=count,
         library="LAPACK",
     )

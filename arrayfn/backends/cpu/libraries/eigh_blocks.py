@@ -1,7 +1,8 @@
-"""Eigenvalues of large Hermitian matrices: LAPACK's syevd, its last part by chunks.
+"""Eigenvalues of large Hermitian matrices: LAPACK's syevd in parts for threads.
 
-The matrix is made tridiagonal (a real one by all threads) and that is decomposed on one
-thread. Then its eigenvectors are reflected into those of the matrix, some an item.
+The matrix is made tridiagonal (a real one by all threads) and that is decomposed by
+divide and conquer. Then its eigenvectors are reflected into those of the matrix, some
+an item.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries.divided_eigh import (
+    DIVIDED_WORDS,
+    divided_eigh,
+    divided_words,
+)
 from arrayfn.backends.cpu.libraries.eigh import conjugate, mirror_lower
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
     ITEM_BYTES,
-    LETTER_I,
     LETTER_L,
     LETTER_N,
     NAN,
+    copy_real,
     fill_words,
     lapack_words,
     least,
@@ -42,25 +48,32 @@ from arrayfn.backends.cpu.libraries.scaling import (
     rescale,
     scale_of,
 )
-from arrayfn.backends.cpu.libraries.shared_products import TOOL_WORDS, tool_words
+from arrayfn.backends.cpu.libraries.shared_products import (
+    TOOL_WORDS,
+    copy_apart,
+    share,
+    tool_words,
+)
 from arrayfn.backends.cpu.libraries.tridiagonal import tridiagonal_panels
 from arrayfn.backends.cpu.native import (
+    address_of,
     call,
     load,
     load_i32,
     native,
     stack,
+    store,
     store_i32,
     store_u8,
 )
 
 # sytrd
 SYTRD: Final = FUNCTIONS
-STEDC: Final = FUNCTIONS + 8
-LASCL: Final = FUNCTIONS + 16
-REAL_LASCL: Final = FUNCTIONS + 24
-REFLECTION: Final = FUNCTIONS + 32
-TOOLS: Final = REFLECTION + 8 * REFLECTION_WORDS
+LASCL: Final = FUNCTIONS + 8
+REAL_LASCL: Final = FUNCTIONS + 16
+REFLECTION: Final = FUNCTIONS + 24
+DIVIDED: Final = REFLECTION + 8 * REFLECTION_WORDS
+TOOLS: Final = DIVIDED + 8 * DIVIDED_WORDS
 AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
 VECTORS: Final = AFTER_TOOLS
 VALUES: Final = AFTER_TOOLS + 8
@@ -69,13 +82,14 @@ TRIANGLES: Final = AFTER_TOOLS + 24
 SIDES: Final = AFTER_TOOLS + 32
 TAU: Final = AFTER_TOOLS + 40
 WORK: Final = AFTER_TOOLS + 48
-REAL_WORK: Final = AFTER_TOOLS + 56
-INTEGER_WORK: Final = AFTER_TOOLS + 64
-SIZE: Final = AFTER_TOOLS + 72
-BLOCK: Final = AFTER_TOOLS + 80
-WORDS: Final = AFTER_TOOLS + 88
-REAL_WORDS: Final = AFTER_TOOLS + 96
-INTEGER_WORDS: Final = AFTER_TOOLS + 104
+SMALL: Final = AFTER_TOOLS + 56
+REAL_WORK: Final = AFTER_TOOLS + 64
+INTEGER_WORK: Final = AFTER_TOOLS + 72
+SIZE: Final = AFTER_TOOLS + 80
+BLOCK: Final = AFTER_TOOLS + 88
+WORDS: Final = AFTER_TOOLS + 96
+
+ORDERED: Final = 64  # columns of an item
 
 # eigenvectors
 GIVEN_REFLECTION: Final = FUNCTIONS
@@ -135,7 +149,6 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
     n = load(arguments + SIZE)
     tau = load(arguments + TAU)
     store_u8(letters, LETTER_L)
-    store_u8(letters + 1, LETTER_I)
     size = load(arguments + ITEM_BYTES)
     done = 0
     if load(arguments + COMPLEX) == 0:
@@ -144,8 +157,6 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
     store_i32(ints, n)
     store_i32(ints + 20, n - done)
     store_i32(ints + 4, load(arguments + WORDS))
-    store_i32(ints + 8, load(arguments + REAL_WORDS))
-    store_i32(ints + 12, load(arguments + INTEGER_WORDS))
     call(
         load(arguments + SYTRD),
         letters,
@@ -174,39 +185,52 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
             block,
         )
         start += block
-    if load(arguments + COMPLEX):
-        call(
-            load(arguments + STEDC),
-            letters + 1,
-            ints,
-            values,
-            sides,
-            vectors,
-            ints,
-            work,
-            ints + 4,
-            load(arguments + REAL_WORK),
-            ints + 8,
-            load(arguments + INTEGER_WORK),
-            ints + 12,
-            ints + 16,
-        )
-    else:
-        call(
-            load(arguments + STEDC),
-            letters + 1,
-            ints,
-            values,
-            sides,
-            vectors,
-            ints,
-            work,
-            ints + 4,
-            load(arguments + INTEGER_WORK),
-            ints + 12,
-            ints + 16,
-        )
-    return load_i32(ints + 16)
+    z = load(arguments + SMALL)
+    order = load(arguments + INTEGER_WORK)
+    failed = divided_eigh(
+        arguments + DIVIDED,
+        arguments + TOOLS,
+        n,
+        values,
+        sides,
+        z,
+        load(arguments + REAL_WORK),
+        order,
+    )
+    real = real_bytes(arguments)
+    for i in range(n):
+        copy_real(sides + i * real, values + (load_i32(order + 4 * i) - 1) * real, real)
+    memcpy(values, sides, n * real)
+    told = stack(2)
+    store(told, arguments)
+    store(told + 8, vectors)
+    share(
+        arguments + TOOLS,
+        address_of(order_run),
+        told,
+        (n + ORDERED - 1) // ORDERED,
+    )
+    return failed
+
+
+@native
+def order_run(told: int, begin: int, end: int) -> int:
+    """Write eigenvectors of the tridiagonal matrix in the order of the values."""
+    arguments = load(told)
+    n = load(arguments + SIZE)
+    size = load(arguments + ITEM_BYTES)
+    real = real_bytes(arguments)
+    order = load(arguments + INTEGER_WORK)
+    for column in range(begin * ORDERED, least(end * ORDERED, n)):
+        place = (load_i32(order + 4 * column) - 1) * n * real
+        source = load(arguments + SMALL) + place
+        target = load(told + 8) + column * n * size
+        if size == real:
+            memcpy(target, source, n * size)
+        else:
+            memset(target, 0, n * size)
+            copy_apart(target, size, source, real, n, real)
+    return 0
 
 
 @native
@@ -249,8 +273,13 @@ def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``tridiagonal_run``."""
-    functions = lapack_words(dtype, "?sytrd|?hetrd", "?stedc", "?lascl", "%lascl")
-    return *functions, *reflection_words(dtype), *tool_words(dtype)
+    functions = lapack_words(dtype, "?sytrd|?hetrd", "?lascl", "%lascl")
+    return (
+        *functions,
+        *reflection_words(dtype),
+        *divided_words(dtype),
+        *tool_words(dtype),
+    )
 
 
 def vector_words(dtype: str) -> tuple[int, ...]:

@@ -1,0 +1,449 @@
+"""Eigenvectors of a real tridiagonal matrix: divide and conquer, shared by threads.
+
+LAPACK's stedc (Cuppen 1981; Gu and Eisenstat 1995) with its parts as work items. The
+matrix is cut into pieces, whose decompositions are LAPACK's; two neighbours make the
+poles of a secular equation, whose roots are independent of each other, and so are the
+eigenvectors: products with those of the pieces. Pieces and items follow from the
+extent alone, so the bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from arrayfn.backends.cpu.code import optimized_addresses
+from arrayfn.backends.cpu.libraries import secular_loops
+from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
+from arrayfn.backends.cpu.libraries.matrices import (
+    LETTER_I,
+    LETTER_N,
+    least,
+    memset,
+)
+from arrayfn.backends.cpu.libraries.reflections import (
+    ONE,
+    SIZE,
+    ZERO,
+    multiply,
+    reflection_words,
+)
+from arrayfn.backends.cpu.libraries.scaling import largest_exponent, rescale
+from arrayfn.backends.cpu.libraries.shared_products import copy_apart, share
+from arrayfn.backends.cpu.native import (
+    address_of,
+    call,
+    load,
+    load_i32,
+    native,
+    stack,
+    store,
+    store_i32,
+    store_u8,
+)
+from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
+
+LEAF: Final = 128  # extent of pieces, at least
+ROOTS: Final = 32  # of an item
+ROWS: Final = secular_loops.ROWS
+VECTORS: Final = 128  # of an item
+
+# Byte offsets into what the routines need, after the words of ``reflections``.
+STEDC: Final = 80
+LAED2: Final = 88
+LAED4: Final = 96
+LAMRG: Final = 104
+LASCL: Final = 112
+WEIGHTS: Final = 120
+VECTOR: Final = 128
+CUT: Final = 136
+DIVIDED_WORDS: Final = 18
+
+# Byte offsets into what all parts are told.
+TOOLS: Final = 0
+WORDS: Final = 8
+EXTENT: Final = 16
+D: Final = 24
+E: Final = 32
+Z: Final = 40
+WORK: Final = 48
+INTEGERS: Final = 56
+PIECES: Final = 64
+STEP: Final = 72  # pieces on either side of a merge
+FAILED: Final = 80
+# And those of one merge.
+WHOLE: Final = 88
+BEGIN: Final = 96
+FIRST: Final = 104  # extents of its first part, and of both
+BOTH: Final = 112
+COUNT: Final = 120  # roots
+RHO: Final = 128  # address
+TYPES: Final = 136  # columns of each type
+NEW_WEIGHTS: Final = 144
+POLES: Final = 152
+GIVEN_WEIGHTS: Final = 160
+OLD: Final = 168
+SMALL: Final = 176
+ORDER: Final = 184
+TOLD_WORDS: Final = 24
+
+
+def divided_words(dtype: str) -> tuple[int, ...]:
+    """What the routines need for matrices of ``dtype``: functions of its real part."""
+    real = short_name(real_of(BY_SHORT_NAME[dtype]))
+    functions = ("stedc", "laed2", "laed4", "lamrg", "lascl")
+    return (
+        *reflection_words(real),
+        *(lapack_address(LETTERS[real] + name) for name in functions),
+        *_loops(),
+    )
+
+
+@cache
+def _loops() -> tuple[int, ...]:
+    names = "secular_weights", "secular_vector", "secular_cut"
+    return tuple(optimized_addresses(secular_loops, names))
+
+
+@native
+def divided_eigh(
+    words: int,
+    tools: int,
+    n: int,
+    d: int,
+    e: int,
+    z: int,
+    work: int,
+    integers: int,
+) -> int:
+    """Eigenvalues into ``d`` and vectors into ``z`` (n, n); not 0 if it failed.
+
+    ``d`` and ``e`` are the diagonals, which are lost. What comes out is in the order
+    that the first n 32-bit integers have, from 1. Workspace is for 2 n (n + 2) numbers
+    and for 9 n integers.
+    """
+    told = stack(TOLD_WORDS)
+    size = load(words + SIZE)
+    exponent = largest_exponent(d, n, size)
+    other = largest_exponent(e, n - 1, size)
+    if exponent < other:
+        exponent = other
+    scale = exponent << 52
+    if size == 4:
+        scale = exponent << 23
+    if scale:
+        rescale(load(words + LASCL), scale, 0, n, 1, d, size)
+        rescale(load(words + LASCL), scale, 0, n - 1, 1, e, size)
+    pieces = 1
+    while n // (2 * pieces) >= LEAF:
+        pieces = 2 * pieces
+    store(told + TOOLS, tools)
+    store(told + WORDS, words)
+    store(told + EXTENT, n)
+    store(told + D, d)
+    store(told + E, e)
+    store(told + Z, z)
+    store(told + WORK, work)
+    store(told + INTEGERS, integers)
+    store(told + PIECES, pieces)
+    store(told + FAILED, 0)
+    memset(z, 0, n * n * size)
+    for piece in range(1, pieces):
+        call(load(words + CUT), d, e, n * piece // pieces, size)
+    share(tools, address_of(pieces_run), told, pieces)
+    step = 1
+    while step < pieces:
+        store(told + STEP, step)
+        for item in range(pieces // (2 * step)):
+            merge(told, item)
+        step = 2 * step
+    if scale:
+        rescale(load(words + LASCL), scale, 1, n, 1, d, size)
+    return load(told + FAILED)
+
+
+@native
+def pieces_run(told: int, begin: int, end: int) -> int:
+    """Decompose pieces ``begin`` to ``end``."""
+    words = load(told + WORDS)
+    size = load(words + SIZE)
+    n = load(told + EXTENT)
+    pieces = load(told + PIECES)
+    letters = stack(1)
+    ints = stack(3)
+    store_u8(letters, LETTER_I)
+    store_i32(ints + 4, n)
+    for piece in range(begin, end):
+        first = n * piece // pieces
+        extent = n * (piece + 1) // pieces - first
+        integers = load(told + INTEGERS)
+        store_i32(ints, extent)
+        store_i32(ints + 8, 1 + extent * (extent + 4))
+        store_i32(ints + 12, 3 + 5 * extent)
+        call(
+            load(words + STEDC),
+            letters,
+            ints,
+            load(told + D) + first * size,
+            load(told + E) + first * size,
+            load(told + Z) + (first * n + first) * size,
+            ints + 4,
+            load(told + WORK) + first * 2 * (n + 2) * size,
+            ints + 8,
+            integers + (n + 8 * first) * 4,
+            ints + 12,
+            ints + 16,
+        )
+        if load_i32(ints + 16) != 0:
+            store(told + FAILED, 1)
+        write_order(integers + first * 4, extent)
+    return 0
+
+
+@native
+def write_order(order: int, count: int) -> int:
+    """The numbers from 1 to ``count``."""
+    for i in range(count):
+        store_i32(order + 4 * i, i + 1)
+    return 0
+
+
+@native
+def merge(whole: int, item: int) -> int:
+    """Decompose two neighbours' whole, from their decompositions."""
+    told = stack(TOLD_WORDS)
+    for word in range(WHOLE // 8):
+        store(told + 8 * word, load(whole + 8 * word))
+    rho = stack(1)
+    tools = load(told + TOOLS)
+    words = load(told + WORDS)
+    size = load(words + SIZE)
+    n = load(told + EXTENT)
+    pieces = load(told + PIECES)
+    step = load(told + STEP)
+    begin = n * (2 * item * step) // pieces
+    middle = n * ((2 * item + 1) * step) // pieces
+    both = n * ((2 * item + 2) * step) // pieces - begin
+    first = middle - begin
+    corner = load(told + Z) + (begin * n + begin) * size
+    made = load(told + WORK) + begin * 2 * (n + 2) * size
+    order = load(told + INTEGERS) + 4 * begin
+    integers = load(told + INTEGERS) + 4 * (n + 8 * begin)
+    store(told + WHOLE, whole)
+    store(told + BEGIN, begin)
+    store(told + FIRST, first)
+    store(told + BOTH, both)
+    store(told + RHO, rho)
+    store(told + NEW_WEIGHTS, made)
+    store(told + POLES, made + both * size)
+    store(told + GIVEN_WEIGHTS, made + 2 * both * size)
+    store(told + OLD, made + 3 * both * size)
+    store(told + SMALL, made + (both + 3) * both * size)
+    store(told + ORDER, integers + 4 * both)
+    store(told + TYPES, integers + 12 * both)
+    # The last row of the first vectors, and the first one of the others.
+    row = corner + (first - 1) * size
+    copy_apart(made, size, row, n * size, first, size)
+    row = corner + (first * n + first) * size
+    copy_apart(made + first * size, size, row, n * size, both - first, size)
+    copy_apart(rho, size, load(told + E) + (middle - 1) * size, size, 1, size)
+    count = deflate(told, corner, order, integers)
+    if count == 0:
+        return write_order(order, both)
+    store(told + COUNT, count)
+    share(tools, address_of(roots_run), told, (count + ROOTS - 1) // ROOTS)
+    if count > 2:
+        share(tools, address_of(weights_run), told, (count + ROWS - 1) // ROWS)
+    share(tools, address_of(vectors_run), told, (count + VECTORS - 1) // VECTORS)
+    ints = stack(2)
+    store_i32(ints, count)
+    store_i32(ints + 4, both - count)
+    store_i32(ints + 8, 1)
+    store_i32(ints + 12, -1)
+    d = load(told + D) + begin * size
+    return call(load(words + LAMRG), ints, ints + 4, d, ints + 8, ints + 12, order)
+
+
+@native
+def deflate(told: int, corner: int, order: int, integers: int) -> int:
+    """LAPACK's laed2: the number of roots. Other eigenvectors are known, and last."""
+    words = load(told + WORDS)
+    both = load(told + BOTH)
+    ints = stack(3)
+    store_i32(ints, 0)
+    store_i32(ints + 4, both)
+    store_i32(ints + 8, load(told + FIRST))
+    store_i32(ints + 12, load(told + EXTENT))
+    call(
+        load(words + LAED2),
+        ints,
+        ints + 4,
+        ints + 8,
+        load(told + D) + load(told + BEGIN) * load(words + SIZE),
+        corner,
+        ints + 12,
+        order,
+        load(told + RHO),
+        load(told + NEW_WEIGHTS),
+        load(told + POLES),
+        load(told + GIVEN_WEIGHTS),
+        load(told + OLD),
+        integers,
+        load(told + ORDER),
+        integers + 8 * both,
+        load(told + TYPES),
+        ints + 16,
+    )
+    return load_i32(ints)
+
+
+@native
+def distances(told: int) -> int:
+    """Where the differences between poles and roots are, and then eigenvectors."""
+    begin = load(told + BEGIN)
+    step = load(told + EXTENT) + 1
+    return load(told + Z) + begin * step * load(load(told + WORDS) + SIZE)
+
+
+@native
+def roots_run(told: int, begin: int, end: int) -> int:
+    """Roots of a secular equation."""
+    words = load(told + WORDS)
+    size = load(words + SIZE)
+    n = load(told + EXTENT)
+    count = load(told + COUNT)
+    values = load(told + D) + load(told + BEGIN) * size
+    ints = stack(2)
+    store_i32(ints, count)
+    for root in range(begin * ROOTS, least(end * ROOTS, count)):
+        store_i32(ints + 4, root + 1)
+        call(
+            load(words + LAED4),
+            ints,
+            ints + 4,
+            load(told + POLES),
+            load(told + GIVEN_WEIGHTS),
+            distances(told) + root * n * size,
+            load(told + RHO),
+            values + root * size,
+            ints + 8,
+        )
+        if load_i32(ints + 8) != 0:
+            store(load(told + WHOLE) + FAILED, 1)
+    return 0
+
+
+@native
+def weights_run(told: int, begin: int, end: int) -> int:
+    """The weights whose roots are exactly those that were found."""
+    words = load(told + WORDS)
+    for item in range(begin, end):
+        call(
+            load(words + WEIGHTS),
+            load(told + NEW_WEIGHTS),
+            load(told + GIVEN_WEIGHTS),
+            load(told + POLES),
+            distances(told),
+            load(told + EXTENT),
+            load(told + COUNT),
+            item * ROWS,
+            load(words + SIZE),
+        )
+    return 0
+
+
+@native
+def vectors_run(told: int, begin: int, end: int) -> int:
+    """Eigenvectors of the secular equation, times those of the two parts.
+
+    The latter are those of the first part, those that are of both, those of the second.
+    """
+    words = load(told + WORDS)
+    size = load(words + SIZE)
+    n = load(told + EXTENT)
+    count = load(told + COUNT)
+    types = load(told + TYPES)
+    first = load(told + FIRST)
+    second = load(told + BOTH) - first
+    before = load_i32(types)
+    of_first = before + load_i32(types + 4)
+    of_second = load_i32(types + 4) + load_i32(types + 8)
+    a = load(told + OLD)
+    b = a + first * of_first * size
+    for item in range(begin, end):
+        column = item * VECTORS
+        many = least(VECTORS, count - column)
+        small = load(told + SMALL) + column * count * size
+        target = distances(told) + column * n * size
+        small_vectors(told, small, target, many)
+        part_of_vectors(words, first, many, of_first, a, small, count, target, n)
+        small += before * size
+        target += first * size
+        part_of_vectors(words, second, many, of_second, b, small, count, target, n)
+    return 0
+
+
+@native
+def small_vectors(told: int, small: int, distances: int, many: int) -> int:
+    """Eigenvectors of the secular equation, in the order of the parts' vectors."""
+    words = load(told + WORDS)
+    size = load(words + SIZE)
+    count = load(told + COUNT)
+    for column in range(many):
+        vector = small + column * count * size
+        source = distances + column * load(told + EXTENT) * size
+        if count > 2:
+            call(
+                load(words + VECTOR),
+                vector,
+                load(told + NEW_WEIGHTS),
+                source,
+                load(told + ORDER),
+                count,
+                size,
+            )
+        else:
+            # LAPACK gives the eigenvectors themselves.
+            for i in range(count):
+                place = source + (load_i32(load(told + ORDER) + 4 * i) - 1) * size
+                copy_apart(vector + i * size, size, place, size, 1, size)
+    return 0
+
+
+@native
+def part_of_vectors(
+    words: int,
+    rows: int,
+    columns: int,
+    inner: int,
+    a: int,
+    b: int,
+    leading_b: int,
+    c: int,
+    leading_c: int,
+) -> int:
+    """C = A B; zeros if there is nothing to add up."""
+    if inner == 0:
+        size = load(words + SIZE)
+        for column in range(columns):
+            memset(c + column * leading_c * size, 0, rows * size)
+        return 0
+    n = LETTER_N
+    plus = words + ONE
+    none = words + ZERO
+    return multiply(
+        words,
+        n,
+        n,
+        rows,
+        columns,
+        inner,
+        plus,
+        a,
+        rows,
+        b,
+        leading_b,
+        none,
+        c,
+        leading_c,
+    )
