@@ -60,6 +60,10 @@ from arrayfn.lax.control_flow_loops import (
     scan,
     while_loop,
 )
+from arrayfn.lax.control_flow_solves import (
+    custom_linear_solve,
+    custom_root,
+)
 from arrayfn.lax.convolution import (
     ConvDimensionNumbers,
     conv,
@@ -282,6 +286,8 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "custom_linear_solve",
+    "custom_root",
     "digamma",
     "div",
     "dot",

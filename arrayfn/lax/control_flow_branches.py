@@ -7,7 +7,7 @@ from typing import Any
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.ir import ArrayType, Program, Var
+from arrayfn.ir import ArrayType
 from arrayfn.lax.control_flow_tracing import (
     Closed,
     check_arrays,
@@ -15,6 +15,7 @@ from arrayfn.lax.control_flow_tracing import (
     close,
     described,
     results_of,
+    sharing,
     with_types,
 )
 from arrayfn.numpy import _operands as ops
@@ -22,7 +23,7 @@ from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
-from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing import apply
 
 Function = Callable[..., Any]
 
@@ -120,7 +121,7 @@ def _choose(
     closed = [close(branch, operands) for branch in branches]
     _check_structures(name, closed)
     types = _common_types(name, closed)
-    values, programs = _sharing(closed)
+    values, programs = sharing(closed)
     results = apply(
         cond_primitive,
         index,
@@ -172,38 +173,6 @@ def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
             )
         types.append(ArrayType(given[0].shape, dtype, weak=weak))
     return types
-
-
-def _sharing(closed: Sequence[Closed]) -> tuple[list[Any], list[Program]]:
-    """What any branch closes over, and the branches as Programs that take it all."""
-    values: dict[int, Any] = {}
-    for c in closed:
-        values.update((_key(value), value) for value in c.captured)
-    programs: list[Program] = []
-    for c in closed:
-        count = len(c.captured)
-        have = dict(zip(map(_key, c.captured), c.program.inputs[:count], strict=True))
-        inputs = [
-            have[key] if key in have else Var(_captured_type(value))
-            for key, value in values.items()
-        ]
-        programs.append(
-            Program(
-                c.program.name,
-                (*inputs, *c.program.inputs[count:]),
-                c.program.equations,
-                c.program.outputs,
-            )
-        )
-    return list(values.values()), programs
-
-
-def _key(value: Any) -> int:
-    return id(value.atom) if isinstance(value, Tracer) else id(value)
-
-
-def _captured_type(value: Any) -> ArrayType:
-    return ops.type_of_operand("cond", value)
 
 
 __all__ = ["cond", "switch"]

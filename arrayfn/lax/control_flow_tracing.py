@@ -26,9 +26,9 @@ from arrayfn.errors import (
 )
 from arrayfn.functions import ShapeDtypeStruct, leaf_type, name_of, trace_function
 from arrayfn.functions.arguments import check_leaf
-from arrayfn.ir import ArrayType, Program
+from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.primitives import conversion
-from arrayfn.tracing import apply
+from arrayfn.tracing import Tracer, apply
 
 Function = Callable[..., Any]
 
@@ -81,6 +81,34 @@ def close(
         captured,
         traced.out_tree,
     )
+
+
+def sharing(closed: Sequence[Closed]) -> tuple[list[Any], list[Program]]:
+    """What any function closes over, and all as Programs that take the whole of it."""
+    values: dict[int, Any] = {}
+    for c in closed:
+        values.update((_key(value), value) for value in c.captured)
+    programs: list[Program] = []
+    for c in closed:
+        count = len(c.captured)
+        have = dict(zip(map(_key, c.captured), c.program.inputs[:count], strict=True))
+        inputs = [
+            have[key] if key in have else Var(leaf_type(value))
+            for key, value in values.items()
+        ]
+        programs.append(
+            Program(
+                c.program.name,
+                (*inputs, *c.program.inputs[count:]),
+                c.program.equations,
+                c.program.outputs,
+            )
+        )
+    return list(values.values()), programs
+
+
+def _key(value: Any) -> int:
+    return id(value.atom) if isinstance(value, Tracer) else id(value)
 
 
 def plain_type(leaf: Any) -> ArrayType:

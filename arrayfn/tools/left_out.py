@@ -38,8 +38,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "ConvGeneralDilatedDimensionNumbers RaggedDotDimensionNumbers PrecisionLike",
         "products of scaled blocks have no kernels here": "scaled_dot",
         "of products in groups there is ragged_dot": "ragged_dot_general",
-        "a solver with a derivative of its own is a custom_vjp": "custom_root "
-        "custom_linear_solve",
         "they are steps of the gradient of random.gamma": "random_gamma_grad "
         "igamma_grad_a",
         "they compute shapes for JAX's own rules; eval_shape tells any": (
