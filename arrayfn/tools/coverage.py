@@ -197,6 +197,8 @@ NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
     ("jax.scipy.special", "arrayfn.scipy.special"),
     ("jax.scipy.stats", "arrayfn.scipy.stats"),
     ("jax.scipy.linalg", "arrayfn.scipy.linalg"),
+    ("jax.scipy.sparse.linalg", "arrayfn.scipy.sparse.linalg"),
+    ("jax.flatten_util", "arrayfn.flatten_util"),
     ("jax.scipy.optimize", "arrayfn.scipy.optimize"),
     ("jax.scipy.integrate", "arrayfn.scipy.integrate"),
     ("jax.scipy.ndimage", "arrayfn.scipy.ndimage"),

@@ -1,0 +1,55 @@
+"""Pytrees as vectors: ``ravel_pytree``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, tree
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.functions import leaf_type
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+
+
+def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
+    """All elements of ``pytree`` in one vector, and the function that goes back.
+
+    The vector has the dtype that the leaves promote to; those that are made of it have
+    their own. ShapeError if the vector that comes back has another length.
+
+    >>> import numpy as np
+    >>> vector, unravel = ravel_pytree({"a": np.ones(2), "b": np.array([[3.0]])})
+    >>> vector, unravel(2 * vector)
+    (array([1., 1., 3.]), {'a': array([2., 2.]), 'b': array([[6.]])})
+    """
+    leaves, structure = tree.flatten(pytree)
+    types = [leaf_type(x) for x in leaves]
+    sizes = [math.prod(t.shape) for t in types]
+
+    def unravel(vector: Any) -> Any:
+        given = leaf_type(vector).shape
+        if given != (sum(sizes),):
+            raise ShapeError(
+                f"unravel takes a vector of {sum(sizes)} elements, the length of the "
+                f"one that came with it, not an array of shape {given}",
+                user_location(),
+            )
+        made: list[Any] = []
+        begin = 0
+        for type, size in zip(types, sizes, strict=True):
+            part = anp.reshape(vector[begin : begin + size], type.shape)
+            made.append(ops.convert(part, type.dtype))
+            begin += size
+        return tree.unflatten(structure, made)
+
+    if not leaves:
+        return anp.zeros(0), unravel
+    dtype, _ = dtypes.promote((t.dtype, t.weak) for t in types)
+    parts = [anp.ravel(ops.convert(anp.asarray(x), dtype)) for x in leaves]
+    return anp.concatenate(parts), unravel
+
+
+__all__ = ["ravel_pytree"]

@@ -1,0 +1,349 @@
+"""Iterative solvers of linear systems: conjugate gradients and their kin.
+
+A system is given by a matrix or by a function that multiplies by it, of vectors or of
+pytrees. Each solver is one loop, differentiated as ``lax.custom_linear_solve`` is: by b
+and by what the function closes over, in both modes and every order.
+
+Sources: Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 9.1 (CG),
+7.7 (BiCGSTAB) and 9.5 (GMRES); a solver of a transposed system has the transposed
+preconditioner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax, tree
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.flatten_util import ravel_pytree
+from arrayfn.functions import leaf_type, linear_transpose
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+
+Operator = Callable[[Any], Any]
+_STEPS = 10  # times the number of unknowns: the most by default
+# A part of a vector that is smaller than this, relative to it, is rounding.
+_NOTHING = 10.0
+
+
+class _Limits(NamedTuple):
+    """When to stop: at a residual of |b| times ``relative``, or at ``absolute``."""
+
+    relative: float
+    absolute: float
+    steps: int
+
+    def reached(self, residual: Array, b: Array) -> Array:
+        """Whether the ``residual``, a vector, is small enough."""
+        least = anp.maximum(self.relative * _norm(b), self.absolute)
+        return _norm(residual) <= least
+
+
+Solve = Callable[[Operator, Operator, Array, Array, _Limits], tuple[Array, Array]]
+
+
+def cg(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> tuple[Any, Array]:
+    """The x with A x = b, by conjugate gradients; A is Hermitian, positive definite.
+
+    Args:
+        A: a matrix (n, n), or a linear function from pytrees like b to such.
+        b: the right-hand side: a vector (n,), or a pytree of arrays.
+        x0: where to begin: of the form of b, zeros if it is not given. Solutions for
+            derivatives begin there too, where that is nearer than zero.
+        tol: the residual relative to b at which to stop (SciPy's ``rtol``).
+        atol: the residual at which to stop in any case.
+        maxiter: the most steps, ten times the number of unknowns if it is not given.
+        M: about the inverse of A, as A is given: it makes steps fewer.
+
+    Returns:
+        x, and 0 if the residual became small enough, else the number of steps.
+
+    Raises:
+        ArgumentError, ShapeError: if A, M or x0 is not of the form of b.
+
+    >>> import numpy as np
+    >>> x, info = cg(np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0]))
+    >>> np.round(x, 6), int(info)
+    (array([0.090909, 0.636364]), 0)
+    """
+    return _solved("cg", _cg, (A, b, x0, M), (tol, atol, maxiter), symmetric=True)
+
+
+def bicgstab(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> tuple[Any, Array]:
+    """The x with A x = b, by the stabilised biconjugate gradients of any A.
+
+    Arguments and results are those of ``cg``. Where a step breaks down the loop ends.
+
+    >>> import numpy as np
+    >>> x, info = bicgstab(np.array([[4.0, 1.0], [0.0, 3.0]]), np.array([1.0, 3.0]))
+    >>> np.round(x, 6) + 0.0, int(info)
+    (array([0., 1.]), 0)
+    """
+    return _solved("bicgstab", _bicgstab, (A, b, x0, M), (tol, atol, maxiter))
+
+
+def gmres(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int = 20,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> tuple[Any, Array]:
+    """The x with A x = b, by the least residual in a Krylov space, of any A.
+
+    Arguments and results are those of ``cg``; a step, as ``maxiter`` counts them, makes
+    a space of ``restart`` vectors anew. M multiplies from the right, so that residuals
+    are those of the system itself.
+
+    >>> import numpy as np
+    >>> x, info = gmres(np.array([[4.0, 1.0], [0.0, 3.0]]), np.array([1.0, 3.0]))
+    >>> np.round(x, 6) + 0.0, int(info)
+    (array([0., 1.]), 0)
+    """
+    if restart < 1:
+        raise ArgumentError(f"gmres: restart is {restart}", user_location())
+
+    def solve(
+        apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
+    ) -> tuple[Array, Array]:
+        size = min(restart, b.shape[0])
+        return _gmres(apply, precondition, b, x0, limits, size)
+
+    return _solved("gmres", solve, (A, b, x0, M), (tol, atol, maxiter))
+
+
+# Operators of vectors.
+
+
+def _solved(
+    name: str,
+    solve: Solve,
+    system: tuple[Any, Any, Any, Any],
+    limits: tuple[float, float, int | None],
+    symmetric: bool = False,
+) -> tuple[Any, Array]:
+    """The solution of (A, b, x0, M), by ``solve`` on vectors."""
+    matrix, right, first, inverse = system
+    b, unravel = ravel_pytree(right)
+    if b.dtype not in dtypes.INEXACT:
+        b = ops.convert(b, dtypes.float64)
+        unravel = ravel_pytree(tree.map(lambda x: ops.convert(x, b.dtype), right))[1]
+    apply = _operator(f"{name}: A", matrix, right, unravel, b.dtype)
+    start = anp.zeros_like(b)
+    if first is not None:
+        _check_form(f"{name}: x0", first, right)
+        start = lax.stop_gradient(ops.convert(ravel_pytree(first)[0], b.dtype))
+    precondition: Operator = lambda x: x  # noqa: E731 - a value as the other is
+    if inverse is not None:
+        precondition = _operator(f"{name}: M", inverse, right, unravel, b.dtype)
+    relative, absolute, steps = limits
+    most = _STEPS * b.shape[0] if steps is None else steps
+
+    def solved(multiply: Operator, nearly: Operator, b: Array) -> tuple[Array, Array]:
+        # What another right-hand side begins at may be far off.
+        nearer = _norm(b - multiply(start)) < _norm(b)
+        x0 = anp.where(nearer, start, 0.0)
+        return solve(multiply, nearly, b, x0, _Limits(relative, absolute, most))
+
+    def backwards(multiply: Operator, b: Array) -> tuple[Array, Array]:
+        if inverse is None:
+            return solved(multiply, precondition, b)
+        turned = linear_transpose(precondition, b)
+        return solved(multiply, lambda x: turned(x)[0], b)
+
+    is_its_transpose = symmetric and b.dtype not in dtypes.COMPLEX
+    x, info = lax.custom_linear_solve(
+        apply,
+        b,
+        lambda multiply, b: solved(multiply, precondition, b),
+        None if is_its_transpose else backwards,
+        symmetric=is_its_transpose,
+        has_aux=True,
+    )
+    return unravel(x), info
+
+
+def _operator(
+    what: str, given: Any, like: Any, unravel: Callable[[Array], Any], dtype: Any
+) -> Operator:
+    """A matrix, or a function of pytrees like ``like``, as a function of vectors."""
+    if callable(given):
+
+        def applied(x: Array) -> Array:
+            result = given(unravel(x))
+            _check_form(f"the result of {what}", result, like)
+            return ops.convert(ravel_pytree(result)[0], dtype)
+
+        return applied
+    type = leaf_type(given)
+    size = leaf_type(ravel_pytree(like)[0]).shape[0]
+    if tree.structure(like) != tree.structure(0.0) or type.shape != (size, size):
+        raise ShapeError(
+            f"{what} is a matrix of shape {type.shape}, which takes no vector like b; "
+            "give a matrix (n, n) with a vector (n,), or a function",
+            user_location(),
+        )
+    return lambda x: anp.matmul(given, x)
+
+
+def _check_form(what: str, given: Any, wanted: Any) -> None:
+    have, want = tree.structure(given), tree.structure(wanted)
+    if have != want:
+        raise ArgumentError(
+            f"{what} has the structure {have}, and b {want}", user_location()
+        )
+    for x, y in zip(tree.leaves(given), tree.leaves(wanted), strict=True):
+        if leaf_type(x).shape != leaf_type(y).shape:
+            raise ShapeError(
+                f"{what} is {leaf_type(x)} where b is {leaf_type(y)}", user_location()
+            )
+
+
+def _norm(x: Array) -> Array:
+    return anp.sqrt(_inner(x, x).real)
+
+
+def _inner(x: Array, y: Array) -> Array:
+    return anp.vecdot(x, y)
+
+
+def _ratio(x: Array, y: Array) -> Array:
+    """x / y, and 0 where y is 0: a step that broke down goes nowhere."""
+    return anp.where(y == 0, 0.0, x / anp.where(y == 0, 1.0, y))
+
+
+def _end(x: Array, b: Array, residual: Array, steps: Array, limits: _Limits) -> Any:
+    return x, anp.where(limits.reached(residual, b), 0, anp.maximum(steps, 1))
+
+
+# The methods.
+
+
+def _cg(
+    apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
+) -> tuple[Array, Array]:
+    def going(state: Any) -> Array:
+        return ~limits.reached(state[1], b) & (state[4] < limits.steps)
+
+    def step(state: Any) -> Any:
+        x, residual, direction, gamma, count = state
+        change = apply(direction)
+        length = _ratio(gamma, _inner(direction, change).real)
+        x = x + length * direction
+        residual = residual - length * change
+        near = precondition(residual)
+        after = _inner(residual, near).real
+        direction = near + _ratio(after, gamma) * direction
+        return x, residual, direction, after, count + 1
+
+    residual = b - apply(x0)
+    near = precondition(residual)
+    start = (x0, residual, near, _inner(residual, near).real, anp.asarray(0))
+    x, residual, _, _, count = lax.while_loop(going, step, start)
+    return _end(x, b, residual, count, limits)
+
+
+def _bicgstab(
+    apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
+) -> tuple[Array, Array]:
+    def going(state: Any) -> Array:
+        enough = limits.reached(state[1], b) | (state[4] == 0)
+        return ~enough & (state[5] < limits.steps)
+
+    def step(state: Any) -> Any:
+        x, residual, direction, change, rho, count = state[:6]
+        near = precondition(direction)
+        change = apply(near)
+        length = _ratio(rho, _inner(shadow, change))
+        middle = residual - length * change
+        near_middle = precondition(middle)
+        turned = apply(near_middle)
+        omega = _ratio(_inner(turned, middle), _inner(turned, turned))
+        x = x + length * near + omega * near_middle
+        residual = middle - omega * turned
+        after = _inner(shadow, residual)
+        bend = _ratio(after, rho) * _ratio(length, omega)
+        direction = residual + bend * (direction - omega * change)
+        return x, residual, direction, change, after, count + 1
+
+    residual = b - apply(x0)
+    shadow = residual
+    rho = _inner(shadow, residual)
+    start = (x0, residual, residual, anp.zeros_like(b), rho, anp.asarray(0))
+    x, residual, _, _, _, count = lax.while_loop(going, step, start)
+    return _end(x, b, residual, count, limits)
+
+
+def _gmres(
+    apply: Operator,
+    precondition: Operator,
+    b: Array,
+    x0: Array,
+    limits: _Limits,
+    size: int,
+) -> tuple[Array, Array]:
+    epsilon = float(anp.finfo(b.dtype).eps)
+
+    def arnoldi(k: Array, state: Any) -> Any:
+        """Column k of A M V[:size] = V H, with V made orthonormal twice over."""
+        basis, columns = state
+        vector = apply(precondition(basis[k]))
+        whole = _norm(vector)
+        parts = anp.zeros(size + 1, b.dtype)
+        for _ in range(2):
+            part = anp.matmul(anp.conj(basis), vector)
+            vector = vector - anp.matmul(part, basis)
+            parts = parts + part
+        length = _norm(vector)
+        # What is left may be rounding alone: the space is all there is.
+        there = length > _NOTHING * epsilon * whole
+        length = anp.where(there, length, 0.0)
+        vector = anp.where(there, vector / anp.where(there, length, 1.0), 0.0)
+        basis = basis.at[k + 1].set(vector)
+        parts = parts.at[k + 1].set(ops.convert(length, b.dtype))
+        return basis, columns.at[k].set(parts)
+
+    def step(state: Any) -> Any:
+        x, residual, count = state
+        length = _norm(residual)
+        basis = anp.zeros((size + 1, b.shape[0]), b.dtype).at[0].set(residual / length)
+        columns = anp.zeros((size, size + 1), b.dtype)
+        basis, columns = lax.fori_loop(0, size, arnoldi, (basis, columns))
+        wanted = anp.zeros(size + 1, b.dtype).at[0].set(ops.convert(length, b.dtype))
+        weights = anp.linalg.lstsq(columns.T, wanted)[0]
+        x = x + precondition(anp.matmul(weights, basis[:size]))
+        return x, b - apply(x), count + 1
+
+    def going(state: Any) -> Array:
+        return ~limits.reached(state[1], b) & (state[2] < limits.steps)
+
+    start = (x0, b - apply(x0), anp.asarray(0))
+    x, residual, count = lax.while_loop(going, step, start)
+    return _end(x, b, residual, count, limits)
+
+
+__all__ = ["bicgstab", "cg", "gmres"]
