@@ -60,6 +60,7 @@ class Operator:
         prepared: bool = False,
         views: AsItLies = row_major_only,
         lowered: bool = False,
+        deterministic: bool = True,
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
@@ -68,8 +69,9 @@ class Operator:
         write the results into, then the static arguments by name. For ``"cpu"`` arrays
         are NumPy's, in the plan's own memory: operands are read-only, and no array is
         to be kept. For ``"cuda"`` they are DeviceArrays; what it launches may be on any
-        stream that waits for the default one. See ``OperatorKernel`` for ``prepared``
-        and ``lowered`` ones, and for those that take ``views``.
+        stream that waits for the default one. One that is not ``deterministic`` is for
+        ``jit(f, device="cuda", deterministic=False)`` alone. See ``OperatorKernel`` for
+        ``prepared`` and ``lowered`` ones, and for those that take ``views``.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -85,7 +87,14 @@ class Operator:
 
         def register(function: Function) -> Function:
             made = OperatorKernel(
-                self.name, backend, function, when, prepared, views, lowered
+                self.name,
+                backend,
+                function,
+                when,
+                prepared,
+                views,
+                lowered,
+                deterministic,
             )
             KERNELS.register(made)
             return function

@@ -52,7 +52,7 @@ class Engine:
 
     name: str
     xp: Any
-    jit: Callable[[Callable[..., Any], str | None], Callable[..., Any]]
+    jit: Callable[[Callable[..., Any], Case | None], Callable[..., Any]]
     put: Callable[[Array], Any]
     wait: Callable[[Any], Any]
     value_and_grad: Any
@@ -61,8 +61,8 @@ class Engine:
         """The compiled function of ``case``."""
         if case.is_step:
             step = step_of(case, self.xp, self.value_and_grad)
-            return self.jit(step, case.mode)
-        return self.jit(lambda *a: case.function(self.xp, *a), case.mode)
+            return self.jit(step, case)
+        return self.jit(lambda *a: case.function(self.xp, *a), case)
 
 
 def wait_for_arrayfn(result: Any) -> None:
@@ -71,11 +71,19 @@ def wait_for_arrayfn(result: Any) -> None:
     first.block_until_ready()
 
 
+def jitted(function: Callable[..., Any], case: Case | None) -> Callable[..., Any]:
+    """``function`` on the GPU as the case says."""
+    if case is None:
+        return af.jit(function, device="cuda")
+    options: dict[str, Any] = {"mode": case.mode, "deterministic": case.deterministic}
+    return af.jit(function, device="cuda", **options)
+
+
 ENGINES: Final = (
     Engine(
         "arrayfn",
         anp,
-        lambda f, mode: af.jit(f, device="cuda", mode=mode),
+        jitted,
         device_put,
         wait_for_arrayfn,
         af.value_and_grad,
@@ -83,7 +91,7 @@ ENGINES: Final = (
     Engine(
         "JAX",
         jnp,
-        lambda f, mode: jax.jit(f),
+        lambda f, case: jax.jit(f),
         jnp.asarray,
         jax.block_until_ready,
         jax.value_and_grad,

@@ -142,7 +142,7 @@ def by_cudnn(shape: Shape, arrays: Sequence[Array]) -> Way:
     scale = shape.static["scale"]
     forward = cudnn.attention(of_q, of_k, of_k, of_q, of_bounds, scale, shape.causal)
     types = (of_q, of_k, of_k, of_q, of_bounds, of_q, of_q, of_k, of_k)
-    gradient = cudnn.attention_gradient(*types, scale, shape.causal)
+    gradient = cudnn.attention_gradient(*types, scale, shape.causal, True)
     kept = (q, k, v, out, bounds, g, *made)  # alive as long as the functions are
     addresses = [x.pointer for x in kept]
 

@@ -30,7 +30,8 @@ class Case:
     arithmetic bounds, and not memory. A ``step`` is of gradient descent on the first
     ``parameters`` inputs, of which the function is the loss; it and what takes NumPy
     too long are compared with JAX's results. ``mode`` is arrayfn's. ``indices`` are
-    inputs before the others: how many integers, and their limit.
+    inputs before the others: how many integers, and their limit. Where arrayfn is not
+    asked to be ``deterministic`` the group's name says so.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Case:
     by_jax: bool = False
     tf32: bool = False
     mode: str | None = None
+    deterministic: bool = True
     indices: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -133,15 +135,15 @@ def attention(
 
 
 def attention_gradient(xp: Any, *arrays: Any, **options: Any) -> Any:
-    """The gradient of attention by q, k and v, given its cotangent, the last array."""
+    """The gradient of attention by all arrays but the last one, its cotangent."""
     *given, g = arrays
     value_and_grad = af.value_and_grad if xp is anp else jax.value_and_grad
 
-    def total(q: Any, k: Any, v: Any) -> Any:
-        out = attention(xp, q, k, v, *given[3:], **options)
+    def total(*given: Any) -> Any:
+        out = attention(xp, *given, **options)
         return xp.sum(out.astype(np.float32) * g.astype(np.float32))
 
-    return value_and_grad(total, argnums=(0, 1, 2))(*given[:3])[1]
+    return value_and_grad(total, argnums=tuple(range(len(given))))(*given)[1]
 
 
 def mlp(xp: Any, *arrays: Any) -> Any:
@@ -364,11 +366,16 @@ def _attentions() -> Iterator[Case]:
     for causal in (False, True):
         for shape in ((4, 4096, 16, 16, 128), (16, 512, 16, 16, 64)):
             yield _attention("attention", shape, causal=causal)
-    yield _attention("attention grad", (4, 4096, 16, 16, 128), causal=True)
+    for fixed in (True, False):
+        yield _attention(
+            "attention grad", (4, 4096, 16, 16, 128), causal=True, deterministic=fixed
+        )
     # What cuDNN does not take, or JAX does not give to it: more in gpu_attention.
     yield _attention("attention", (2, 2048, 16, 16, 84), causal=True, by="xla")
     yield _attention("attention grad", (2, 2048, 16, 16, 192), causal=True, by="xla")
     yield _attention("attention bias", (2, 1024, 16, 16, 128), bias=True, by="xla")
+    shape = (2, 1024, 16, 16, 128)
+    yield _attention("attention bias grad", shape, bias=True, by="xla")
     yield _attention("attention window", (2, 2048, 16, 16, 128), left=256, by="xla")
 
 
@@ -377,6 +384,7 @@ def _attention(
     shape: tuple[int, int, int, int, int],
     *,
     bias: bool = False,
+    deterministic: bool = True,
     **options: Any,
 ) -> Case:
     """A case of q [B, T, N, H] and keys of K heads."""
@@ -392,8 +400,10 @@ def _attention(
     if "left" in options:
         pairs = T * options["left"]
     heads = f"{N}" if N == K else f"{N}({K})"
+    if options.get("causal"):
+        group += " causal"
     return Case(
-        f"{group} causal" if options.get("causal") else group,
+        group if deterministic else f"{group}, any order",
         f"{B}x{T}x{heads}x{H}",
         lambda xp, *a: function(xp, *a, **options),
         tuple(arrays),
@@ -401,6 +411,7 @@ def _attention(
         (14.0 if gradient else 4.0) * B * N * pairs * H,
         dtype="bfloat16",
         by_jax=True,
+        deterministic=deterministic,
     )
 
 

@@ -166,9 +166,11 @@ def run_channels() -> None:
 def attentions() -> Iterator[tuple[str, tuple[int, ...], dict[str, Any]]]:
     """Attention by its kernels: a name, B, T, S, N, K, H, and options."""
     yield "odd causal", (1, 130, 77, 2, 1, 84), {"is_causal": True}
-    bias = random(2, 70, 1, seed=3).astype(np.float16)
+    bias = random(2, 70, 90, seed=3).astype(np.float16)
     mask = np.random.default_rng(4).random((3, 1, 1, 90)) < 0.6
     yield "bias, mask", (3, 70, 90, 2, 2, 33), {"bias": bias, "mask": mask}
+    bias = random(3, 1, 1, 90, seed=3)
+    yield "bias of keys", (3, 70, 90, 2, 2, 64), {"bias": bias}
     lengths = {"query_seq_lengths": np.array([200, 5])}
     lengths["key_value_seq_lengths"] = np.array([3, 150])
     yield "lengths", (2, 200, 150, 2, 2, 192), lengths
@@ -186,7 +188,10 @@ def run_attentions() -> None:
             mixed = nn.dot_product_attention(*a, **options)
             return anp.sum(anp.multiply(mixed, weights)), mixed
 
-        step = af.value_and_grad(attend, argnums=(0, 1, 2), has_aux=True)
+        if "bias" in options:
+            arrays.append(options.pop("bias"))
+        by = tuple(range(len(arrays)))
+        step = af.value_and_grad(attend, argnums=by, has_aux=True)
         with patch.object(fused_attention, "_has_cudnn", lambda: False):
             (_, mixed), gradients = af.jit(step, device="cuda")(*arrays)
         (_, known), expected = step(*(x.astype(np.float64) for x in arrays))

@@ -31,7 +31,8 @@ class OperatorKernel:
     ``prepared`` is called once, when a plan is loaded, with the types in the places of
     the arrays; what it gives enqueues the work, as its backend says. One that is
     ``lowered`` is called with the equation, as its compiler says, and gives kernels of
-    generated text with their calls.
+    generated text with their calls. One that is not ``deterministic`` may differ from
+    run to run in the order of its sums, and is taken where that is allowed.
     """
 
     operator: str
@@ -41,6 +42,7 @@ class OperatorKernel:
     prepared: bool = False
     views: AsItLies = row_major_only
     lowered: bool = False
+    deterministic: bool = True
 
     def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
         """Whether it implements the operator for these operands."""
@@ -78,14 +80,18 @@ class KernelTable:
         backend: str,
         types: Sequence[ArrayType],
         static: Mapping[str, Any],
+        deterministic: bool = True,
     ) -> OperatorKernel | None:
         """The first kernel that accepts these operands; None if the body is to run."""
         for kernel in self._kernels.get((operator, backend), ()):
-            if kernel.accepts(types, static):
+            allowed = kernel.deterministic or not deterministic
+            if allowed and kernel.accepts(types, static):
                 return kernel
         return None
 
-    def for_call(self, equation: Equation, backend: str) -> OperatorKernel | None:
+    def for_call(
+        self, equation: Equation, backend: str, deterministic: bool = True
+    ) -> OperatorKernel | None:
         """The kernel for an ``operator_call``, if there is one.
 
         None where a transformation has made another function of the operator's body:
@@ -97,7 +103,7 @@ class KernelTable:
         if equation.params["body"].name != name:
             return None
         types = [atom.type for atom in equation.inputs]
-        return self.find(name, backend, types, static_of(equation))
+        return self.find(name, backend, types, static_of(equation), deterministic)
 
 
 def static_of(equation: Equation) -> dict[str, Any]:

@@ -189,11 +189,25 @@ def _over_keys(weights: Array, v: Array) -> Array:
     return anp.transpose(mixed, (0, 2, 1, 3, 4))
 
 
-def _bias_gradient(scale: float, window: Window, residuals: Any, g: Array) -> Array:
-    """The cotangent of the bias. It takes memory for all logits."""
-    q, k, v, terms, result, logarithms = residuals
+@operator(name="attention_bias_gradient", static_argnames=_STATIC)
+def attention_bias_gradient(
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: Terms,
+    result: Array,
+    logarithms: Array,
+    cotangent: Array,
+    scale: float,
+    window: Window,
+    given: tuple[str, ...],
+) -> Array:
+    """The cotangent of the bias among ``terms``, of its shape.
+
+    The body takes memory for all logits; kernels do not.
+    """
     _, by_logits = _weights_and_gradient(
-        q, k, v, terms, result, logarithms, g, scale, window
+        q, k, v, terms, result, logarithms, cotangent, scale, window
     )
     B, K, T, G, S = by_logits.shape
     by_bias = anp.reshape(anp.transpose(by_logits, (0, 1, 3, 2, 4)), (B, K * G, T, S))
@@ -224,13 +238,12 @@ def _ahead(
 def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any:
     terms = residuals[3]
     given = tuple(sorted(terms))
-    made = attention_gradient(
-        *residuals, cotangent, scale=scale, window=window, given=given
-    )
+    static = {"scale": scale, "window": window, "given": given}
+    made = attention_gradient(*residuals, cotangent, **static)
     if "bias" not in terms:
         return *made, None, None
-    # It goes, with all that it takes, where nobody asks for it.
-    return *made, _bias_gradient(scale, window, residuals, cotangent), None
+    # It goes where nobody asks for it.
+    return *made, attention_bias_gradient(*residuals, cotangent, **static), None
 
 
 fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6))
@@ -272,6 +285,23 @@ def attention_kernels(*arguments: Any) -> Any:
 def attention_gradient_kernels(*arguments: Any) -> Any:
     """Generated kernels, on tensor cores."""
     return _generated().attention_gradient(*arguments)
+
+
+def _suits_bias_kernel(
+    *types: ArrayType, given: tuple[str, ...], **static: Any
+) -> bool:
+    """What kernels take, if keys do not share the numbers of the bias."""
+    bias = types[3 + given.index("bias")]
+    keys = types[1].shape[1]
+    return bias.shape[-1] == keys and _suits_kernels(*types, given=given, **static)
+
+
+@attention_bias_gradient.kernel(
+    "cuda", when=_suits_bias_kernel, views=_lies_in_pieces, lowered=True
+)
+def attention_bias_gradient_kernel(*arguments: Any) -> Any:
+    """A generated kernel, on tensor cores."""
+    return _generated().attention_bias_gradient(*arguments)
 
 
 @cache
@@ -322,7 +352,24 @@ def cudnn_attention_gradient(
 ) -> Any:
     """cuDNN's gradient of it, for these types."""
     is_causal = window[1] == 0
-    return importlib.import_module(_CUDNN).attention_gradient(*types, scale, is_causal)
+    made = importlib.import_module(_CUDNN).attention_gradient
+    return made(*types, scale, is_causal, is_deterministic=True)
+
+
+@attention_gradient.kernel(
+    "cuda",
+    when=_suits_cudnn,
+    prepared=True,
+    views=_lies_in_vectors,
+    deterministic=False,
+)
+def cudnn_attention_gradient_in_any_order(
+    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+) -> Any:
+    """cuDNN's gradient of it, which adds up what blocks have as they come."""
+    is_causal = window[1] == 0
+    made = importlib.import_module(_CUDNN).attention_gradient
+    return made(*types, scale, is_causal, is_deterministic=False)
 
 
 __all__ = ["attention", "attention_gradient", "fused_attention"]

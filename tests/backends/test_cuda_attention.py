@@ -194,7 +194,60 @@ def test_kernels_compute_the_gradient(case):
         assert error < 2e-3
 
 
-def test_the_gradient_by_a_bias_is_of_the_bias_s_shape():
+# name: the bias; q, k and v; options
+BIASES = {
+    "shared by the batch": (
+        random(1, 2, 9, 20, seed=4),
+        inputs(2, 9, 20, 2, 1, 20),
+        {},
+    ),
+    "shared by queries": (
+        random(2, 1, 1, 18, seed=4, dtype=np.float32),
+        inputs(2, 70, 18, 1, 1, 8),
+        {"is_causal": True},
+    ),
+    "of positions, a window": (
+        random(9, 33, seed=4, dtype=BF16),
+        inputs(1, 9, 33, 2, 2, 7),
+        {"local_window_size": (3, 20), "query_seq_lengths": np.array([7])},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BIASES)
+def test_a_kernel_adds_up_the_gradient_by_a_bias(case):
+    bias, arguments, options = BIASES[case]
+    weights = random(*arguments[0].shape, seed=9, dtype=np.float32)
+
+    def loss(bias, *arguments):
+        result = nn.dot_product_attention(*arguments, bias, **options)
+        return anp.sum(anp.multiply(result.astype(np.float32), weights))
+
+    gradient = af.grad(loss)
+    compiled = lowered(gradient, (bias, *arguments))
+    tiled = [k.reason for k in compiled.kernels if k.reason.endswith("by tiles")]
+    assert tiled == ["the bias's cotangent of attention by tiles"]
+    (have,) = run_plan(compiled, (bias, *arguments))
+    want = gradient(*(x.astype(np.float64) for x in (bias, *arguments)))
+    assert have.shape == bias.shape
+    assert have.dtype == bias.dtype
+    error = np.linalg.norm(have.astype(float) - want) / np.linalg.norm(want)
+    assert error < (4e-3 if bias.dtype == BF16 else 1e-3)
+
+
+def test_the_gradient_by_a_bias_that_keys_share_is_by_its_body():
+    q, k, v = inputs(2, 5, 7, 2, 1, 8)
+    bias = random(1, 2, 5, 1, seed=4)
+
+    def loss(bias, q, k, v):
+        return anp.sum(nn.dot_product_attention(q, k, v, bias).astype(np.float32) ** 2)
+
+    kernels = lowered(af.grad(loss), (bias, q, k, v)).kernels
+    tiled = [k.reason for k in kernels if "tiles" in k.reason]
+    assert tiled == ["attention by tiles of queries"]
+
+
+def test_the_body_of_the_gradient_by_a_bias_is_the_formula():
     q, k, v = inputs(2, 5, 7, 2, 1, 8)
     bias = random(1, 2, 1, 7, seed=4)
 
@@ -203,9 +256,21 @@ def test_the_gradient_by_a_bias_is_of_the_bias_s_shape():
 
     have = af.jit(af.grad(loss))(bias, q, k, v)
     want = af.grad(loss)(*(x.astype(np.float64) for x in (bias, q, k, v)))
-    assert have.shape == bias.shape
-    assert have.dtype == bias.dtype
     np.testing.assert_allclose(have.astype(float), want, rtol=2e-2, atol=2e-3)
+
+
+def test_the_gradient_that_adds_in_any_order_is_for_those_who_allow_it(monkeypatch):
+    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: True)
+    types = [ArrayType((2, 8, 4, 64), BF16)] * 3
+    static = {"scale": 1.0, "window": (None, 0), "given": ()}
+    names = [
+        KERNELS.find("attention_gradient", "cuda", types, static, fixed)
+        for fixed in (True, False)
+    ]
+    assert [found and found.function.__name__ for found in names] == [
+        "cudnn_attention_gradient",
+        "cudnn_attention_gradient_in_any_order",
+    ]
 
 
 @needs_compiler
@@ -216,11 +281,11 @@ def test_kernels_compile_to_tensor_core_instructions(arch):
         return anp.sum(mixed.astype(np.float32))
 
     arguments = (*inputs(1, 80, 80, 1, 1, 16, BF16), random(80, 80, dtype=BF16))
-    gradient = af.value_and_grad(loss, argnums=(0, 1, 2))
+    gradient = af.value_and_grad(loss, argnums=(0, 1, 2, 3))
     kernels = [
         k for k in lowered(gradient, arguments).kernels if "by tiles" in k.reason
     ]
-    assert len(kernels) == 3
+    assert len(kernels) == 4
     for kernel in kernels:
         assert isinstance(kernel, Kernel)
         ptx = compile_ptx(kernel, arch)

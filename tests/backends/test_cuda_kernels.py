@@ -48,6 +48,7 @@ CASES = {
     "softmax of a warp": (softmax, (random(5, 256),)),
     "softmax of a block": (softmax, (random(2, 1284),)),
     "softmax of odd rows": (softmax, (random(3, 101),)),
+    "softmax alone": (softmax, (random(1, 130),)),
     "softmax of columns": (lambda x: softmax(x.T), (random(37, 5),)),
     "layernorm": (layernorm, (random(5, 64), random(64, seed=1))),
     "row maximum": (lambda x: anp.max(x, axis=1), (random(9, 50),)),
@@ -188,6 +189,15 @@ def test_elementwise_accesses_are_of_128_bits():
 def test_a_row_is_read_once():
     (ptx,) = ptx_of("softmax of a block", (9, 0))
     assert ptx.count("ld.global.nc.v4") == ptx.count("st.global.v4") == 4
+
+
+def test_a_short_row_alone_is_a_block_s():
+    def parts(length):
+        program = trace_function(softmax, (random(length),), {}, abstract=True).program
+        return len(lower(program).kernels)
+
+    assert parts(4096) == 1
+    assert parts(4097) > 1  # both are for all of the card
 
 
 @needs_compiler

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Var
+from arrayfn.lowering.cuda import attention_bias as biases
 from arrayfn.lowering.cuda import attention_gradient as gradients
 from arrayfn.lowering.cuda.attention import forward, shared_bytes, tiles_of
 from arrayfn.lowering.cuda.attention_text import kernel_text, signature
@@ -78,42 +79,25 @@ def attention_gradient(
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
-    first = 3 + len(call.given)
-    result, logarithms, cotangent = call.places[first : first + 3]
-    bounds, means = ((Var(ArrayType((B, N, T), dtypes.float32)), 0) for _ in range(2))
-    rows = B * T * N
-    yield call.made(
-        fresh("attention_means"),
-        "means of the cotangents of attention",
-        gradients.means(form),
-        {"result": result, "logarithms": logarithms, "cotangent": cotangent},
-        {"bounds_out": bounds, "means_out": means},
-        {
-            "queries": T,
-            "heads": N,
-            "rows": rows,
-            **call.steps("result", "cotangent"),
-        },
-        Launch(-(-rows // gradients.MEANS_WARPS), 32 * gradients.MEANS_WARPS),
-    )
+    of_queries = call.of_queries()
+    yield call.means(fresh, of_queries)
     dq, dk, dv = equation.outputs
     parts = [{"dk": dk, "dv": dv}]
     if form.padded > 128:
         parts = [{"dv": dv}, {"dk": dk}]
     for wanted in ({"dq": dq}, *parts):
-        of_queries = "dq" in wanted
-        choose = gradients.queries_tiles if of_queries else gradients.keys_tiles
+        choose = gradients.keys_tiles
+        if "dq" in wanted:
+            choose = gradients.queries_tiles
         tiles = choose(form, T, S)
         blocks = B * N * -(-T // tiles.rows)
-        if not of_queries:
+        if "dq" not in wanted:
             blocks = B * K * -(-S // tiles.rows)
         slopes = [*wanted] != ["dv"]
         arrays = ("q", "k", "v", "cotangent") if slopes else ("q", "k", "cotangent")
-        read = {**call.arrays(), "cotangent": cotangent, "bounds": bounds}
-        if slopes:
-            read["means"] = means
-        else:
-            del read["v"]
+        read = {**call.arrays(), "cotangent": call.cotangent, **of_queries}
+        if not slopes:
+            del read["v"], read["means"]
         yield call.made(
             fresh("attention_gradient"),
             f"{' and '.join(wanted)} of attention by tiles",
@@ -128,6 +112,42 @@ def attention_gradient(
                 tiles.together,
             ),
         )
+
+
+def attention_bias_gradient(
+    equation: Equation, reads: Reads, fresh: Fresh
+) -> Iterator[Made]:
+    """The kernels of an ``attention_bias_gradient``."""
+    call = _Call.of(equation, reads)
+    form = call.form
+    (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
+    (by_bias,) = equation.outputs
+    batches, heads, rows, _ = by_bias.type.shape
+    of_queries = call.of_queries()
+    yield call.means(fresh, of_queries)
+    tiles = biases.bias_tiles(form, T, S)
+    one_row = rows < T
+    shared = {
+        "bias_rows": rows,
+        "bias_heads": heads,
+        "batches_each": B // batches,
+        "heads_each": N // heads,
+        "rows_each": -(-T // tiles.rows) if one_row else 1,
+    }
+    yield call.made(
+        fresh("attention_gradient"),
+        "the bias's cotangent of attention by tiles",
+        biases.bias_gradient(form, tiles, one_row=one_row),
+        {**call.arrays(), "cotangent": call.cotangent, **of_queries},
+        {"bias_out": (by_bias, 0)},
+        {**call.integers(), **shared, **call.steps("q", "k", "v", "cotangent")},
+        Launch(
+            batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
+            tiles.threads,
+            biases.shared_bytes(form, tiles),
+            tiles.together,
+        ),
+    )
 
 
 def _strides(atom: Atom, reads: Reads) -> tuple[int, ...]:
@@ -193,6 +213,37 @@ class _Call:
         found = (place_of(atom, reads) for atom in equation.inputs)
         places = tuple((p.array, p.offset * p.array.type.dtype.itemsize) for p in found)
         return cls(equation, places, strides, form, (left, right))
+
+    @property
+    def cotangent(self) -> Place:
+        """The cotangent of the result."""
+        return self.places[self.names.index("cotangent")]
+
+    def of_queries(self) -> dict[str, Place]:
+        """Arrays for what ``means`` computes."""
+        B, T, N, _ = self.equation.inputs[0].type.shape
+        type = ArrayType((B, N, T), dtypes.float32)
+        return {"bounds": (Var(type), 0), "means": (Var(type), 0)}
+
+    def means(self, fresh: Fresh, made: Mapping[str, Place]) -> Made:
+        """The kernel of bounds and means of queries, and its call."""
+        B, T, N, _ = self.equation.inputs[0].type.shape
+        read = ("result", "logarithms", "cotangent")
+        rows, warps = B * T * N, gradients.MEANS_WARPS
+        return self.made(
+            fresh("attention_means"),
+            "means of the cotangents of attention",
+            gradients.means(self.form),
+            {name: self.places[self.names.index(name)] for name in read},
+            {f"{name}_out": place for name, place in made.items()},
+            {
+                "queries": T,
+                "heads": N,
+                "rows": rows,
+                **self.steps("result", "cotangent"),
+            },
+            Launch(-(-rows // warps), 32 * warps),
+        )
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -261,7 +261,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         members=side.members,
         ends=indented(text.ends(), 1),
         tiles=indented(_tiles(text, side, row_arrays), 1),
-        row_terms=indented(_of_rows(text) if side is _OF_QUERIES else "", 1),
+        row_terms=indented(of_rows(text) if side is _OF_QUERIES else "", 1),
         places=indented(text.places(), 1),
         sums=indented(_sums(text, wanted), 1),
         logits_size=strips * columns // 2,
@@ -365,7 +365,7 @@ def _by_columns(text: Text, sums: str, left: str, right: str) -> str:
     return indented(made, 3)
 
 
-def _of_rows(text: Text) -> str:
+def of_rows(text: Text) -> str:
     """Bounds and means of a lane's queries."""
     return f"""
 bounds_of = registers_f32({text.halves})

@@ -73,6 +73,7 @@ MOST_OF_A_THREAD: Final = 1 << 8
 # What is computed again rather than stored: a GPU does some fifty operations in the
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
+ROW_OF_A_BLOCK: Final = 1 << 12  # elements: a block reads them sooner than two kernels
 MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
 MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, where a turn waits for launches
 _STEMS = {
@@ -85,14 +86,17 @@ _STEMS = {
 }
 
 
-def _takes_view(equation: Equation, type: ArrayType, offset: int) -> bool:
-    kernel = KERNELS.for_call(equation, "cuda")
+def _takes_view(
+    equation: Equation, type: ArrayType, offset: int, *, options: Options
+) -> bool:
+    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
     return kernel is not None and kernel.views(type, offset)
 
 
-def _keeps(equation: Equation) -> bool:
+def _keeps(equation: Equation, *, options: Options) -> bool:
     """Whether a kernel that is registered, or a library, computes it as it stands."""
-    return KERNELS.for_call(equation, "cuda") is not None or is_arranged(equation)
+    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
+    return kernel is not None or is_arranged(equation)
 
 
 def _in_library_terms(program: Program, gpu: GpuConfig) -> Program:
@@ -103,11 +107,11 @@ def _in_library_terms(program: Program, gpu: GpuConfig) -> Program:
 def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     *passes, layouts = pipeline(
         PRODUCTS,
-        _keeps,
+        partial(_keeps, options=options),
         partial(_in_library_terms, gpu=gpu),
         pairs=MOST_OF_A_LOOP,
         transforms=False,  # cuFFT has every processor do a transform
-        takes_view=_takes_view,
+        takes_view=partial(_takes_view, options=options),
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
@@ -175,12 +179,13 @@ class _CudaLowering(Lowering):
 
     def units(self, program: Program) -> tuple[Unit, ...]:
         chains = sums_with_products(program, self.reads)
-        return fuse(program, chains, CLONE_COST)
+        return fuse(program, chains, CLONE_COST, ROW_OF_A_BLOCK)
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         row = equation.primitive
         assert isinstance(row, Primitive)
-        kernel = KERNELS.for_call(equation, "cuda")
+        fixed = self.options.deterministic
+        kernel = KERNELS.for_call(equation, "cuda", fixed)
         if kernel is not None and kernel.lowered:
             for made, call in kernel.function(equation, self.reads, self.fresh):
                 call.kernel = self.add_kernel(made)
@@ -190,7 +195,6 @@ class _CudaLowering(Lowering):
             self.produce(OperatorCall(equation, kernel, self.reads))
             return
         if is_arranged(equation):
-            fixed = self.options.deterministic
             self.made(convolution(equation, self.reads, fixed))
             return
         if not isinstance(row.kernel, Contraction):

@@ -27,14 +27,16 @@ def fuse(
     program: Program,
     chains: Iterable[Sequence[Equation]] = (),
     clone_cost: int = CLONE_COST,
+    short: int = 0,
 ) -> tuple[Unit, ...]:
     """The units of ``program``, in an order in which they can run.
 
     ``chains`` are elementwise equations, each of which uses the one before it, that are
     to be a unit by themselves. A value is computed again rather than stored where that
-    costs up to ``clone_cost``.
+    costs up to ``clone_cost``. A reduction to one value, of up to ``short`` elements,
+    shares a unit with what needs that value.
     """
-    return _Fuser(program, chains, clone_cost).run()
+    return _Fuser(program, chains, clone_cost, short).run()
 
 
 class _Fuser(Merging):

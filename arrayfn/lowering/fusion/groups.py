@@ -49,16 +49,22 @@ class Groups:
     """The groups of a Program so far, what each makes and reads, and their order.
 
     ``chains`` are equations that a group of their own is for. What may be computed
-    again costs up to ``clone_cost``. ``made_in`` and ``read_in`` say which groups make
+    again costs up to ``clone_cost``; a row of up to ``short`` elements is one thread's,
+    or one block's. ``made_in`` and ``read_in`` say which groups make
     and read an array; ``sources`` are made where they are used; ``changed`` are arrays
     that some equation writes over.
     """
 
     def __init__(
-        self, program: Program, chains: Iterable[Sequence[Equation]], clone_cost: int
+        self,
+        program: Program,
+        chains: Iterable[Sequence[Equation]],
+        clone_cost: int,
+        short: int,
     ) -> None:
         self.program = program
         self.clone_cost = clone_cost
+        self.short = short
         self.chains = {chain[-1]: chain for chain in chains}
         self.chained = {eq for chain in self.chains.values() for eq in chain}
         self.reads = resolve_reads(program)
@@ -177,7 +183,9 @@ class Groups:
         return all(i in have or n == 1 for i, n in enumerate(group.extents))
 
     def is_flat(self, group: Group) -> bool:
-        """Whether the group's reductions give one value each."""
+        """Whether the group's reductions give one value each, of many elements."""
+        if math.prod(group.extents) <= self.short:
+            return False
         return math.prod(group.extents[i] for i in group.kept) == 1
 
 

@@ -1,7 +1,6 @@
 """cuDNN, by NVIDIA's own Python front end of its graphs; attention through it.
 
-A graph is built when a plan is loaded. All of them share a workspace. Attention is
-asked for with its deterministic gradient.
+A graph is built when a plan is loaded. All of them share a workspace.
 """
 
 from __future__ import annotations
@@ -185,6 +184,7 @@ def attention_gradient(
     dv: ArrayType,
     scale: float,
     is_causal: bool,
+    is_deterministic: bool,
 ) -> Enqueue:
     """What enqueues the gradient, given the arrays in this order."""
     g = _Graph(q.dtype)
@@ -197,7 +197,7 @@ def attention_gradient(
         statistics,
         attn_scale=scale,
         use_causal_mask=is_causal,
-        use_deterministic_algorithm=True,
+        use_deterministic_algorithm=is_deterministic,
     )
     for gradient, type in zip(made, (dq, dk, dv), strict=True):
         g.output(gradient, type)
