@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from arrayfn.errors import BackendError, user_location
@@ -40,12 +41,20 @@ FUNCTIONS: Final = {
 
 
 _LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next array
-_MOST_IDLE: Final = 1 << 30  # of all that are kept
+_MOST_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
 _LEAST_BLOCK: Final = 512
+_NUMBER: Final = 16  # bytes of a single number, at most
+_NUMBERS_BLOCK: Final = 256
 
 
 def block_size(nbytes: int) -> int:
-    """The size of the block for ``nbytes``: eight sizes to a power of two."""
+    """The size of the block for ``nbytes``: eight sizes to a power of two.
+
+    Single numbers have blocks of their own, such that a list of losses that a program
+    keeps does not change where its other arrays come to lie.
+    """
+    if nbytes <= _NUMBER:
+        return _NUMBERS_BLOCK
     if nbytes <= _LEAST_BLOCK:
         return _LEAST_BLOCK
     if nbytes > _LARGEST_IDLE:
@@ -124,6 +133,7 @@ class Device:
         self._idle: dict[int, list[int]] = {}
         self._sizes: dict[int, int] = {}
         self._idle_bytes = 0
+        self._most_idle = max(_MOST_IDLE, self.memory_stats().total // 16)
         self._launch_graph = self._function("cuGraphLaunch", 2)
         self._allocate = self.library.cuMemAllocFromPoolAsync
 
@@ -201,15 +211,17 @@ class Device:
     def allocate(self, nbytes: int) -> int:
         """The address of new memory. Raises OutOfMemoryError if there is none.
 
-        Small blocks that died are given again: work is in the order of one stream, so
-        what was enqueued before has done with them.
+        Small blocks that died are given again, those at low addresses first: work is in
+        the order of one stream, so what was enqueued before has done with them. A step
+        whose results are what the next one is given so comes to have the same two sets
+        of addresses by turns, and graphs are kept by addresses.
         """
         return self.take(block_size(nbytes))
 
     def take(self, size: int) -> int:
         """The address of a block of ``size`` bytes, as ``block_size`` gives them."""
         try:
-            known = self._idle[size].pop()
+            known = heappop(self._idle[size])
         except (KeyError, IndexError):
             return self._new_block(size)
         self._idle_bytes -= size
@@ -239,9 +251,9 @@ class Device:
     def free(self, pointer: int) -> None:
         """Give memory back, once what is enqueued before has run."""
         size = self._sizes.get(pointer)
-        if size is not None and self._idle_bytes < _MOST_IDLE:
+        if size is not None and self._idle_bytes < self._most_idle:
             self._idle_bytes += size
-            self._idle[size].append(pointer)
+            heappush(self._idle[size], pointer)
             return
         self._sizes.pop(pointer, None)
         self.enter()

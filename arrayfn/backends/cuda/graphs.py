@@ -25,6 +25,7 @@ _GRAPH_LAUNCHES: Final = 4  # from here launching a graph is faster than launchi
 _MOST_LAUNCHES: Final = 1 << 14  # of a graph
 _MOST_GRAPHS: Final = 64
 _MOST_SEEN: Final = 256
+_BETWEEN_CAPTURES: Final = 16  # runs: a capture takes as long as so many, about
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Graphs:
     """Graphs of what ``enqueue`` puts into the stream that it is given.
 
     Memory that is freed is soon allocated again, so a program that repeats its calls
-    repeats their addresses. Addresses seen twice are captured, or ``at_once``.
+    repeats their addresses. Addresses seen twice are captured, or ``at_once``. Where
+    they are more than can be kept, not every run is spent on a capture.
     """
 
     def __init__(self, enqueue: Callable[[int], None], at_once: bool) -> None:
@@ -67,6 +69,7 @@ class Graphs:
         self._at_once = at_once
         self._known: dict[bytes, int] = {}
         self._seen: set[bytes] = set()
+        self._runs = 0  # since the last capture
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
@@ -75,6 +78,7 @@ class Graphs:
 
     def find(self, addresses: bytes) -> int:
         """The graph for ``addresses``, or 0: then steps are launched one by one."""
+        self._runs += 1
         graph = self._known.get(addresses)
         if graph is not None:
             return graph
@@ -84,8 +88,11 @@ class Graphs:
             self._seen.add(addresses)
             return 0
         if len(self._known) >= _MOST_GRAPHS:
+            if not self._at_once and self._runs < _BETWEEN_CAPTURES:
+                return 0
             device().forget(self._known.pop(next(iter(self._known))))
         self._known[addresses] = graph = device().capture(self._enqueue)
+        self._runs = 0
         return graph
 
 
