@@ -2,11 +2,12 @@
 
     python examples/gpt.py
     python examples/gpt.py --steps 2000 --layers 4 --width 256 --kv-heads 2
+    python examples/gpt.py --device cuda --dtype bfloat16 --layers 12 --width 768
 
 Characters are tokens. The model is a decoder with pre-normalisation, rotary or learned
 positions, and grouped-query attention. Training is one jitted function of parameters
 and optimizer state; sampling another, a ``lax.scan`` over positions with a cache of
-keys and values.
+keys and values. Parameters are float32; ``--dtype`` is what the blocks compute in.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Config:
     kv_heads: int = 2
     context: int = 96
     rope: bool = True
+    dtype: str = "float32"  # of the blocks and the logits
 
     @property
     def head_size(self) -> int:
@@ -145,8 +147,14 @@ def to_logits(params: Params, x: Array) -> Array:
     return nn.rms_norm(x, params["norm"]) @ params["embed"].T
 
 
+def computing(params: Params, config: Config) -> Params:
+    """The parameters in the dtype that is computed in."""
+    return af.tree.map(lambda p: p.astype(config.dtype), params)
+
+
 def forward(params: Params, tokens: Array, config: Config) -> Array:
     """The logits [B, T, tokens] of what follows each position."""
+    params = computing(params, config)
     positions = anp.arange(tokens.shape[1])
     x = embed(params, tokens, positions)
     attend = partial(nn.dot_product_attention, is_causal=True)
@@ -157,7 +165,7 @@ def forward(params: Params, tokens: Array, config: Config) -> Array:
 
 def loss_of(params: Params, tokens: Array, config: Config) -> Array:
     """The mean cross-entropy, in nats a character, of windows of tokens [B, T + 1]."""
-    logits = forward(params, tokens[:, :-1], config)
+    logits = forward(params, tokens[:, :-1], config).astype(np.float32)
     labels = nn.one_hot(tokens[:, 1:], len(ALPHABET), dtype=np.float32)
     return -(labels * nn.log_softmax(logits)).sum(-1).mean()
 
@@ -167,38 +175,64 @@ def loss_of(params: Params, tokens: Array, config: Config) -> Array:
 
 def windows(key: random.Key, text: Array, batch: int, length: int) -> Array:
     """[batch, length] pieces of the text from random places."""
-    starts = random.randint(key, (batch, 1), 0, text.shape[0] - length)
-    return anp.take(text, starts + anp.arange(length)).astype(np.int32)
+    starts = random.randint(key, (batch, 1), 0, text.shape[0] - length, np.int32)
+    places = starts + anp.arange(length, dtype=np.int32)
+    return anp.take(text, places).astype(np.int32)
 
 
-def train(
-    config: Config, text: np.ndarray[Any, Any], steps: int, batch: int, seed: int = 0
-) -> Iterator[tuple[int, float, Params]]:
-    """Yield the step, the loss before it, and the parameters after it."""
-    params_key, data_key = random.split(random.key(seed))
+def optimizer(steps: int) -> optim.Optimizer:
+    """AdamW with a warm-up and a cosine decay over ``steps``, on clipped gradients."""
     schedule = optim.warmup_cosine_decay_schedule(
         1e-4, 4e-3, min(40, steps // 4 + 1), steps + 1, 2e-4
     )
-    rule = optim.chain(
+    return optim.chain(
         optim.clip_by_global_norm(1.0), optim.adamw(schedule, b2=0.98, weight_decay=0.1)
     )
 
-    @af.jit
-    def step(
-        params: Params, state: Any, key: random.Key, text: Array
-    ) -> tuple[Params, Any, Array]:
-        tokens = windows(key, text, batch, config.context + 1)
-        loss = partial(loss_of, tokens=tokens, config=config)
-        value, gradients = af.value_and_grad(loss)(params)
-        updates, state = rule.update(gradients, state, params)
-        return optim.apply_updates(params, updates), state, value
 
+def train_step(
+    params: Params,
+    state: Any,
+    key: random.Key,
+    text: Array,
+    *,
+    config: Config,
+    batch: int,
+    rule: optim.Optimizer,
+) -> tuple[Params, Any, Array]:
+    """The parameters and the optimizer's state after a step, and the loss before it."""
+    tokens = windows(key, text, batch, config.context + 1)
+    loss = partial(loss_of, tokens=tokens, config=config)
+    value, gradients = af.value_and_grad(loss)(params)
+    updates, state = rule.update(gradients, state, params)
+    return optim.apply_updates(params, updates), state, value
+
+
+def train(
+    config: Config,
+    text: np.ndarray[Any, Any],
+    steps: int,
+    batch: int,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Iterator[tuple[int, Array, Params]]:
+    """Yield the step, the loss before it, and the parameters after it.
+
+    On a GPU steps are enqueued; who reads a loss waits for it.
+    """
+    params_key, data_key = random.split(random.key(seed))
+    rule = optimizer(steps)
+    step = af.jit(
+        partial(train_step, config=config, batch=batch, rule=rule), device=device
+    )
     params = init_params(params_key, config)
     state = rule.init(params)
+    if device != "cpu":
+        params, state, text = af.device_put((params, state, text))
     for number in range(steps):
         key = random.fold_in(data_key, number)
         params, state, value = step(params, state, key, text)
-        yield number, float(value), params
+        yield number, value, params
 
 
 # Sampling.
@@ -220,7 +254,8 @@ def sample(
     positions ``length`` is at most the context.
     """
     shape = (1, length, config.kv_heads, config.head_size)
-    nothing = anp.zeros(shape, dtype=np.float32)
+    nothing = anp.zeros(shape, dtype=config.dtype)
+    params = computing(params, config)
     prompt = prompt.astype(np.int32)
     positions = anp.arange(length, dtype=np.int32)
 
@@ -242,7 +277,7 @@ def sample(
 
         for block in params["blocks"]:
             x = apply_block(block, x, position.reshape(1), attend, config)
-        logits = to_logits(params, x)[0, 0] / temperature
+        logits = to_logits(params, x)[0, 0].astype(np.float32) / temperature
         drawn = random.categorical(random.fold_in(key, position), logits)
         # Within the prompt, what follows is known.
         following = anp.minimum(position + 1, prompt.shape[0] - 1)
@@ -257,12 +292,23 @@ def sample(
 
 
 def write(
-    params: Params, config: Config, prompt: str, length: int, temperature: float = 0.7
+    params: Params,
+    config: Config,
+    prompt: str,
+    length: int,
+    temperature: float = 0.7,
+    device: str = "cpu",
 ) -> str:
-    """The prompt and what the model writes after it."""
+    """The prompt and what the model writes after it.
+
+    A token is so little work that a GPU has all of them computed by one kernel.
+    """
     if not config.rope:
         length = min(length, config.context)
-    draw = af.jit(partial(sample, config=config, length=length))
+    mode = "persistent" if device == "cuda" else None
+    draw = af.jit(
+        partial(sample, config=config, length=length), device=device, mode=mode
+    )
     tokens = draw(params, encode(prompt), random.key(1), np.float32(temperature))
     return decode(tokens)
 
@@ -282,6 +328,8 @@ def main() -> None:
         ("length", 400),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--learned-positions", action="store_true")
     options = parser.parse_args()
     config = Config(
@@ -291,19 +339,22 @@ def main() -> None:
         options.kv_heads,
         options.context,
         rope=not options.learned_positions,
+        dtype=options.dtype,
     )
     text = encode(read_text())
     count = sum(x.size for x in af.tree.leaves(init_params(random.key(0), config)))
     print(f"{len(text):,} characters, {count:,} parameters")
     start = time.perf_counter()
-    recent: list[float] = []
+    recent: list[Array] = []
     params: Params = {}
-    steps = train(config, text, options.steps, options.batch, options.seed)
+    steps = train(
+        config, text, options.steps, options.batch, options.seed, options.device
+    )
     for number, loss, trained in steps:
         params = trained
         recent = [*recent[-19:], loss]
         if (number + 1) % max(1, options.steps // 10) == 0:
-            mean = sum(recent) / len(recent)
+            mean = float(np.mean([float(x) for x in recent]))
             bits = mean / math.log(2)
             seconds = time.perf_counter() - start
             rate = (number + 1) * options.batch * config.context / seconds
@@ -311,7 +362,13 @@ def main() -> None:
                 f"step {number + 1:5d}  loss {mean:.3f} ({bits:.2f} bits a character)"
                 f"  {rate:,.0f} characters/s"
             )
-    print("\n" + write(params, config, "def __init__(self", options.length))
+    start = time.perf_counter()
+    written = write(
+        params, config, "def __init__(self", options.length, device=options.device
+    )
+    seconds = time.perf_counter() - start
+    print(f"\n{written}\n")
+    print(f"{seconds:.1f} s to compile that and write {len(written)} characters")
 
 
 if __name__ == "__main__":

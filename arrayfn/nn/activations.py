@@ -54,15 +54,39 @@ def selu(x: ArrayLike, /) -> Array:
 def gelu(x: ArrayLike, /, approximate: bool = True) -> Array:
     """x times the normal distribution function of x (Hendrycks and Gimpel, 2016).
 
-    With ``approximate``, by their formula with tanh.
+    With ``approximate``, by their formula with tanh, whose slope is computed with it:
+    a gradient keeps that one array.
     """
     x = _floating("gelu", x)
     if approximate:
-        cubic = anp.add(x, anp.multiply(0.044715, anp.power(x, 3)))
-        curve = anp.add(1.0, anp.tanh(anp.multiply(_SQRT_TWO_OVER_PI, cubic)))
-        return anp.multiply(anp.multiply(0.5, x), curve)
+        return _gelu_by_tanh(x)
     tail = ops.floating(special.erfc, "gelu", anp.multiply(x, -math.sqrt(0.5)))
     return anp.multiply(anp.multiply(0.5, x), tail)
+
+
+def _curve(x: Array) -> Array:
+    """tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))."""
+    cubic = anp.add(x, anp.multiply(0.044715, anp.power(x, 3)))
+    return anp.tanh(anp.multiply(_SQRT_TWO_OVER_PI, cubic))
+
+
+@custom_jvp
+def _gelu_by_tanh(x: Array) -> Array:
+    return anp.multiply(anp.multiply(0.5, x), anp.add(1.0, _curve(x)))
+
+
+@_gelu_by_tanh.defjvp
+def _gelu_by_tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (x,), (dx,) = primals, tangents
+    curve, half = _curve(x), anp.multiply(0.5, x)
+    above = anp.add(1.0, curve)
+    result = anp.multiply(half, above)
+    # d/dx of what tanh is taken of, and of tanh.
+    inner = anp.add(1.0, anp.multiply(3 * 0.044715, anp.square(x)))
+    inner = anp.multiply(_SQRT_TWO_OVER_PI, inner)
+    steep = anp.multiply(inner, anp.subtract(1.0, anp.square(curve)))
+    slope = anp.add(anp.multiply(0.5, above), anp.multiply(half, steep))
+    return result, anp.multiply(dx, slope)
 
 
 def sigmoid(x: ArrayLike, /) -> Array:

@@ -63,7 +63,8 @@ def rope(
             f"{type}",
             user_location(),
         )
-    wide = dtypes.compute_dtype(ops.floating_dtype(type.dtype))
+    dtype = ops.floating_dtype(type.dtype)
+    wide = dtypes.compute_dtype(dtype)
     half = type.shape[-1] // 2
     if positions is None:
         positions = apply(
@@ -74,18 +75,19 @@ def rope(
     places = anp.expand_dims(anp.astype(positions, wide), (-2, -1))
     angles = anp.multiply(places, rates)
     cosine, sine = anp.cos(angles), anp.sin(angles)
-    value = ops.convert(x, wide)
+    value = ops.as_array(x)
     if interleaved:
         pairs = anp.reshape(value, (*type.shape[:-1], half, 2))
-        first, second = pairs[..., 0], pairs[..., 1]
+        parts = pairs[..., 0], pairs[..., 1]
     else:
-        first, second = value[..., :half], value[..., half:]
+        parts = value[..., :half], value[..., half:]
+    # Parts are converted, and not the whole: that would be an array of its own.
+    first, second = (ops.convert(part, wide) for part in parts)
     turned = first * cosine - second * sine, first * sine + second * cosine
+    turned = [ops.convert(part, dtype) for part in turned]
     if interleaved:
-        result = anp.reshape(anp.stack(turned, axis=-1), type.shape)
-    else:
-        result = anp.concatenate(turned, axis=-1)
-    return ops.convert(result, ops.floating_dtype(type.dtype))
+        return anp.reshape(anp.stack(turned, axis=-1), type.shape)
+    return anp.concatenate(turned, axis=-1)
 
 
 __all__ = ["one_hot", "rope"]

@@ -103,12 +103,12 @@ def global_norm(updates: Tree) -> Array:
     >>> global_norm((np.array([3.0]), np.array(4.0)))
     array(5.)
     """
-    total: Any = None
+    sizes: list[Array] = []
     for leaf in tree.leaves(updates):
         wide = dtypes.compute_dtype(ops.type_of_operand("global_norm", leaf).dtype)
-        size = anp.sum(anp.square(anp.abs(anp.astype(leaf, wide))))
-        total = size if total is None else anp.add(total, size)
-    return anp.asarray(0.0) if total is None else anp.sqrt(total)
+        sizes.append(anp.sum(anp.square(anp.abs(anp.astype(leaf, wide)))))
+    # Leaf by leaf, and then together: no leaf's sum waits for another's.
+    return anp.sqrt(anp.sum(anp.stack(sizes))) if sizes else anp.asarray(0.0)
 
 
 def clip(max_delta: float) -> Optimizer:
