@@ -9,6 +9,7 @@ import pytest
 
 import arrayfn as af
 from arrayfn.backends.cpu.code import optimized_addresses
+from arrayfn.backends.cpu.libraries import symmetric_loops
 from arrayfn.scipy import linalg as sl
 
 DTYPES = [np.float32, np.float64]
@@ -186,3 +187,24 @@ def test_floating_point_operations_of_native_routines(tmp_path: Any) -> None:
     want = np.sqrt((((y + a * b) / b) - a * a) ** 2)
     lanes(x.ctypes.data, y.ctypes.data)
     assert np.array_equal(y, want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 8), (48, 4), (0, 4)])
+def test_a_strip_is_multiplied_both_ways_at_once(
+    rows: int, columns: int, dtype: Any
+) -> None:
+    import ctypes  # noqa: PLC0415
+
+    (address,) = optimized_addresses(symmetric_loops, ("symmetric_strip",))
+    strip = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 9)(address)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((columns, rows + 3)).astype(dtype)
+    x, down = rng.standard_normal((2, columns)).astype(dtype)
+    across, right = rng.standard_normal((2, rows)).astype(dtype)
+    want = right + x @ a[:, :rows], down + a[:, :rows] @ across
+    size = a.itemsize
+    places = (v.ctypes.data for v in (across, right, x, down))
+    strip(a.ctypes.data, size * (rows + 3), rows, columns, *places, size)
+    np.testing.assert_allclose(right, want[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(down, want[1], rtol=1e-5, atol=1e-5)

@@ -167,6 +167,28 @@ def lanes_sqrt(y: int) -> None:
     raise _native_only()
 
 
+LINE_BYTES = 64
+"""The bytes of a line: 8 f64, or 16 f32. Lines are at multiples of a number's bytes."""
+
+
+def columns_products_f64(
+    y: int, x: int, a: int, step: int, length: int, factors: int, totals: int
+) -> None:
+    """Products with four columns of ``length`` bytes, whole lines, ``step`` apart.
+
+    To ``y`` is added the sum of the columns times the four ``factors``, to the four
+    ``totals`` the products of the columns with ``x``. Columns are read once.
+    """
+    raise _native_only()
+
+
+def columns_products_f32(
+    y: int, x: int, a: int, step: int, length: int, factors: int, totals: int
+) -> None:
+    """As ``columns_products_f64``, of f32."""
+    raise _native_only()
+
+
 def float_of(value: int) -> int:
     """The bits of the f64 nearest to the integer ``value``."""
     raise _native_only()

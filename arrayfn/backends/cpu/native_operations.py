@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from arrayfn.backends.cpu.native import LANES
+from arrayfn.backends.cpu.native import LANES, LINE_BYTES
 
 _LANES: Final = f"<{LANES} x double>"
-_ROOTS: Final = (
+_FUNCTIONS: Final = (
     "declare double @llvm.sqrt.f64(double)",
     f"declare {_LANES} @llvm.sqrt.v{LANES}f64({_LANES})",
+    *(
+        declaration
+        for kind, line, name in (
+            ("double", "<8 x double>", "v8f64"),
+            ("float", "<16 x float>", "v16f32"),
+        )
+        for declaration in (
+            f"declare {kind} @llvm.vector.reduce.fadd.{name}({kind}, {line})",
+            f"declare {line} @llvm.fmuladd.{name}({line}, {line}, {line})",
+        )
+    ),
 )
+COLUMNS: Final = 4  # of ``columns_products``
 _PAUSE: Final = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
     "aarch64": "call void @llvm.aarch64.hint(i32 1)",
@@ -28,6 +40,7 @@ class Routine(Protocol):
     """The routine that is compiled. Values are texts of i64 operands."""
 
     architecture: str
+    terminated: bool
 
     def emit(self, instruction: str) -> None:
         """Append an instruction."""
@@ -40,12 +53,23 @@ class Routine(Protocol):
         """An address as a pointer."""
         ...
 
+    def fresh(self) -> str:
+        """A new operand's name."""
+        ...
+
+    def label(self) -> str:
+        """A new block's label."""
+        ...
+
+    def begin(self, label: str) -> None:
+        """Start a block, falling into it where the last one is open."""
+
 
 def declarations(architecture: str) -> tuple[str, ...]:
     """What a module declares so that its routines can use the vocabulary."""
     if architecture in _PAUSE_DECLARATION:
-        return *_ROOTS, _PAUSE_DECLARATION[architecture]
-    return _ROOTS
+        return *_FUNCTIONS, _PAUSE_DECLARATION[architecture]
+    return _FUNCTIONS
 
 
 # Memory.
@@ -138,6 +162,83 @@ def _lanes(r: Routine, operation: str, *addresses: str) -> str:
     return "0"
 
 
+def _columns_products(
+    r: Routine,
+    kind: str,
+    y: str,
+    x: str,
+    a: str,
+    step: str,
+    length: str,
+    factors: str,
+    totals: str,
+) -> str:
+    """A loop over lines whose sums stay in registers."""
+    size = 8 if kind == "double" else 4
+    many = LINE_BYTES // size
+    line = f"<{many} x {kind}>"
+    name = f"v{many}f{8 * size}"
+
+    def line_at(address: str, offset: str) -> str:
+        place = r.pointer(r.value_of(f"add i64 {address}, {offset}"))
+        return r.value_of(f"load {line}, ptr {place}, align {size}")
+
+    def number_at(address: str, number: int) -> tuple[str, str]:
+        place = r.pointer(r.value_of(f"add i64 {address}, {size * number}"))
+        return place, r.value_of(f"load {kind}, ptr {place}, align {size}")
+
+    def multiply_add(one: str, other: str, sum: str) -> str:
+        operands = ", ".join(f"{line} {value}" for value in (one, other, sum))
+        return r.value_of(f"call {line} @llvm.fmuladd.{name}({operands})")
+
+    columns, spread = [a], []
+    for number in range(COLUMNS):
+        columns.append(r.value_of(f"add i64 {columns[-1]}, {step}"))
+        _, factor = number_at(factors, number)
+        first = r.value_of(f"insertelement {line} poison, {kind} {factor}, i32 0")
+        zeros = f"<{many} x i32> zeroinitializer"
+        spread.append(
+            r.value_of(f"shufflevector {line} {first}, {line} poison, {zeros}")
+        )
+    before, inside, after = r.label(), r.label(), r.label()
+    r.begin(before)
+    some = r.value_of(f"icmp sgt i64 {length}, 0")
+    r.emit(f"br i1 {some}, label %{inside}, label %{after}")
+    r.terminated = True
+    r.begin(inside)
+    place, following = r.fresh(), r.fresh()
+    sums, added = ([r.fresh() for _ in range(COLUMNS)] for _ in range(2))
+    r.emit(f"{place} = phi i64 [ 0, %{before} ], [ {following}, %{inside} ]")
+    for old, new in zip(sums, added, strict=True):
+        start = f"[ zeroinitializer, %{before} ]"
+        r.emit(f"{old} = phi {line} {start}, [ {new}, %{inside} ]")
+    total, across = line_at(y, place), line_at(x, place)
+    for number in range(COLUMNS):
+        given = line_at(columns[number], place)
+        total = multiply_add(given, spread[number], total)
+        new = multiply_add(given, across, sums[number])
+        r.emit(f"{added[number]} = bitcast {line} {new} to {line}")
+    target = r.pointer(r.value_of(f"add i64 {y}, {place}"))
+    r.emit(f"store {line} {total}, ptr {target}, align {size}")
+    r.emit(f"{following} = add i64 {place}, {LINE_BYTES}")
+    more = r.value_of(f"icmp slt i64 {following}, {length}")
+    r.emit(f"br i1 {more}, label %{inside}, label %{after}")
+    r.terminated = True
+    r.begin(after)
+    for number in range(COLUMNS):
+        start = f"[ zeroinitializer, %{before} ]"
+        sums[number] = r.fresh()
+        r.emit(f"{sums[number]} = phi {line} {start}, [ {added[number]}, %{inside} ]")
+    for number in range(COLUMNS):
+        target, old = number_at(totals, number)
+        reduced = r.value_of(
+            f"call reassoc {kind} @llvm.vector.reduce.fadd.{name}"
+            f"({kind} {old}, {line} {sums[number]})"
+        )
+        r.emit(f"store {kind} {reduced}, ptr {target}, align {size}")
+    return "0"
+
+
 # Calls and hints.
 
 
@@ -184,5 +285,7 @@ OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     "lanes_mul": lambda r, y, a: _lanes(r, "fmul", y, a),
     "lanes_div": lambda r, y, a: _lanes(r, "fdiv", y, a),
     "lanes_sqrt": lambda r, y: _lanes(r, "sqrt", y),
+    "columns_products_f64": lambda r, *values: _columns_products(r, "double", *values),
+    "columns_products_f32": lambda r, *values: _columns_products(r, "float", *values),
     "call": _call,
 }

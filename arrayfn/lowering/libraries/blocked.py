@@ -250,7 +250,7 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
     reflections = Var(type)
     panels = -(-(n - 1) // QR_BLOCK)
     triangles = Var(ArrayType((count, panels, SQUARES, QR_BLOCK, QR_BLOCK), type.dtype))
-    words = PANEL * n
+    words = 3 * PANEL * n
     yield LibraryCall(
         provider=f"sytrd_{suffix}",
         reads={},

@@ -17,7 +17,7 @@ from arrayfn.backends.cpu.libraries.divided_eigh import (
     divided_eigh,
     divided_words,
 )
-from arrayfn.backends.cpu.libraries.eigh import conjugate, mirror_lower
+from arrayfn.backends.cpu.libraries.eigh import conjugate
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -44,7 +44,6 @@ from arrayfn.backends.cpu.libraries.reflections import (
 )
 from arrayfn.backends.cpu.libraries.scaling import (
     is_finite_exponent,
-    largest_exponent,
     rescale,
     scale_of,
 )
@@ -52,6 +51,7 @@ from arrayfn.backends.cpu.libraries.shared_products import (
     TOOL_WORDS,
     copy_apart,
     share,
+    symmetric_address,
     tool_words,
 )
 from arrayfn.backends.cpu.libraries.tridiagonal import tridiagonal_panels
@@ -71,7 +71,8 @@ from arrayfn.backends.cpu.native import (
 SYTRD: Final = FUNCTIONS
 LASCL: Final = FUNCTIONS + 8
 REAL_LASCL: Final = FUNCTIONS + 16
-REFLECTION: Final = FUNCTIONS + 24
+LOWER_COLUMNS: Final = FUNCTIONS + 24
+REFLECTION: Final = FUNCTIONS + 32
 DIVIDED: Final = REFLECTION + 8 * REFLECTION_WORDS
 TOOLS: Final = DIVIDED + 8 * DIVIDED_WORDS
 AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
@@ -89,7 +90,8 @@ SIZE: Final = AFTER_TOOLS + 80
 BLOCK: Final = AFTER_TOOLS + 88
 WORDS: Final = AFTER_TOOLS + 96
 
-ORDERED: Final = 64  # columns of an item
+COPIED: Final = 64  # rows of an item
+ORDERED: Final = 64  # columns of one
 
 # eigenvectors
 GIVEN_REFLECTION: Final = FUNCTIONS
@@ -121,9 +123,7 @@ def tridiagonal_run(arguments: int, begin: int, end: int) -> int:
         a = load(arguments + REFLECTIONS) + item * n * n * size
         triangles = panel_bytes(n, load(arguments + BLOCK), size)
         t = load(arguments + TRIANGLES) + item * triangles
-        memcpy(a, vectors, n * n * size)
-        mirror_lower(arguments, a, n)
-        exponent = largest_exponent(a, n * n * (size // real), real)
+        exponent = copy_lower(arguments, vectors, a)
         failed = 1
         if is_finite_exponent(exponent, real):
             scale = scale_of(exponent, real)
@@ -136,6 +136,45 @@ def tridiagonal_run(arguments: int, begin: int, end: int) -> int:
             memset(t, 0, triangles)
             fill_words(values, n * real, load(arguments + NAN))
             fill_words(vectors, n * n * size, load(arguments + NAN))
+    return 0
+
+
+@native
+def copy_lower(arguments: int, matrix: int, a: int) -> int:
+    """Copy a row-major lower triangle into one by columns; its greatest exponent."""
+    n = load(arguments + SIZE)
+    told = stack(4)
+    found = load(arguments + REAL_WORK)
+    items = (n + COPIED - 1) // COPIED
+    store(told, arguments)
+    store(told + 8, matrix)
+    store(told + 16, a)
+    store(told + 24, found)
+    share(arguments + TOOLS, address_of(copy_lower_run), told, items)
+    greatest = 0
+    for item in range(items):
+        if load(found + 8 * item) > greatest:
+            greatest = load(found + 8 * item)
+    return greatest
+
+
+@native
+def copy_lower_run(told: int, begin: int, end: int) -> int:
+    """Chunks of rows, and the exponent of each."""
+    arguments = load(told)
+    n = load(arguments + SIZE)
+    for item in range(begin, end):
+        found = call(
+            load(arguments + LOWER_COLUMNS),
+            load(told + 8),
+            load(told + 16),
+            n,
+            item * COPIED,
+            least((item + 1) * COPIED, n),
+            load(arguments + ITEM_BYTES),
+            real_bytes(arguments),
+        )
+        store(load(told + 24) + 8 * item, found)
     return 0
 
 
@@ -276,6 +315,7 @@ def words(dtype: str) -> tuple[int, ...]:
     functions = lapack_words(dtype, "?sytrd|?hetrd", "?lascl", "%lascl")
     return (
         *functions,
+        symmetric_address("lower_columns"),
         *reflection_words(dtype),
         *divided_words(dtype),
         *tool_words(dtype),

@@ -8,9 +8,12 @@ bits do not depend on the number of threads. Matrices lie by columns.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from arrayfn import dtypes
+from arrayfn.backends.cpu.code import optimized_addresses
+from arrayfn.backends.cpu.libraries import symmetric_loops
 from arrayfn.backends.cpu.libraries.blas import (
     LETTERS,
     blas,
@@ -26,6 +29,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     one_bits,
 )
 from arrayfn.backends.cpu.native import (
+    LINE_BYTES,
     address_of,
     call,
     load,
@@ -50,12 +54,13 @@ SIZE: Final = 48  # bytes of a number
 ONE: Final = 56
 MINUS_ONE: Final = 64
 MINUS_HALF: Final = 72
-TOOL_WORDS: Final = 10
+STRIP_LOOP: Final = 80
+TOOL_WORDS: Final = 11
 
 ROWS_OF_PART: Final = 256
 COLUMNS_OF_PART: Final = 128
 PARTS: Final = 4  # of a symmetric matrix: sums of their results are made at last
-STRIP: Final = 32  # columns of such a part, which stay in the cache for two products
+STRIP: Final = 32  # columns of such a part that have a corner on the diagonal
 
 # Byte offsets into what a part is told.
 PART_TOOLS: Final = 0
@@ -84,7 +89,20 @@ def tool_words(dtype: str) -> tuple[int, ...]:
         lapack_address(letter + "larfg"),
         kind.itemsize,
         *(one_bits(dtype, number) for number in (1, -1, -0.5)),
+        symmetric_address("symmetric_strip"),
     )
+
+
+def symmetric_address(name: str) -> int:
+    """The address of a routine of ``symmetric_loops``."""
+    return _symmetric_addresses()[name]
+
+
+@cache
+def _symmetric_addresses() -> dict[str, int]:
+    names = "symmetric_strip", "lower_columns"
+    found = optimized_addresses(symmetric_loops, names)
+    return dict(zip(names, found, strict=True))
 
 
 @native
@@ -301,12 +319,14 @@ def symmetric_product(
 ) -> int:
     """y = A x of the matrix that has A's lower triangle.
 
-    ``sums`` is workspace of ``PARTS`` vectors; at ``ones`` are as many ones.
+    ``sums`` is workspace of ``PARTS`` vectors; at ``ones`` are as many ones. There is a
+    whole line at least.
     """
     told = stack(9)
     size = load(tools + SIZE)
-    extent = ((n + PARTS - 1) // PARTS + STRIP - 1) // STRIP * STRIP
-    parts = (n + extent - 1) // extent
+    lines = n // (LINE_BYTES // size) * (LINE_BYTES // size)
+    extent = ((lines + PARTS - 1) // PARTS + STRIP - 1) // STRIP * STRIP
+    parts = (lines + extent - 1) // extent
     store(told + PART_TOOLS, tools)
     store(told + PART_A, a)
     store(told + PART_LEADING, leading)
@@ -329,13 +349,20 @@ def symmetric_run(told: int, begin: int, end: int) -> int:
     leading = load(told + PART_LEADING)
     extent = load(told + PART_EXTENT)
     x = load(told + PART_X)
+    lines = LINE_BYTES // size
+    # A first strip has what is not a whole line, so that below the others are lines.
+    apart = n % lines
     for part in range(begin, end):
         y = load(told + PART_Y) + part * load(told + PART_STRIDE)
         memset(y, 0, n * size)
-        first = part * extent
+        first = apart + part * extent
         stop = least(first + extent, n)
+        if part == 0:
+            first = 0
         while first < stop:
             count = least(STRIP, stop - first)
+            if first < apart:
+                count = apart
             corner = load(told + PART_A) + (first * leading + first) * size
             here = first * size
             symv(tools, count, corner, leading, x + here, y + here)
@@ -343,9 +370,23 @@ def symmetric_run(told: int, begin: int, end: int) -> int:
             rest = n - first - count
             strip = corner + count * size
             one = tools + ONE
-            gemv(tools, 0, rest, count, one, strip, leading, x + here, 1, y + below)
-            gemv(tools, 1, rest, count, one, strip, leading, x + below, 1, y + here)
-            first += STRIP
+            if rest % lines == 0 and count % 4 == 0:
+                call(
+                    load(tools + STRIP_LOOP),
+                    strip,
+                    leading * size,
+                    rest,
+                    count,
+                    x + below,
+                    y + below,
+                    x + here,
+                    y + here,
+                    size,
+                )
+            else:
+                gemv(tools, 0, rest, count, one, strip, leading, x + here, 1, y + below)
+                gemv(tools, 1, rest, count, one, strip, leading, x + below, 1, y + here)
+            first += count
     return 0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.libraries.matrices import copy_real, least, memset
+from arrayfn.backends.cpu.libraries.matrices import copy_real, least, memcpy, memset
 from arrayfn.backends.cpu.libraries.shared_products import (
     MINUS_HALF,
     MINUS_ONE,
@@ -33,14 +33,15 @@ CHUNK: Final = 128  # columns that a thread brings up to date at once
 TOOLS: Final = 0
 A: Final = 8
 EXTENT: Final = 16
-W: Final = 24  # workspace [n, PANEL]
-SUMS: Final = 32  # [n, PARTS]
-SMALL: Final = 40  # [PANEL]
-DIAGONAL: Final = 48
-SIDES: Final = 56
-TAUS: Final = 64
-START: Final = 72
-TOLD_WORDS: Final = 10
+PAIRS: Final = 24  # workspace [n, 2 PANEL]: columns v, w, v, w ..., which A is to be
+TURNED: Final = 32  # less (v w^T + w v^T) of; and w, v, w, v ...
+SUMS: Final = 40  # [n, PARTS]
+SMALL: Final = 48  # [2 PANEL]
+DIAGONAL: Final = 56
+SIDES: Final = 64
+TAUS: Final = 72
+START: Final = 80
+TOLD_WORDS: Final = 11
 
 
 @native
@@ -49,16 +50,17 @@ def tridiagonal_panels(
 ) -> int:
     """Reduce all columns but up to twice ``PANEL``; how many are done.
 
-    Workspace is for (``PANEL`` + ``PARTS``) n + ``PANEL`` numbers.
+    Workspace is for (4 ``PANEL`` + ``PARTS``) n + 2 ``PANEL`` numbers.
     """
     told = stack(TOLD_WORDS)
     size = load(tools + SIZE)
     store(told + TOOLS, tools)
     store(told + A, a)
     store(told + EXTENT, n)
-    store(told + W, work)
-    store(told + SUMS, work + PANEL * n * size)
-    store(told + SMALL, work + (PANEL + PARTS) * n * size)
+    store(told + PAIRS, work)
+    store(told + TURNED, work + 2 * PANEL * n * size)
+    store(told + SUMS, work + 4 * PANEL * n * size)
+    store(told + SMALL, work + (4 * PANEL + PARTS) * n * size)
     store(told + DIAGONAL, diagonal)
     store(told + SIDES, sides)
     store(told + TAUS, taus)
@@ -81,12 +83,11 @@ def reduce_symmetric(told: int, start: int, k: int) -> int:
     n = load(told + EXTENT)
     i = start + k
     column = load(told + A) + (i * n + i) * size
-    panel = load(told + A) + (start * n + i) * size
-    w = load(told + W) + i * size
+    pairs = load(told + PAIRS) + i * size
+    turned = load(told + TURNED) + i * size
     small = load(told + SMALL)
     less = tools + MINUS_ONE
-    gemv(tools, 0, n - i, k, less, panel, n, w, n, column)
-    gemv(tools, 0, n - i, k, less, w, n, panel, n, column)
+    gemv(tools, 0, n - i, 2 * k, less, pairs, n, turned, n, column)
     copy_real(load(told + DIAGONAL) + i * size, column, size)
     v = column + size
     tau = load(told + TAUS) + i * size
@@ -94,25 +95,30 @@ def reduce_symmetric(told: int, start: int, k: int) -> int:
     make_reflection(tools, rest, v, v + size, tau)
     copy_real(load(told + SIDES) + i * size, v, size)
     copy_real(v, tools + ONE, size)
-    made = w + (k * n + 1) * size
+    pairs += size
+    turned += size
+    own = 2 * k * n * size
+    other = own + n * size
+    made = pairs + other
     ones = stack(PARTS)
     for part in range(PARTS):
         copy_real(ones + part * size, tools + ONE, size)
     corner = v + n * size
     sums = load(told + SUMS)
     symmetric_product(tools, rest, corner, n, v, made, sums, ones)
-    memset(small, 0, k * size)
-    gemv(tools, 1, rest, k, tools + ONE, w + size, n, v, 1, small)
-    gemv(tools, 0, rest, k, less, panel + size, n, small, 1, made)
-    memset(small, 0, k * size)
-    gemv(tools, 1, rest, k, tools + ONE, panel + size, n, v, 1, small)
-    gemv(tools, 0, rest, k, less, w + size, n, small, 1, made)
+    memset(small, 0, 2 * k * size)
+    gemv(tools, 1, rest, 2 * k, tools + ONE, pairs, n, v, 1, small)
+    gemv(tools, 0, rest, 2 * k, less, turned, n, small, 1, made)
     scale(tools, rest, tau, made)
     # made - tau (made . v) v / 2
     memset(small, 0, size)
     gemv(tools, 1, rest, 1, tools + MINUS_HALF, made, n, v, 1, small)
     scale(tools, 1, tau, small)
-    return gemv(tools, 0, rest, 1, tools + ONE, v, n, small, 1, made)
+    gemv(tools, 0, rest, 1, tools + ONE, v, n, small, 1, made)
+    memcpy(pairs + own, v, rest * size)
+    memcpy(turned + own, made, rest * size)
+    memcpy(turned + other, v, rest * size)
+    return 0
 
 
 @native
@@ -126,8 +132,9 @@ def bring_triangle_up_run(told: int, begin: int, end: int) -> int:
         first = start + PANEL + item * CHUNK
         count = least(CHUNK, n - first)
         corner = load(told + A) + (first * n + first) * size
-        v = load(told + A) + (start * n + first) * size
-        w = load(told + W) + first * size
-        gemm_transposed(tools, n - first, count, PANEL, v, n, w, n, corner, n)
-        gemm_transposed(tools, n - first, count, PANEL, w, n, v, n, corner, n)
+        pairs = load(told + PAIRS) + first * size
+        turned = load(told + TURNED) + first * size
+        gemm_transposed(
+            tools, n - first, count, 2 * PANEL, pairs, n, turned, n, corner, n
+        )
     return 0
