@@ -6,7 +6,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import fft, lax
-from arrayfn.backends.cuda import missing_here
+from arrayfn.backends.cuda import missing_here, nodes
 from arrayfn.backends.cuda.driver import device
 
 pytestmark = [
@@ -73,6 +73,38 @@ def transformed(x, turns):
     return lax.while_loop(lambda state: state[0] < turns, step, (0, x))[1]
 
 
+def recurrent(x, h, w, reverse):
+    """A value a turn, of other widths than what it is made of."""
+
+    def step(h, row):
+        h = anp.tanh(h @ w / 8 + row)
+        return h, (anp.sum(h, axis=1), h[0] > 0)
+
+    return lax.scan(step, h, x, reverse=reverse)
+
+
+def forwards(x, h, w):
+    return recurrent(x, h, w, reverse=False)
+
+
+def backwards(x, h, w):
+    return recurrent(x, h, w, reverse=True)
+
+
+def repeated(x, h, w, turns):
+    """A long scan in a loop."""
+
+    def step(state):
+        k, h, _ = state
+        h, (sums, _) = recurrent(x, h, w, reverse=False)
+        return k + 1, h, sums
+
+    start = 0, h, anp.zeros(x.shape[:2], x.dtype)
+    return lax.while_loop(lambda state: state[0] < turns, step, start)
+
+
+STATE = random(3, 33), random(33, 33, seed=1)
+
 CASES = {
     "power iteration, even": (power_iteration, random(64, 64), random(64), 10),
     "power iteration, odd": (power_iteration, random(64, 64), random(64), 7),
@@ -80,6 +112,10 @@ CASES = {
     "switch in a loop": (alternating, abs(random(50, 50)), np.float32(1e5)),
     "transforms in a loop": (transformed, random(40, 60), 3),
     "loops in loops": (nested, abs(random(5, 40, 40)), np.float32(1e5)),
+    "long scan": (forwards, random(2001, 3, 33, seed=2), *STATE),
+    "long scan, reversed": (backwards, random(2050, 3, 33, seed=2), *STATE),
+    "longer than a graph may be": (forwards, random(40_000, 3, 33, seed=2), *STATE),
+    "long scan in a loop": (repeated, random(1500, 3, 33, seed=2), *STATE, 3),
 }
 
 
@@ -119,6 +155,17 @@ def test_a_persistent_kernel_gives_the_same_bits_each_time():
     want = af.tree.leaves(af.jit(step)(weights, x, target))
     for have, y in zip(af.tree.leaves(run(weights, x, target)), want, strict=True):
         np.testing.assert_allclose(np.asarray(have), y, rtol=1e-4, atol=1e-6)
+
+
+def test_a_long_scan_has_the_bits_of_one_that_is_written_out(monkeypatch):
+    arguments = random(3001, 3, 33, seed=2), *STATE
+    results = []
+    for most in (nodes.MOST_WRITTEN_OUT, 1 << 20):
+        monkeypatch.setattr(nodes, "MOST_WRITTEN_OUT", most)
+        run = af.jit(backwards, device="cuda")
+        results.append([np.asarray(x) for x in af.tree.leaves(run(*arguments))])
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_a_loop_waits_for_nothing(monkeypatch):

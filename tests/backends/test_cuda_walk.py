@@ -9,9 +9,9 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda.captures import Order
-from arrayfn.backends.cuda.conditional import set_condition_ptx
+from arrayfn.backends.cuda.conditional import move_ptx, set_condition_ptx
 from arrayfn.backends.cuda.graphs import segments
-from arrayfn.backends.cuda.image import (
+from arrayfn.backends.cuda.nodes import (
     BranchNode,
     HostCall,
     LoopNode,
@@ -67,6 +67,12 @@ class Graph:
 
         self.streams[stream].append(copied)
 
+    def nbytes(self, buffer):
+        return 4
+
+    def own(self, node, number, nbytes):
+        return 100_000 + 10_000 * number
+
     # What adds nodes.
 
     def captured(self, enqueue):
@@ -86,6 +92,26 @@ class Graph:
                 run()
 
         self.streams[stream].append(loop)
+
+    def repeat_counted(self, stream, counter, turns, body):
+        run = self.captured(body)
+
+        def loop():
+            for self.memory[counter] in range(turns):
+                run()
+
+        self.streams[stream].append(loop)
+
+    def move(self, stream, target, source, counter, nbytes):
+        def moved():
+            to, begin = (
+                x + self.memory[counter] * step for x, step in (target, source)
+            )
+            for k in range(nbytes):
+                if begin + k in self.memory:
+                    self.memory[to + k] = self.memory[begin + k]
+
+        self.streams[stream].append(moved)
 
     def choose(self, stream, kind, number, branches):
         runs = [self.captured(branch) for branch in branches]
@@ -156,6 +182,42 @@ def test_branches_and_counted_loops_are_inside_the_graph_s_loop():
     assert len(graph.streams) == 4
 
 
+@pytest.mark.parametrize("count", [8, 9, 11, 12])
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_long_loop_repeats_a_window_of_its_turns(count, direction):
+    """A running sum: windows of an array are brought, those of results taken back."""
+    given, results = 1000, 2000
+    memory = {10: 5, 11: -1, 12: -1}
+    values = {k: 7 * k % 5 + 1 for k in range(count)}
+    for k in range(count):
+        memory[given + 4 * k], memory[results + 4 * k] = values[k], -1
+    begin = 0 if direction > 0 else 4 * (count - 1)
+    sums_at, written = 8, 9
+    slices = (
+        Slice(WINDOW, WHOLE, begin, 4 * direction),
+        Slice(written, sums_at, begin, 4 * direction),
+    )
+
+    def add(memory, places):
+        memory[places[NEXT]] = memory[places[CURRENT]] + memory[places[WINDOW]]
+        memory[places[written]] = memory[places[NEXT]]
+
+    carry = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, (SECOND, FIRST)[count % 2])
+    loop = Loop((), count, slices=slices, carries=(carry,))
+    node = LoopNode(loop, (kernel(add),), 4, frozenset({written}))
+    graph = Graph(memory)
+    addresses = [0, 0, 10, 11, 12, 0, 0, given, results, 0]
+    CapturingWalk(graph, addresses, graph).run((node,), 0)
+    graph.play()
+    order = range(count)[::direction]
+    sums = dict(zip(order, 5 + np.cumsum([values[k] for k in order]), strict=True))
+    assert [memory[results + 4 * k] for k in range(count)] == [
+        sums[k] for k in range(count)
+    ]
+    assert memory[11 + (count + 1) % 2] == sums[order[-1]]
+    assert len(graph.streams[0]) == 2 + count % 4
+
+
 def test_graphs_end_at_steps_that_need_the_host():
     run, host = NativeRun(0, 1), HostCall(print, (), False, Touches((), ()))
     repeat = LoopNode(Loop((), None, 0), (run,))
@@ -182,6 +244,12 @@ def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():
 def test_conditions_are_set_from_numbers_of_their_kind():
     assert "ld.global.u8" in set_condition_ptx("u8")
     assert "ld.global.s32" in set_condition_ptx("i32")
+
+
+def test_windows_are_copied_in_the_widest_words_that_fit():
+    assert "ld.global.v4.u32" in move_ptx(16)
+    assert "mad.lo.u64 %t, %i, 4, %t" in move_ptx(4)
+    assert "st.global.u8" in move_ptx(1)
 
 
 def test_a_step_waits_for_those_whose_memory_it_shares_and_no_others():

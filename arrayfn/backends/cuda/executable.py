@@ -21,7 +21,8 @@ from arrayfn.backends.cuda.device_array import (
 )
 from arrayfn.backends.cuda.driver import block_size, device
 from arrayfn.backends.cuda.graphs import Graphs, segments
-from arrayfn.backends.cuda.image import Image, Node, raise_status
+from arrayfn.backends.cuda.image import Image, raise_status
+from arrayfn.backends.cuda.nodes import Node
 from arrayfn.backends.cuda.walk import CapturingWalk, Walk
 from arrayfn.dtypes import is_python_scalar
 from arrayfn.errors import ArgumentError, user_location

@@ -13,12 +13,14 @@ from itertools import groupby
 from typing import Final
 
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.image import (
+from arrayfn.backends.cuda.nodes import (
     BranchNode,
     HostCall,
     LoopNode,
     NativeRun,
     Node,
+    blocks,
+    launches,
 )
 
 _GRAPH_LAUNCHES: Final = 4  # from here launching a graph is faster than launching steps
@@ -32,7 +34,8 @@ _BETWEEN_CAPTURES: Final = 16  # runs: a capture takes as long as so many, about
 class Segment:
     """Nodes that follow each other; ``by_graph`` if they are to be one.
 
-    ``at_once`` says not to wait for a second run: enqueueing them waits for the GPU.
+    ``at_once`` says not to wait for a second run: enqueueing them waits for the GPU, or
+    takes longer than capturing them.
     """
 
     nodes: tuple[Node, ...]
@@ -45,8 +48,8 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
     made: list[Segment] = []
     for capturable, group in groupby(nodes, _is_capturable):
         part = tuple(group)
-        at_once = capturable and _waits(part)
-        count = _launches(part)
+        at_once = capturable and (_waits(part) or _repeats(part))
+        count = launches(part)
         worth = at_once or count >= _GRAPH_LAUNCHES or _calls_host(part)
         by_graph = capturable and worth and count <= _MOST_LAUNCHES
         if made and not by_graph and not made[-1].by_graph:
@@ -96,16 +99,12 @@ class Graphs:
         return graph
 
 
-def _blocks(node: LoopNode | BranchNode) -> tuple[tuple[Node, ...], ...]:
-    return (node.body,) if isinstance(node, LoopNode) else node.branches
-
-
 def _is_capturable(node: Node) -> bool:
     if isinstance(node, HostCall):
         return node.capturable
     if isinstance(node, NativeRun):
         return True
-    return all(_is_capturable(inner) for block in _blocks(node) for inner in block)
+    return all(_is_capturable(inner) for block in blocks(node) for inner in block)
 
 
 def _waits(nodes: Iterable[Node]) -> bool:
@@ -120,6 +119,14 @@ def _waits(nodes: Iterable[Node]) -> bool:
     )
 
 
+def _repeats(nodes: Iterable[Node]) -> bool:
+    """Whether a graph of ``nodes`` repeats some of a loop's turns."""
+    return any(
+        isinstance(node, LoopNode) and (node.window > 0 or _repeats(node.body))
+        for node in nodes
+    )
+
+
 def _calls_host(nodes: Iterable[Node]) -> bool:
     """Whether Python enqueues some of ``nodes``."""
     return any(
@@ -127,20 +134,3 @@ def _calls_host(nodes: Iterable[Node]) -> bool:
         or (isinstance(node, LoopNode) and _calls_host(node.body))
         for node in nodes
     )
-
-
-def _launches(nodes: Iterable[Node]) -> int:
-    """How many launches a graph of ``nodes`` has, about."""
-    total = 0
-    for node in nodes:
-        if isinstance(node, NativeRun):
-            total += node.count
-        elif isinstance(node, HostCall):
-            total += 1
-        elif isinstance(node, BranchNode):
-            total += 1 + sum(map(_launches, node.branches))
-        else:
-            # A loop that ends by a predicate has two turns in a graph.
-            turns = 2 if node.loop.count is None else node.loop.count
-            total += turns * max(1, _launches(node.body))
-    return total

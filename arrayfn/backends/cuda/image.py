@@ -1,15 +1,14 @@
 """A plan encoded for the native runner, and the nodes that are not its own.
 
-``Image.nodes`` are the plan's steps in order: runs of kernel launches, matrix products
-and fills, which one native call launches (``NativeRun``); what a library's own function
-enqueues (``HostCall``); loops and branches, whose bodies are nodes. ``walk`` runs them.
+``Image.nodes`` are the plan's steps in order (see ``nodes``); ``walk`` runs them.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import numpy as np
@@ -18,12 +17,22 @@ from arrayfn.backends.cuda import cublas, libraries, runner
 from arrayfn.backends.cuda.captures import Access
 from arrayfn.backends.cuda.code import functions
 from arrayfn.backends.cuda.driver import FUNCTIONS, device
+from arrayfn.backends.cuda.nodes import (
+    BranchNode,
+    HostCall,
+    LoopNode,
+    NativeRun,
+    Node,
+    Touches,
+    window_length,
+)
 from arrayfn.backends.cuda.runner import STEP_WORDS, WORKSPACE_WORD, Header, Stage
 from arrayfn.backends.cuda.runner import Step as Word
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
     Branch,
+    BufferAllocation,
     BufferArgument,
     Kernel,
     KernelCall,
@@ -35,57 +44,6 @@ from arrayfn.lowering.plan import (
 _MOST_BLOCKS: Final = 2**31
 _SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of memory traffic
 _HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
-
-
-@dataclass(frozen=True)
-class Touches:
-    """What a step reads and writes: numbers of buffers.
-
-    ``own`` is memory of a library's, which its steps write in turns. A step that is not
-    ``small`` has the GPU to itself: two of them side by side would be slower.
-    """
-
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    own: tuple[int, int] = (0, 0)
-    small: bool = True
-
-
-@dataclass(frozen=True)
-class NativeRun:
-    """``count`` steps of the table from ``first`` on."""
-
-    first: int
-    count: int
-
-
-@dataclass(frozen=True)
-class HostCall:
-    """``enqueue(stream, *addresses)`` of ``places``: (buffer, bytes into it)."""
-
-    enqueue: Callable[..., None]
-    places: tuple[tuple[int, int], ...]
-    capturable: bool
-    touches: Touches
-
-
-@dataclass(frozen=True)
-class LoopNode:
-    """``loop``, with its body as nodes."""
-
-    loop: Loop
-    body: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class BranchNode:
-    """``branch``, with its branches as nodes."""
-
-    branch: Branch
-    branches: tuple[tuple[Node, ...], ...]
-
-
-Node = NativeRun | HostCall | LoopNode | BranchNode
 
 
 class Image:
@@ -103,6 +61,7 @@ class Image:
         self._rows: list[list[int]] = []
         self._touches: list[Touches] = []  # by the rows
         self._kept: list[object] = []
+        self._own: dict[tuple[int, int], int] = {}
         self._has_products = False
         self._moves = dict(_moves(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
@@ -180,13 +139,29 @@ class Image:
         """Enqueue a copy of as many bytes as ``buffer`` has."""
         device().copy(target, source, self._buffers[buffer].nbytes, stream)
 
+    def nbytes(self, buffer: int) -> int:
+        """The bytes of a buffer."""
+        return self._buffers[buffer].nbytes
+
+    def own(self, node: LoopNode, number: int, nbytes: int) -> int:
+        """The address of memory of a loop's own, the same whenever it is asked for."""
+        key = id(node), number
+        if key not in self._own:
+            self._own[key] = device().allocate(nbytes)
+        return self._own[key]
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            for pointer in self._own.values():
+                device().free(pointer)
+
     # Encoding.
 
     def _nodes(self, steps: Sequence[Step]) -> tuple[Node, ...]:
         nodes: list[Node] = []
         for step in steps:
             if isinstance(step, Loop):
-                nodes.append(LoopNode(step, self._nodes(step.body)))
+                nodes.append(self._loop(step))
             elif isinstance(step, Branch):
                 branches = tuple(self._nodes(branch) for branch in step.branches)
                 nodes.append(BranchNode(step, branches))
@@ -204,6 +179,13 @@ class Image:
                 else:
                     nodes.append(NativeRun(row, 1))
         return tuple(nodes)
+
+    def _loop(self, loop: Loop) -> LoopNode:
+        body = self._nodes(loop.body)
+        written = _written_in(loop)
+        if not _is_apart(loop, written, self._buffers):
+            return LoopNode(loop, body)
+        return LoopNode(loop, body, window_length(loop.count, body), written)
 
     def _address(self, slot: int) -> int:
         return self._values.ctypes.data + 8 * slot
@@ -332,6 +314,38 @@ def _written(step: KernelCall) -> tuple[int, ...]:
     """The buffers that a step writes: all that it has, but those it is said to read."""
     given = [a.buffer for a in step.arguments if isinstance(a, BufferArgument)]
     return tuple({*step.writes, *given} - {*step.reads} | {*step.writes})
+
+
+def _written_in(loop: Loop) -> frozenset[int]:
+    """The buffers that a turn of ``loop`` writes."""
+    places = [place for c in loop.carries for place in (c.first, c.second, c.result)]
+    for step in loop.body:
+        places += _written(step) if isinstance(step, KernelCall) else step.writes
+    return frozenset(places)
+
+
+def _is_apart(
+    loop: Loop, written: AbstractSet[int], buffers: Sequence[BufferAllocation]
+) -> bool:
+    """Whether what ``loop`` slices may be elsewhere while some of its turns run.
+
+    What it writes in slices, no other slice and no step may touch; what it reads in
+    slices, no step may write.
+    """
+
+    def roots(numbers: Iterable[int]) -> list[int]:
+        donors = ((number, buffers[number].donor) for number in numbers)
+        return [number if donor is None else donor for number, donor in donors]
+
+    changed = {*roots(written)}
+    touched = changed | {*roots(n for step in loop.body for n in step.reads)}
+    sources = roots(s.source for s in loop.slices)
+    return all(
+        source not in touched and sources.count(source) == 1
+        if s.buffer in written
+        else source not in changed
+        for s, source in zip(loop.slices, sources, strict=True)
+    )
 
 
 def _count_arguments(steps: Sequence[Step]) -> int:

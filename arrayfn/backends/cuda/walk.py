@@ -8,22 +8,25 @@ stream is being captured, makes conditional nodes of a graph, which read it ther
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from arrayfn.backends.cuda.captures import Access
-from arrayfn.backends.cuda.conditional import Enqueue
+from arrayfn.backends.cuda.conditional import Enqueue, Moving
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.image import (
+from arrayfn.backends.cuda.image import Image
+from arrayfn.backends.cuda.nodes import (
     BranchNode,
     HostCall,
-    Image,
     LoopNode,
     NativeRun,
     Node,
 )
 from arrayfn.lowering.plan import Loop
+
+_COUNTER_BYTES: Final = 8
 
 
 class Walk:
@@ -62,17 +65,34 @@ class Walk:
     def loop(self, node: LoopNode, stream: int) -> None:
         """A loop of a known number of turns."""
         loop = node.loop
-        turns = [(self.at(c.first), self.at(c.second)) for c in loop.carries]
         values = [self.at(c.initial) for c in loop.carries]
-        for turn in range(loop.count or 0):
-            following = [pair[turn % 2] for pair in turns]
+        origins = [self.at(s.source) + s.offset for s in loop.slices]
+        turns = range(loop.count or 0)
+        values = self.turns(node, turns, values, origins, stream)
+        self.leave(loop, values, stream)
+
+    def turns(
+        self,
+        node: LoopNode,
+        turns: Iterable[int],
+        values: Sequence[int],
+        origins: Sequence[int],
+        stream: int,
+    ) -> Sequence[int]:
+        """Turns of a loop: where its values are then, which were at ``values``.
+
+        Slices are at ``origins`` in turn 0, whether that is one of them or not.
+        """
+        loop = node.loop
+        pairs = [(self.at(c.first), self.at(c.second)) for c in loop.carries]
+        for turn in turns:
+            following = [pair[turn % 2] for pair in pairs]
             self.put_carries(loop, values, following)
-            for s in loop.slices:
-                begin = s.offset + turn * s.stride
-                self.addresses[s.buffer] = self.at(s.source) + begin
+            for s, origin in zip(loop.slices, origins, strict=True):
+                self.addresses[s.buffer] = origin + turn * s.stride
             self.run(node.body, stream)
             values = following
-        self.leave(loop, values, stream)
+        return values
 
     def put_carries(
         self, loop: Loop, values: Sequence[int], following: Sequence[int]
@@ -134,6 +154,18 @@ class Steps(Protocol):
 class Nodes(Protocol):
     """What adds to the graph that a stream is captured into."""
 
+    def repeat_counted(
+        self, stream: int, counter: int, turns: int, body: Enqueue
+    ) -> None:
+        """``body``, ``turns`` times; the 64 bits at ``counter`` say which it is."""
+        ...
+
+    def move(
+        self, stream: int, target: Moving, source: Moving, counter: int, nbytes: int
+    ) -> None:
+        """A copy between places that follow from the number at ``counter``."""
+        ...
+
     def steps(self, stream: int) -> Steps:
         """What captures steps into the stream."""
         ...
@@ -169,6 +201,41 @@ class CapturingWalk(Walk):
                 super().run((node,), stream)
                 steps.restart()
         steps.join()
+
+    def loop(self, node: LoopNode, stream: int) -> None:
+        """A loop of a known number of turns, written out; a long one is the graph's.
+
+        In a graph addresses are fixed, so a turn of the graph's loop is a window of the
+        plan's, whose slices are brought to memory of its own and, where they are
+        written, taken back. What is left of the plan's turns is written out.
+        """
+        if not node.window:
+            super().loop(node, stream)
+            return
+        loop, length, count = node.loop, node.window, node.loop.count or 0
+        origins = [self.at(s.source) + s.offset for s in loop.slices]
+        places = [(self.at(c.second), self.at(c.initial)) for c in loop.carries]
+        for c, (_, initial) in zip(loop.carries, places, strict=True):
+            self.copy(c.second, initial, stream)
+        seconds = [second for second, _ in places]
+        counter = self.image.own(node, 0, _COUNTER_BYTES)
+        windows = [
+            _Window(self.image.own(node, 1 + k, size), origin, s.stride, length, size)
+            for k, (s, origin) in enumerate(zip(loop.slices, origins, strict=True))
+            for size in [(length - 1) * abs(s.stride) + self.image.nbytes(s.buffer)]
+        ]
+
+        def turns(inner: int) -> None:
+            for w in windows:
+                self.nodes.move(inner, w.here, w.there, counter, w.nbytes)
+            self.turns(node, range(length), seconds, [w.begin for w in windows], inner)
+            for s, w in zip(loop.slices, windows, strict=True):
+                if s.buffer in node.written:
+                    self.nodes.move(inner, w.there, w.here, counter, w.nbytes)
+
+        self.nodes.repeat_counted(stream, counter, count // length, turns)
+        rest = range(count - count % length, count)
+        self.leave(loop, self.turns(node, rest, seconds, origins, stream), stream)
 
     def repeat(self, node: LoopNode, stream: int) -> None:
         """A loop of the graph.
@@ -207,6 +274,40 @@ class CapturingWalk(Walk):
         number = self.at(node.branch.index)
         branches = [partial(self.run, branch) for branch in node.branches]
         self.nodes.choose(stream, "i32", number, branches)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What ``length`` turns of a loop slice, at ``address``; it comes from ``origin``.
+
+    A slice of the first turn is at ``origin``, and ``stride`` bytes further in each.
+    """
+
+    address: int
+    origin: int
+    stride: int
+    length: int
+    nbytes: int
+
+    @property
+    def _back(self) -> int:
+        """From the first slice to the lowest address."""
+        return min(0, (self.length - 1) * self.stride)
+
+    @property
+    def begin(self) -> int:
+        """Where the slice of the first turn is."""
+        return self.address - self._back
+
+    @property
+    def here(self) -> Moving:
+        """The window, which stays."""
+        return self.address, 0
+
+    @property
+    def there(self) -> Moving:
+        """What it is a window of."""
+        return self.origin + self._back, self.length * self.stride
 
 
 def _one_by_one(nodes: Sequence[Node]) -> Iterator[Node]:
