@@ -183,16 +183,18 @@ class Library:
         ``offsets`` bytes into their arrays.
         """
         asked = self._described(provider, p, alignment_of(offsets))
-        choices = self._proposals(asked, PROPOSALS)
-        if len(choices) == 1:
-            return self._made(asked, choices[0])
+
+        def fastest() -> bytes:
+            choices = self._proposals(asked, PROPOSALS)
+            single = len(choices) == 1
+            return bytes(choices[0 if single else self._fastest(asked, choices, p)])
+
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
             f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS}",
         )
-        kept = object_cache().get_or_compile(
-            key, lambda: bytes(choices[self._fastest(asked, choices, p)])
-        )
+        # Asking for proposals alone takes a process its first 30 ms.
+        kept = object_cache().get_or_compile(key, fastest)
         return self._made(asked, _Choice.from_buffer_copy(kept))
 
     def proposals(

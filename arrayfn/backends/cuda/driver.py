@@ -21,6 +21,7 @@ from arrayfn.errors import BackendError, user_location
 CAPTURE_RELAXED: Final = 2
 _SUCCESS: Final = 0
 _OUT_OF_MEMORY: Final = 2
+_NO_CONTEXT: Final = 201  # of a thread that has made no call yet
 _NON_BLOCKING: Final = 1
 _ATTRIBUTE_MULTIPROCESSORS: Final = 16
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
@@ -135,6 +136,9 @@ class Device:
         self._idle_bytes = 0
         self._most_idle = max(_MOST_IDLE, self.memory_stats().total // 16)
         self._launch_graph = self._function("cuGraphLaunch", 2)
+        # Called most often, while other threads may go on.
+        wait = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+        self._wait = wait(self.address("cuStreamSynchronize"))
         self._allocate = self.library.cuMemAllocFromPoolAsync
 
     @property
@@ -361,8 +365,12 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait for all that is enqueued; an error of a kernel is raised here."""
-        self.enter()
-        self.check(self.waiting.cuStreamSynchronize(ctypes.c_void_p(self.stream)))
+        status = self._wait(self.stream)
+        if status == _NO_CONTEXT:
+            self.enter()
+            status = self._wait(self.stream)
+        if status:
+            self.check(status)
 
     def wait_for(self, stream: int) -> None:
         """Let later work wait for what is on another stream now."""
