@@ -23,8 +23,10 @@ from arrayfn.ir import (
     Program,
     Var,
 )
+from arrayfn.passes.known_counts import known_turns
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect
+from arrayfn.primitives.control_flow_scan import scan
 
 Simplify = Callable[[Program], Program]
 
@@ -193,7 +195,18 @@ def _scan(
     wanted: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    params = dict(equation.params)
+    return _scanned(equation.params, equation.outputs, operands, wanted, simplify)
+
+
+def _scanned(
+    params: Params,
+    outputs: Sequence[Var],
+    operands: Sequence[Atom],
+    wanted: Sequence[bool],
+    simplify: Simplify,
+) -> Results:
+    """A scan with these params and operands, of which some results are wanted."""
+    params = dict(params)
     first = params["consts"]
     second = first + params["carry"]
     if params["length"] == 0:
@@ -201,7 +214,7 @@ def _scan(
             *operands[first:second],
             *(
                 views.broadcast_literal(0, var.type)
-                for var in equation.outputs[params["carry"] :]
+                for var in outputs[params["carry"] :]
             ),
         ]
     body = simplify(params["program"])
@@ -216,7 +229,7 @@ def _scan(
     if not loop.carry and not loop.ys:
         return loop.results(())
     xs = [operand for _, operand in loop.xs]
-    return loop.results(_emit(equation.primitive, [*consts, *carry, *xs], params))
+    return loop.results(_emit(scan, [*consts, *carry, *xs], params))
 
 
 def _while_loop(
@@ -229,15 +242,26 @@ def _while_loop(
     first = params["cond_consts"]
     second = first + params["body_consts"]
     condition, body = simplify(params["cond_program"]), params["body_program"]
-    if _is_rotated(condition, body):
-        rotated, consts = simplify(body), list(operands[first:second])
-        carry = [*operands[second:]]
-        flags = [*wanted]
+    is_rotated = _is_rotated(condition, body)
+    body = simplify(body)
+    fixed, consts, carry = operands[:first], operands[first:second], operands[second:]
+    count = known_turns(condition, body, fixed, consts, carry)
+    if count is not None:
+        counted: Params = {
+            "program": body,
+            "length": count,
+            "reverse": False,
+            "consts": len(consts),
+            "carry": len(carry),
+            "unroll": 1,
+        }
+        return _scanned(counted, (), operands[first:], wanted, simplify)
+    if is_rotated:
+        rotated, flags = body, [*wanted]
     else:
-        rotated = simplify(_rotated(condition, simplify(body), first))
-        consts = [*operands[:first], *operands[first:second]]
-        carry = [*operands[second:]]
-        carry.append(_inline(condition, [*operands[:first], *carry])[0])
+        rotated = simplify(_rotated(condition, body, first))
+        carry = [*carry, _inline(condition, [*fixed, *carry])[0]]
+        consts = [*fixed, *consts]
         flags = [*wanted, True]
     loop = _Loop(rotated, consts, carry, [], flags)
     last = len(carry) - 1
