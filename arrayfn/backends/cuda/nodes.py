@@ -13,9 +13,9 @@ from typing import Final
 
 from arrayfn.lowering.plan import Branch, Loop
 
-MOST_WRITTEN_OUT: Final = 1 << 10
+MOST_WRITTEN_OUT: Final = 1 << 9
 """Launches of a loop in a graph that has a node for each of them."""
-_WINDOW_LAUNCHES: Final = 1 << 8
+_WINDOW_LAUNCHES: Final = 1 << 7
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def window_length(count: int | None, body: Iterable[Node]) -> int:
     They are an even number: values with two places by turns are then where they were.
 
     >>> window_length(20_000, [NativeRun(0, 3)])
-    84
-    >>> window_length(200, [NativeRun(0, 3)])
+    42
+    >>> window_length(150, [NativeRun(0, 3)])
     0
     """
     each = max(1, launches(body))
