@@ -72,6 +72,6 @@ def test_the_bound_may_be_a_constant_of_the_loop():
     def f(x: Any) -> Any:
         return lax.fori_loop(0, 6, lambda k, x: x * 2 + k, x)
 
-    program = run_passes(af.make_program(lambda x: af.jit(f)(x))(X), check=True)
+    program = run_passes(af.make_program(af.jit(f))(X), check=True)
     names = [q.primitive.name for q in program.equations if q.subprograms()]
     assert names == ["scan"]
