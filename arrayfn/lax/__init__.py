@@ -69,9 +69,12 @@ from arrayfn.lax.convolution import (
     conv,
     conv_dimension_numbers,
     conv_general_dilated,
-    conv_general_dilated_patches,
     conv_transpose,
     conv_with_general_padding,
+)
+from arrayfn.lax.convolution_windows import (
+    conv_general_dilated_local,
+    conv_general_dilated_patches,
 )
 from arrayfn.lax.hints import (
     Precision,
@@ -90,7 +93,11 @@ from arrayfn.lax.indexing import (
     scatter_mul,
     scatter_sub,
 )
-from arrayfn.lax.ragged import ragged_dot
+from arrayfn.lax.ragged import (
+    RaggedDotDimensionNumbers,
+    ragged_dot,
+    ragged_dot_general,
+)
 from arrayfn.lax.reductions import (
     FftType,
     cumlogsumexp,
@@ -230,6 +237,7 @@ __all__ = [
     "GatherDimensionNumbers",
     "GatherScatterMode",
     "Precision",
+    "RaggedDotDimensionNumbers",
     "RoundingMethod",
     "ScatterDimensionNumbers",
     "abs",
@@ -275,6 +283,7 @@ __all__ = [
     "conv",
     "conv_dimension_numbers",
     "conv_general_dilated",
+    "conv_general_dilated_local",
     "conv_general_dilated_patches",
     "conv_transpose",
     "conv_with_general_padding",
@@ -354,6 +363,7 @@ __all__ = [
     "psum_scatter",
     "pswapaxes",
     "ragged_dot",
+    "ragged_dot_general",
     "random_gamma_grad",
     "real",
     "reciprocal",

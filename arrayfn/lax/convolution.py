@@ -17,7 +17,6 @@ from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.primitives.contraction import precision_params
 from arrayfn.primitives.convolution_forms import Roles
 from arrayfn.primitives.padded_convolution import padded_convolution
-from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
 from arrayfn.tracing import apply
 
 
@@ -363,68 +362,11 @@ def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
     return before, total - before
 
 
-def conv_general_dilated_patches(
-    lhs: ArrayLike,
-    filter_shape: Sequence[int],
-    window_strides: Sequence[int],
-    padding: Padding,
-    lhs_dilation: Sequence[int] | None = None,
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: DimensionNumbers = None,
-) -> Array:
-    """The windows that a convolution multiplies, each along the feature axis.
-
-    Their elements are ordered by feature, then by the spatial axes of the window.
-
-    >>> import numpy as np
-    >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")
-    array([[[0, 1],
-            [1, 2],
-            [2, 3]]])
-    """
-    name = "conv_general_dilated_patches"
-    (lhs,) = typed(name, lhs)
-    x = ops.type_of_operand(name, lhs)
-    count = x.ndim - 2
-    sizes = per_axis(name, "sizes", filter_shape, count)
-    numbers = conv_dimension_numbers(x.shape, (1, 1, *sizes), None)
-    if dimension_numbers is not None:
-        given = dimension_numbers
-        numbers = conv_dimension_numbers(x.shape, (1,) * x.ndim, given)
-    n, c, *spatial = numbers.lhs_spec
-    strides = per_axis(name, "strides", window_strides, count)
-    steps = per_axis(name, "dilations", rhs_dilation, count)
-    gaps = per_axis(name, "dilations", lhs_dilation, count)
-    extents = [
-        max(0, (x.shape[a] - 1) * gap + 1) for a, gap in zip(spatial, gaps, strict=True)
-    ]
-    wide = tuple((s - 1) * step + 1 for s, step in zip(sizes, steps, strict=True))
-    config = [(0, 0, 0)] * x.ndim
-    widths = pairs(name, padding, tuple(extents), wide, strides)
-    for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
-        config[axis] = (low, high, gap - 1)
-    parts = sorted(zip(spatial, sizes, strides, steps, strict=True))
-    axes, *rest = zip(*parts, strict=True) if parts else ((), (), (), ())
-    geometry = SlidingWindows(axes, *rest)
-    m, f, *out_spatial = numbers.out_spec
-    # The output's axes, with the window's after the features.
-    inner = [x.ndim + axes.index(axis) for axis in spatial]
-    places = {m: [n], f: [c, *inner]}
-    places |= {a: [b] for a, b in zip(out_spatial, spatial, strict=True)}
-    order = tuple(axis for k in range(x.ndim) for axis in places[k])
-    padded = pad(lhs, 0, config)
-    windows = apply(sliding_windows, padded, **geometry.params(), order=order)
-    shape = windows.shape
-    features = math.prod(shape[f : f + 1 + count])
-    return reshape(windows, (*shape[:f], features, *shape[f + 1 + count :]))
-
-
 __all__ = [
     "ConvDimensionNumbers",
     "conv",
     "conv_dimension_numbers",
     "conv_general_dilated",
-    "conv_general_dilated_patches",
     "conv_transpose",
     "conv_with_general_padding",
 ]

@@ -35,17 +35,14 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "rng_bit_generator",
         "keys make random numbers: arrayfn.random.uniform": "rng_uniform",
         "they are type aliases for annotations": "DotDimensionNumbers "
-        "ConvGeneralDilatedDimensionNumbers RaggedDotDimensionNumbers PrecisionLike",
+        "ConvGeneralDilatedDimensionNumbers PrecisionLike",
         "products of scaled blocks have no kernels here": "scaled_dot",
-        "of products in groups there is ragged_dot": "ragged_dot_general",
         "they are steps of the gradient of random.gamma": "random_gamma_grad "
         "igamma_grad_a",
         "they compute shapes for JAX's own rules; eval_shape tells any": (
             "conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
             "conv_transpose_shape_tuple reduce_window_shape_tuple padtype_to_pads"
         ),
-        "a kernel for each place is no convolution; use "
-        "conv_general_dilated_patches and einsum": "conv_general_dilated_local",
     },
     "jax.lax.linalg": {
         "the polar decomposition is arrayfn.scipy.linalg.polar": "qdwh",

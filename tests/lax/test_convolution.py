@@ -262,3 +262,29 @@ def test_windows_with_nan_are_nan() -> None:
     x = np.array([1.0, np.nan, 0.0, 2.0, 5.0])
     run = af.jit(lambda x: lax.reduce_window(x, -np.inf, lax.max, (2,)))
     np.testing.assert_array_equal(run(x), [np.nan, np.nan, 2.0, 5.0])
+
+
+@pytest.mark.parametrize("spec", [None, ("NHWC", "HWIO", "NWHC")])
+def test_a_kernel_for_each_place_is_that_of_the_place(spec: Any) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(2, 3, 5, 6) if spec is None else (2, 5, 6, 3))
+    places = (4, 3)
+    shape = (4, 18, *places) if spec is None else (*places, 18, 4)
+    kernels = rng.normal(size=shape)
+    options = ((1, 2), [(1, 0), (0, 1)])
+    have = lax.conv_general_dilated_local(
+        x, kernels, *options, (3, 2), dimension_numbers=spec
+    )
+    for i in range(places[0]):
+        for j in range(places[1]):
+            own = kernels[:, :, i, j] if spec is None else kernels[i, j].T
+            one = own.reshape(4, 3, 3, 2)
+            image = x if spec is None else np.moveaxis(x, 3, 1)
+            whole = lax.conv_general_dilated(image, one, *options)
+            found = have[:, :, i, j] if spec is None else have[:, j, i]
+            np.testing.assert_allclose(found, whole[:, :, i, j], rtol=1e-10)
+    fewer = np.delete(kernels, 0, axis=2 if spec is None else 0)
+    with pytest.raises(ShapeError, match="for each place"):
+        lax.conv_general_dilated_local(
+            x, fewer, *options, (3, 2), dimension_numbers=spec
+        )

@@ -79,3 +79,49 @@ def test_groups_that_do_not_fit_are_named() -> None:
         lax.ragged_dot(ROWS, MATRICES, np.ones(4))
     with pytest.raises(ArgumentError, match="group_offset"):
         lax.ragged_dot(ROWS, MATRICES, np.ones(4, int), group_offset=np.array([0]))
+
+
+def in_general(x: Any, y: Any, sizes: Any, *numbers: Any) -> Any:
+    return lax.ragged_dot_general(x, y, sizes, lax.RaggedDotDimensionNumbers(*numbers))
+
+
+def test_a_ragged_axis_that_is_kept_with_batches_of_their_own_sizes() -> None:
+    # lhs [m, b, k], rhs [k, g, b, n]
+    x, y = RNG.standard_normal((6, 2, 3)), RNG.standard_normal((3, 4, 2, 5))
+    dims = (((2,), (0,)), ((1,), (2,))), (0,), (1,)
+    sizes = np.array([[2, 0, 3, 1], [1, 2, 0, 1]])
+    have = af.jit(lambda *a: in_general(*a, *dims))(x, y, sizes)
+    want = [by_hand(x[:, b], np.moveaxis(y[:, :, b], 1, 0), sizes[b]) for b in (0, 1)]
+    np.testing.assert_allclose(have, want, rtol=1e-12)
+    have = in_general(x, y, sizes[0], *dims)
+    want[1] = by_hand(x[:, 1], np.moveaxis(y[:, :, 1], 1, 0), sizes[0])
+    np.testing.assert_allclose(have, want, rtol=1e-12)
+
+
+def test_a_ragged_axis_that_is_contracted_gives_a_sum_for_each_group() -> None:
+    x, y = RNG.standard_normal((2, 6, 3)), RNG.standard_normal((6, 2, 4))
+    dims = (((1,), (0,)), ((0,), (1,))), (1,), ()
+    sizes = np.array([2, 0, 3])
+    have = in_general(x, y, sizes, *dims)
+    parts = [(0, 2), (2, 2), (2, 5)]
+    want = [np.einsum("bkm,kbn->bmn", x[:, i:j], y[i:j]) for i, j in parts]
+    np.testing.assert_allclose(have, want, rtol=1e-12, atol=1e-14)
+    # The gradient of the other is this one.
+    slope = af.grad(lambda m: lax.ragged_dot(ROWS, m, np.array([2, 0, 4, 1])).sum())
+    dims = (((0,), (0,)), ((), ())), (0,), ()
+    have = in_general(ROWS, np.ones((7, 2)), np.array([2, 0, 4, 1]), *dims)
+    np.testing.assert_allclose(have, slope(MATRICES), rtol=1e-12, atol=1e-14)
+
+
+def test_a_ragged_batch_axis_changes_nothing_and_other_roles_are_refused() -> None:
+    x = RNG.standard_normal((4, 2, 3))
+    dims = (((2,), (2,)), ((0,), (0,))), (0,), ()
+    have = in_general(x, x, np.array([1, 3]), *dims)
+    np.testing.assert_allclose(have, x @ x.swapaxes(1, 2), rtol=1e-12)
+    with pytest.raises(ArgumentError, match="one axis of lhs"):
+        in_general(x, x, np.array([1, 3]), dims[0], (0, 1), ())
+    with pytest.raises(ArgumentError, match="counts groups"):
+        in_general(x, x, np.array([1, 3]), dims[0], (1,), ())
+    dims = (((2,), (2,)), ((0,), (0,))), (1,), (1,)
+    with pytest.raises(ShapeError, match=r"\(4, 2\), not \(3, 2\)"):
+        in_general(x, x, np.ones((3, 2), int), *dims)

@@ -1,0 +1,131 @@
+"""The windows that a convolution multiplies, and products with kernels of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.lax._operands import typed
+from arrayfn.lax._padding import Padding, pairs, per_axis
+from arrayfn.lax.convolution import DimensionNumbers, conv_dimension_numbers
+from arrayfn.lax.structure import dot_general, pad, reshape
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.manipulation import moveaxis
+from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
+from arrayfn.tracing import apply
+
+
+def conv_general_dilated_patches(
+    lhs: ArrayLike,
+    filter_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Padding,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: DimensionNumbers = None,
+) -> Array:
+    """The windows that a convolution multiplies, each along the feature axis.
+
+    Their elements are ordered by feature, then by the spatial axes of the window.
+
+    >>> import numpy as np
+    >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")
+    array([[[0, 1],
+            [1, 2],
+            [2, 3]]])
+    """
+    name = "conv_general_dilated_patches"
+    (lhs,) = typed(name, lhs)
+    x = ops.type_of_operand(name, lhs)
+    count = x.ndim - 2
+    sizes = per_axis(name, "sizes", filter_shape, count)
+    numbers = conv_dimension_numbers(x.shape, (1, 1, *sizes), None)
+    if dimension_numbers is not None:
+        given = dimension_numbers
+        numbers = conv_dimension_numbers(x.shape, (1,) * x.ndim, given)
+    n, c, *spatial = numbers.lhs_spec
+    strides = per_axis(name, "strides", window_strides, count)
+    steps = per_axis(name, "dilations", rhs_dilation, count)
+    gaps = per_axis(name, "dilations", lhs_dilation, count)
+    extents = [
+        max(0, (x.shape[a] - 1) * gap + 1) for a, gap in zip(spatial, gaps, strict=True)
+    ]
+    wide = tuple((s - 1) * step + 1 for s, step in zip(sizes, steps, strict=True))
+    config = [(0, 0, 0)] * x.ndim
+    widths = pairs(name, padding, tuple(extents), wide, strides)
+    for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
+        config[axis] = (low, high, gap - 1)
+    parts = sorted(zip(spatial, sizes, strides, steps, strict=True))
+    axes, *rest = zip(*parts, strict=True) if parts else ((), (), (), ())
+    geometry = SlidingWindows(axes, *rest)
+    m, f, *out_spatial = numbers.out_spec
+    # The output's axes, with the window's after the features.
+    inner = [x.ndim + axes.index(axis) for axis in spatial]
+    places = {m: [n], f: [c, *inner]}
+    places |= {a: [b] for a, b in zip(out_spatial, spatial, strict=True)}
+    order = tuple(axis for k in range(x.ndim) for axis in places[k])
+    padded = pad(lhs, 0, config)
+    windows = apply(sliding_windows, padded, **geometry.params(), order=order)
+    shape = windows.shape
+    features = math.prod(shape[f : f + 1 + count])
+    return reshape(windows, (*shape[:f], features, *shape[f + 1 + count :]))
+
+
+def conv_general_dilated_local(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: Padding,
+    filter_shape: Sequence[int],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: DimensionNumbers = None,
+    precision: str | None = None,
+) -> Array:
+    """A convolution with a kernel of its own at each place of the result.
+
+    The spatial axes of ``rhs`` are those of the result, and its input features are the
+    elements of a window of extents ``filter_shape``, in the order of
+    ``conv_general_dilated_patches``. The other arguments are those of
+    ``conv_general_dilated``. Raises ShapeError if ``rhs`` has another shape.
+
+    >>> import numpy as np
+    >>> kernels = np.array([[[1.0, 1.0, 10.0], [1.0, 2.0, 0.0]]])  # O, I, places
+    >>> x = np.arange(4.0).reshape(1, 1, 4)
+    >>> conv_general_dilated_local(x, kernels, (1,), "VALID", (2,))
+    array([[[ 1.,  5., 20.]]])
+    """
+    name = "conv_general_dilated_local"
+    patches = conv_general_dilated_patches(
+        lhs,
+        filter_shape,
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        dimension_numbers,
+    )
+    x, y = ops.type_of_operand(name, lhs), ops.type_of_operand(name, rhs)
+    numbers = conv_dimension_numbers(x.shape, y.shape, dimension_numbers)
+    out, feature, *places = numbers.out_spec
+    _, inputs, *own_places = numbers.rhs_spec
+    wanted = list(y.shape)
+    wanted[inputs] = patches.shape[feature]
+    for axis, place in zip(own_places, places, strict=True):
+        wanted[axis] = patches.shape[place]
+    if y.shape != tuple(wanted):
+        raise ShapeError(
+            f"{name}: the windows are {patches.shape}, so that kernels for each place "
+            f"have shape {tuple(wanted)}, not {y.shape}",
+            user_location(),
+        )
+    order = sorted(range(len(places)), key=lambda k: places[k])
+    batch = [places[k] for k in order], [own_places[k] for k in order]
+    roles = (([feature], [inputs]), batch)
+    product = dot_general(patches, rhs, roles, precision=precision)
+    return moveaxis(product, (-2, -1), (out, feature))
+
+
+__all__ = ["conv_general_dilated_local", "conv_general_dilated_patches"]
