@@ -44,7 +44,8 @@ class ScheduledKernel:
     """A printed kernel with what one call of it needs.
 
     ``arrays`` are the operands behind the pointers, in order; ``partials`` follow
-    them, then ``scratch``, then the ``integers``.
+    them, then ``scratch``, then the ``integers``. Blocks of a GPU may have a ``board``,
+    which follows the operands, and is zeros before the first launch.
     """
 
     kernel: Kernel
@@ -54,6 +55,7 @@ class ScheduledKernel:
     integers: tuple[Integer, ...]
     items: int
     grain: int
+    board: Var | None = None
 
     def scratch_offsets(self) -> list[int]:
         """Byte offsets of the scratch rows in a thread's scratch memory."""
@@ -213,7 +215,13 @@ class KernelPrinter(KernelText, ABC):
         return text
 
     def compute(self, s: Compute) -> None:
-        arguments = [self.scalar(a) for a in s.arguments]
+        arguments = [self.scalar(a) for a in s.arguments[:1]]
+        for a in s.arguments[1:]:
+            if s.function.startswith("shift_") and isinstance(a, Constant):
+                # No shape gives a shift's count, and one that is known has no guard.
+                arguments.append(f"{self.use(short_name(a.dtype))}({a.value!r})")
+            else:
+                arguments.append(self.scalar(a))
         self.line(
             f"{self.name_of(s.result)} = {self.expression(s.function, arguments)}",
             s.source,

@@ -199,7 +199,12 @@ class Lowering:
         name = self.add_kernel(made.kernel)
         offsets = made.scratch_offsets()
         pointers = [(o.array, o.offset * o.dtype.itemsize) for o in made.arrays]
-        pointers += [(p.array, 0) for p in made.partials]
+        own = [p.array for p in made.partials]
+        if made.board is not None:
+            own.append(made.board)
+            zeros = np.zeros(made.board.type.shape, made.board.type.dtype)
+            self.constants.append((made.board, zeros))
+        pointers += [(array, 0) for array in own]
         return CallStep(
             kernel=name,
             pointers=pointers,
@@ -209,8 +214,7 @@ class Lowering:
             grain=made.grain,
             scratch_bytes=offsets[-1],
             reads=[o.array for o in made.arrays if not o.written],
-            writes=[o.array for o in made.arrays if o.written]
-            + [p.array for p in made.partials],
+            writes=[o.array for o in made.arrays if o.written] + own,
         )
 
     def add_kernel(self, kernel: Kernel) -> str:

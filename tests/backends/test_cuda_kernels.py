@@ -300,6 +300,64 @@ def test_threads_go_on_along_what_is_long(case):
     np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-5)
 
 
+EXTREMA = {
+    "float32": np.array([[1, -0.0, 3, 0], [np.nan, 0.0, 3, -0.0], [2, -np.nan, 3, 0]]),
+    "float16": np.array([[-np.inf, -2, 1], [np.inf, -2, 65504], [np.inf, -1, 0]]),
+    "uint32": np.array([[2**32 - 1, 0, 7], [2**31, 0, 2**31], [0, 1, 2**32 - 1]]),
+    "int32": np.array([[-(2**31), 5, 2**31 - 1], [2**31 - 1, 5, -1], [0, 5, 0]]),
+    "bool": np.array([[0, 1, 0], [1, 1, 0], [1, 0, 0]]),
+    "int64": np.array([[-(2**63), 0, 2**62], [2**62, -1, 2**62], [0, -1, 2**62 + 1]]),
+}
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", EXTREMA)
+def test_the_first_extremum_or_nan_is_found(dtype, name):
+    x = EXTREMA[dtype].astype(dtype)
+    program = trace_function(
+        lambda x: (getattr(anp, name)(x, axis=0), getattr(anp, name)(x, axis=1)),
+        (x,),
+        {},
+    ).program
+    results = run_plan(lower(program, check=True), [x])
+    for axis, result in enumerate(results):
+        np.testing.assert_array_equal(result, getattr(np, name)(x, axis=axis))
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192), (1 << 26,)])
+def test_where_the_greatest_is_takes_one_reading(shape):
+    abstract = af.ShapeDtypeStruct(shape, np.float32)
+    program = trace_function(
+        lambda x: anp.argmax(x, axis=0), (abstract,), {}, abstract=True
+    ).program
+    first = lower(program).kernels[0].source
+    assert len(re.findall(r"load_f32x4\(x_in|= x_in\[", first)) == 1
+
+
+# A GPU so small that a thread has several vectors.
+NARROW = GpuConfig(multiprocessors=1, max_threads=16, threads=32)
+TABLE = random(50, 16)
+PLACES = (np.arange(83, dtype=np.int32) * 37) % 59
+LOOKUPS = {
+    "rows": lambda x, i: x[i % 50],
+    "filled": lambda x, i: x.at[i].get(mode="fill", fill_value=-1),
+    "clipped": lambda x, i: x.at[i].get(mode="clip") * 2 + 1,
+    "columns": lambda x, i: x.T[:, i % 50],
+    "pairs": lambda x, i: x.reshape(5, 10, 16)[i % 5, i % 10],
+}
+
+
+@pytest.mark.parametrize("case", LOOKUPS)
+def test_several_rows_are_looked_up_at_once(case):
+    program = trace_function(LOOKUPS[case], (TABLE, PLACES), {}).program
+    compiled = lower(program, check=True, gpu=NARROW)
+    if case != "columns":
+        assert any("for vector in range(2)" in k.source for k in compiled.kernels)
+    (result,) = run_plan(compiled, [TABLE, PLACES])
+    (expected,) = evaluate(program, [TABLE, PLACES])
+    np.testing.assert_array_equal(result, expected)
+
+
 HALVES = dtypes.bfloat16
 NARROW_CASES = {
     "bias": ("gemm_f32_bias", lambda x, y, b: x @ y + b, np.float32),

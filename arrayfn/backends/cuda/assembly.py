@@ -8,6 +8,7 @@ from typing import Any, Final
 from llvmlite import ir
 
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
 SHARED: Final = 3  # NVVM's address space
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -51,3 +52,10 @@ def global_address(b: Any, pointer: Any) -> Any:
     """Where a generic pointer points to within the GPU's memory."""
     kind = pointer.type.pointee.as_pointer(1)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I64)
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes of an element of a dtype as it lies in memory."""
+    if dtype in COMPLEXES:
+        return 2 * width(REAL_PART[dtype]) // 8
+    return width(dtype) // 8

@@ -20,11 +20,13 @@ from arrayfn.backends.cuda.assembly import (
     VOID,
     Emitter,
     assembly,
+    bytes_of,
     global_address,
     intrinsic,
     pure_assembly,
     shared_address,
 )
+from arrayfn.backends.cuda.boards import BOARD_EMITTERS
 from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS
 from arrayfn.backends.llvm_arithmetic import is_float
 from arrayfn.lowering.cuda.vocabulary import (
@@ -270,7 +272,7 @@ def _fetch(
 ) -> None:
     array, at, shared, place, elements, signals, k = args
     source = b.gep(array, [at])
-    size = _width_of(function.dtype)
+    size = bytes_of(function.dtype)
     source = global_address(b, source)
     target = shared_address(b, b.gep(shared, [place]))
     signal = shared_address(b, b.gep(signals, [k]))
@@ -297,7 +299,7 @@ def _send(
     parts = [value]
     if function.dtype in COMPLEXES:
         parts = [b.extract_value(value, n) for n in range(2)]
-    size = _width_of(function.dtype) // len(parts)
+    size = bytes_of(function.dtype) // len(parts)
     word, letter = (I32, "r") if size == 4 else (I64, "l")
     for n, part in enumerate(parts):
         bits = part if part.type == word else b.bitcast(part, word)
@@ -307,13 +309,6 @@ def _send(
         )
         target = b.add(place, I32(n * size))
         assembly(b, text, f"r,{letter},r", [target, bits, signal])
-
-
-def _width_of(dtype: str) -> int:
-    """Bytes of an element of a dtype as it lies in memory."""
-    if dtype in COMPLEXES:
-        return 2 * width(REAL_PART[dtype]) // 8
-    return width(dtype) // 8
 
 
 def _await(
@@ -444,4 +439,5 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     **MATRIX_EMITTERS,
     "grid_barrier": _grid_barrier,
     "window": _window,
+    **BOARD_EMITTERS,
 }

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import emulated_matrices as matrices
+from arrayfn.backends.cuda.emulated_boards import BOARDS
 from arrayfn.backends.cuda.emulated_copies import COPIES, unread
 from arrayfn.backends.cuda.emulated_memory import (
     Accesses,
@@ -63,6 +64,8 @@ class _Block:
     signals: dict[int, Signal] = field(default_factory=dict[int, Signal])
     cluster: list[_Block] = field(default_factory=list)
     met: bool = False  # whether the cluster is known to run
+    ticket: int | None = None
+    launch: int = 0
 
     @property
     def rank(self) -> int:
@@ -231,6 +234,7 @@ _ACTIONS: dict[str, Callable[[_Running, DeviceFunction, Any], Any]] = {
     "expect": _expect,
     "fetch": _fetch,
     **COPIES,
+    **BOARDS,
     "window": lambda thread, function, arguments: arguments[0].window(arguments[1]),
 }
 

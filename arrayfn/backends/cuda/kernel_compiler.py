@@ -52,14 +52,15 @@ _ENTRY: Final = ".visible .entry "
 # value: others give nothing.
 _INTEGERS: Final = (
     *("block_index", "thread_index", "quotient", "remainder"),
-    *("match_byte", "byte"),
+    *("match_byte", "byte", "ticket"),
 )
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
     *("shuffle_xor", "shuffle_up", "shuffle_from"),
-    *("approximate_exp2", "inverse", "divide"),
+    *("approximate_exp2", "inverse", "divide", "posted"),
 )
 _TRUTHS: Final = ("divides",)
+_READING: Final = ("ticket", "posted")  # of these, those that take memory
 GIVING: Final = frozenset((*_INTEGERS, *_MEMORY, *_VALUES, *_TRUTHS))
 """Kinds of functions that give something."""
 
@@ -345,6 +346,17 @@ class _Kernel(KernelCompiler):
         half = self.builder.insert_value(ir.Constant(kind, ir.Undefined), real, 0)
         return self.builder.insert_value(half, imaginary, 1)
 
+    def value(self, node: ast.expr) -> Scalar:
+        """The value of an expression; some functions of one take memory."""
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=arguments) if (
+                isinstance(function := self.vocabulary.get(name), DeviceFunction)
+                and function.kind in _READING
+            ):
+                return self.given(function, [self.argument(a) for a in arguments])
+            case _:
+                return KernelCompiler.value(self, node)
+
     def call(self, node: ast.Call, name: str, arguments: list[Scalar]) -> Scalar:
         """A function of either vocabulary, or a typed constant or conversion."""
         function = self.vocabulary.get(name)
@@ -354,10 +366,13 @@ class _Kernel(KernelCompiler):
                 return native
         if not isinstance(function, DeviceFunction):
             return KernelCompiler.call(self, node, name, arguments)
-        given = [self.packed(a) for a in arguments]
         if function.kind not in GIVING or function.kind in _MEMORY:
             raise unsupported(node)
-        result = emit(self.builder, function, given, None, 0)
+        return self.given(function, [self.packed(a) for a in arguments])
+
+    def given(self, function: DeviceFunction, arguments: Sequence[Any]) -> Scalar:
+        """What a function of the CUDA vocabulary gives."""
+        result = emit(self.builder, function, arguments, None, 0)
         if function.kind in _INTEGERS:
             return self.m.wrap(result, f"i{result.type.width}")
         if function.kind in _TRUTHS:

@@ -84,6 +84,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "await_signal": (none, signals, i64, i64),
         "approximate_exp2": (f32, f32),
         "grid_barrier": (none, pointer_type("u32"), i64),
+        "ticket": (i64, pointer_type("u64"), i64),
     }
     if function.kind in plain:
         return plain[function.kind]
@@ -97,6 +98,8 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "divide": (value, value, value, value),
         "divides": (types.boolean, value, value, value),
         "atomic_add": (none, pointer, i64, value),
+        "post": (none, pointer_type("u64"), i64, value),
+        "posted": (value, pointer_type("u64"), i64),
         "send": (none, types.CPointer(value), i64, value, i64, signals, i64),
         "pack": (none, f32, f32, pointer, i64),
         "multiply": (none, types.CPointer(f32), i64, pointer, i64, pointer, i64),

@@ -22,7 +22,7 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.shared_rows import clustered, pipeline
 from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
-from arrayfn.lowering.kernel_ir import Nest, Reduce, Store
+from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -73,7 +73,7 @@ def is_scan(nest: Nest) -> bool:
 
 
 def scan(nest: Nest, gpu: GpuConfig) -> Scan:
-    """As many threads as a row has work for; blocks of a cluster for a long one."""
+    """As many threads as a row has work for; blocks for parts of a long one."""
     length = nest.axes[-1].extent
     rows = math.prod(a.extent for a in nest.axes[:-1])
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
@@ -86,6 +86,11 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
     team = max(WARP, power_of_two(-(-vectors // tiles)))
     most = gpu.most_cluster if size in SENT_BYTES else 1
+    blocks = -(-team // gpu.scan_threads)
+    if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
+        tiles = max(1, 2 * gpu.scan_words // (lanes * words))
+        parts = -(-vectors // (gpu.scan_threads * tiles))
+        return Scan(gpu.scan_threads, gpu.scan_threads, lanes, tiles, parts=parts)
     cluster, threads = 1, team
     while cluster < most and (
         threads > gpu.scan_threads
@@ -110,7 +115,21 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     long = len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest
     if long and not gpu.moving:
         return Elementwise(gpu.threads, widest, whole=False)
-    return Elementwise(gpu.threads, lanes, whole=True)
+    # Where an index is waited for first, a thread waits for several at a time.
+    vectors = math.prod(a.extent for a in nest.axes) // lanes
+    busy = gpu.multiprocessors * 2 * gpu.max_threads
+    tiles = gpu.far_tiles if lanes > 1 and looks_up(nest) else 1
+    while tiles > 1 and vectors < tiles * busy:
+        tiles //= 2
+    return Elementwise(gpu.threads, lanes, whole=True, tiles=tiles)
+
+
+def looks_up(nest: Nest) -> bool:
+    """Whether rows are loaded from computed places, and none is stored to one."""
+    stores = [s for s in nest.statements if isinstance(s, Store)]
+    by_place = any(isinstance(s, Load) and s.at for s in nest.statements)
+    in_order = all(not s.at and s.where is None for s in stores)
+    return len(nest.axes) > 1 and by_place and in_order
 
 
 def transposed_axis(nest: Nest) -> int | None:
@@ -199,4 +218,6 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
     wanted = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
     team = min(gpu.max_threads // WARP, max(team, power_of_two(wanted)))
-    return Columns(team, 2 * gpu.tiles, False)
+    sizes = [s.result.dtype.itemsize for s in nest.statements if isinstance(s, Reduce)]
+    # A running value for each tile: twice as many words leave room for half as many.
+    return Columns(team, gpu.tiles * (1 if max(sizes) > 4 else 2), False)

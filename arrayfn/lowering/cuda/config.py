@@ -25,6 +25,7 @@ class GpuConfig:
     threads: int = 256  # of a block, where nothing else decides
     max_threads: int = 1024  # of a block
     tiles: int = 4  # vectors of a row that a thread is given if threads are plenty
+    far_tiles: int = 2  # vectors from computed places that a thread waits for at once
     row_words: int = 32  # 32-bit registers that a thread may keep of its row
     keep_cost: int = 4  # a value dearer than this is kept, not computed again
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
@@ -33,7 +34,7 @@ class GpuConfig:
     resident: int = 1024  # threads of a multiprocessor that keep so much
     cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is
     scan_words: int = 16  # 32-bit registers for a thread's running values, or twice it
-    scan_threads: int = 512  # of a block, from where a cluster shares the row
+    scan_threads: int = 512  # of a block, from where blocks have parts of a row
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     moving: bool = False  # whether arrays may be windows that move through others
     chunk: int = 8192  # elements that are worth a block of a split reduction

@@ -37,7 +37,10 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         outer = list(range(inner))
         vectors = -(-axes[inner].extent // lanes)
         total = vectors * math.prod(axes[k].extent for k in outer)
-        self.items = -(-total // schedule.threads)
+        self.items = -(-total // (schedule.threads * schedule.tiles))
+        if schedule.tiles > 1:
+            self.several_vectors(inner, total)
+            return
         block = self.use_device("block_index")
         position = f"{block}() * {schedule.threads} + {thread}()"
         n = self.extent(inner)
@@ -65,6 +68,65 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             for s in body:
                 self.emit(s, {inner: f"i{inner}"})
             self.close()
+            self.close()
+
+    def several_vectors(self, inner: int, total: int) -> None:
+        """Load all vectors of a thread; then compute, and store, one by one."""
+        schedule, body = self.schedule, self.nest.statements
+        lanes, tiles, n = schedule.lanes, schedule.tiles, self.extent(inner)
+        far, same = self.far_vectors(body, inner, lanes)
+        loads = self.vectors(body, Load, lanes)
+        stores = self.vectors(body, Store, lanes)
+        self.declare_tiles((*loads, *(s.operand for s in far)), lanes * tiles)
+        self.declare_tiles(stores, lanes)
+        items = self.integer("items", total)
+        whole = total % (schedule.threads * tiles) == 0
+        thread = f"{self.use_device('thread_index')}()"
+        self.line(f"begin = {self.use_device('block_index')}() * {tiles}")
+        self.line(f"vectors = {n} // {lanes}")
+
+        def open_vector() -> dict[int, str]:
+            self.open(f"for vector in range({tiles}):")
+            self.line(f"item = (begin + vector) * {schedule.threads} + {thread}")
+            return {}
+
+        def place() -> dict[int, str]:
+            self.line(f"first = {self.remainder('item', 'vectors', total)} * {lanes}")
+            outer = self.quotient("item", "vectors", total)
+            return {**self.decompose(outer, range(inner)), inner: "first"}
+
+        open_vector()
+        if not whole:
+            self.line(f"item = {self.use('min_i64')}(item, {items} - 1)")
+        at = place()
+        for s in same:
+            self.emit(s, at)
+        for operand in loads:
+            self.load_vector(operand, lanes, at, f"vector * {lanes}")
+        for s in far:
+            self.far_vector("load", s, lanes, at, f"vector * {lanes}")
+        self.close()
+        open_vector()
+        if not whole:
+            self.open(f"if item < {items}:")
+        at = place()
+        rest = [s for s in body if s not in same]
+        if {value for s in rest if not isinstance(s, Load) for value in uses(s)} & {
+            s.result for s in same if not isinstance(s, Store)
+        }:
+            for s in same:
+                self.emit(s, at)
+        loaded = (*loads, *(s.operand for s in far))
+        self.staged = {
+            k: f"{self.tile_name(k)}[vector * {lanes} + lane]" for k in loaded
+        }
+        self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
+        self.lanes(rest, at, inner, lanes)
+        self.staged = {}
+        for operand in stores:
+            self.store_vector(operand, lanes, at, "0")
+        self.close()
+        if not whole:
             self.close()
 
     def element_vector(
@@ -145,13 +207,18 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         return found if where is None else [*found, where]
 
     def far_vector(
-        self, way: str, s: Load | Store, lanes: int, variables: dict[int, str]
+        self,
+        way: str,
+        s: Load | Store,
+        lanes: int,
+        variables: dict[int, str],
+        place: str = "0",
     ) -> None:
         """Load or store a vector at a computed place."""
         function = self.use_device(f"{way}_{self.vector_name(s.operand, lanes)}")
         at = self.index_of_place(s, variables)
         tile = self.tile_name(s.operand)
-        self.line(f"{function}({self.pointer(s.operand)}, {at}, {tile}, 0)")
+        self.line(f"{function}({self.pointer(s.operand)}, {at}, {tile}, {place})")
 
     def lanes(
         self,

@@ -36,6 +36,7 @@ from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes, threads_for
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.phases import phased
+from arrayfn.lowering.cuda.positions import one_reduction
 from arrayfn.lowering.cuda.products import PRODUCTS, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.scatters import meets_in_parallel, scatter
@@ -62,6 +63,7 @@ from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
+from arrayfn.lowering.templates.scans import SCANS, scan
 from arrayfn.passes.dce import dce
 from arrayfn.passes.masks import masks_of_results
 from arrayfn.passes.pipeline import Pass, pipeline, run_passes
@@ -101,7 +103,7 @@ def _keeps(equation: Equation, *, options: Options) -> bool:
 
 def _in_library_terms(program: Program, gpu: GpuConfig) -> Program:
     """``program`` with what libraries are given as they take it."""
-    return arranged(phased(guarded(program)), gpu.convolves)
+    return arranged(one_reduction(phased(guarded(program))), gpu.convolves)
 
 
 def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
@@ -298,7 +300,12 @@ class _CudaLowering(Lowering):
         return call
 
     def template(self, form: Template, equation: Equation) -> None:
-        """By a nest; updates that may meet are put in the order of their targets."""
+        """By nests; updates that may meet are put in the order of their targets."""
+        if form.name in SCANS and self.options.mode != "persistent":
+            # Blocks have parts of a long row: it need not be cut before.
+            for nest in scan(equation, self.reads, self.names, cut=self.serial):
+                self.nest(nest)
+            return
         if self.serial or form.name not in SCATTERS or not meets_in_parallel(equation):
             super().template(form, equation)
             return

@@ -29,6 +29,7 @@ _RESERVED: Final = frozenset(
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
         *("ahead", "whole", "least", "greatest", "following"),
+        *("board", "parts", "number", "within", "before", "upto"),
     )
 )
 """Names of a kernel's own variables."""
@@ -43,6 +44,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     schedule: S = field(kw_only=True)
     device: set[str] = field(default_factory=set)
     live: str = ""
+    board_words: int = 0  # of the board by which blocks hand values on
 
     # Text.
 
@@ -241,6 +243,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             Parameter(self.pointer(k), short_name(o.dtype) + "*")
             for k, o in enumerate(self.nest.operands)
         ]
+        if self.board_words:
+            pointers.append(Parameter("board", "u64*"))
         integers = [Parameter(i.name, "i64") for i in self.integers.values()]
         self.parameters = (*pointers, *integers)
         head = [self.title()] if self.readable else []

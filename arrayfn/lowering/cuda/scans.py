@@ -2,11 +2,18 @@
 
 The warps of a team have neighbouring parts of the row, as vectors: each thread scans
 its own, the lanes of a warp what these come to, then the warps of a block and the
-blocks of a cluster. The order follows from the shapes alone.
+blocks of a cluster.
+
+A long row is cut into parts, a block's each, that go on while others begin: a block
+posts what its part comes to, and the last of each 32 parts what these come to, and so
+on. What is before a part it finds in up to 31 places of each of these levels. (Merrill
+and Garland, Single-pass parallel prefix scan with decoupled look-back, 2016, whose
+blocks take whatever is there when they look.) The order follows from the shapes alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +34,7 @@ class ScanPrinter(CudaPrinter[Scan]):
     total: str = ""
     dtype: str = ""
     inner: int = 0
+    has_begin: bool = False  # whether vectors are counted from ``begin`` on
 
     def body(self) -> None:
         nest, schedule = self.nest, self.schedule
@@ -39,11 +47,14 @@ class ScanPrinter(CudaPrinter[Scan]):
             self.extent(self.inner),
             schedule.team * schedule.lanes * schedule.tiles,
         )
-        goes_on = nest.axes[self.inner].extent > step
-        if schedule.cluster > 1:
+        in_parts = schedule.parts > 1
+        goes_on = nest.axes[self.inner].extent > step and not in_parts
+        self.has_begin = goes_on or in_parts
+        if in_parts:
+            variables = self.begin_parts(step)
+        elif schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
-            size = schedule.cluster * reduce.result.dtype.itemsize
-            self.make_signals([size] * (2 if goes_on else 1))
+            self.make_signals([schedule.cluster * reduce.result.dtype.itemsize])
             self.line(f"{self.use_device('cluster_arrive')}()")
         else:
             variables = self.begin_rows(schedule.threads, schedule.team)
@@ -60,40 +71,128 @@ class ScanPrinter(CudaPrinter[Scan]):
         self.declare_tiles(moved, count)
         if schedule.cluster > 1:
             shared = self.use_device(f"shared_{self.dtype}")
-            places = schedule.cluster * (2 if goes_on else 1)
-            self.line(f"{self.total}_sent = {shared}({places})")
+            self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
         if self.warps > 1:
             self.shared_array(reduce, "warps", self.warps)
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_wait')}()")
         if goes_on:
             self.line(f"{self.total}_carried = {self.constant(reduce.identity)}")
-            self.line(f"turn = {self.use('i64')}(0)")
             self.open(f"for begin in range(0, {n}, {step}):")
-        self.load_all(loads, variables, goes_on)
-        self.scan_threads(moved, variables, goes_on)
+        self.load_all(loads, variables)
+        self.scan_threads(moved, variables)
         self.scan_warps()
         self.scan_blocks(goes_on)
-        self.store_all(store, moved, stores, variables, goes_on)
+        if in_parts:
+            self.look_back()
+        self.store_all(store, moved, stores, variables)
         if goes_on:
-            self.line("turn = turn + 1")
             if self.warps > 1:
                 self.line(f"{self.use_device('barrier')}()")
             self.close()
+
+    # Parts of rows.
+
+    def begin_parts(self, step: int) -> dict[int, str]:
+        """Give each block a part of a row: the indices along kept axes.
+
+        ``tile`` numbers all parts, ``part`` those of the row.
+        """
+        kept, count = self.kept_axes, self.schedule.parts
+        self.items = count * math.prod(self.nest.axes[k].extent for k in kept)
+        words = max(1, self.reduce.result.dtype.itemsize // 4)
+        self.board_words = 1 + words * sum(self.places_of_levels())
+        self.line(f"thread = {self.use_device('thread_index')}()")
+        blocks, parts = self.integer("blocks", self.items), ""
+        self.line(f"tile = {self.use_device('ticket')}(board, {blocks})")
+        if kept:
+            parts = self.integer("parts", count)
+            self.line(f"part = {self.remainder('tile', parts, self.items)}")
+        else:
+            self.line("part = tile")
+        self.line(f"begin = part * {step}")
+        if len(kept) > 1 or self.levels > 1:
+            row = self.quotient("tile", parts, self.items) if kept else "0"
+            self.line(f"start = {row}")
+            return self.decompose("start", kept)
+        return self.decompose(self.quotient("tile", parts, self.items), kept)
+
+    @property
+    def levels(self) -> int:
+        """How often parts are taken together."""
+        count = 1
+        while WARP**count < self.schedule.parts:
+            count += 1
+        return count
+
+    def places_of_levels(self) -> list[int]:
+        """The places of the board that each level has, of all rows."""
+        parts = self.schedule.parts
+        rows = self.items // parts
+        return [rows * -(-parts // WARP**level) for level in range(self.levels)]
+
+    def look_back(self) -> None:
+        """``ahead`` becomes what is before the warp in the whole row."""
+        total = self.total
+        self.line(f"{total}_before = {self.use_device(f'shared_{self.dtype}')}(1)")
+        self.open(f"if thread < {WARP}:")
+        for level in range(self.levels):
+            self.find_before(level)
+        self.open("if lane == 0:")
+        self.line(f"{total}_before[0] = before")
+        self.close()
+        self.close()
+        self.line(f"{self.use_device('barrier')}()")
+        self.line(f"ahead = {self.combined(f'{total}_before[0]', 'ahead')}")
+
+    def find_before(self, level: int) -> None:
+        """Post what this level's unit comes to, and take those before it in its own."""
+        post = self.use_device(f"post_{self.dtype}")
+        found, upto = ("other", "upto") if level else ("before", self.total)
+        if level:
+            base = self.integer(f"at_{level}", sum(self.places_of_levels()[:level]))
+            units = -(-self.schedule.parts // WARP**level)
+            each = self.integer(f"units_{level}", units)
+            self.line(f"number = {self.use_device('quotient')}(number, {WARP})")
+            self.line(f"place = {base} + start * {each} + number")
+            last = f"{self.use_device('remainder')}(part + 1, {WARP**level}) == 0"
+            self.open(f"if lane == 0 and {last}:")
+        else:
+            self.line("number = part")
+            self.line("place = tile")
+            self.open("if lane == 0:")
+        self.line(f"{post}(board, place, {upto})")
+        self.close()
+        self.line(f"within = {self.use_device('remainder')}(number, {WARP})")
+        self.line(f"{found} = {self.constant(self.reduce.identity)}")
+        self.open("if lane < within:")
+        posted = self.use_device(f"posted_{self.dtype}")
+        self.line(f"{found} = {posted}(board, place - within + lane)")
+        self.close()
+        self.open(f"for step in range({_STEPS}):")
+        shuffled = self.shuffled("xor", found, f"{WARP // 2} >> step")
+        self.line(f"{found} = {self.combined(found, shuffled)}")
+        self.close()
+        if level:
+            self.line(f"before = {self.combined('other', 'before')}")
+        if level + 1 < self.levels:
+            self.line(f"upto = {self.combined(found, upto)}")
+
+    # Vectors and their elements.
 
     @property
     def warps(self) -> int:
         """The warps of a block that share a row."""
         return min(self.schedule.team, self.schedule.threads) // WARP
 
-    def open_vectors(self, goes_on: bool) -> int:
+    def open_vectors(self) -> int:
         """Open the loop over a thread's vectors, of which ``first`` is the start."""
         schedule, depth = self.schedule, 1
         lanes, tiles = schedule.lanes, schedule.tiles
         self.open(f"for vector in range({tiles}):")
         text = f"(warp * {tiles} + vector) * {WARP} + lane"
         text = f"({text}) * {lanes}" if lanes > 1 else text
-        self.line(f"first = begin + {text}" if goes_on else f"first = {text}")
+        self.line(f"first = begin + {text}" if self.has_begin else f"first = {text}")
         if self.nest.axes[self.inner].extent % (schedule.team * lanes * tiles):
             self.open(f"if first < {self.extent(self.inner)}:")
             depth += 1
@@ -123,13 +222,11 @@ class ScanPrinter(CudaPrinter[Scan]):
         lanes = self.schedule.lanes
         return f"vector * {lanes} + slot" if lanes > 1 else "vector"
 
-    def load_all(
-        self, loads: Sequence[int], variables: dict[int, str], goes_on: bool
-    ) -> None:
+    def load_all(self, loads: Sequence[int], variables: dict[int, str]) -> None:
         """All vectors, before the first is waited for."""
         if not loads:
             return
-        depth = self.open_vectors(goes_on)
+        depth = self.open_vectors()
         for operand in loads:
             at = {**variables, self.inner: "first"}
             self.load_vector(operand, self.schedule.lanes, at, self.first_slot)
@@ -141,15 +238,13 @@ class ScanPrinter(CudaPrinter[Scan]):
         lanes = self.schedule.lanes
         return f"vector * {lanes}" if lanes > 1 else "vector"
 
-    def scan_threads(
-        self, moved: Sequence[int], variables: dict[int, str], goes_on: bool
-    ) -> None:
+    def scan_threads(self, moved: Sequence[int], variables: dict[int, str]) -> None:
         """Scan each vector; ``sums`` is what they come to."""
         total, identity = self.total, self.constant(self.reduce.identity)
         self.open(f"for vector in range({self.schedule.tiles}):")
         self.line(f"{total}_sums[vector] = {identity}")
         self.close()
-        depth = self.open_vectors(goes_on)
+        depth = self.open_vectors()
         self.line(f"{total} = {identity}")
         at = self.open_elements(variables, moved)
         for s in self.nest.statements:
@@ -217,39 +312,26 @@ class ScanPrinter(CudaPrinter[Scan]):
             self.line("ahead = other")
             self.close()
         if schedule.cluster > 1:
-            self.exchange(goes_on)
+            self.exchange()
         if goes_on:
             self.line(f"ahead = {self.combined(f'{total}_carried', 'ahead')}")
             carried = self.combined(f"{total}_carried", total)
             self.line(f"{total}_carried = {carried}")
 
-    def exchange(self, goes_on: bool) -> None:
+    def exchange(self) -> None:
         """What blocks have goes to all of the cluster, each of which scans it."""
         total, cluster = self.total, self.schedule.cluster
-        signal, parity, place = "0", "0", ""
-        if goes_on:
-            # Two signals by turns: a block may be a turn ahead of another.
-            signal = f"{self.use_device('remainder')}(turn, 2)"
-            half = f"{self.use_device('quotient')}(turn, 2)"
-            parity, place = f"{self.use_device('remainder')}({half}, 2)", "place + "
-            self.line(f"place = {signal} * {cluster}")
         self.open(f"if member < {cluster}:")
         send = self.use_device(f"send_{self.dtype}")
-        target = f"{total}_sent, {place}rank"
-        self.line(f"{send}({target}, {total}, member, signals, {signal})")
+        self.line(f"{send}({total}_sent, rank, {total}, member, signals, 0)")
         self.close()
-        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
-        if goes_on:
-            size = cluster * self.reduce.result.dtype.itemsize
-            self.open("if member == 0:")
-            self.line(f"{self.use_device('expect')}(signals, {signal}, {size})")
-            self.close()
+        self.line(f"{self.use_device('await_signal')}(signals, 0, 0)")
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         self.open(f"for part in range({cluster}):")
         self.open("if part == rank:")
         self.line(f"ahead = {self.combined(total, 'ahead')}")
         self.close()
-        self.line(f"{total} = {self.combined(total, f'{total}_sent[{place}part]')}")
+        self.line(f"{total} = {self.combined(total, f'{total}_sent[part]')}")
         self.close()
 
     def store_all(
@@ -258,11 +340,10 @@ class ScanPrinter(CudaPrinter[Scan]):
         moved: Sequence[int],
         stores: Sequence[int],
         variables: dict[int, str],
-        goes_on: bool,
     ) -> None:
         """What is before each element and the element itself, combined."""
         total = self.total
-        depth = self.open_vectors(goes_on)
+        depth = self.open_vectors()
         self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")
         live = bool(self.live and not stores)
         at = self.open_elements(variables, moved)

@@ -28,11 +28,16 @@ from arrayfn.lowering.kernel_ir import ArrayOperand, Nest
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """``threads`` of a block, each with ``lanes`` elements of the innermost axis."""
+    """``threads`` of a block, each with ``lanes`` elements of the innermost axis.
+
+    Or with ``tiles`` such vectors, a block's width apart, all of which are loaded
+    before the first is waited for.
+    """
 
     threads: int
     lanes: int
     whole: bool  # every thread's elements exist, or none of them
+    tiles: int = 1
 
     @property
     def is_vector(self) -> bool:
@@ -104,10 +109,11 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A ``team`` goes along each row; its threads have ``tiles`` vectors at a time.
+    """A ``team`` has a row, its threads ``tiles`` vectors, or goes along it.
 
     A vector is ``lanes`` elements; a warp has neighbouring ones. A team may be all
-    threads of a ``cluster`` of blocks.
+    threads of a ``cluster`` of blocks. Or a row is of ``parts``, each a block's, which
+    post to the others what they come to.
     """
 
     threads: int
@@ -115,6 +121,7 @@ class Scan:
     lanes: int
     tiles: int
     cluster: int = 1
+    parts: int = 1
 
 
 Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan

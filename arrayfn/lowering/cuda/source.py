@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.columns import ColumnsPrinter
 from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
@@ -57,4 +59,15 @@ def print_kernel(
         together=schedule.together if isinstance(schedule, Rows) else 0,
     )
     integers = tuple(printed.integers.values())
-    return ScheduledKernel(kernel, nest.operands, (), (), integers, printed.items, 1)
+    words = printed.board_words
+    board = Var(ArrayType((words,), dtypes.uint64)) if words else None
+    return ScheduledKernel(
+        kernel,
+        nest.operands,
+        (),
+        (),
+        integers,
+        printed.items,
+        1,
+        board,
+    )

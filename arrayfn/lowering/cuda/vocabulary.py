@@ -56,6 +56,14 @@ Loops over ``unrolled(n)``, which is ``range(n)``, are written out in machine co
 In a kernel whose blocks all run at once, ``grid_barrier(meeting, blocks)`` waits until
 all threads of all ``blocks`` have called it, and sees what they wrote before; the word
 ``meeting[0]`` is 0 at first. ``window_T(array, at)`` is ``array`` from ``at`` on.
+
+Blocks that do not all run at once hand values on to those that begin later.
+``ticket(board, blocks)``, which all threads of a block call first, is its number, from
+0, in the order in which the ``blocks`` of a launch begin. ``post_T(board, k, value)``
+puts a value at place k of the board, once a launch, and ``posted_T(board, k)`` waits
+until it is there, which a block does for lower tickets alone. A board is words of u64
+that no one else touches, 0 before the first launch: one, and for each place as many as
+a value has parts of 32 bits.
 """
 
 from __future__ import annotations
@@ -122,6 +130,9 @@ Kind = Literal[
     "approximate_exp2",
     "grid_barrier",
     "window",
+    "ticket",
+    "post",
+    "posted",
     "unrolled",
 ]
 
@@ -142,6 +153,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "close_copies",
     "await_copies",
     "grid_barrier",
+    "ticket",
     "unrolled",
 )
 
@@ -211,6 +223,8 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(f"arena_{t}", "arena", t)
         yield DeviceFunction(f"fetch_{t}", "fetch", t)
         yield DeviceFunction(f"window_{t}", "window", t)
+        yield DeviceFunction(f"post_{t}", "post", t)
+        yield DeviceFunction(f"posted_{t}", "posted", t)
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)

@@ -14,7 +14,6 @@ from arrayfn.ir import Equation, Var
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates import indexing, scans, structure, windowed
 from arrayfn.passes.reads import Read
-from arrayfn.primitives import reductions
 
 Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
@@ -22,10 +21,7 @@ Names = Mapping[Var, str]
 TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] = {
     "concatenate": structure.concatenate,
     "pad": structure.pad,
-    "cumsum": scans.scan("add", reductions.reduce_sum),
-    "cumprod": scans.scan("mul", reductions.reduce_prod),
-    "cummax": scans.scan("max", reductions.reduce_max),
-    "cummin": scans.scan("min", reductions.reduce_min),
+    **dict.fromkeys(scans.SCANS, scans.scan),
     "sliding_windows": windowed.sliding_windows,
     "gather": indexing.gather,
     "dynamic_slice": indexing.dynamic_slice,

@@ -8,7 +8,7 @@ order: those of few factors near 1 lose their last bits always to the same side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from arrayfn.lowering.templates.nest_builder import (
     place_of,
 )
 from arrayfn.passes.reads import Read
+from arrayfn.primitives import reductions
 from arrayfn.primitives.base import Primitive, Reduction
 
 Reads = Mapping[Var, Read]
@@ -33,34 +34,40 @@ CHUNK: Final = 16384  # elements
 CHUNKS: Final = 8  # of fewer, the passes are not worth it
 
 
+SCANS: Final[dict[str, tuple[str, Primitive]]] = {
+    "cumsum": ("add", reductions.reduce_sum),
+    "cumprod": ("mul", reductions.reduce_prod),
+    "cummax": ("max", reductions.reduce_max),
+    "cummin": ("min", reductions.reduce_min),
+}
+"""The function of each primitive, and the reduction that has its identity."""
+
+
 def scan(
-    function: str, reduction: Primitive
-) -> Callable[[Equation, Reads, Names], Iterable[Nest]]:
-    """The scan of ``function``, whose identity is that of ``reduction``."""
+    equation: Equation, reads: Reads, names: Names, *, cut: bool = True
+) -> Iterable[Nest]:
+    """The nests of a cumulative primitive; without ``cut``, a long row is one nest."""
+    function, reduction = SCANS[equation.primitive.name]
     form = reduction.kernel
     assert isinstance(form, Reduction)
-
-    def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-        (x,) = equation.inputs
-        assert isinstance(x, Var)
-        if not x.type.size:
-            return
-        axis: int = equation.params["axis"]
-        extent = x.type.shape[axis]
-        source, target = place_of(x, reads), output_place(equation)
-        if equation.params["reverse"]:
-            starts = [n - 1 if k == axis else 0 for k, n in enumerate(x.type.shape)]
-            steps = [-1 if k == axis else 1 for k in range(x.type.ndim)]
-            source = source.begin_at(starts, steps)
-            target = target.begin_at(starts, steps)
-        scanned = _Scan(equation, names, function, form, axis)
-        is_single = x.type.size == extent and extent >= CHUNKS * CHUNK
-        if is_single and function != "mul":
-            yield from scanned.in_chunks(source, target)
-        else:
-            yield scanned.whole(source, target, x.type.shape)
-
-    return nests
+    (x,) = equation.inputs
+    assert isinstance(x, Var)
+    if not x.type.size:
+        return
+    axis: int = equation.params["axis"]
+    extent = x.type.shape[axis]
+    source, target = place_of(x, reads), output_place(equation)
+    if equation.params["reverse"]:
+        starts = [n - 1 if k == axis else 0 for k, n in enumerate(x.type.shape)]
+        steps = [-1 if k == axis else 1 for k in range(x.type.ndim)]
+        source = source.begin_at(starts, steps)
+        target = target.begin_at(starts, steps)
+    scanned = _Scan(equation, names, function, form, axis)
+    is_single = x.type.size == extent and extent >= CHUNKS * CHUNK
+    if cut and is_single and function != "mul":
+        yield from scanned.in_chunks(source, target)
+    else:
+        yield scanned.whole(source, target, x.type.shape)
 
 
 class _Scan:

@@ -1,0 +1,149 @@
+"""Values that blocks post for those that begin later, as LLVM IR for NVVM.
+
+A board is words of 64 bits. The first counts tickets in its low half and launches in
+its high one. Each other word is 32 bits of a value below the number of the launch that
+posted it, from 1: it is written and read at once, so neither needs a fence, and what an
+earlier launch has posted is not taken for this one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from llvmlite import ir
+
+from arrayfn.backends.cuda.assembly import (
+    F32,
+    I32,
+    I64,
+    SHARED,
+    Emitter,
+    assembly,
+    bytes_of,
+    global_address,
+)
+from arrayfn.backends.llvm_arithmetic import is_float
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
+
+# Who takes the last ticket sets their number back, and counts the launch.
+_TICKET: Final = """{
+.reg .pred other, more;
+.reg .u32 thread;
+.reg .u64 word, step;
+mov.u32 thread, %tid.x;
+setp.ne.u32 other, thread, 0;
+@other bra TAKEN;
+atom.add.relaxed.gpu.global.u64 word, [$0], 1;
+st.shared.u64 [$1], word;
+and.b64 step, word, 0xffffffff;
+add.u64 step, step, 1;
+setp.ne.u64 more, step, $2;
+@more bra TAKEN;
+sub.u64 step, 0x100000000, $2;
+red.add.relaxed.gpu.global.u64 [$0], step;
+TAKEN:
+bar.sync 0;
+}"""
+_POSTED: Final = """{
+.reg .pred early;
+.reg .u32 launch;
+.reg .u64 word;
+AGAIN:
+ld.relaxed.gpu.global.u64 word, [$1];
+mov.b64 {$0, launch}, word;
+setp.ne.u32 early, launch, $2;
+@early bra AGAIN;
+}"""
+_TAKEN: Final = "ticket"
+
+
+def _ticket(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> Any:
+    board, blocks = args
+    variable: Any = ir.GlobalVariable(b.module, I64, _TAKEN, addrspace=SHARED)
+    variable.linkage, variable.align = "internal", 8
+    variable.initializer = ir.Constant(I64, ir.Undefined)
+    arguments = [global_address(b, board), b.ptrtoint(variable, I32), blocks]
+    assembly(b, _TICKET, "l,r,l", arguments)
+    return b.and_(b.load(variable), I64(0xFFFFFFFF))
+
+
+def _launch(b: Any) -> Any:
+    """The number of this launch, from 1, as 32 bits."""
+    word = b.load(b.module.globals[_TAKEN])
+    return b.add(b.trunc(b.lshr(word, I64(32)), I32), I32(1))
+
+
+def _board_place(b: Any, function: DeviceFunction, board: Any, at: Any) -> Any:
+    words = max(1, bytes_of(function.dtype) // 4)
+    place = b.add(b.mul(at, I64(words)), I64(1))
+    return global_address(b, b.gep(board, [place]))
+
+
+def _post(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    """Each word is written at once: 32 bits of the value, and the launch."""
+    board, at, value = args
+    launch = b.shl(b.zext(_launch(b), I64), I64(32))
+    address = _board_place(b, function, board, at)
+    for k, part in enumerate(_words_of(b, value)):
+        word = b.or_(launch, b.zext(part, I64))
+        own = [b.add(address, I64(8 * k)), word]
+        assembly(b, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", own)
+
+
+def _posted(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> Any:
+    board, at = args
+    launch = _launch(b)
+    address = _board_place(b, function, board, at)
+
+    def read(k: int) -> Any:
+        own = [b.add(address, I64(8 * k)), launch]
+        return assembly(b, _POSTED, "=r,l,r", own, I32)
+
+    if function.dtype not in COMPLEXES:
+        return _of_words(b, function.dtype, read, 0)
+    part = REAL_PART[function.dtype]
+    parts = [_of_words(b, part, read, k * width(part) // 32) for k in range(2)]
+    kind = ir.LiteralStructType([p.type for p in parts])
+    half = b.insert_value(ir.Constant(kind, ir.Undefined), parts[0], 0)
+    return b.insert_value(half, parts[1], 1)
+
+
+def _words_of(b: Any, value: Any) -> list[Any]:
+    """The bits of a value, as words of 32 bits."""
+    kind = value.type
+    if isinstance(kind, ir.LiteralStructType):
+        parts = (b.extract_value(value, k) for k in range(2))
+        return [word for part in parts for word in _words_of(b, part)]
+    if isinstance(kind, ir.FloatType):
+        return [b.bitcast(value, I32)]
+    if isinstance(kind, ir.DoubleType):
+        return _words_of(b, b.bitcast(value, I64))
+    if kind.width == 64:
+        return [b.trunc(value, I32), b.trunc(b.lshr(value, I64(32)), I32)]
+    return [b.zext(value, I32) if kind.width < 32 else value]
+
+
+def _of_words(b: Any, dtype: str, read: Callable[[int], Any], first: int) -> Any:
+    """A number from the words of its bits."""
+    bits = read(first)
+    if width(dtype) == 64:
+        high = b.shl(b.zext(read(first + 1), I64), I64(32))
+        bits = b.or_(high, b.zext(bits, I64))
+    if is_float(dtype):
+        return b.bitcast(bits, F32 if dtype == "f32" else ir.DoubleType())
+    return b.trunc(bits, ir.IntType(width(dtype))) if width(dtype) < 32 else bits
+
+
+BOARD_EMITTERS: Final[dict[str, Emitter]] = {
+    "ticket": _ticket,
+    "post": _post,
+    "posted": _posted,
+}

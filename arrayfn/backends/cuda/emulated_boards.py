@@ -1,0 +1,76 @@
+"""The emulator's boards: values that blocks post for those that begin later.
+
+The words are those of a GPU (``arrayfn.backends.cuda.boards``). Blocks run in order, so
+what is waited for is there, or never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cuda.emulated_memory import EmulationError
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+
+_HALF: Final = 32
+_LOW: Final = 2**_HALF - 1
+
+
+def _ticket(thread: Any, function: DeviceFunction, arguments: Any) -> int:
+    board, blocks = arguments
+    block = thread.block
+    if block.ticket is None:
+        word = int(board.array[board.place(0)])
+        block.ticket, launch = word & _LOW, word >> _HALF
+        block.launch = launch + 1
+        following = word + 1
+        if block.ticket == int(blocks) - 1:
+            following = (launch + 1) << _HALF
+        board.array[board.place(0)] = following
+    return block.ticket
+
+
+def _words(function: DeviceFunction) -> int:
+    return max(1, np.dtype(DTYPES[function.dtype]).itemsize // 4)
+
+
+def _launch(thread: Any, function: DeviceFunction) -> int:
+    if thread.block.ticket is None:
+        raise EmulationError(f"{function.name} is called before the block has a ticket")
+    return thread.block.launch
+
+
+def _post(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    board, at, value = arguments
+    launch, count = _launch(thread, function), _words(function)
+    bits = np.array([value], DTYPES[function.dtype]).tobytes().ljust(4, b"\0")
+    for k, word in enumerate(np.frombuffer(bits, np.uint32)):
+        place = board.place(1 + int(at) * count + k)
+        if int(board.array[place]) >> _HALF == launch:
+            raise EmulationError(f"place {at} of {board.name} is posted to twice")
+        board.array[place] = launch << _HALF | int(word)
+
+
+def _posted(thread: Any, function: DeviceFunction, arguments: Any) -> Any:
+    board, at = arguments
+    launch, count = _launch(thread, function), _words(function)
+    words: list[int] = []
+    for k in range(count):
+        word = int(board.array[board.place(1 + int(at) * count + k)])
+        if word >> _HALF != launch:
+            raise EmulationError(
+                f"block {thread.block.index} waits for place {at} of {board.name}, "
+                "which no block before it has posted to"
+            )
+        words.append(word & _LOW)
+    return np.array(words, np.uint32).view(DTYPES[function.dtype])[0]
+
+
+BOARDS: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
+    "ticket": _ticket,
+    "post": _post,
+    "posted": _posted,
+}

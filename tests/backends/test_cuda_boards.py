@@ -1,0 +1,141 @@
+"""Values that blocks post for those that begin later, and scans in parts of rows."""
+
+import numpy as np
+import pytest
+
+import arrayfn.numpy as anp
+from arrayfn import lax
+from arrayfn.backends.cuda import kernel_compiler, missing_packages
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.lower import lower
+from arrayfn.primitives.calls import evaluate
+from tests.backends.functions import random
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
+HEAD = """
+from arrayfn.lowering.cuda.vocabulary import (
+    block_index, post_c64, post_f32, post_f64, post_i8, posted_c64, posted_f32,
+    posted_f64, posted_i8, thread_index, ticket,
+)
+
+def kernel(x, out, board, blocks):
+    number = ticket(board, blocks)
+    i = thread_index()
+"""
+RUNNING = """
+    if i == 0:
+        before = x[number]
+        if number > 0:
+            before = before + posted_T(board, number - 1)
+        post_T(board, number, before)
+        out[number] = before
+"""
+
+
+def run(body, blocks, dtype=np.float32, board=None):
+    """The result of ``body`` on 0, 1, ... and a board."""
+    x = np.arange(blocks).astype(dtype)
+    out = np.zeros(blocks, dtype)
+    board = np.zeros(1 + 4 * blocks, np.uint64) if board is None else board
+    pointers = [Pointer(x), Pointer(out), Pointer(board)]
+    launch(HEAD + body, "kernel", blocks, 32, [*pointers, blocks])
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "c64"])
+def test_what_a_block_posts_those_after_it_find(dtype):
+    kind = {"f32": "f4", "f64": "f8", "i8": "i1", "c64": "c8"}[dtype]
+    out = run(RUNNING.replace("_T", f"_{dtype}"), 6, kind)
+    assert out.tolist() == [0, 1, 3, 6, 10, 15]
+
+
+def test_a_board_serves_launch_after_launch():
+    board = np.zeros(7, np.uint64)
+    for turn in range(3):
+        out = run(RUNNING.replace("_T", "_f32"), 6, board=board)
+        assert out.tolist() == [0, 1, 3, 6, 10, 15]
+        assert int(board[0]) == (turn + 1) << 32
+
+
+REPORTED = {
+    "a value that no block before posts": ("x[i] + posted_f32(board, 5)", "no block"),
+    "a value of an earlier launch": ("posted_f32(board, number)", "no block before"),
+    "a place outside": ("posted_f32(board, 100)", "lies outside"),
+}
+
+
+@pytest.mark.parametrize("case", REPORTED)
+def test_what_never_comes_is_reported(case):
+    value, message = REPORTED[case]
+    board = np.zeros(7, np.uint64)
+    run(RUNNING.replace("_T", "_f32"), 6, board=board)
+    with pytest.raises(EmulationError, match=message):
+        run(f"    out[number] = {value}\n", 6, board=board)
+
+
+def test_a_place_is_posted_to_once():
+    with pytest.raises(EmulationError, match="posted to twice"):
+        run("    post_f32(board, 0, x[0])\n", 2)
+
+
+# A GPU so small that a part is 256 elements of 32 bits.
+PARTS = GpuConfig(scan_threads=64, scan_words=2, most_cluster=0)
+
+
+def along(name, reverse=False):
+    """The running value along the last axis."""
+    return lambda x: getattr(lax, name)(x, x.ndim - 1, reverse)
+
+
+CASES = {
+    "one row": (along("cumsum"), random(1, 1024)),
+    "rows": (along("cumsum"), random(2, 780)),
+    "backwards": (along("cumsum", reverse=True), random(2, 777)),
+    "a batch": (along("cumsum"), random(2, 2, 1028)),
+    "groups of parts": (along("cumsum"), random(256 * 33 + 4, dtype=float)),
+    "rows of groups": (along("cummin"), random(2, 128 * 33)),
+    "greatest": (along("cummax"), np.where(random(2000) > 2, np.nan, random(2000))),
+    "float64": (along("cumsum"), random(2, 700, dtype=float)),
+    "complex": (along("cumsum"), random(600) + 1j * random(600, seed=1)),
+    "integers": (along("cumsum"), np.arange(1500, dtype=np.int8)),
+    "product": (along("cumprod"), 1 + random(1, 1100) / 100),
+}
+
+
+def scanned(case):
+    """The Program of a case, its compiled form, and its argument."""
+    function, x = CASES[case]
+    program = trace_function(function, (x,), {}).program
+    return program, lower(program, check=True, gpu=PARTS), x
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parts_of_rows_equal_the_reference(case):
+    program, compiled, x = scanned(case)
+    (kernel,) = compiled.kernels
+    assert "ticket(board, blocks)" in kernel.source
+    (result,) = run_plan(compiled, [x])
+    (expected,) = evaluate(program, [x])
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-4)
+
+
+@needs_compiler
+@pytest.mark.cuda
+@pytest.mark.parametrize("case", ["rows of groups", "float64", "complex", "integers"])
+def test_parts_of_rows_compile_to_ptx(case):
+    (kernel,) = scanned(case)[1].kernels
+    ptx = kernel_compiler.compile_ptx(kernel, (8, 0))
+    assert "atom.add.relaxed.gpu.global.u64" in ptx
+    assert "st.relaxed.gpu.global.u64" in ptx
+    assert ".local" not in ptx
+
+
+def test_a_long_row_is_read_once():
+    x = np.zeros(1 << 20, np.float32)
+    compiled = lower(trace_function(lambda x: anp.cumsum(x), (x,), {}).program)
+    (kernel,) = compiled.kernels
+    assert kernel.source.count("load_f32x4(x_in") == 1
