@@ -324,6 +324,15 @@ def test_the_first_extremum_or_nan_is_found(dtype, name):
         np.testing.assert_array_equal(result, getattr(np, name)(x, axis=axis))
 
 
+def test_positions_in_a_column_that_is_cut_into_chunks_count_from_its_beginning():
+    x = random(517, 33)
+    program = trace_function(lambda x: anp.argmax(x, axis=0), (x,), {}).program
+    compiled = lower(program, check=True, gpu=SMALL)
+    assert len(compiled.kernels) == 3
+    (result,) = run_plan(compiled, [x])
+    np.testing.assert_array_equal(result, np.argmax(x, axis=0))
+
+
 @pytest.mark.parametrize("shape", [(8192, 8192), (1 << 26,)])
 def test_where_the_greatest_is_takes_one_reading(shape):
     abstract = af.ShapeDtypeStruct(shape, np.float32)

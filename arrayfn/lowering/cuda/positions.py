@@ -2,7 +2,8 @@
 
 An element's order and its position are one integer of 64 bits, the order above, so the
 least of these is the first of the least elements. An extremum and then the position of
-what equals it would be two reductions, for which long rows and columns are read twice.
+what equals it are two reductions, for which long rows and columns would be read twice;
+shorter rows stay in registers meanwhile, and are left as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
 
+KEPT: Final = 1 << 14  # elements of a row that are kept, and not read twice
 _POSITION_BITS: Final = 32
 _MOST: Final = 2**31 - 1
 
@@ -43,7 +45,8 @@ def one_reduction(program: Program) -> Program:
 
 
 def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
-    return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MOST
+    kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= KEPT
+    return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MOST and not kept
 
 
 def _position(x: Atom, greatest: bool, axis: int, dtype: DType) -> Atom:
@@ -52,31 +55,35 @@ def _position(x: Atom, greatest: bool, axis: int, dtype: DType) -> Atom:
     def word(value: int) -> Atom:
         return conversion.literal(value, dtypes.int64)
 
-    order, nans = _order(x)
-    if greatest:
-        order = e.bitwise_not(order)
-    if nans is not None:
-        order = e.select(nans, word(-(2**31)), order)
-    position = views.iota(shape=x.type.shape, axis=axis, dtype=dtypes.int64)
-    key = e.bitwise_or(e.shift_left(order, word(_POSITION_BITS)), position)
+    order = _order(x, greatest)
+    high = e.shift_left(conversion.convert(order, dtypes.int64), word(_POSITION_BITS))
+    position = views.iota(shape=x.type.shape, axis=axis, dtype=dtypes.uint32)
+    key = e.bitwise_or(high, conversion.convert(position, dtypes.int64))
     first = reduce_min(key, axes=(axis,))
     low = e.bitwise_and(first, word(2**_POSITION_BITS - 1))
     return conversion.convert(low, dtype)
 
 
-def _order(x: Atom) -> tuple[Atom, Atom | None]:
-    """Integers of 32 bits, as i64, in the order of ``x``; and which are NaN."""
+def _order(x: Atom, backwards: bool) -> Atom:
+    """Integers in the order of ``x``, or ``backwards``; a NaN has the least."""
+
+    def i32(value: int) -> Atom:
+        return conversion.literal(value, dtypes.int32)
+
     dtype = x.type.dtype
-    if dtype == dtypes.uint32:
-        wide = conversion.convert(x, dtypes.int64)
-        return e.sub(wide, conversion.literal(2**31, dtypes.int64)), None
     if dtype not in dtypes.FLOATS:
-        return conversion.convert(x, dtypes.int64), None
+        if dtype == dtypes.uint32:
+            turned = e.bitwise_xor(x, conversion.literal(2**31, dtypes.uint32))
+            order = conversion.bitcast(turned, dtype=dtypes.int32)
+        else:
+            order = conversion.convert(x, dtypes.int32)
+        return e.bitwise_not(order) if backwards else order
     single = conversion.convert(x, dtypes.float32)
     # Zeros are equal; of what is negative, more bits are less.
     single = e.add(single, conversion.literal(0.0, dtypes.float32))
     bits = conversion.bitcast(single, dtype=dtypes.int32)
-    sign = e.shift_right_arithmetic(bits, conversion.literal(31, dtypes.int32))
-    below = e.shift_right_logical(sign, conversion.literal(1, dtypes.int32))
-    order = e.bitwise_xor(bits, below)
-    return conversion.convert(order, dtypes.int64), e.isnan(single)
+    sign = e.shift_right_arithmetic(bits, i32(31))
+    order = e.bitwise_xor(bits, e.bitwise_and(sign, i32(_MOST)))
+    if backwards:
+        order = e.bitwise_not(order)
+    return e.select(e.isnan(single), i32(-(2**31)), order)

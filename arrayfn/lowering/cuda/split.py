@@ -238,9 +238,9 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
     return [
         replace(s, result=chunk, axis=axis),
         replace(s, result=within, axis=axis + 1),
-        made(begin, "mul_i64", chunk, Argument("size", steps[0])),
-        made(first, "add_i64", begin, Argument("start", start)),
-        made(inside, "mul_i64", within, Argument("step", steps[1])),
+        made(begin, "mul_i64", chunk, Argument("index_size", steps[0])),
+        made(first, "add_i64", begin, Argument("index_start", start)),
+        made(inside, "mul_i64", within, Argument("index_step", steps[1])),
         made(s.result, "add_i64", first, inside),
     ]
 
