@@ -13,9 +13,11 @@ from typing import Self
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Compute,
+    Constant,
     Count,
     Load,
     Reduce,

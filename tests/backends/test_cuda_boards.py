@@ -136,6 +136,6 @@ def test_parts_of_rows_compile_to_ptx(case):
 
 def test_a_long_row_is_read_once():
     x = np.zeros(1 << 20, np.float32)
-    compiled = lower(trace_function(lambda x: anp.cumsum(x * 2), (x,), {}).program)
+    compiled = lower(trace_function(lambda x: anp.cumsum(x, axis=0), (x,), {}).program)
     (kernel,) = compiled.kernels
     assert kernel.source.count("load_f32x4(x_in") == 1
