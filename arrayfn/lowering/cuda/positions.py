@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Program
-from arrayfn.primitives import conversion, views
+from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
@@ -56,11 +56,13 @@ def _position(x: Atom, greatest: bool, axis: int, dtype: DType) -> Atom:
         return conversion.literal(value, dtypes.int64)
 
     order = _order(x, greatest)
-    high = e.shift_left(conversion.convert(order, dtypes.int64), word(_POSITION_BITS))
+    high = discrete.shift_left(
+        conversion.convert(order, dtypes.int64), word(_POSITION_BITS)
+    )
     position = views.iota(shape=x.type.shape, axis=axis, dtype=dtypes.uint32)
-    key = e.bitwise_or(high, conversion.convert(position, dtypes.int64))
+    key = discrete.bitwise_or(high, conversion.convert(position, dtypes.int64))
     first = reduce_min(key, axes=(axis,))
-    low = e.bitwise_and(first, word(2**_POSITION_BITS - 1))
+    low = discrete.bitwise_and(first, word(2**_POSITION_BITS - 1))
     return conversion.convert(low, dtype)
 
 
@@ -73,17 +75,17 @@ def _order(x: Atom, backwards: bool) -> Atom:
     dtype = x.type.dtype
     if dtype not in dtypes.FLOATS:
         if dtype == dtypes.uint32:
-            turned = e.bitwise_xor(x, conversion.literal(2**31, dtypes.uint32))
+            turned = discrete.bitwise_xor(x, conversion.literal(2**31, dtypes.uint32))
             order = conversion.bitcast(turned, dtype=dtypes.int32)
         else:
             order = conversion.convert(x, dtypes.int32)
-        return e.bitwise_not(order) if backwards else order
+        return discrete.bitwise_not(order) if backwards else order
     single = conversion.convert(x, dtypes.float32)
     # Zeros are equal; of what is negative, more bits are less.
     single = e.add(single, conversion.literal(0.0, dtypes.float32))
     bits = conversion.bitcast(single, dtype=dtypes.int32)
-    sign = e.shift_right_arithmetic(bits, i32(31))
-    order = e.bitwise_xor(bits, e.bitwise_and(sign, i32(_MOST)))
+    sign = discrete.shift_right_arithmetic(bits, i32(31))
+    order = discrete.bitwise_xor(bits, discrete.bitwise_and(sign, i32(_MOST)))
     if backwards:
-        order = e.bitwise_not(order)
-    return e.select(e.isnan(single), i32(-(2**31)), order)
+        order = discrete.bitwise_not(order)
+    return e.select(discrete.isnan(single), i32(-(2**31)), order)
