@@ -118,7 +118,8 @@ class _Builder:
         return "element" if any(strides[i] for i in self.group.reduced) else "outer"
 
     def define(self, var: Var, level: Level, stage: int) -> Value:
-        value = Value(self.name(var), compute_dtype(var.type.dtype))
+        dtype = var.type.dtype
+        value = Value(self.name(var), compute_dtype(dtype), dtype in dtypes.HALVES)
         self.values[var] = value
         self.levels[var] = level
         self.stages[var] = stage

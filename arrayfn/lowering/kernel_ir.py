@@ -40,10 +40,14 @@ class ArrayOperand:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A scalar of the nest: its name in the Program's text, and its compute dtype."""
+    """A scalar of the nest: its name in the Program's text, and its compute dtype.
+
+    ``half`` says that the Program has it in 16 bits.
+    """
 
     name: str
     dtype: DType
+    half: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,8 +199,11 @@ class KernelPrinter(KernelText, ABC):
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
         text = self.place(s, variables)
-        dtype = self.nest.operands[s.operand].dtype
-        self.line(f"{self.name_of(s.result)} = {self.widen(dtype, text)}", None)
+        self.line(f"{self.name_of(s.result)} = {self.widen_loaded(s.operand, text)}")
+
+    def widen_loaded(self, operand: int, text: str) -> str:
+        """A value as it is computed with, from what ``operand`` has."""
+        return self.widen(self.nest.operands[operand].dtype, text)
 
     def widen(self, dtype: DType, text: str) -> str:
         if dtype == dtypes.bool_:
@@ -247,9 +250,12 @@ class KernelPrinter(KernelText, ABC):
             function = kind
         return f"{self.use(function)}({', '.join(arguments)})"
 
+    def stored(self, operand: int, text: str) -> str:
+        """A value as it is stored to ``operand``."""
+        return self.narrow(self.nest.operands[operand].dtype, text)
+
     def store(self, s: Store, variables: dict[int, str]) -> None:
-        dtype = self.nest.operands[s.operand].dtype
-        value = self.narrow(dtype, self.scalar(s.value))
+        value = self.stored(s.operand, self.scalar(s.value))
         if s.where is not None:
             self.open(f"if {self.name_of(s.where)}:")
         self.line(f"{self.place(s, variables)} = {value}")

@@ -10,9 +10,10 @@ from arrayfn.lowering.plan import Kernel, Parameter
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    approximate_exp2_f32, await_copies, barrier, close_copies, copy_u16x8,
-    load_matrix_u16, load_transposed_u16, multiply_bf16, multiply_f16, pack_f16,
-    quotient, registers_f32, registers_u16, remainder, shared_u16, thread_index,
+    approximate_exp2_f32, approximate_exp_f32, await_copies, barrier, close_copies,
+    copy_u16x8, load_matrix_u16, load_transposed_u16, multiply_bf16, multiply_f16,
+    pack_f16, quotient, registers_f32, registers_u16, remainder, shared_u16,
+    store_bf16x2, thread_index, widen_bf16x2, widen_f16x2,
 )
 
 def kernel(x, y, out):
@@ -86,6 +87,31 @@ def test_values_are_rounded_in_pairs_and_powers_of_two_are_taken():
     assert out[0] == np.float16(1.0).view(np.uint16)
     assert out[1] == 0.0  # no subnormal numbers
     assert out[3] == 0.125
+
+
+def test_halves_are_widened_and_rounded_in_vectors():
+    x = np.array([1.5, -0.1], dtypes.bfloat16)
+    body = """
+    pair, wide = registers_u16(2), registers_f32(4)
+    pair[0], pair[1] = x[0], x[1]
+    widen_{dtype}x2(pair, 0, wide, 2)
+    if lane == 0:
+        out[0], out[1] = wide[2], wide[3]
+        wide[3] = 0.1
+        store_bf16x2(y, 0, wide, 2)
+    """
+    y = np.zeros(2, dtypes.bfloat16)
+    np.testing.assert_array_equal(run(body.format(dtype="bf16"), x, y)[:2], x)
+    np.testing.assert_array_equal(y, np.array([1.5, 0.1], dtypes.bfloat16))
+    x = np.array([1.5, -0.1], np.float16)
+    np.testing.assert_array_equal(run(body.format(dtype="f16"), x, y)[:2], x)
+
+
+def test_an_approximate_exponential_has_more_than_the_bits_of_halves():
+    points = np.linspace(-80, 80, 32, dtype=np.float32)
+    listed = ", ".join(map(repr, points.tolist()))
+    out = run(f"    out[lane] = approximate_exp_f32([{listed}][lane])", points)
+    np.testing.assert_allclose(out[:32], np.exp(points, dtype=float), rtol=2.0**-17)
 
 
 COPY = """

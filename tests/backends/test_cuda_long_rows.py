@@ -98,7 +98,7 @@ PIPELINE_CASES = {
     ),
     "half": (
         layernorm,
-        (random(4, 264, dtype=np.float16), random(264, dtype=np.float16, seed=1)),
+        (random(4, 528, dtype=np.float16), random(528, dtype=np.float16, seed=1)),
     ),
     "a batch": (layernorm, (random(2, 3, 260), random(260, seed=1))),
     "two rows at once": (
@@ -126,9 +126,10 @@ def test_long_rows_are_fetched_ahead(case):
     assert kernel.shared > 0
     assert (kernel.cluster > 1) == ("cluster" in case)
     (result,) = run_plan(compiled, arguments)
+    # The mean of halves is one.
     tolerance = 2e-3 if case == "half" else 2e-5
     want = function(*(a.astype(np.float64) for a in arguments))
-    np.testing.assert_allclose(result, want, rtol=tolerance, atol=2e-5)
+    np.testing.assert_allclose(result, want, rtol=tolerance, atol=tolerance)
 
 
 @needs_compiler

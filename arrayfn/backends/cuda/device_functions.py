@@ -27,14 +27,14 @@ from arrayfn.backends.cuda.assembly import (
     shared_address,
 )
 from arrayfn.backends.cuda.boards import BOARD_EMITTERS
-from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS
+from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS, rounded_words
 from arrayfn.backends.llvm_arithmetic import is_float
 from arrayfn.lowering.cuda.vocabulary import (
     LEAST_DIVIDEND,
     LEAST_DIVISOR,
     DeviceFunction,
 )
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
+from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART, width
 
 _ALL_LANES: Final = 0xFFFFFFFF
 
@@ -222,6 +222,8 @@ def _vector(
 ) -> None:
     """Copy between memory and registers in the widest accesses."""
     array, at, tile, place = args
+    if function.dtype in HALVES:
+        tile, place = rounded_words(b, function, tile, place), I32(0)
     word, count, most = _words(function.dtype, function.lanes)
     outer = b.bitcast(b.gep(array, [at]), word.as_pointer())
     inner = b.bitcast(b.gep(tile, [place]), word.as_pointer())

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from arrayfn.backends.cuda.emulated_matrices import exp2, halves
+from arrayfn.backends.cuda.emulated_matrices import exp, exp2, halves, widened
 from arrayfn.backends.cuda.emulated_memory import EmulationError, Memory, SharedMemory
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.scalars.arithmetic import HALVES
 
 
 def _aligned(memory: Memory, at: int, lanes: int) -> None:
@@ -31,8 +32,11 @@ def _load(thread: Any, function: DeviceFunction, arguments: Any) -> None:
 def _store(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     array, at, tile, place = arguments
     _aligned(array, at, function.lanes)
-    for k in range(function.lanes):
-        array[at + k] = tile[place + k]
+    values = [tile[place + k] for k in range(function.lanes)]
+    if function.dtype in HALVES:
+        values = halves(function.dtype, *values)
+    for k, value in enumerate(values):
+        array[at + k] = value
 
 
 def unread(
@@ -57,6 +61,13 @@ def _copy(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     values = [array[at + k] if live else 0 for k in range(lanes)]
     unread(thread, shared, int(place), lanes, "is copied to")
     thread.copies[-1].append((shared, int(place), values))
+
+
+def _widen(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    tile, place, wide, at = arguments
+    bits = [tile[place + k] for k in range(function.lanes)]
+    for k, value in enumerate(widened(function.dtype, *bits)):
+        wide[at + k] = value
 
 
 def _close_copies(thread: Any, function: DeviceFunction, arguments: Any) -> None:
@@ -85,7 +96,9 @@ COPIES: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "close_copies": _close_copies,
     "await_copies": _await_copies,
     "pack": _pack,
+    "widen": _widen,
     "approximate_exp2": lambda thread, function, arguments: exp2(*arguments),
+    "approximate_exp": lambda thread, function, arguments: exp(*arguments),
     "unrolled": lambda thread, function, arguments: range(*arguments),
 }
 """By the kinds of functions."""

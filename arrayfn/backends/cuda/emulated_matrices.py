@@ -26,10 +26,20 @@ def halves(dtype: str, *values: Any) -> Array:
         return np.array(values, np.float32).astype(_TYPES[dtype]).view(np.uint16)
 
 
+def widened(dtype: str, *bits: Any) -> Array:
+    """Halves, of which these are the bits, as float32."""
+    return np.array(bits, np.uint16).view(_TYPES[dtype]).astype(np.float32)
+
+
 def exp2(x: Any) -> Any:
     """2**x in float32, with zeros in the places of subnormal numbers."""
     power = np.exp2(np.float32(x))
     return np.float32(0) if power < np.finfo(np.float32).tiny else power
+
+
+def exp(x: Any) -> Any:
+    """e**x by a product and a power of two, as the card computes it."""
+    return exp2(np.float32(x) * np.float32(1 / np.log(2)))
 
 
 def _load_matrix(function: DeviceFunction, arguments: Arguments) -> None:

@@ -57,7 +57,7 @@ _INTEGERS: Final = (
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
     *("shuffle_xor", "shuffle_up", "shuffle_from"),
-    *("approximate_exp2", "inverse", "divide", "posted"),
+    *("approximate_exp2", "approximate_exp", "inverse", "divide", "posted"),
 )
 _TRUTHS: Final = ("divides",)
 _READING: Final = ("ticket", "posted")  # of these, those that take memory

@@ -1,13 +1,15 @@
-"""Products of matrices by warps, and copies that threads begin, as LLVM IR for NVVM.
+"""Products of matrices by warps, halves, and copies that threads begin, for NVVM.
 
 Fragments lie in registers as pairs of halves, words of 32 bits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 
 from arrayfn.backends.cuda.assembly import (
@@ -22,6 +24,16 @@ from arrayfn.backends.cuda.assembly import (
 from arrayfn.backends.cuda.unrolling import mark
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import width
+
+_WIDENING: Final = {
+    "bf16": ("shl.b32 $0, $1, 16;", "and.b32 $0, $1, 0xffff0000;"),
+    "f16": tuple(
+        f"{{.reg .b16 low, high;\nmov.b32 {{low, high}}, $1;\ncvt.f32.f16 $0, {half};}}"
+        for half in ("low", "high")
+    ),
+}
+"""What makes float32 of the lower and of the upper half of a word."""
+LOG2_E: Final = float(np.float32(1 / math.log(2)))
 
 
 def _words(b: Any, tile: Any, place: Any) -> Any:
@@ -85,6 +97,36 @@ def _pack(
     b.store(pure_assembly(b, text, "=r,f,f", [y, x], I32), _words(b, tile, place))
 
 
+def rounded_words(b: Any, function: DeviceFunction, tile: Any, place: Any) -> Any:
+    """Float32 registers as halves in others, two to a word."""
+    count = function.lanes // 2
+    text = f"cvt.rn.{function.dtype}x2.f32 $0, $1, $2;"
+    with b.goto_entry_block():
+        words = b.alloca(ir.ArrayType(I32, count))
+    words = b.gep(words, [I32(0), I32(0)])
+    for k in range(count):
+        low, high = (b.load(_at(b, b.gep(tile, [place]), 2 * k + n)) for n in (0, 1))
+        pair = pure_assembly(b, text, "=r,f,f", (high, low), I32)
+        b.store(pair, _at(b, words, k))
+    return words
+
+
+def _widen(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> None:
+    """Each half by an instruction that the compiler does not see through.
+
+    It would keep what it knows again, in twice the registers.
+    """
+    tile, place, wide, at = args
+    words, made = _words(b, tile, place), b.gep(wide, [at])
+    for k in range(function.lanes // 2):
+        word = b.load(_at(b, words, k))
+        for n, text in enumerate(_WIDENING[function.dtype]):
+            value = assembly(b, text, "=f,r", (word,), F32)
+            b.store(value, _at(b, made, 2 * k + n))
+
+
 def _copy(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> None:
@@ -117,15 +159,23 @@ def _exp2(
     return pure_assembly(b, "ex2.approx.ftz.f32 $0, $1;", "=f,f", args, F32)
 
 
+def _exp(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> Any:
+    return _exp2(b, function, [b.fmul(args[0], F32(LOG2_E))], element, count)
+
+
 MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "load_matrix": _load_matrix(""),
     "load_transposed": _load_matrix(".trans"),
     "multiply": _multiply,
     "pack": _pack,
+    "widen": _widen,
     "copy": _copy,
     "close_copies": _close_copies,
     "await_copies": _await_copies,
     "approximate_exp2": _exp2,
+    "approximate_exp": _exp,
     "unrolled": lambda b, function, args, element, count: mark(b),
 }
 """By the kinds of functions."""

@@ -83,11 +83,14 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "expect": (none, signals, i64, i64),
         "await_signal": (none, signals, i64, i64),
         "approximate_exp2": (f32, f32),
+        "approximate_exp": (f32, f32),
         "grid_barrier": (none, pointer_type("u32"), i64),
         "ticket": (i64, pointer_type("u64"), i64),
     }
     if function.kind in plain:
         return plain[function.kind]
+    if function.kind == "store" and function.dtype in HALVES:
+        return none, pointer_type("u16"), i64, types.CPointer(f32), i64
     value, pointer = numba_type(function.dtype), pointer_type(function.dtype)
     typed: dict[str, tuple[Any, ...]] = {
         "shuffle_xor": (value, value, i64),
@@ -100,6 +103,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "atomic_add": (none, pointer, i64, value),
         "post": (none, pointer_type("u64"), i64, value),
         "posted": (value, pointer_type("u64"), i64),
+        "widen": (none, pointer_type("u16"), i64, types.CPointer(f32), i64),
         "send": (none, types.CPointer(value), i64, value, i64, signals, i64),
         "pack": (none, f32, f32, pointer, i64),
         "multiply": (none, types.CPointer(f32), i64, pointer, i64, pointer, i64),

@@ -160,7 +160,7 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     length = math.prod(reduced)
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
     vectors = max(1, -(-length // lanes))
-    words = kept_words(nest) * lanes
+    words = kept_words(nest, lanes)
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
     team = power_of_two(-(-vectors // gpu.tiles))
     if WARP < team <= 2 * WARP and fits(nest, words, -(-vectors // WARP), WARP, gpu):
@@ -189,7 +189,8 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
         threads = WARP
     # One operand's row leaves room for another block where registers are spared.
     alone = whole and team > WARP and keeps_one_row(nest)
-    together = gpu.resident // team if alone and words * tiles >= gpu.row_words else 0
+    large = 2 * words * tiles >= gpu.row_words
+    together = gpu.resident // team if alone and large else 0
     return Rows(threads, team, lanes, tiles, whole, 1, together)
 
 
@@ -209,10 +210,10 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     height = math.prod(a.extent for a in nest.axes if a.reduced)
     team = min(8, power_of_two(-(-height // gpu.tiles)))
     tiles = power_of_two(-(-height // team))
-    if nest.stages > 1 and not fits(nest, kept_words(nest), tiles, team * WARP, gpu):
+    if nest.stages > 1 and not fits(nest, kept_words(nest, 1), tiles, team * WARP, gpu):
         team = min(16, power_of_two(-(-height // gpu.tiles)))
         tiles = power_of_two(-(-height // team))
-    if fits(nest, kept_words(nest), tiles, team * WARP, gpu):
+    if fits(nest, kept_words(nest, 1), tiles, team * WARP, gpu):
         return Columns(team, tiles, True)
     # Few blocks need many warps each to keep the memory busy.
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from arrayfn import dtypes
-from arrayfn.dtypes import DType, short_name
+from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.schedule import Schedule, is_vector
 from arrayfn.lowering.kernel_ir import Count, Load, Reduce, Statement, Store
 from arrayfn.lowering.kernel_printer import KernelPrinter
@@ -45,6 +45,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     device: set[str] = field(default_factory=set)
     live: str = ""
     board_words: int = 0  # of the board by which blocks hand values on
+    wide: set[int] = field(default_factory=set[int])
+    """Operands whose tiles have their compute dtype."""
 
     # Text.
 
@@ -139,10 +141,27 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         tile = self.tile_name(operand)
         self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
 
+    def declare_wide(self, operands: Iterable[int], count: int) -> None:
+        """Tiles for results, which are rounded when they are stored."""
+        for operand in operands:
+            dtype = compute_dtype(self.nest.operands[operand].dtype)
+            if dtype == self.nest.operands[operand].dtype:
+                self.declare_tiles([operand], count)
+            else:
+                self.registers(self.tile_name(operand), short_name(dtype), count)
+                self.wide.add(operand)
+
+    def stored(self, operand: int, text: str) -> str:
+        wide = operand in self.wide and operand in self.staged
+        return text if wide else super().stored(operand, text)
+
     def store_vector(
         self, operand: int, lanes: int, variables: dict[int, str], place: str
     ) -> None:
-        function = self.use_device(f"store_{self.vector_name(operand, lanes)}")
+        name = self.vector_name(operand, lanes)
+        if operand in self.wide:
+            name = f"{short_name(self.nest.operands[operand].dtype)}x{lanes}"
+        function = self.use_device(f"store_{name}")
         at = self.index(operand, variables)
         tile = self.tile_name(operand)
         self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")

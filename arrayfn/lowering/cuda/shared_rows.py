@@ -32,7 +32,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     vectors = -(-length // lanes)
     if nest.stages == 1:
         return _summed_by_clusters(nest, gpu, lanes)
-    words = kept_words(nest) * lanes
+    words = kept_words(nest, lanes)
     beside, few = loads_beside(nest), rows < gpu.multiprocessors
     tiles = max(1, gpu.cluster_words // words // (2 if few else 1))
     cluster, threads = 1, power_of_two(-(-vectors // tiles))
@@ -89,11 +89,11 @@ def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
         return None
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
-    words = kept_words(nest)
+    words = kept_words(nest, lanes)
     used = [nest.operands[k] for k in (*fetched, *held)]
     whole = all(is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in used)
     rows = math.prod(_kept_extents(nest))
-    if not whole or length * words <= gpu.pipeline_from or not _can_send(nest):
+    if not whole or length * words <= gpu.pipeline_from * lanes or not _can_send(nest):
         return None
     row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
     held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
@@ -104,7 +104,7 @@ def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
         tiles = power_of_two(-(-part // (lanes * threads)))
         room = gpu.shared_bytes - held_bytes * part
         slots = min(room // (row_bytes * part), 4) if room > 0 else 0
-        if slots and words * lanes * tiles <= gpu.pipeline_words:
+        if slots and words * tiles <= gpu.pipeline_words:
             return Pipeline(
                 threads,
                 threads * cluster,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.schedule import is_vector
 from arrayfn.lowering.kernel_ir import (
     Compute,
     Count,
@@ -16,6 +18,8 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     uses,
 )
+
+HALF_EXP_COST: Final = 2  # a product, and the unit for powers of two
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,17 @@ def is_dear(producers: Mapping[str, Statement], name: str, gpu: GpuConfig) -> bo
         if current in seen or not isinstance(s, Compute) or s.level != "element":
             continue
         seen.add(current)
-        cost += s.cost
+        cost += HALF_EXP_COST if is_half_exp(s) else s.cost
         pending += names_of(s)
     return cost > gpu.keep_cost
+
+
+def is_half_exp(s: Statement) -> bool:
+    """Whether ``s`` is an exponential of which 16 bits are wanted.
+
+    The unit for powers of two gives more than that at once.
+    """
+    return isinstance(s, Compute) and s.function == "exp_f32" and s.result.half
 
 
 def names_of(s: Statement) -> list[str]:
@@ -99,17 +111,26 @@ def names_of(s: Statement) -> list[str]:
     return [value.name for value in uses(s)]
 
 
-def kept_words(nest: Nest) -> int:
-    """32-bit registers that an element of the row needs between two stages."""
+def kept_words(nest: Nest, lanes: int) -> int:
+    """32-bit registers that ``lanes`` elements of a row need between two stages.
+
+    What is loaded in vectors stays as it lies in memory: halves share a register.
+    """
     plan = plan_stages(nest, keep=True)
+
+    def words(s: Load | Compute | Count) -> int:
+        if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):
+            return -(-nest.operands[s.operand].dtype.itemsize * lanes // 4)
+        return -(-s.result.dtype.itemsize // 4) * lanes
+
     most = 1
     for stage in range(1, nest.stages):
         live = [
-            s.result.dtype.itemsize
+            words(s)
             for s in plan.kept_statements(nest)
             if plan.first[s.result.name] < stage <= plan.last[s.result.name]
         ]
-        most = max(most, sum(-(-size // 4) for size in live))
+        most = max(most, sum(live))
     return most
 
 
@@ -134,4 +155,4 @@ def keeps_one_row(nest: Nest) -> bool:
         if isinstance(s, Load) and s.level == "element"
         if any(nest.operands[s.operand].strides[k] for k in kept)
     }
-    return len(rows) == 1 and kept_words(nest) == 1
+    return len(rows) == 1 and kept_words(nest, 1) == 1

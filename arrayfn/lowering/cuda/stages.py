@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.printer import CudaPrinter
+from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
 from arrayfn.lowering.kernel_ir import (
-    Compute,
     Load,
     Reduce,
     Statement,
     Store,
-    Value,
 )
 
 T = TypeVar("T", Rows, Pipeline, Columns)
@@ -27,11 +25,10 @@ ACCUMULATOR_WORDS: Final = 32
 
 
 @dataclass
-class StagedPrinter(CudaPrinter[T]):
+class StagedPrinter(RowArithmetic[T]):
     """Prints the stages; ``tree`` combines what the threads of a team have."""
 
     accumulators: int = 1
-    inverses: dict[str, str] = field(default_factory=dict[str, str])
 
     @abstractmethod
     def tree(self, reduces: Sequence[Reduce]) -> None:
@@ -146,13 +143,14 @@ class StagedPrinter(CudaPrinter[T]):
         self.declare_tiles(late, 2 * lanes if self.is_ahead else lanes)
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * schedule.tiles)
-        self.declare_tiles((k for k in stores if k not in loads), lanes)
+        self.declare_wide((k for k in stores if k not in loads), lanes)
         self.declare_rows(plan, stage)
         self.identities(stage)
         divided = self.divided(body, stores, loads)
         for name in divided:
             inverse = self.use_device("inverse_f32")
             self.line(f"{divided[name]} = {inverse}({name})")
+        self.invert_halves(body)
         loop = self.open_loop()
         if fresh:
             at, depth = self.open_row(variables, member)
@@ -174,6 +172,7 @@ class StagedPrinter(CudaPrinter[T]):
             self.load_beside(operand)
         if late:
             self.load_next(late, at)
+        self.widen_halves([k for k in loads if k not in stores])
         if divided:
             self.line(f"least = {self.use('F32_INF')}")
             self.line(f"greatest = {self.use('f32')}(0)")
@@ -187,7 +186,7 @@ class StagedPrinter(CudaPrinter[T]):
             self.close()
         else:
             self.elements(body, plan, stage, at)
-        self.staged = {}
+        self.staged, self.widened = {}, set()
         if stores and self.live:
             self.open(f"if {self.live}:")
             depth += 1
@@ -268,52 +267,6 @@ class StagedPrinter(CudaPrinter[T]):
             place = self.turn("vector + 1")
             self.load_vector(operand, schedule.lanes, {**at, axis: "following"}, place)
         self.close()
-
-    # Divisions of a row by a number of its own.
-
-    def divided(
-        self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
-    ) -> dict[str, str]:
-        """The divisors of a stage that are the same for the row, and their inverses.
-
-        None where the stage cannot be done again, with divisions, for elements that
-        are too small or too large for a product with the inverse to be exact.
-        """
-        again = self.schedule.whole and self.schedule.lanes > 1 and stores
-        whole = all(
-            self.is_whole(s, self.schedule.lanes) and s.operand not in loads
-            for s in body
-            if isinstance(s, Store)
-        )
-        if not again or not whole or any(isinstance(s, Reduce) for s in body):
-            return {}
-        divisors = [self.divisor(s) for s in body]
-        return {name: f"{name}_inverse" for name in divisors if name}
-
-    def divisor(self, s: Statement) -> str:
-        """The name of what ``s`` divides by, if it is the same for the row."""
-        if not isinstance(s, Compute) or s.function != "div_f32":
-            return ""
-        y = s.arguments[1]
-        made = self.producers[y.name] if isinstance(y, Value) else None
-        if made is None or not isinstance(y, Value):
-            return ""
-        once = isinstance(made, Reduce) or made.level == "outer"
-        return self.name_of(y) if once else ""
-
-    def compute(self, s: Compute) -> None:
-        """Where an inverse is known, a division is a product and its correction."""
-        inverse = self.inverses.get(self.divisor(s)) if self.inverses else None
-        if inverse is None:
-            super().compute(s)
-            return
-        x, y = (self.scalar(a) for a in s.arguments)
-        for name, function in (("least", "min"), ("greatest", "max")):
-            size = f"{self.use('abs_f32')}({x})"
-            bound = self.use(f"accumulate_{function}_f32")
-            self.line(f"{name} = {bound}({name}, {size})")
-        divide = self.use_device("divide_f32")
-        self.line(f"{self.name_of(s.result)} = {divide}({x}, {y}, {inverse})", s.source)
 
     def is_shared(self, operand: int) -> bool:
         """Whether all rows read the same of ``operand``, which stays as it is."""

@@ -8,7 +8,9 @@ an emulator has made the current one.
 Indices are i64. ``shared_T`` and ``registers_T`` take a constant and give memory that
 is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements from
 ``array[at]`` on to ``tile[place]`` in accesses of up to 128 bits; ``array[at]`` must
-lie at a multiple of the vector's size. ``store_TxN`` goes the other way.
+lie at a multiple of the vector's size. ``store_TxN`` goes the other way; where T is a
+half, the registers are float32, and each is rounded. ``widen_TxN(tile, place, wide,
+at)`` makes float32 registers of N halves in others, anew each time: they are not kept.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
 one, and ``shuffle_from_T(value, k)`` that of lane ``k``; all 32 lanes of the warp take
@@ -50,7 +52,8 @@ l // 8 begins, and has the elements of matrix k in ``tile[place + 2 * k]`` and t
 b.T``, of 16x16 and 8x16, to the 16x8 matrix ``c`` of float32: fragments from registers
 i, j and k on, a's being its left half from above, then its right one.
 ``pack_T(x, y, tile, place)`` rounds two values to halves, into registers.
-``approximate_exp2_f32`` is 2**x within 2 ulp, and 0 instead of subnormal numbers.
+``approximate_exp2_f32`` is 2**x within 2 ulp, and ``approximate_exp_f32`` is e**x with
+a relative error of up to 2**-17: both are 0 instead of subnormal numbers.
 Loops over ``unrolled(n)``, which is ``range(n)``, are written out in machine code.
 
 In a kernel whose blocks all run at once, ``grid_barrier(meeting, blocks)`` waits until
@@ -111,6 +114,7 @@ Kind = Literal[
     "registers",
     "load",
     "store",
+    "widen",
     "send",
     "cluster_arrive",
     "cluster_wait",
@@ -128,6 +132,7 @@ Kind = Literal[
     "multiply",
     "pack",
     "approximate_exp2",
+    "approximate_exp",
     "grid_barrier",
     "window",
     "ticket",
@@ -158,6 +163,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
 )
 
 
+POWERS: Final[tuple[Kind, ...]] = ("approximate_exp2", "approximate_exp")
 DIVISIONS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides")
 SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
 
@@ -236,7 +242,11 @@ def _functions() -> Iterator[DeviceFunction]:
     for t in HALVES:
         yield DeviceFunction(f"multiply_{t}", "multiply", t)
         yield DeviceFunction(f"pack_{t}", "pack", t)
-    yield DeviceFunction("approximate_exp2_f32", "approximate_exp2", "f32")
+        for n in LANES:
+            yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
+            yield DeviceFunction(f"widen_{t}x{n}", "widen", t, n)
+    for kind in POWERS:
+        yield DeviceFunction(f"{kind}_f32", kind, "f32")
 
 
 FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}

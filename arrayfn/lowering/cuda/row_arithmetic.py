@@ -1,0 +1,123 @@
+"""What the elements of a row are computed by: where less than the scalar words will do.
+
+Many elements divided by one number are multiplied by its inverse, and corrected. What
+the Program has in 16 bits, halves, is computed in float32, but not to all bits of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.printer import CudaPrinter
+from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.stage_plan import is_half_exp
+from arrayfn.lowering.kernel_ir import Compute, Reduce, Statement, Store, Value
+
+T = TypeVar("T", Rows, Pipeline, Columns)
+
+
+@dataclass
+class RowArithmetic(CudaPrinter[T]):
+    """Prints divisions by a number of the row, and arithmetic of halves."""
+
+    inverses: dict[str, str] = field(default_factory=dict[str, str])
+    widened: set[int] = field(default_factory=set[int])
+    """Operands whose current vector is there in float32."""
+
+    # Divisions of a row by a number of its own.
+
+    def divided(
+        self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
+    ) -> dict[str, str]:
+        """The divisors of a stage that are the same for the row, and their inverses.
+
+        None where the stage cannot be done again, with divisions, for elements that
+        are too small or too large for a product with the inverse to be exact.
+        """
+        again = self.schedule.whole and self.schedule.lanes > 1 and stores
+        whole = all(
+            self.is_whole(s, self.schedule.lanes) and s.operand not in loads
+            for s in body
+            if isinstance(s, Store)
+        )
+        if not again or not whole or any(isinstance(s, Reduce) for s in body):
+            return {}
+        divisors = [self.divisor(s) for s in body if not self.is_half(s)]
+        return {name: f"{name}_inverse" for name in divisors if name}
+
+    def is_half(self, s: Statement) -> bool:
+        """Whether ``s`` computes what the Program has in 16 bits."""
+        return isinstance(s, Compute) and s.result.half
+
+    def invert_halves(self, body: Sequence[Statement]) -> None:
+        """The inverses that take the places of what halves are divided by."""
+        divisors = [self.divisor(s) for s in body if self.is_half(s)]
+        for name in dict.fromkeys(filter(None, divisors)):
+            one = f"{self.use('f32')}(1)"
+            self.line(f"{name}_reciprocal = {self.use('div_f32')}({one}, {name})")
+
+    def divisor(self, s: Statement) -> str:
+        """The name of what ``s`` divides by, if it is the same for the row."""
+        if not isinstance(s, Compute) or s.level == "outer" or s.function != "div_f32":
+            return ""
+        y = s.arguments[1]
+        made = self.producers[y.name] if isinstance(y, Value) else None
+        if made is None or not isinstance(y, Value):
+            return ""
+        once = isinstance(made, Reduce) or made.level == "outer"
+        return self.name_of(y) if once else ""
+
+    def compute(self, s: Compute) -> None:
+        """Where an inverse is known, a division is a product and its correction.
+
+        Of halves it is the product, which has more than their bits. So has the unit for
+        powers of two.
+        """
+        if is_half_exp(s):
+            (x,) = (self.scalar(a) for a in s.arguments)
+            exp = self.use_device("approximate_exp_f32")
+            self.line(f"{self.name_of(s.result)} = {exp}({x})", s.source)
+            return
+        divisor = self.divisor(s)
+        inverse = self.inverses.get(divisor)
+        if not divisor or (inverse is None and not s.result.half):
+            super().compute(s)
+            return
+        x, y = (self.scalar(a) for a in s.arguments)
+        if s.result.half:
+            self.line(f"{self.name_of(s.result)} = {x} * {y}_reciprocal", s.source)
+            return
+        for name, function in (("least", "min"), ("greatest", "max")):
+            size = f"{self.use('abs_f32')}({x})"
+            bound = self.use(f"accumulate_{function}_f32")
+            self.line(f"{name} = {bound}({name}, {size})")
+        divide = self.use_device("divide_f32")
+        self.line(f"{self.name_of(s.result)} = {divide}({x}, {y}, {inverse})", s.source)
+
+    # Halves.
+
+    def widen_halves(self, operands: Sequence[int]) -> None:
+        """Halves of the current vector as float32.
+
+        The row stays as it is, two to a register.
+        """
+        lanes = self.schedule.lanes
+        for operand in operands:
+            dtype = self.nest.operands[operand].dtype
+            if dtype not in dtypes.HALVES or lanes == 1:
+                continue
+            widen = self.use_device(f"widen_{short_name(dtype)}x{lanes}")
+            tile, place = self.staged[operand].removesuffix("]").split("[", 1)
+            place = place.removesuffix("lane").removesuffix(" + ") or "0"
+            wide = f"{tile.removesuffix('tile')}wide"
+            self.registers(wide, "f32", lanes)
+            self.line(f"{widen}({tile}, {place}, {wide}, 0)")
+            self.staged[operand] = f"{wide}[lane]"
+            self.widened.add(operand)
+
+    def widen_loaded(self, operand: int, text: str) -> str:
+        return text if operand in self.widened else super().widen_loaded(operand, text)

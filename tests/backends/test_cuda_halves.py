@@ -1,0 +1,67 @@
+"""Rows of halves on a GPU: what is computed in fewer bits, and stays two to a word."""
+
+import numpy as np
+import pytest
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.backends.cuda import missing_packages
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.lower import lower
+from tests.backends.functions import random, softmax
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
+HALVES = {"float16": (np.float16, 2.0**-11), "bfloat16": (dtypes.bfloat16, 2.0**-8)}
+
+
+def lowered(function, *arguments):
+    return lower(trace_function(function, arguments, {}).program)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_a_softmax_is_rounded_once(name):
+    dtype, bound = HALVES[name]
+    x = (random(3, 96) * 5).astype(dtype)
+    compiled = lowered(softmax, x)
+    source = compiled.kernels[0].source
+    for word in ("widen_", "approximate_exp_f32", "* e_reciprocal", "store_"):
+        assert word in source
+    (result,) = run_plan(compiled, (x,))
+    want = softmax(x.astype(float))
+    normal = want > np.finfo(np.float32).tiny if dtype != np.float16 else want > 1e-4
+    error = np.abs(result.astype(float) - want)[normal] / want[normal]
+    assert error.max() < bound * 1.02
+
+
+def test_what_is_divided_by_the_ends_of_the_range_is_what_divisions_give():
+    ends = np.array([[0.0, 1e38, 3e38, 1e-38, np.inf, np.nan]], dtypes.bfloat16)
+    x = np.concatenate([ends] * 8, 1)
+    for number in (0.0, 2.0**-126, 2.0**127, -3e38, np.inf, np.nan):
+        y = np.full((1, 1), number, dtypes.bfloat16)
+        compiled = lowered(lambda x, y: x / anp.sum(y, axis=1, keepdims=True), x, y)
+        with np.errstate(all="ignore"):
+            want = x.astype(np.float32) / y.astype(np.float32)
+            (result,) = run_plan(compiled, (x, y))
+        rounded = want.astype(dtypes.bfloat16).astype(np.float32)
+        np.testing.assert_array_equal(result.astype(np.float32), rounded)
+
+
+def test_a_row_of_halves_takes_half_the_registers():
+    rows = random(200, 32768).astype(dtypes.bfloat16)
+    (kernel,) = lowered(softmax, rows).kernels
+    assert "x_tile = registers_u16(64)" in kernel.source
+    assert (kernel.threads, kernel.together, kernel.cluster) == (512, 2, 1)
+
+
+@needs_compiler
+@pytest.mark.cuda
+def test_halves_are_rounded_in_pairs_and_nothing_is_spilled():
+    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
+    x = random(200, 4096).astype(dtypes.bfloat16)
+    (kernel,) = lowered(softmax, x).kernels
+    ptx = compile_ptx(kernel, (9, 0))
+    assert "cvt.rn.bf16x2.f32" in ptx
+    assert "ex2.approx.ftz.f32" in ptx
+    assert "rcp.rn.f32" in ptx  # once a row
+    assert ".local" not in ptx
