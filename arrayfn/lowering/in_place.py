@@ -118,6 +118,27 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
         touched.update(of(var) for var in step.arrays())
     for number in sorted(copies, reverse=True):
         steps[number:number] = copies[number]
+    steps[:] = [
+        s for s in steps if not (isinstance(s, NestStep) and _copies_onto_itself(s))
+    ]
+
+
+def _copies_onto_itself(step: NestStep) -> bool:
+    """Whether ``step`` stores what it loads where it lies."""
+    nest = step.nest
+    if len(nest.operands) != 1 or nest.has_computed_places or step.partials:
+        return False
+    loaded: set[Value] = set()
+    for s in nest.statements:
+        if isinstance(s, Load):
+            loaded.add(s.result)
+        elif isinstance(s, Compute) and s.function.startswith("identity_"):
+            if not loaded.issuperset(s.arguments):
+                return False
+            loaded.add(s.result)
+        elif not isinstance(s, Store) or s.where is not None or s.value not in loaded:
+            return False
+    return True
 
 
 def _write_over(

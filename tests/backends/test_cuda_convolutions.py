@@ -212,7 +212,8 @@ def test_channels_by_themselves_are_a_kernel_s(case, dtype):
     )
     program, compiled = lowered(both, *arguments)
     kernels = [k for k in compiled.kernels if k.name.startswith("depthwise")]
-    assert len(kernels) == (1 if case == "strided" else 2)
+    # The kernel's cotangent takes two; cuDNN has the operand's of strided windows.
+    assert len(kernels) == (3 if case == "strided" else 4)
     assert all("gemm" not in name for name in providers(compiled))
     results = run_plan(compiled, arguments)
     bound = 1e-5 if dtype == np.float32 else 2e-2

@@ -11,7 +11,7 @@ made of other primitives, as on a CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +20,8 @@ from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.lowering.cuda.config import Convolves
-from arrayfn.lowering.cuda.depthwise import Depthwise, is_depthwise
+from arrayfn.lowering.cuda.depthwise import depthwise, is_depthwise
+from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import conversion, slicing, views
@@ -138,7 +139,7 @@ class _Arrangement:
             values = zip(AXIS, (*numbers, low, high), strict=True)
             integers.update({f"{name}{k}": value for name, value in values})
         lies, more = "last" if last else "first", dict[int, tuple[int, int]]()
-        if is_depthwise(gives, integers, types[0].dtype.itemsize):
+        if is_depthwise(gives, integers, types[0].dtype):
             lies, own = DEPTHWISE, _DEPTHWISE
             roles = {name: _by_channel(name, mine) for name, mine in roles.items()}
         else:
@@ -152,7 +153,8 @@ class _Arrangement:
                     integers[f"extent{k}"] += low + high - 2 * both
         dtype = types[0].dtype
         by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
-        if gives == "kernel" and by_channel and dtype in dtypes.HALVES:
+        mine = lies == DEPTHWISE
+        if gives == "kernel" and by_channel and not mine and dtype in dtypes.HALVES:
             dtype = dtypes.float32  # for which cuDNN has a faster engine
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
@@ -259,18 +261,25 @@ def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
 def _turned(x: Atom, own: Roles, target: Roles) -> Atom:
     order, merged = _order(own, target)
     shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
-    if order != sorted(order):
+    if not _lie_so(order, x.type):
         x = views.transpose(x, permutation=tuple(order))
     return x if x.type.shape == shape else views.reshape(x, shape=shape)
 
 
+def _lie_so(order: Sequence[int], type: ArrayType) -> bool:
+    """Whether elements are in the same order with the axes in ``order``."""
+    longer = [axis for axis in order if type.shape[axis] != 1]
+    return longer == sorted(longer)
+
+
 def _turned_back(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
     order, _ = _order(own, target)
+    if _lie_so(order, type):
+        shape = type.shape
+        return x if x.type.shape == shape else views.reshape(x, shape=shape)
     shape = tuple(type.shape[axis] for axis in order)
     if x.type.shape != shape:
         x = views.reshape(x, shape=shape)
-    if order == sorted(order):
-        return x
     places = tuple(order.index(axis) for axis in range(len(order)))
     return views.transpose(x, permutation=places)
 
@@ -320,16 +329,16 @@ def _chosen(equation: Equation, convolves: Convolves) -> _Arrangement | None:
 
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
-) -> LibraryCall | Depthwise:
-    """The call, or kernel, for an equation that is arranged."""
+) -> Iterable[LibraryCall | WrittenCall]:
+    """The call, or kernels, for an equation that is arranged."""
     found = _Arrangement.of(equation)
     assert found is not None
     gives = equation.params["gives"]
     places = [place_of(atom, reads) for atom in equation.inputs]
     (output,) = equation.outputs
     if found.params["lies"] == DEPTHWISE:
-        return Depthwise(places[0], places[1], output, gives, found.integers)
-    return LibraryCall(
+        return depthwise(places[0], places[1], output, gives, found.integers)
+    call = LibraryCall(
         provider=found.provider if deterministic else f"{found.provider}_any",
         reads=dict(zip(ARRAYS[gives], places, strict=True)),
         writes={gives: Place(output)},
@@ -337,3 +346,4 @@ def convolution(
         items=1,
         library="cuDNN",
     )
+    return (call,)

@@ -21,7 +21,6 @@ from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.convolutions import arranged, convolution, is_arranged
-from arrayfn.lowering.cuda.depthwise import Depthwise
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
@@ -197,7 +196,8 @@ class _CudaLowering(Lowering):
             self.produce(OperatorCall(equation, kernel, self.reads))
             return
         if is_arranged(equation):
-            self.made(convolution(equation, self.reads, fixed))
+            for made in convolution(equation, self.reads, fixed):
+                self.made(made)
             return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)
@@ -359,12 +359,14 @@ class _CudaLowering(Lowering):
         for made in make(equation, self.reads, self.names):
             self.made(made)
 
-    def made(self, made: Made | Depthwise) -> None:
+    def made(self, made: Made | WrittenCall) -> None:
         """The step of what a library's row has become."""
         if isinstance(made, Nest):
             self.nest(made)
         elif isinstance(made, LibraryCall):
             self.library(made)
+        elif isinstance(made, WrittenCall):
+            self.written(made)
         else:
             kernel, call = made.made(self.fresh(made.stem))
             call.kernel = self.add_kernel(kernel)
