@@ -176,6 +176,7 @@ def _put_reference(
     shape = list(values.shape)
     for axis, n in zip(geometry.axes, extents, strict=True):
         shape[axis] = n
+    shape = list(geometry.whole(tuple(shape)))
     wide = dtypes.compute_dtype(values.dtype)
     result = np.zeros(shape, wide)
     places = itertools.product(*(range(n) for n in geometry.sizes))
@@ -186,19 +187,28 @@ def _put_reference(
             last = begin + (values.shape[axis] - 1) * stride + 1
             at[axis] = slice(begin, last, stride)
         result[tuple(at)] += np.where(positions == number, values, 0).astype(wide)
-    return result.astype(values.dtype)
+    inside = zip(geometry.config(result.ndim), result.shape, strict=True)
+    kept = tuple(slice(low, n - high) for (low, high, _), n in inside)
+    return np.ascontiguousarray(result[kept]).astype(values.dtype)
 
 
 def _put_expand(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom:
     type = _put_types(values.type, positions.type, extents=extents, **params)
-    zeros = views.broadcast_literal(0, type)
+    geometry = SlidingWindows(**params)
+    whole = geometry.whole(type.shape)
+    zeros = views.broadcast_literal(0, type.with_shape(whole))
     if not positions.type.size:
-        return zeros
-    places, where = _places(positions, SlidingWindows(**params))
+        return views.broadcast_literal(0, type)
+    places, where = _places(positions, geometry)
     options = {"mode": "drop", "unique_indices": False}
-    return indexing.scatter_add(zeros, places, values, **where.params(), **options)
+    made = indexing.scatter_add(zeros, places, values, **where.params(), **options)
+    if not geometry.padding:
+        return made
+    start = tuple(low for low, _, _ in geometry.config(type.ndim))
+    limit = tuple(a + n for a, n in zip(start, type.shape, strict=True))
+    return slicing.slice_(made, start=start, limit=limit, strides=(1,) * type.ndim)
 
 
 def put_in_phases(
@@ -214,6 +224,7 @@ def put_in_phases(
     reach = [(size - 1) // stride for size, stride in zip(sizes, strides, strict=True)]
     if (
         max(geometry.dilations, default=1) > 1
+        or geometry.padding
         or math.prod(strides) > _MOST_PHASES
         or math.prod(n + 1 for n in reach) > _MOST_PHASES
         or not positions.type.size

@@ -62,6 +62,7 @@ def _reduce_expansion(
         shape = geometry.shape(x.type.shape)
         if 0 in shape:
             return views.broadcast_literal(0, x.type.with_shape(shape))
+        x, geometry = _padded(x, geometry, reduction())
         if math.prod(geometry.sizes) <= UNROLLED:
             return _folded(combine, geometry.taps(x))
         if geometry.strides == geometry.sizes and set(geometry.dilations) == {1}:
@@ -73,6 +74,30 @@ def _reduce_expansion(
         return x
 
     return expand
+
+
+def _padded(
+    x: Atom, geometry: SlidingWindows, reduction: Primitive
+) -> tuple[Atom, SlidingWindows]:
+    """``x`` with the identity of ``reduction`` around it, if windows begin there."""
+    if not geometry.padding:
+        return x, geometry
+    fill = conversion.literal(_identity(reduction, x.type.dtype), x.type.dtype)
+    padded = slicing.pad(x, fill, config=geometry.config(x.type.ndim))
+    return padded, geometry.inside()
+
+
+def _with_border(x: Array, geometry: SlidingWindows, reduction: Primitive) -> Array:
+    if not geometry.padding:
+        return x
+    wide = [(low, high) for low, high, _ in geometry.config(x.ndim)]
+    fill = _identity(reduction, dtypes.canonical(x.dtype))
+    return np.pad(x, wide, constant_values=np.asarray(fill).astype(x.dtype))
+
+
+def _identity(reduction: Primitive, dtype: DType) -> PythonScalar:
+    assert isinstance(reduction.kernel, Reduction)
+    return reduction.kernel.identity(dtype)
 
 
 def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
@@ -156,7 +181,8 @@ def _reduce_row(
         return x.with_shape(geometry.shape(x.shape))
 
     def reference(x: Array, **params: Any) -> Array:
-        windows = SlidingWindows(**params).of(x)
+        geometry = SlidingWindows(**params)
+        windows = geometry.inside().of(_with_border(x, geometry, reduction()))
         axes = tuple(range(x.ndim, windows.ndim))
         return reduction().reference(windows, axes=axes)
 
@@ -270,6 +296,7 @@ def _position_row(
     reference: Callable[..., Array],
     beyond: Callable[..., Any],
     whole: Primitive,
+    extremum: Callable[[], Primitive],
 ) -> Primitive:
     def types(x: ArrayType, **params: Any) -> ArrayType:
         if x.dtype not in _ORDERED:
@@ -280,7 +307,8 @@ def _position_row(
 
     def positions(x: Array, **params: Any) -> Array:
         geometry = SlidingWindows(**params)
-        windows = geometry.of(x.astype(dtypes.compute_dtype(x.dtype)))
+        wide = x.astype(dtypes.compute_dtype(x.dtype))
+        windows = geometry.inside().of(_with_border(wide, geometry, extremum()))
         flat = windows.reshape(*geometry.shape(x.shape), math.prod(geometry.sizes))
         return np.asarray(reference(flat, axis=-1)).astype(dtypes.int32)
 
@@ -290,9 +318,10 @@ def _position_row(
         count = math.prod(geometry.sizes)
         if 0 in shape:
             return views.broadcast_literal(0, ArrayType(shape, dtypes.int32))
+        x, geometry = _padded(x, geometry, extremum())
         if count > UNROLLED:
             order = tuple(range(len(shape) + len(geometry.axes)))
-            windows = sliding_windows(x, **params, order=order)
+            windows = sliding_windows(x, **geometry.params(), order=order)
             flat = views.reshape(windows, shape=(*shape, count))
             return whole(flat, axis=len(shape), dtype=dtypes.int32)
         return _first(geometry.taps(x), shape)
@@ -345,10 +374,18 @@ def _position_row(
 
 
 window_argmax = _position_row(
-    "window_argmax", np.argmax, discrete.gt, reductions.argmax
+    "window_argmax",
+    np.argmax,
+    discrete.gt,
+    reductions.argmax,
+    lambda: reductions.reduce_max,
 )
 window_argmin = _position_row(
-    "window_argmin", np.argmin, discrete.lt, reductions.argmin
+    "window_argmin",
+    np.argmin,
+    discrete.lt,
+    reductions.argmin,
+    lambda: reductions.reduce_min,
 )
 
 
@@ -357,10 +394,11 @@ def identity_of(row: Primitive, dtype: DType) -> PythonScalar:
     reduction = {
         "reduce_window_sum": reductions.reduce_sum,
         "reduce_window_max": reductions.reduce_max,
+        "window_argmax": reductions.reduce_max,
         "reduce_window_min": reductions.reduce_min,
+        "window_argmin": reductions.reduce_min,
     }[row.name]
-    assert isinstance(reduction.kernel, Reduction)
-    return reduction.kernel.identity(dtype)
+    return _identity(reduction, dtype)
 
 
 ROWS = (

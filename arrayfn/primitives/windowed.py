@@ -2,7 +2,9 @@
 
 Along each of ``axes``, window number i begins at element ``i * stride`` and has
 ``size`` elements that are ``dilation`` apart. All windows lie inside the operand: who
-wants a border pads first (``slicing.pad``), so that the border is an equation too.
+wants a border pads first (``slicing.pad``), so that the border is an equation too. A
+compiler may say instead that windows begin and end ``padding`` elements outside, where
+there is what does not change their reduction.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -44,20 +46,37 @@ class SlidingWindows:
     sizes: Shape
     strides: Axes
     dilations: Axes
+    padding: tuple[tuple[int, int], ...] = ()
 
     def params(self) -> dict[str, Any]:
         """As params of an equation."""
-        return {
+        made: dict[str, Any] = {
             "axes": self.axes,
             "sizes": self.sizes,
             "strides": self.strides,
             "dilations": self.dilations,
         }
+        return {**made, "padding": self.padding} if self.padding else made
 
     def shifted(self) -> SlidingWindows:
         """With a mapped axis 0."""
-        axes = tuple(axis + 1 for axis in self.axes)
-        return SlidingWindows(axes, self.sizes, self.strides, self.dilations)
+        return replace(self, axes=tuple(axis + 1 for axis in self.axes))
+
+    def inside(self) -> SlidingWindows:
+        """The windows of an operand that has its padding around it."""
+        return replace(self, padding=())
+
+    def config(self, ndim: int) -> slicing.PadConfig:
+        """How an operand is padded for ``inside``."""
+        pads = dict(zip(self.axes, self.padding, strict=False))
+        return tuple((*pads.get(axis, (0, 0)), 0) for axis in range(ndim))
+
+    def whole(self, shape: Shape) -> Shape:
+        """``shape`` with the padding."""
+        return tuple(
+            n + low + high
+            for n, (low, high, _) in zip(shape, self.config(len(shape)), strict=True)
+        )
 
     def check(self, name: str, x: ArrayType) -> None:
         """Raise ShapeError unless this is a window of ``x``."""
@@ -80,6 +99,7 @@ class SlidingWindows:
 
     def count(self, shape: Shape) -> Shape:
         """How many windows there are along each axis."""
+        shape = self.whole(shape)
         parts = zip(self.axes, self.sizes, self.strides, self.dilations, strict=True)
         return tuple(
             max(0, (shape[axis] - (size - 1) * dilation - 1) // stride + 1)

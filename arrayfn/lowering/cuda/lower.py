@@ -35,6 +35,7 @@ from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes, threads_for
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.phases import phased
+from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool, pooled
 from arrayfn.lowering.cuda.positions import one_reduction
 from arrayfn.lowering.cuda.products import PRODUCTS, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
@@ -97,12 +98,13 @@ def _takes_view(
 def _keeps(equation: Equation, *, options: Options) -> bool:
     """Whether a kernel that is registered, or a library, computes it as it stands."""
     kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
-    return kernel is not None or is_arranged(equation)
+    return kernel is not None or is_arranged(equation) or is_pool(equation)
 
 
 def _in_library_terms(program: Program, gpu: GpuConfig) -> Program:
     """``program`` with what libraries are given as they take it."""
-    return arranged(one_reduction(phased(guarded(program))), gpu.convolves)
+    made = one_reduction(phased(pooled(guarded(program))))
+    return arranged(made, gpu.convolves)
 
 
 def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
@@ -155,13 +157,17 @@ class _CudaLowering(Lowering):
         self.gpu = gpu
         self.options = options
         self.producers: dict[int, Producer] = {}
+        self.pairs: dict[Equation, Equation] = {}  # of windows, by one kernel
+        self.pooled: set[Equation] = set()  # whose results the other of a pair made
         self.inside = 0  # loops and branches whose steps are being made
         self.frees = False  # whether steps computed what nobody reads any more
         self.depth = 0  # of the loops and branches that are being printed
 
     def block(self, program: Program) -> list[PlanStep]:
         outside, self.producers = self.producers, {}
+        pairs, self.pairs = self.pairs, pairs_of(program)
         steps = super().block(program)
+        self.pairs = pairs
         outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
         if self.frees:
             steps = without_unread(steps, outputs, self.storage)
@@ -195,6 +201,9 @@ class _CudaLowering(Lowering):
         if kernel is not None:
             self.produce(OperatorCall(equation, kernel, self.reads))
             return
+        if is_pool(equation):
+            self.pool(equation)
+            return
         if is_arranged(equation):
             for made in convolution(equation, self.reads, fixed):
                 self.made(made)
@@ -204,6 +213,15 @@ class _CudaLowering(Lowering):
             return
         made = product(equation, self.reads, self.tiles, provider_of(equation))
         self.produce(Product(made))
+
+    def pool(self, equation: Equation) -> None:
+        """A kernel of windows, and of the other equation of its pair."""
+        if equation in self.pooled:
+            return
+        other = self.pairs.get(equation)
+        if other is not None:
+            self.pooled.add(other)
+        self.written(pool(equation, other, self.reads))
 
     def produce(self, producer: Producer) -> None:
         """Append a call that later steps may change."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Program
+from arrayfn.lowering.cuda.pools import is_pool
 from arrayfn.primitives.window_elements import put_in_phases, window_put
 
 
@@ -22,7 +23,7 @@ def phased(program: Program) -> Program:
         for equation in program.equations:
             builder.source = equation.source
             made = None
-            if equation.primitive is window_put:
+            if equation.primitive is window_put and not is_pool(equation):
                 operands = [rename(a, environment) for a in equation.inputs]
                 made = put_in_phases(*operands, **equation.params)
             if made is None:

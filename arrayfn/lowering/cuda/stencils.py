@@ -35,7 +35,12 @@ class Lanes:
     @property
     def word(self) -> str:
         """The vocabulary's name of an element in memory."""
-        return _WORDS[short_name(self.dtype)]
+        return _WORDS[self.short]
+
+    @property
+    def short(self) -> str:
+        """The dtype's short name."""
+        return short_name(self.dtype)
 
     @property
     def wide(self) -> str:
@@ -63,13 +68,13 @@ class Lanes:
         """The value of an element."""
         if not self.is_narrow:
             return element
-        return f"convert_{short_name(self.dtype)}_{self.wide}({element})"
+        return f"convert_{self.short}_{self.wide}({element})"
 
     def element(self, value: str) -> str:
         """The element of a value, rounded."""
         if not self.is_narrow:
             return value
-        return f"convert_{self.wide}_{short_name(self.dtype)}({value})"
+        return f"convert_{self.wide}_{self.short}({value})"
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Along:
         return f"{text} {sign} {abs(self.before)}"
 
     def offsets(self) -> dict[int, list[tuple[int, int]]]:
-        """What ``COLUMNS`` outputs read, from the first one on.
+        """What a thread's ``COLUMNS`` outputs read, from the first one on.
 
         For each place: which output reads it, as which element of its window.
         """
@@ -114,10 +119,11 @@ class Extents:
     height: int
     width: int
     channels: int
+    across: int = COLUMNS  # of a thread
 
     def integers(self, lanes: int) -> dict[str, int]:
         """The kernel's integers, by name."""
-        parts = -(-self.columns // COLUMNS)
+        parts = -(-self.columns // self.across)
         bands = -(-self.rows // BAND)
         vectors = self.channels // lanes
         return {
@@ -134,7 +140,7 @@ class Extents:
     def is_small(self) -> bool:
         """Whether the numbers of elements and of threads are below 2**31."""
         inner = self.batch * self.channels
-        rows, columns = self.rows + BAND, self.columns + COLUMNS
+        rows, columns = self.rows + BAND, self.columns + self.across
         return max(self.height * self.width, rows * columns) * inner < _LARGEST
 
 
@@ -143,7 +149,7 @@ def blocks_of(integers: dict[str, int]) -> int:
     return -(-integers["items"] // THREADS)
 
 
-def places(lanes: Lanes, body: Sequence[str]) -> list[str]:
+def places(lanes: Lanes, body: Sequence[str], across: int = COLUMNS) -> list[str]:
     """``body`` for each thread: at ``channel``, ``column``, ``row`` and ``image``."""
     return [
         f"item = block_index() * {THREADS} + thread_index()",
@@ -154,7 +160,7 @@ def places(lanes: Lanes, body: Sequence[str]) -> list[str]:
                 "rest = quotient(item, vectors)",
                 f"own = remainder(rest, {BAND})",
                 f"rest = quotient(rest, {BAND})",
-                f"column = remainder(rest, parts) * {COLUMNS}",
+                f"column = remainder(rest, parts) * {across}",
                 "rest = quotient(rest, parts)",
                 f"row = remainder(rest, bands) * {BAND} + own",
                 "image = quotient(rest, bands)",
@@ -208,20 +214,29 @@ def windows(
     ]
 
 
+PLACE: Final = "at = ((image * rows + row) * columns + column) * channels + channel"
+"""Where a thread's first output lies."""
+
+
+def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]:
+    """A tile of values to memory, ``where`` a condition holds."""
+    if not lanes.is_narrow:
+        return [f"if {where}:", "    " + lanes.store(array, at, tile)]
+    return [
+        f"if {where}:",
+        "    " + lanes.tile("rounded"),
+        f"    for lane in range({lanes.count}):",
+        f"        rounded[lane] = {lanes.element(f'{tile}[lane]')}",
+        "    " + lanes.store(array, at, "rounded"),
+    ]
+
+
 def stores(lanes: Lanes, array: str, results: Sequence[str]) -> list[str]:
     """``results``, a tile of values for each column, to the thread's outputs."""
-    lines = ["at = ((image * rows + row) * columns + column) * channels + channel"]
-    if lanes.is_narrow:
-        lines.append(lanes.tile("rounded"))
+    lines = [PLACE]
     for k, tile in enumerate(results):
-        lines.append(f"if column + {k} < columns:")
-        if lanes.is_narrow:
-            lines += [
-                f"    for lane in range({lanes.count}):",
-                f"        rounded[lane] = {lanes.element(f'{tile}[lane]')}",
-            ]
-            tile = "rounded"
-        lines.append("    " + lanes.store(array, f"at + {k} * channels", tile))
+        place = f"at + {k} * channels"
+        lines += store(lanes, array, place, tile, f"column + {k} < columns")
     return lines
 
 

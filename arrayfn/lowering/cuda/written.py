@@ -23,9 +23,12 @@ from arrayfn.lowering.steps import CallStep
 _CONSTRUCTORS: Final = frozenset(
     ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "c64", "c128")
 )
+_LIMITS: Final = frozenset(
+    f"{kind}_{limit}" for kind in ("F32", "F64") for limit in ("INF", "NEG_INF", "NAN")
+)
 _ROOMS: Final = (
     ("cuda.vocabulary", frozenset(FUNCTIONS)),
-    ("scalars", frozenset(SCALARS) | _CONSTRUCTORS),
+    ("scalars", frozenset(SCALARS) | _CONSTRUCTORS | _LIMITS),
 )
 
 
