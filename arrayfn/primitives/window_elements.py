@@ -30,6 +30,7 @@ from arrayfn.primitives.base import (
     Tolerance,
 )
 from arrayfn.primitives.windowed import (
+    BORDERED,
     GEOMETRIES,
     SlidingWindows,
     count_along,
@@ -90,14 +91,20 @@ def _take_types(x: ArrayType, positions: ArrayType, **params: Any) -> ArrayType:
 def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
     geometry = SlidingWindows(**params)
     count = math.prod(geometry.sizes)
-    flat = geometry.of(x).reshape(*positions.shape, count)
+    border = [(low, high) for low, high, _ in geometry.config(x.ndim)]
+    windows = geometry.inside().of(np.pad(x, border))
+    flat = windows.reshape(*positions.shape, count)
     return np.take_along_axis(flat, positions[..., None], -1)[..., 0]
 
 
 def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
     if not positions.type.size:
         return views.broadcast_literal(0, x.type.with_shape(positions.type.shape))
-    places, where = _places(positions, SlidingWindows(**params))
+    geometry = SlidingWindows(**params)
+    if geometry.padding:
+        zero = conversion.literal(0, x.type.dtype)
+        x = slicing.pad(x, zero, config=geometry.config(x.type.ndim))
+    places, where = _places(positions, geometry)
     sizes = (1,) * x.type.ndim
     options = {"sizes": sizes, "mode": "promise_in_bounds", "fill_value": None}
     return indexing.gather(x, places, **where.params(), **options)
@@ -137,6 +144,9 @@ def _take_samples() -> Iterable[Sample]:
         x = families.random_array(dtype, shape, 71 + k, -3.0, 3.0)
         positions = _positions(geometry.shape(shape), geometry, 74 + k)
         yield Sample((x, positions), geometry.params())
+    x = families.random_array(dtypes.float32, (5, 4), 77, -3.0, 3.0)
+    positions = _positions(BORDERED.shape(x.shape), BORDERED, 78)
+    yield Sample((x, positions), BORDERED.params())
 
 
 window_take = Primitive(
@@ -339,6 +349,10 @@ def _put_samples() -> Iterable[Sample]:
         positions = _positions(windows, geometry, 84 + k)
         extents = tuple(shape[axis] for axis in geometry.axes)
         yield Sample((x, positions), {**geometry.params(), "extents": extents})
+    windows = BORDERED.shape((5, 4))
+    x = families.random_array(dtypes.float32, windows, 87, -3.0, 3.0)
+    positions = _positions(windows, BORDERED, 88)
+    yield Sample((x, positions), {**BORDERED.params(), "extents": (5, 4)})
 
 
 window_put = Primitive(

@@ -42,6 +42,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.window_elements import window_take
 from arrayfn.primitives.windowed import (
+    BORDERED,
     GEOMETRIES,
     SlidingWindows,
     sliding_windows,
@@ -201,6 +202,7 @@ def _reduce_row(
         for geometry in (
             SlidingWindows((0,), (37,), (2,), (1,)),
             SlidingWindows((0,), (40,), (40,), (1,)),
+            BORDERED,
         ):
             yield Sample((x,), geometry.params())
 
@@ -229,12 +231,18 @@ def _sum_transpose(
     if not ct.type.size:
         return [views.broadcast_literal(0, x.type)]
     geometry = SlidingWindows(**params)
-    counts = geometry.count(x.type.shape)
-    config = spread_config(x.type.ndim, geometry, x.type.shape, counts)
+    counts, whole = geometry.count(x.type.shape), geometry.whole(x.type.shape)
+    config = spread_config(x.type.ndim, geometry, whole, counts)
     spread = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
     ones = (1,) * len(counts)
     by_element = SlidingWindows(geometry.axes, geometry.sizes, ones, geometry.dilations)
-    return [reduce_window_sum(spread, **by_element.params())]
+    made = reduce_window_sum(spread, **by_element.params())
+    if not geometry.padding:
+        return [made]
+    start = tuple(low for low, _, _ in geometry.config(x.type.ndim))
+    limit = tuple(a + n for a, n in zip(start, x.type.shape, strict=True))
+    ones = (1,) * x.type.ndim
+    return [slicing.slice_(made, start=start, limit=limit, strides=ones)]
 
 
 def _extremum_jvp(position: Callable[[], Primitive]) -> Callable[..., Any]:
@@ -356,6 +364,7 @@ def _position_row(
             yield Sample((x,), geometry.params())
         x = families.random_array(dtypes.int32, (45, 2), 67, -3.0, 3.0)
         yield Sample((x,), SlidingWindows((0,), (37,), (2,), (1,)).params())
+        yield Sample((x,), BORDERED.params())
 
     row = Primitive(
         name=name,

@@ -168,6 +168,7 @@ GEOMETRIES: Final = (
     ((7, 3), SlidingWindows((0,), (3,), (2,), (1,))),
     ((2, 6, 5), SlidingWindows((1, 2), (2, 2), (1, 2), (2, 1))),
 )
+BORDERED: Final = SlidingWindows((0, 1), (3, 2), (2, 1), (1, 1), ((1, 2), (0, 1)))
 
 
 # sliding_windows

@@ -219,3 +219,41 @@ def test_on_a_gpu_what_has_no_factors_is_nan():
     for function in functions:
         result = np.asarray(af.jit(function, device="cuda")(np.stack([bad, good])))
         assert np.isnan(result[0]).all(), function
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (1, 4, 4)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=str)
+@pytest.mark.parametrize("lower_triangle", [True, False], ids=["lower", "upper"])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_triangular_systems_are_solved_down_the_columns(
+    left, lower_triangle, dtype, shape
+):
+    a = random(*shape, dtype=dtype) + 4 * np.eye(shape[-1])
+    b = random(*shape[:-1], 3, dtype=dtype, seed=1)
+    b = b if left else b.swapaxes(-1, -2).copy()
+
+    def solutions(a, b):
+        options = {"left_side": left, "lower": lower_triangle}
+        return tuple(
+            lax.linalg.triangular_solve(a, b, **options, **more)
+            for more in (
+                {},
+                {"transpose_a": True},
+                {"transpose_a": True, "conjugate_a": True},
+                {"unit_diagonal": True},
+            )
+        )
+
+    program = trace_function(solutions, (a, b), {}).program
+    compiled = lower(program)
+    assert all(name.startswith("trsm_") for name in providers(compiled))
+    results = run_plan(compiled, (a, b))
+    for have, want in zip(results, evaluate(program, (a, b)), strict=True):
+        np.testing.assert_allclose(have, want, 1e-12, 1e-12)
+
+
+def test_a_lower_triangle_by_columns_is_not_copied():
+    solve = lax.linalg.triangular_solve
+    upper = trace_function(solve, (random(4, 4), random(2, 4)), {}).program
+    (kernel,) = [k for k in lower(upper).kernels if isinstance(k, LibraryKernel)]
+    assert kernel.provider == "trsm_f64"

@@ -67,6 +67,16 @@ def _potrf(c: _Call) -> None:
 
 
 def _trsm(c: _Call) -> None:
+    n, sides = c["n"], c["sides"]
+    a, b = c.columns("a", n, n), c.columns("b", n, sides)
+    for k in range(c["matrices"]):
+        triangle = np.tril(a[k])
+        if c["unit"]:
+            np.fill_diagonal(triangle, 1)
+        b[k] = np.linalg.solve(triangle, b[k])
+
+
+def _trsm_batched(c: _Call) -> None:
     rows, columns = c["rows"], c["columns"]
     n = rows if c["left"] else columns
     a, b = c.columns("a", n, n), c.columns("b", columns, rows)
@@ -141,6 +151,7 @@ def _gesvd(c: _Call) -> None:
 _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
     "potrf": _potrf,
     "trsm": _trsm,
+    "trsmbatched": _trsm_batched,
     "getrf": _getrf,
     "geqrf": _geqrf,
     "syevd": _syevd,

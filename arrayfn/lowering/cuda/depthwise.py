@@ -45,12 +45,9 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
 
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:
     own, other = ("count", "extent") if gives == "output" else ("extent", "count")
-    return Extents(
-        p["batch"],
-        *(p[f"{own}{k}"] for k in range(AXES)),
-        *(p[f"{other}{k}"] for k in range(AXES)),
-        p["groups"],
-    )
+    rows, columns = (p[f"{own}{k}"] for k in range(AXES))
+    height, width = (p[f"{other}{k}"] for k in range(AXES))
+    return Extents(p["batch"], rows, columns, height, width, p["groups"])
 
 
 def depthwise(

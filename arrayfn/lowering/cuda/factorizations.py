@@ -20,6 +20,7 @@ from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.layout import Shape
 from arrayfn.lowering.cuda.matrix_nests import Names, Nests, matrices_of, turned
 from arrayfn.lowering.cuda.permutation import Permutation
+from arrayfn.lowering.cuda.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
@@ -93,22 +94,17 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """trsm in place."""
     params, output = equation.params, equation.outputs[0]
-    rows, columns = output.type.shape[-2:]
-    yield LibraryCall(
-        provider=_provider("trsm", output.type),
-        reads={"a": place_of(equation.inputs[1], reads)},
-        writes={"b": Place(output)},
-        integers={
-            "rows": rows,
-            "columns": columns,
-            "matrices": _count(output.type),
-            "left": int(params["left"]),
-            "lower": int(params["lower"]),
-            "transpose": int(params["transpose"]) + int(params["conjugate"]),
-            "unit": int(params["unit"]),
-        },
-        items=1,
-        library="cuBLAS",
+    return solved(
+        Nests(equation, names),
+        place_of(equation.inputs[1], reads),
+        output,
+        System(
+            left=bool(params["left"]),
+            lower=bool(params["lower"]),
+            transpose=bool(params["transpose"]),
+            conjugate=bool(params["conjugate"]),
+            unit=bool(params["unit"]),
+        ),
     )
 
 

@@ -22,7 +22,7 @@ from arrayfn.lowering.plan import (
     kernel_calls,
 )
 
-WAITING: Final = frozenset(("potrf", "syevd", "trsm"))
+WAITING: Final = frozenset(("potrf", "syevd", "trsm", "trsmbatched"))
 """Providers of libraries whose calls cannot be captured."""
 
 

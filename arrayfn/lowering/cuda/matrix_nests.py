@@ -149,3 +149,11 @@ def turned(place: Strided) -> Strided:
     """The same matrices, transposed."""
     matrix, row, column = place.strides
     return Strided(place.array, place.dtype, (matrix, column, row), place.offset)
+
+
+def backward(place: Strided, extent: int, axis: int) -> Strided:
+    """The same matrices, from the last index along an axis of ``extent`` on."""
+    strides = list(place.strides)
+    offset = place.offset + (extent - 1) * strides[axis]
+    strides[axis] = -strides[axis]
+    return Strided(place.array, place.dtype, tuple(strides), offset)

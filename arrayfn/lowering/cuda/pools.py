@@ -100,7 +100,8 @@ class _Geometry:
 
     def forward(self) -> Extents:
         """Of windows from their operand."""
-        return Extents(self.batch, *self.counts, *self.extents, self.channels)
+        (rows, columns), (height, width) = self.counts, self.extents
+        return Extents(self.batch, rows, columns, height, width, self.channels)
 
     def along(self, k: int) -> Along:
         """The windows along axis ``k``."""
@@ -109,21 +110,13 @@ class _Geometry:
 
     def back(self) -> Extents:
         """Of cells, which are as large as the strides, from windows."""
-        first, last = (
-            [
-                at // stride
-                for at, stride in zip(ends, self.windows.strides, strict=True)
-            ]
-            for ends in (
-                [low for low, _ in self.padding],
-                [
-                    low + n - 1
-                    for (low, _), n in zip(self.padding, self.extents, strict=True)
-                ],
-            )
-        )
-        cells = [b - a + 1 for a, b in zip(first, last, strict=True)]
-        return Extents(self.batch, *cells, *self.counts, self.channels, CELLS)
+        cells: list[int] = []
+        for (low, _), n, stride in zip(
+            self.padding, self.extents, self.windows.strides, strict=True
+        ):
+            cells.append((low + n - 1) // stride - low // stride + 1)
+        (rows, columns), (height, width) = cells, self.counts
+        return Extents(self.batch, rows, columns, height, width, self.channels, CELLS)
 
 
 def is_pool(equation: Equation) -> bool:
@@ -158,13 +151,14 @@ def pooled(program: Program) -> Program:
     if all(equation.primitive not in rows for equation in program.equations):
         return program
     made = {v: eq for eq in program.equations for v in eq.outputs}
+    constants = dict(zip(program.constants, program.constant_values, strict=True))
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = builder.inputs_of(program)
         environment = builder.bind_inputs(program, inputs)
         for equation in program.equations:
             builder.source = equation.source
-            found = _bordered(equation, made) or _cut(equation, made)
+            found = _bordered(equation, made, constants) or _cut(equation, made)
             if found is None:
                 builder.replay(equation, environment)
                 continue
@@ -177,7 +171,9 @@ def pooled(program: Program) -> Program:
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def _bordered(equation: Equation, made: Mapping[Var, Equation]) -> Equation | None:
+def _bordered(
+    equation: Equation, made: Mapping[Var, Equation], constants: Mapping[Var, Any]
+) -> Equation | None:
     """Windows of what is padded with what does not change them, with padding."""
     row = equation.primitive
     if row not in _FORWARD or "padding" in equation.params:
@@ -189,7 +185,8 @@ def _bordered(equation: Equation, made: Mapping[Var, Equation]) -> Equation | No
     given, fill = pad.inputs
     assert isinstance(row, Primitive)
     wanted = identity_of(row, given.type.dtype)
-    if not isinstance(fill, Literal) or fill.value != wanted:
+    value = fill.value if isinstance(fill, Literal) else constants.get(fill)
+    if value is None or value != wanted:
         return None
     return _with_padding(equation, pad, (given,), 1)
 
@@ -284,8 +281,7 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> WrittenCall:
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)
     integers = geometry.back().integers(lanes.count)
-    whole = dict(zip(("whole_rows", "whole_columns"), geometry.extents, strict=True))
-    integers.update(whole)
+    integers["whole_rows"], integers["whole_columns"] = geometry.extents
     axes = geometry.along(0), geometry.along(1)
     text = Written(
         "windows",

@@ -22,6 +22,7 @@ from arrayfn.lowering.cuda.matrix_nests import (
     select,
     turned,
 )
+from arrayfn.lowering.cuda.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder
@@ -102,22 +103,8 @@ class _Reflections:
         yield _product(v, v, gram, transpose_b=2)
         yield self._scaled(turned(matrices_of(gram.type, gram)), system, "a system")
         yield self._scaled(matrices_of(v.type, v), t, "its right-hand side", True)
-        yield LibraryCall(
-            provider=f"trsm_{short_name(dtype)}",
-            reads={"a": Place(system)},
-            writes={"b": Place(t)},
-            integers={
-                "rows": small,
-                "columns": inner,
-                "matrices": count,
-                "left": 1,
-                "lower": 0,
-                "transpose": 0,
-                "unit": 1,
-            },
-            items=1,
-            library="cuBLAS",
-        )
+        upper = System(left=True, lower=False, unit=True)
+        yield from solved(self.nests, Place(system), t, upper)
         yield _product(v, t, rest, transpose_a=1)
         yield self._less(rest, q)
 

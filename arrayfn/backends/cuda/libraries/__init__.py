@@ -28,6 +28,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "convolution": convolutions.convolve,
     "potrf": solvers.cholesky,
     "trsm": solvers.triangular,
+    "trsmbatched": solvers.small_triangular,
     "getrf": solvers.lu,
     "geqrf": solvers.reflections,
     **spectra.SPECTRA,

@@ -30,11 +30,11 @@ from arrayfn.backends.cuda.libraries.dense import (
 )
 from arrayfn.dtypes import BY_SHORT_NAME
 
+_LEFT: Final = 0
+_LOWER: Final = 0
 _UPPER: Final = 1
 _MOST_REFLECTED: Final = 128
 """cuBLAS's batched reflections are fast up to this many rows and columns."""
-_TRSM_BATCHED: Final = 256
-"""cuBLAS's batched triangular systems are fast up to this many rows and columns."""
 
 
 def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
@@ -133,32 +133,42 @@ def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
 
 
 def triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """trsm over the right-hand sides of each matrix, which are transposes here."""
+    """trsm of each matrix by columns, a lower triangle, over sides by columns."""
+    n, sides = integers["n"], integers["sides"]
+    size = size_of(dtype)
+    function = f"cublas{LETTERS[dtype]}trsm_v2"
+    one = np.ones((), BY_SHORT_NAME[dtype])
+    batch = Batch(integers["matrices"])
+
+    def one_by_one(stream: int, a: int, b: int) -> None:
+        run, handle = getattr(cublas(), function), blas(stream)
+        alpha = ctypes.c_void_p(one.ctypes.data)
+        for matrix, columns in batch.each((a, n * n * size), (b, n * sides * size)):
+            options = _LEFT, _LOWER, 0, integers["unit"]
+            arguments = (n, sides, alpha, matrix, n, columns, n)
+            check("cuBLAS", run(handle, *options, *arguments))
+
+    return Call(one_by_one, ("a", "b"), capturable=False)
+
+
+def small_triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
+    """trsm of all matrices at once, over sides that are transposes here."""
     p = integers
     rows, columns, matrices = p["rows"], p["columns"], p["matrices"]
     n = rows if p["left"] else columns
     size = size_of(dtype)
-    stem = f"cublas{LETTERS[dtype]}trsm"
+    function = f"cublas{LETTERS[dtype]}trsmBatched"
     one = np.ones((), BY_SHORT_NAME[dtype])
     # Its lower triangle is the transpose's upper one: side, triangle, operation, unit.
-    options = (p["left"], _UPPER if p["lower"] else 0, p["transpose"], p["unit"])
+    triangle = _UPPER if p["lower"] else _LOWER
+    options = (p["left"], triangle, p["transpose"], p["unit"])
     steps = n * n * size, rows * columns * size
     batch = Batch(matrices)
 
     def all_at_once(stream: int, a: int, b: int) -> None:
-        run = getattr(cublas(), f"{stem}Batched")
         handle, alpha = blas(stream), ctypes.c_void_p(one.ctypes.data)
         tables = batch.table(a, steps[0]), batch.table(b, steps[1])
         arguments = (columns, rows, alpha, tables[0], n, tables[1], columns, matrices)
-        check("cuBLAS", run(handle, *options, *arguments))
+        check("cuBLAS", getattr(cublas(), function)(handle, *options, *arguments))
 
-    def one_by_one(stream: int, a: int, b: int) -> None:
-        run, handle = getattr(cublas(), f"{stem}_v2"), blas(stream)
-        alpha = ctypes.c_void_p(one.ctypes.data)
-        for matrix, sides in batch.each((a, steps[0]), (b, steps[1])):
-            arguments = (columns, rows, alpha, matrix, n, sides, columns)
-            check("cuBLAS", run(handle, *options, *arguments))
-
-    if matrices > 1 and max(rows, columns) <= _TRSM_BATCHED:
-        return Call(all_at_once, ("a", "b"), capturable=False)
-    return Call(one_by_one, ("a", "b"), capturable=False)
+    return Call(all_at_once, ("a", "b"), capturable=False)
