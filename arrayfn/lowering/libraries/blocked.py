@@ -24,6 +24,7 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.lowering.libraries.triangular import substitution
 
 LEAST: Final = 384  # extent of matrices that are worth several threads each
+EIGH_LEAST: Final = 96  # and of Hermitian ones, for their spectra
 MANY: Final = 16  # matrices of a batch from which they keep all threads busy
 CHOLESKY_BLOCK: Final = 128
 LU_BLOCK: Final = 64
@@ -38,6 +39,11 @@ INTEGER_BYTES: Final = 4
 def is_blocked(type: ArrayType) -> bool:
     """Whether matrices of ``type`` are large and few."""
     return min(type.shape[-2:]) >= LEAST and math.prod(type.shape[:-2]) < MANY
+
+
+def is_blocked_eigh(type: ArrayType) -> bool:
+    """Whether ``eigh`` of matrices of ``type`` is."""
+    return type.shape[-1] >= EIGH_LEAST and math.prod(type.shape[:-2]) < MANY
 
 
 def _suffix(type: ArrayType) -> str:
@@ -251,6 +257,7 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
     panels = -(-(n - 1) // QR_BLOCK)
     triangles = Var(ArrayType((count, panels, SQUARES, QR_BLOCK, QR_BLOCK), type.dtype))
     words = 3 * PANEL * n
+    chunk = CHUNK if n >= 4 * CHUNK else CHUNK // 2
     yield LibraryCall(
         provider=f"sytrd_{suffix}",
         reads={},
@@ -276,9 +283,9 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
         provider=f"larfb_eigh_{suffix}",
         reads={"reflections": Place(reflections), "t": Place(triangles)},
         writes={"a": Place(vectors)},
-        scratch={"work": 2 * QR_BLOCK * CHUNK * size},
-        integers={"n": n, "block": QR_BLOCK, "chunk": CHUNK},
-        items=count * -(-n // CHUNK),
+        scratch={"work": 2 * QR_BLOCK * chunk * size},
+        integers={"n": n, "block": QR_BLOCK, "chunk": chunk},
+        items=count * -(-n // chunk),
         library="LAPACK",
     )
 

@@ -132,7 +132,7 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd with vectors, over the operand."""
     vectors, values = equation.outputs
-    if blocked.is_blocked(vectors.type):
+    if blocked.is_blocked_eigh(vectors.type):
         yield from blocked.eigh(equation)
         return
     writes = {"a": Place(vectors), "w": Place(values)}

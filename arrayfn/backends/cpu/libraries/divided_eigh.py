@@ -43,7 +43,7 @@ from arrayfn.backends.cpu.native import (
 )
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
-LEAF: Final = 128  # extent of pieces, at least
+LEAF: Final = 32  # extent of pieces, at least
 ROOTS: Final = 32  # of an item
 ROWS: Final = secular_loops.ROWS
 VECTORS: Final = 128  # of an item
@@ -57,7 +57,8 @@ LASCL: Final = 112
 WEIGHTS: Final = 120
 VECTOR: Final = 128
 CUT: Final = 136
-DIVIDED_WORDS: Final = 18
+SORT: Final = 144
+DIVIDED_WORDS: Final = 19
 
 # Byte offsets into what all parts are told.
 TOOLS: Final = 0
@@ -101,7 +102,7 @@ def divided_words(dtype: str) -> tuple[int, ...]:
 
 @cache
 def _loops() -> tuple[int, ...]:
-    names = "secular_weights", "secular_vector", "secular_cut"
+    names = "secular_weights", "secular_vector", "secular_cut", "secular_sort"
     return tuple(optimized_addresses(secular_loops, names))
 
 
@@ -157,6 +158,7 @@ def divided_eigh(
         for item in range(pieces // (2 * step)):
             merge(told, item)
         step = 2 * step
+    call(load(words + SORT), integers, d, n, size)
     if scale:
         rescale(load(words + LASCL), scale, 1, n, 1, d, size)
     return load(told + FAILED)

@@ -14,6 +14,7 @@ from typing import Final
 from arrayfn.backends.cpu.native import (
     add_f64,
     div_f64,
+    less_f64,
     load,
     load_i32,
     mul_f64,
@@ -133,4 +134,21 @@ def secular_cut(diagonal: int, sides: int, place: int, size: int) -> int:
     for row in range(place - 1, place + 1):
         number = diagonal + row * size
         write_real(number, sub_f64(real_at(number, size), side), size)
+    return 0
+
+
+@native
+def secular_sort(order: int, values: int, count: int, size: int) -> int:
+    """Sort numbers from 1 by their values: few are out of order, by rounding."""
+    for i in range(1, count):
+        number = load_i32(order + 4 * i)
+        value = real_at(values + (number - 1) * size, size)
+        place = i
+        while place > 0:
+            before = load_i32(order + 4 * (place - 1))
+            if less_f64(value, real_at(values + (before - 1) * size, size)) == 0:
+                break
+            store_i32(order + 4 * place, before)
+            place -= 1
+        store_i32(order + 4 * place, number)
     return 0

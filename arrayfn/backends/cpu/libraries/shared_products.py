@@ -60,6 +60,7 @@ TOOL_WORDS: Final = 11
 ROWS_OF_PART: Final = 256
 COLUMNS_OF_PART: Final = 128
 PARTS: Final = 4  # of a symmetric matrix: sums of their results are made at last
+LEAST_PART: Final = 96  # columns of one: for fewer a thread takes longer to begin
 STRIP: Final = 32  # columns of such a part that have a corner on the diagonal
 
 # Byte offsets into what a part is told.
@@ -326,6 +327,8 @@ def symmetric_product(
     size = load(tools + SIZE)
     lines = n // (LINE_BYTES // size) * (LINE_BYTES // size)
     extent = ((lines + PARTS - 1) // PARTS + STRIP - 1) // STRIP * STRIP
+    if extent < LEAST_PART:
+        extent = LEAST_PART
     parts = (lines + extent - 1) // extent
     store(told + PART_TOOLS, tools)
     store(told + PART_A, a)
