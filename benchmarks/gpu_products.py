@@ -1,10 +1,13 @@
 """Products beside cuBLASLt's best: ``python -m benchmarks.gpu_products [dtype]``.
 
 cuBLASLt proposes up to 64 algorithms for a product. All are timed, each repeated in a
-CUDA graph on the same random matrices, without arrayfn around them; then the best ones
-once more in turns with arrayfn's choice, made when a product was first seen on the
-machine. ``call`` is what a compiled ``x @ y`` takes, calls enqueued one after the other
-on the same arrays. ``of best`` is cuBLASLt's best time over arrayfn's call's.
+CUDA graph on random matrices that rotate, without arrayfn around them; then the best
+ones once more in turns with arrayfn's choice, made when a product was first seen on the
+machine. ``best`` and ``choice`` are medians of the same rounds, and ``of best`` is the
+one over the other. ``call`` is what a compiled ``x @ y`` takes, calls enqueued one
+after the other: below 1024 mostly what cuBLASLt takes to enqueue. Bytes are multiplied
+as arrayfn has them multiplied, with both operands along what is summed over; ``call``
+copies one for that.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any, Final
 
 import ml_dtypes
@@ -23,11 +27,11 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import cublas, device_put, timing
 from arrayfn.backends.cuda.driver import device
+from arrayfn.lowering.cuda.products import BYTES_ALONG
 
 PROPOSALS: Final = 64
-FINALISTS: Final = 4
 SECONDS: Final = 4.0  # in which all proposals are tried
-ROUNDS: Final = 7
+ROUNDS: Final = 9
 ROUND_SECONDS: Final = 0.02
 
 SIZES: Final = (512, 1024, 2048, 4096, 8192, 16384)
@@ -43,11 +47,12 @@ CASES: Final[dict[str, tuple[str, Any, Sequence[int]]]] = {
 }
 
 
-def parameters(n: int) -> dict[str, int]:
+def parameters(name: str, n: int) -> dict[str, int]:
     """A product of row-major n by n matrices, as a plan describes it."""
     extents = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), n)
-    others = ("transpose_a", "transpose_b", *(f"batch_stride_{x}" for x in "abc"))
-    return {**extents, **dict.fromkeys(others, 0), "batch": 1}
+    others = ("transpose_a", *(f"batch_stride_{x}" for x in "abc"))
+    along = int(name == "int8" and n**3 >= BYTES_ALONG)
+    return {**extents, **dict.fromkeys(others, 0), "transpose_b": along, "batch": 1}
 
 
 def random(n: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -72,16 +77,16 @@ def multiply(name: str, dtype: Any) -> Any:
     return af.jit(function, device="cuda")
 
 
-def seconds_of_calls(function: Any, x: Any, y: Any) -> float:
+def seconds_of_calls(function: Any, pairs: Sequence[tuple[Any, Any]]) -> float:
     """Seconds of one call, of many enqueued."""
-    function(x, y).block_until_ready()
+    function(*pairs[0]).block_until_ready()
     count, seconds = 1, 0.0
     while seconds < ROUND_SECONDS:
         count *= 2
         start = time.perf_counter()
-        for _ in range(count - 1):
-            function(x, y)
-        function(x, y).block_until_ready()
+        for k in range(count - 1):
+            function(*pairs[k % len(pairs)])
+        function(*pairs[0]).block_until_ready()
         seconds = time.perf_counter() - start
     return seconds / count
 
@@ -89,33 +94,33 @@ def seconds_of_calls(function: Any, x: Any, y: Any) -> float:
 def measure(name: str, n: int) -> str:
     """One line of the table."""
     provider, dtype, _ = CASES[name]
-    x, y = (device_put(random(n, dtype)) for _ in range(2))
-    function = multiply(name, dtype)
-    result = function(x, y)
+    function, p = multiply(name, dtype), parameters(name, n)
+    one = random(n, dtype)
+    sets = max(1, min(cublas.MOST_SETS, cublas.ROTATED_BYTES // (3 * one.nbytes)))
+    pairs = [(device_put(one), device_put(one)) for _ in range(sets)]
+    result = function(*pairs[0])
     library = cublas.library()
-    places = [y.pointer, x.pointer, result.pointer, result.pointer]
-    chosen = library.product(provider, parameters(n))
-    every = library.proposals(provider, parameters(n), PROPOSALS)
+    places = cycle(
+        [y.pointer, x.pointer, result.pointer, result.pointer] for x, y in pairs
+    )
+    chosen = library.product(provider, p)
+    every = library.proposals(provider, p, PROPOSALS)
 
     def way(product: cublas.Product) -> timing.Way:
-        return lambda stream: library.call(product, places, stream)
+        return lambda stream: library.call(product, next(places), stream)
 
     times = timing.measured([way(p) for p in every], SECONDS)
-    ranked = sorted(times, key=times.__getitem__)[:FINALISTS]
-    finalists = [way(every[k]) for k in ranked]
     # In turns: the card's clock follows its temperature.
-    best, own, calls = [], [], []
-    for _ in range(ROUNDS):
-        calls.append(seconds_of_calls(function, x, y))
-        last = timing.measured([*finalists, way(chosen)], SECONDS, 9.0)
-        own.append(last.pop(len(finalists)))
-        best.append(min(last.values()))
-    least, mine, call = (statistics.median(t) for t in (best, own, calls))
+    ways = [*(way(every[k]) for k in times), way(chosen)]
+    last = timing.in_turns(ways, range(len(ways)), ROUNDS, ROUND_SECONDS)
+    mine = last[len(times)]
+    least = min(last.values())
+    call = statistics.median(seconds_of_calls(function, pairs) for _ in range(ROUNDS))
     flops = (8.0 if np.dtype(dtype).kind == "c" else 2.0) * n**3
     return (
-        f"{name:11}{n:6}{len(times):5} of {len(every):2}{least * 1e6:12.1f}"
-        f"{mine * 1e6:12.1f}{call * 1e6:12.1f}{flops / call / 1e12:9.1f} TFLOP/s"
-        f"{least / call:8.1%}"
+        f"{name:11}{n:6}{len(every):9}{least * 1e6:12.1f}"
+        f"{mine * 1e6:12.1f}{least / mine:8.1%}{call * 1e6:12.1f}"
+        f"{flops / call / 1e12:9.1f} TFLOP/s"
     )
 
 
@@ -124,8 +129,8 @@ def main(chosen: Sequence[str]) -> None:
     print("command: python -m benchmarks.gpu_products", *chosen)
     print(f"card: {device().name}")
     print(
-        f"{'dtype':11}{'n':>6}{'tried':>11}{'best us':>12}{'choice us':>12}"
-        f"{'call us':>12}{'rate':>17}{'of best':>8}"
+        f"{'dtype':11}{'n':>6}{'tried':>9}{'best us':>12}{'choice us':>12}"
+        f"{'of best':>8}{'call us':>12}{'rate':>17}"
     )
     for name, (_, _, sizes) in CASES.items():
         if not chosen or name in chosen:

@@ -3,7 +3,8 @@
 After it there is a ``relayout`` wherever a copy is made, and none is needed elsewhere:
 
 * the operand of a reshape that is no affine view, or of a barrier, lies row-major;
-* each operand of a dot_general is a matrix to BLAS as it lies;
+* each operand of a dot_general is a matrix to BLAS as it lies, along the axes that are
+  contracted if the target asks for that;
 * the operands of a library's primitive, and of one that the target computes as it
   stands, lie row-major, and so do those of an operator's kernel that does not take
   them as they lie;
@@ -53,6 +54,15 @@ def takes_no_view(equation: Equation, type: ArrayType, offset: int) -> bool:
     return False
 
 
+Along = Callable[[Equation], bool]
+"""Whether the operands of a product are to lie along the axes that it contracts."""
+
+
+def along_any(equation: Equation) -> bool:
+    """No product's are: a library multiplies any matrices as fast."""
+    return False
+
+
 # Their result has the memory of the operand, where it is no affine view of that.
 _SAME_MEMORY = (views.reshape, rematerialization.optimization_barrier)
 
@@ -63,14 +73,15 @@ def assign_layouts(
     returned: Collection[int] = frozenset(),
     *,
     takes_view: TakesView = takes_no_view,
+    along: Along = along_any,
 ) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation.
 
     Inputs with numbers in ``writable`` may be written over, and outputs with numbers in
     ``returned`` may be such inputs themselves. ``takes_view`` says which calls need no
-    copy of an operand.
+    copy of an operand, ``along`` for which products one is worth making.
     """
-    return _Assignment(program, writable, returned, takes_view).run()
+    return _Assignment(program, writable, returned, takes_view, along).run()
 
 
 def with_donated(program: Program, donated: Collection[int]) -> Program:
@@ -99,9 +110,11 @@ class _Assignment:
         writable: Collection[int],
         returned: Collection[int],
         takes_view: TakesView,
+        along: Along,
     ) -> None:
         self.program = program
         self.takes_view = takes_view
+        self.along = along
         # Copies that nothing writes over: row-major, and with axes in another order.
         self.copies: dict[Var, Var] = {}
         self.turns: dict[tuple[Var, tuple[int, ...]], Var] = {}
@@ -211,7 +224,9 @@ class _Assignment:
         returned: Collection[int] = frozenset(),
     ) -> Program:
         """The Program of a loop or branch with layouts."""
-        return assign_layouts(program, writable, returned, takes_view=self.takes_view)
+        return _Assignment(
+            program, writable, returned, self.takes_view, self.along
+        ).run()
 
     def branches(self, equation: Equation) -> tuple[Program, ...]:
         """The branches of a ``cond`` with layouts.
@@ -297,18 +312,21 @@ class _Assignment:
     def matrices(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], dict[str, object]]:
-        """Operands of a dot_general that BLAS can read, and its axes for them."""
+        """Operands of a dot_general as BLAS reads them, and its axes for them."""
         results: list[Atom] = []
         pairs = [
             (equation.params["contract"][k], equation.params["batch"][k])
             for k in (0, 1)
         ]
+        along = self.along(equation)
         for side, operand in enumerate(operands):
             assert isinstance(operand, Var)
             contract, batch = pairs[side]
             free = contraction.free_axes(operand.type.ndim, contract, batch)
             groups = (free, contract) if side == 0 else (contract, free)
-            if as_matrix(operand.type, self.reads[operand], batch, *groups) is None:
+            lies = as_matrix(operand.type, self.reads[operand], batch, *groups)
+            if lies is None or (along and lies.transposed == (side == 0)):
+                groups = (free, contract) if along else groups
                 order = (*batch, *groups[0], *groups[1])
                 operand = self.turned(operand, order)
                 place = [order.index(axis) for axis in range(len(order))]

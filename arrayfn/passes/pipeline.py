@@ -13,7 +13,9 @@ from arrayfn.passes.dce import dce
 from arrayfn.passes.expand import BLAS, Products, expand
 from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.passes.layout_assignment import (
+    Along,
     TakesView,
+    along_any,
     assign_layouts,
     takes_no_view,
 )
@@ -38,14 +40,16 @@ def pipeline(
     pairs: int | None = None,
     transforms: bool = True,
     takes_view: TakesView = takes_no_view,
+    along: Along = along_any,
 ) -> tuple[Pass, ...]:
     """The passes for a target.
 
-    Its library multiplies what ``products`` says, and it computes the equations that
-    ``keep`` accepts as they stand, after ``arrange`` has written what else a library
-    takes in its terms; they read operands as they lie where ``takes_view`` says so.
-    Small loops multiply without the library, or with ``pairs`` all loops, matrices that
-    have up to so many to multiply; with ``transforms`` long Fourier transforms are cut.
+    Its library multiplies what ``products`` says, faster what lies along the axes that
+    are contracted where ``along`` says so, and it computes the equations that ``keep``
+    accepts as they stand, after ``arrange`` has written what else a library takes in
+    its terms; they read operands as they lie where ``takes_view`` says so. Small loops
+    multiply without the library, or with ``pairs`` all loops, matrices that have up to
+    so many to multiply; with ``transforms`` long Fourier transforms are cut.
     """
 
     def control_flow(program: Program, settled: Settled | None = None) -> Program:
@@ -91,7 +95,7 @@ def pipeline(
         with_own_sums,
         dce,
     )
-    return (*passes, partial(assign_layouts, takes_view=takes_view))
+    return (*passes, partial(assign_layouts, takes_view=takes_view, along=along))
 
 
 PIPELINE: Final[tuple[Pass, ...]] = pipeline()

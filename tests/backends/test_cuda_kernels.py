@@ -43,6 +43,17 @@ CASES = {
         lambda x, y: x + y.T,
         (random(64, 32), random(32, 64, seed=1)),
     ),
+    "transpose of bytes": (
+        lambda x, y: x.T + y[:, None],
+        (
+            np.arange(136 * 132).reshape(136, 132).astype(np.int8),
+            np.arange(132).astype(np.int8),
+        ),
+    ),
+    "transpose of halves in a batch": (
+        lambda x: anp.swapaxes(x, 1, 2) + x[:, :64, :64],
+        (random(2, 64, 66, dtype=np.float16)[:, :, :64] + 0,),
+    ),
     "transpose in a batch": (lambda x: anp.swapaxes(x, 1, 2) * 2, (random(2, 33, 9),)),
     "softmax of a team": (softmax, (random(5, 12),)),
     "softmax of a warp": (softmax, (random(5, 256),)),

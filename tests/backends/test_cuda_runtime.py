@@ -158,7 +158,11 @@ def test_products_of_halves_are_summed_in_float32(dtype, shape):
     assert np.linalg.norm(whole - wide) <= 1e-6 * np.linalg.norm(wide)
 
 
-@pytest.mark.parametrize("shape", [(64, 96, 80), (5, 3, 7), (1, 8, 16), (40, 4, 4096)])
+@pytest.mark.parametrize(
+    "shape",
+    [(64, 96, 80), (5, 3, 7), (1, 8, 16), (40, 4, 4096), (1024, 1056, 1040)],
+    ids=str,
+)
 def test_products_of_bytes_are_exact(shape):
     m, n, k = shape
     rng = np.random.default_rng(0)

@@ -269,6 +269,46 @@ def test_rows_of_bytes_begin_at_words(begin: int) -> None:
     assert len(kernels) == (2 if begin == 1 else 1)
 
 
+LARGE = np.empty((1024, 1024), np.int8)
+
+
+def multiplied(x: Any, y: Any) -> Any:
+    return lax.dot(x, y, preferred_element_type=np.int32)
+
+
+ALONG = {
+    "as they lie": (lambda x, y: multiplied(x, y.T), ["gemm_i8_i32"]),
+    "the second": (multiplied, ["transpose_0", "gemm_i8_i32"]),
+    "both": (
+        lambda x, y: multiplied(x.T, y),
+        ["transpose_0", "transpose_0", "gemm_i8_i32"],
+    ),
+    "one for two": (
+        lambda x, y: multiplied(x, y) + multiplied(x + 1, y),
+        ["transpose_0", "elementwise_0", "gemm_i8_i32", "gemm_i8_i32", "elementwise_1"],
+    ),
+    "by what makes it": (
+        lambda x, y: multiplied(x, y * 2 + 1),
+        ["transpose_0", "gemm_i8_i32"],
+    ),
+    "few rows": (lambda x, y: multiplied(x[:64], y), ["gemm_i8_i32"]),
+}
+
+
+@pytest.mark.parametrize("case", ALONG)
+def test_large_matrices_of_bytes_lie_along_what_is_summed_over(case: str) -> None:
+    function, kernels = ALONG[case]
+    compiled = lowered(function, LARGE, LARGE)
+    assert sorted(names(compiled)) == sorted(kernels)
+    for step in compiled.plan.steps:
+        if step.kernel == "gemm_i8_i32" and case != "few rows":
+            (kernel,) = (k for k in compiled.kernels if k.name == "gemm_i8_i32")
+            given = dict(
+                zip([p.name for p in kernel.parameters], step.arguments, strict=True)
+            )
+            assert (given["transpose_a"], given["transpose_b"]) == (0, 1)
+
+
 # Destinations.
 
 X, Y, Z = random(4, 6), random(6, 8, seed=1), random(6, 3, seed=2)

@@ -3,8 +3,8 @@
 What a provider's name says is in ``product_forms``.
 
 cuBLASLt proposes several algorithms. They are timed when a product is first seen on a
-machine, and the choice is kept in the disk cache: it is the same from then on, and so
-are the bits of results.
+machine, some 0.1 s, and the choice is kept in the disk cache: it is the same from then
+on, and so are the bits of results.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, cycle
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +39,8 @@ from arrayfn.errors import BackendError
 WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8
 PROPOSALS: Final = 12
+ROTATED_BYTES: Final = 192 << 20  # of memory on which algorithms are tried in turns
+MOST_SETS: Final = 8
 _LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 _POINTER_MODE, _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 2, 3, 4, 7
 _DEVICE_POINTERS: Final = 1
@@ -191,7 +195,7 @@ class Library:
 
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
-            f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS}",
+            f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS} {ROTATED_BYTES}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
@@ -312,21 +316,41 @@ class Library:
 
         The first one where there is no memory to try them on.
         """
-        gpu = device()
         products = [self._made(asked, choice) for choice in choices]
-        held: list[int] = []
+        sizes = sizes_of(asked.form, p)
         try:
-            held += [gpu.allocate(size) for size in sizes_of(asked.form, p)]
-            for pointer, size in zip(held, sizes_of(asked.form, p), strict=True):
-                fill_randomly(pointer, size, asked.form.operand.name)
-            return timing.fastest(
-                [lambda stream, q=q: self.call(q, held, stream) for q in products]
-            )
+            with rotating(sizes, asked.form.operand.name) as next_places:
+                return timing.fastest(
+                    [
+                        lambda stream, q=q: self.call(q, next_places(), stream)
+                        for q in products
+                    ]
+                )
         except OutOfMemoryError:
             return 0
-        finally:
-            for pointer in held:
-                gpu.free(pointer)
+
+
+@contextmanager
+def rotating(sizes: Sequence[int], dtype: str) -> Generator[Callable[[], list[int]]]:
+    """Memory of these sizes, which holds numbers of a ``dtype``, by turns.
+
+    What is called gives the next set of places: operands are not in the cache, where
+    they would be too large for it if others came between.
+    """
+    gpu = device()
+    count = min(MOST_SETS, max(1, ROTATED_BYTES // sum(sizes)))
+    held: list[list[int]] = []
+    try:
+        for _ in range(count):
+            held.append([])
+            for size in sizes:
+                held[-1].append(gpu.allocate(size))
+                fill_randomly(held[-1][-1], size, dtype)
+        sets = cycle(held)
+        yield lambda: next(sets)
+    finally:
+        for pointer in chain.from_iterable(held):
+            gpu.free(pointer)
 
 
 def small_work(provider: str) -> int:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from arrayfn.backends.cuda.driver import device
 
 ROUND_SECONDS: Final = 1e-3  # of repeated calls in a round
+HOT_SECONDS: Final = 4e-3  # in a round of what takes long enough to heat the card
+HEATS: Final = 1e-4  # seconds of a call, from where that matters
 ROUNDS: Final = 5
 LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
 BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
-WITHIN: Final = 1.5  # times as slow as the fastest: not tried again
-NOISE: Final = 1.005  # what is not faster by that is not faster
+WITHIN: Final = 1.5  # times as slow as the fastest at first: not tried again
+NEAR: Final = 1.06  # times as slow in rounds: not tried while the card is hot
+START: Final = 2e-5  # seconds to enqueue one call, that may be in its time
+NOISE: Final = 1.003  # what is not faster by that is not faster
 
 
 Way = Callable[[int], int]
@@ -31,13 +36,12 @@ def fastest(ways: Sequence[Way]) -> int:
     return next(k for k, t in times.items() if t <= NOISE * min(times.values()))
 
 
-def measured(
-    ways: Sequence[Way], budget: float = BUDGET_SECONDS, within: float = WITHIN
-) -> dict[int, float]:
-    """The seconds that each of ``ways`` takes, by number, at the best of some rounds.
+def measured(ways: Sequence[Way], budget: float = BUDGET_SECONDS) -> dict[int, float]:
+    """The seconds that the fastest of ``ways`` take, by number.
 
-    Left out is what fails, what is not as fast as ``within`` times the fastest, and
-    what would have been tried after ``budget`` seconds.
+    A card that is hot lowers its clock, for some ways more than for others: what takes
+    long is run until it is. Left out is what fails, what is no match for the fastest in
+    first rounds, and what would have been tried after ``budget`` seconds.
     """
     first: dict[int, float] = {}
     spent = 0.0
@@ -51,17 +55,35 @@ def measured(
     if not first:
         return {}
     least = min(first.values())
-    best = {k: t for k, t in first.items() if t <= within * least}
-    count = max(1, int(ROUND_SECONDS / least))
-    graphs = {k: _graph(ways[k], count) for k in best}
-    rounds = ROUNDS if least < LONG_SECONDS else 1
+    near = [k for k, t in first.items() if t <= WITHIN * least + START]
+    if least >= LONG_SECONDS:
+        again = in_turns(ways, near, 1, 0.0)
+        return {k: min(first[k], t) for k, t in again.items()}
+    found = in_turns(ways, near, ROUNDS, ROUND_SECONDS)
+    least = min(found.values())
+    near = [k for k, t in found.items() if t <= NEAR * least]
+    if least < HEATS or len(near) == 1:
+        return {k: found[k] for k in near}
+    return in_turns(ways, near, ROUNDS, HOT_SECONDS)
+
+
+def in_turns(
+    ways: Sequence[Way], numbers: Sequence[int], rounds: int, seconds: float
+) -> dict[int, float]:
+    """The median seconds of the ways ``numbers``, over rounds of so many seconds."""
+    graphs: dict[int, tuple[int, int]] = {}
+    times: dict[int, list[float]] = {k: [] for k in numbers}
+    for k in numbers:
+        once = _seconds(lambda way=ways[k]: way(device().stream))
+        count = max(1, int(seconds / once))
+        graphs[k] = _graph(ways[k], count), count
     for _ in range(rounds):
-        for k, graph in graphs.items():
-            seconds = _seconds(lambda graph=graph: device().launch(graph)) / count
-            best[k] = min(best[k], seconds)
-    for graph in graphs.values():
+        for k, (graph, count) in graphs.items():
+            took = _seconds(lambda graph=graph: device().launch(graph))
+            times[k].append(took / count)
+    for graph, _ in graphs.values():
         device().forget(graph)
-    return best
+    return {k: statistics.median(t) for k, t in times.items()}
 
 
 def _graph(way: Way, count: int) -> int:

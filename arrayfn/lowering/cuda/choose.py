@@ -16,7 +16,9 @@ from arrayfn.lowering.cuda.schedule import (
     Schedule,
     Transpose,
     divisor_lanes,
+    is_vector,
     power_of_two,
+    turned_operands,
     widest_lanes,
 )
 from arrayfn.lowering.cuda.shared_rows import clustered, pipeline
@@ -108,7 +110,7 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
         return Elementwise(32, 1, True)
     axis = transposed_axis(nest)
     if axis is not None:
-        return Transpose(axis)
+        return Transpose(axis, pack(nest, axis))
     extent = nest.axes[-1].extent
     widest = widest_lanes(nest, gpu)
     lanes = divisor_lanes(extent, widest)
@@ -148,6 +150,30 @@ def transposed_axis(nest: Nest) -> int | None:
         return None
     (axis,) = found
     return axis if nest.axes[axis].extent >= 8 else None
+
+
+def pack(nest: Nest, axis: int) -> int:
+    """How many elements, neighbours both ways, a thread of a tile has: of a word."""
+    last = len(nest.axes) - 1
+    accesses = [s for s in nest.statements if isinstance(s, (Load, Store))]
+    turned = turned_operands(nest, axis)
+    size = max(nest.operands[k].dtype.itemsize for k in turned)
+    lanes = 4 // size if size < 4 else 1
+    for s in accesses:
+        operand = nest.operands[s.operand]
+        if s.operand in turned:
+            steps = (*operand.strides[:axis], *operand.strides[axis + 1 :])
+            fits = all(step % lanes == 0 for step in (*steps, operand.offset))
+        elif operand.written:
+            stores = isinstance(s, Store) and s.where is None
+            fits = stores and is_vector(operand, lanes)
+        else:
+            fits = not operand.strides[last] or is_vector(operand, lanes)
+        if not fits or s.level != "element":
+            return 1
+    extents = [nest.axes[k].extent for k in (axis, last)]
+    whole = all(n % lanes == 0 and n >= WARP * lanes for n in extents)
+    return lanes if whole else 1
 
 
 def rows(nest: Nest, gpu: GpuConfig) -> Rows:

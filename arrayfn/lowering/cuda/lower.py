@@ -37,7 +37,7 @@ from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.phases import phased
 from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool, pooled
 from arrayfn.lowering.cuda.positions import one_reduction
-from arrayfn.lowering.cuda.products import PRODUCTS, provider_of
+from arrayfn.lowering.cuda.products import PRODUCTS, along_contracted, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.scatters import meets_in_parallel, scatter
 from arrayfn.lowering.cuda.schedule import (
@@ -51,6 +51,7 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.sorting import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
+from arrayfn.lowering.cuda.thin_products import thin_product
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles
@@ -115,6 +116,7 @@ def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
         pairs=MOST_OF_A_LOOP,
         transforms=False,  # cuFFT has every processor do a transform
         takes_view=partial(_takes_view, options=options),
+        along=along_contracted,
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
@@ -212,7 +214,11 @@ class _CudaLowering(Lowering):
             super().single(equation, outputs)
             return
         made = product(equation, self.reads, self.tiles, provider_of(equation))
-        self.produce(Product(made))
+        thin = None if self.inside else thin_product(made, self.gpu)
+        if thin is None:
+            self.produce(Product(made))
+        else:
+            self.written(thin)
 
     def pool(self, equation: Equation) -> None:
         """A kernel of windows, and of the other equation of its pair."""

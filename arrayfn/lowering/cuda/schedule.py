@@ -11,7 +11,7 @@
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
   warps take the rows in turns, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
-  tiles of 32 by 32 through shared memory.
+  tiles of 32 by 32 words through shared memory.
 
 Threads of a team combine what they have in a fixed tree, so the result depends on the
 shapes alone.
@@ -23,7 +23,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import ArrayOperand, Nest
+from arrayfn.lowering.kernel_ir import ArrayOperand, Load, Nest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,19 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """Tiles of 32 by 32 elements of ``axis`` and the innermost one; 8 rows a warp."""
+    """Tiles of 32 by 32 elements of ``axis`` and the innermost one; 8 rows a warp.
+
+    Of small elements a thread has ``pack`` neighbouring ones, of tiles as much larger.
+    """
 
     axis: int
+    pack: int = 1
     threads: int = 256
+
+    @property
+    def side(self) -> int:
+        """Elements along a tile."""
+        return WARP * self.pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,21 @@ def is_vector(operand: ArrayOperand, lanes: int) -> bool:
         lanes > 1
         and operand.strides[-1] == 1
         and all(s % lanes == 0 for s in (*operand.strides[:-1], operand.offset))
+    )
+
+
+def turned_operands(nest: Nest, axis: int) -> list[int]:
+    """The operands that are only read, and lie along ``axis``, not the last one."""
+    last = len(nest.axes) - 1
+    return list(
+        dict.fromkeys(
+            s.operand
+            for s in nest.statements
+            if isinstance(s, Load)
+            and not nest.operands[s.operand].written
+            and nest.operands[s.operand].strides[axis] == 1
+            and abs(nest.operands[s.operand].strides[last]) > 1
+        )
     )
 
 

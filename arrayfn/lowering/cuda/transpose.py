@@ -3,50 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from arrayfn.lowering.cuda.printer import CudaPrinter
-from arrayfn.lowering.cuda.schedule import Transpose
-from arrayfn.lowering.kernel_ir import Load
-
-_TILE: Final = 32
+from arrayfn.lowering.cuda.schedule import Transpose, is_vector, turned_operands
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import Load, Store
 
 
 @dataclass
 class TransposePrinter(CudaPrinter[Transpose]):
-    """A block has a tile of 32 by 32 elements."""
+    """A block has a tile of 32 by 32 elements, or of words of smaller ones."""
 
     def body(self) -> None:
         schedule = self.schedule
         nest, body = self.nest, self.nest.statements
-        across, inner = schedule.axis, len(nest.axes) - 1
+        across, inner, side = schedule.axis, len(nest.axes) - 1, schedule.side
         outer = [k for k in range(inner) if k != across]
         n_across, n_inner = self.extent(across), self.extent(inner)
-        blocks = [-(-nest.axes[k].extent // _TILE) for k in (across, inner)]
+        blocks = [-(-nest.axes[k].extent // side) for k in (across, inner)]
         self.items = math.prod(blocks) * math.prod(nest.axes[k].extent for k in outer)
         thread = self.use_device("thread_index")
-        self.line(f"lane = {self.use_device('remainder')}({thread}(), {_TILE})")
-        self.line(f"warp = {self.use_device('quotient')}({thread}(), {_TILE})")
+        self.line(f"lane = {self.use_device('remainder')}({thread}(), {WARP})")
+        self.line(f"warp = {self.use_device('quotient')}({thread}(), {WARP})")
         self.line(f"rest = {self.use_device('block_index')}()")
-        tiles = []
+        tiles: list[str] = []
         for axis, n in ((inner, n_inner), (across, n_across)):
             name = f"tile{axis}"
-            self.line(f"blocks = ({n} + {_TILE - 1}) // {_TILE}")
+            self.line(f"blocks = ({n} + {side - 1}) // {side}")
             text = self.remainder("rest", "blocks", self.items)
-            self.line(f"{name} = {text} * {_TILE}")
+            self.line(f"{name} = {text} * {side}")
             self.line(f"rest = {self.quotient('rest', 'blocks', self.items)}")
             tiles.append(name)
         variables = self.decompose("rest", outer)
         self.hoist_offsets(variables)
-        turned = [
-            s.operand
-            for s in body
-            if isinstance(s, Load)
-            and not nest.operands[s.operand].written
-            and nest.operands[s.operand].strides[across] == 1
-            and abs(nest.operands[s.operand].strides[inner]) > 1
-        ]
+        turned = turned_operands(nest, across)
+        whole = not any(nest.axes[k].extent % side for k in (across, inner))
+        everywhere = {**variables, across: f"i{across}", inner: f"i{inner}"}
+        if schedule.pack > 1:
+            self.packed(turned, everywhere, whole)
+            return
+        inside = "" if whole else self.inside(everywhere)
         steady = [
             s.operand
             for s in body
@@ -55,23 +53,20 @@ class TransposePrinter(CudaPrinter[Transpose]):
             and not nest.operands[s.operand].written
             and s.operand not in turned
         ]
-        turned, steady = list(dict.fromkeys(turned)), list(dict.fromkeys(steady))
+        steady = list(dict.fromkeys(steady))
         names = {k: self.tile_name(k) for k in (*turned, *steady)}
-        lines = {k: names[k].removesuffix("_tile") + "_lines" for k in turned}
-        count = _TILE * _TILE // schedule.threads
+        lines = {k: self.lines_name(k) for k in turned}
+        count = side * side // schedule.threads
         for k in turned:
             dtype = self.stored_name(nest.operands[k].dtype)
             shared = self.use_device(f"shared_{dtype}")
-            self.line(f"{names[k]} = {shared}({_TILE * (_TILE + 1)})")
+            self.line(f"{names[k]} = {shared}({side * (side + 1)})")
             self.registers(lines[k], dtype, count)
         self.declare_tiles(steady, count)
-        everywhere = {**variables, across: f"i{across}", inner: f"i{inner}"}
-        whole = not any(nest.axes[k].extent % _TILE for k in (across, inner))
-        inside = "" if whole else f"if i{across} < {n_across} and i{inner} < {n_inner}:"
 
         def open_lines(first: str, second: str) -> int:
             self.open(f"for part in range({count}):")
-            self.line(f"line = warp + part * {schedule.threads // _TILE}")
+            self.line(f"line = warp + part * {schedule.threads // WARP}")
             self.line(f"i{across} = {tiles[1]} + {first}")
             self.line(f"i{inner} = {tiles[0]} + {second}")
             if inside:
@@ -89,15 +84,103 @@ class TransposePrinter(CudaPrinter[Transpose]):
                 self.line(f"{names[k]}[part] = {self.element_at(k, everywhere)}")
             self.close_all(depth)
         self.open(f"for part in range({count}):")
-        self.line(f"line = warp + part * {schedule.threads // _TILE}")
+        self.line(f"line = warp + part * {schedule.threads // WARP}")
         for k in turned:
-            self.line(f"{names[k]}[line * {_TILE + 1} + lane] = {lines[k]}[part]")
+            self.line(f"{names[k]}[line * {side + 1} + lane] = {lines[k]}[part]")
         self.close()
         self.line(f"{self.use_device('barrier')}()")
         depth = open_lines("line", "lane")
-        self.staged = {k: f"{names[k]}[lane * {_TILE + 1} + line]" for k in turned}
+        self.staged = {k: f"{names[k]}[lane * {side + 1} + line]" for k in turned}
         self.staged |= {k: f"{names[k]}[part]" for k in steady}
         for s in body:
             self.emit(s, everywhere)
         self.staged = {}
         self.close_all(depth)
+
+    def lines_name(self, operand: int) -> str:
+        """The registers through which an operand goes to its tile."""
+        return self.tile_name(operand).removesuffix("_tile") + "_lines"
+
+    def inside(self, variables: dict[int, str]) -> str:
+        """Whether a tile's element is one of the array's."""
+        axes = self.schedule.axis, len(self.nest.axes) - 1
+        tests = [f"{variables[k]} < {self.extent(k)}" for k in axes]
+        return f"if {' and '.join(tests)}:"
+
+    def packed(
+        self, turned: Sequence[int], everywhere: dict[int, str], whole: bool
+    ) -> None:
+        """Words of ``pack`` elements along one axis become such along the other.
+
+        In the tile lines of words lie a word more apart. When the elements of a word
+        along the last axis are read from there, ``pack`` lanes read parts of one word,
+        and the others' lie in other banks.
+        """
+        schedule, nest, body = self.schedule, self.nest, self.nest.statements
+        across, inner, pack = schedule.axis, len(nest.axes) - 1, schedule.pack
+        side, warps = schedule.side, schedule.threads // WARP
+        pitch = side + pack
+        count = side * side // pack // schedule.threads
+        unrolled, barrier = self.use_device("unrolled"), self.use_device("barrier")
+        for k in turned:
+            dtype = self.stored_name(nest.operands[k].dtype)
+            shared = self.use_device(f"shared_{dtype}")
+            self.line(f"{self.tile_name(k)} = {shared}({side * pitch})")
+            self.registers(self.lines_name(k), dtype, count * pack)
+        vectors = [
+            k
+            for k in dict.fromkeys(
+                s.operand for s in body if isinstance(s, (Load, Store))
+            )
+            if k not in turned and is_vector(nest.operands[k], pack)
+        ]
+        self.declare_tiles(vectors, pack)
+        self.open(f"for part in {unrolled}({count}):")
+        self.line(f"i{across} = tile{across} + lane * {pack}")
+        self.line(f"i{inner} = tile{inner} + warp + part * {warps}")
+        if not whole:
+            self.open(self.inside(everywhere))
+        for k in turned:
+            word = self.vector_name(k, pack)
+            at, lines = self.index(k, everywhere), self.lines_name(k)
+            load = self.use_device(f"load_{word}")
+            self.line(f"{load}({self.pointer(k)}, {at}, {lines}, part * {pack})")
+        self.close_all(2 - whole)
+        self.open(f"for part in {unrolled}({count}):")
+        self.line(f"line = warp + part * {warps}")
+        for k in turned:
+            store = self.use_device(f"store_{self.vector_name(k, pack)}")
+            at, lines = f"line * {pitch} + lane * {pack}", self.lines_name(k)
+            self.line(f"{store}({self.tile_name(k)}, {at}, {lines}, part * {pack})")
+        self.close()
+        self.line(f"{barrier}()")
+        quotient, remainder = self.use_device("quotient"), self.use_device("remainder")
+        beside = WARP // pack  # lanes along the last axis
+        begin = f"{quotient}(warp, {pack}) * {pack} + {quotient}(lane, {beside})"
+        self.line(f"begin = {begin}")
+        self.line(f"column = {remainder}(warp, {pack}) * {beside}")
+        self.line(f"column = (column + {remainder}(lane, {beside})) * {pack}")
+        self.line(f"first = tile{inner} + column")
+        self.open(f"for part in range({count}):")
+        self.line(f"line = begin + part * {warps}")
+        self.line(f"i{across} = tile{across} + line")
+        at_first = {**everywhere, inner: "first"}
+        if not whole:
+            self.open(self.inside(at_first))
+        for k in vectors:
+            if not nest.operands[k].written:
+                self.load_vector(k, pack, at_first, "0")
+        self.open(f"for slot in range({pack}):")
+        at = f"(column + slot) * {pitch} + line"
+        self.staged = {k: f"{self.tile_name(k)}[{at}]" for k in turned}
+        self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in vectors}
+        if self.moves_along(body, inner):
+            self.line(f"i{inner} = first + slot")
+        for s in body:
+            self.emit(s, everywhere)
+        self.staged = {}
+        self.close()
+        for k in vectors:
+            if nest.operands[k].written:
+                self.store_vector(k, pack, at_first, "0")
+        self.close_all(2 - whole)

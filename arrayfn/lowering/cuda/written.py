@@ -38,8 +38,9 @@ class Written:
 
     ``body`` are the statements of its function, without indentation, over the arrays
     ``arrays`` and integers ``integers``, which are its parameters in this order.
-    ``doc`` is the docstring; ``shared`` the bytes of a block's shared memory, and
-    ``together`` how many blocks a multiprocessor is to have at a time, if it matters.
+    ``doc`` is the docstring; ``shared`` the bytes of a block's shared memory,
+    ``together`` how many blocks a multiprocessor is to have at a time, if it matters,
+    and ``cluster`` how many run at the same time.
     """
 
     stem: str
@@ -51,6 +52,7 @@ class Written:
     reason: str
     shared: int = 0
     together: int = 0
+    cluster: int = 1
 
     def kernel(self, name: str, types: Sequence[str]) -> Kernel:
         """The kernel over arrays of these dtypes."""
@@ -70,6 +72,7 @@ class Written:
             threads=self.threads,
             shared=self.shared,
             together=self.together,
+            cluster=self.cluster,
         )
 
     def _text(self, name: str, doc: str) -> str:
