@@ -222,6 +222,17 @@ def cases() -> Iterator[Case]:
     yield from _sums()
     for n in (1024, 4096, 8192):
         yield Case("x + y.T", f"{n}", lambda xp, x, y: x + y.T, ((n, n), (n, n)))
+    for dtype in ("bfloat16", "int8"):
+        # NumPy's would not wrap around: it computes in float64 here.
+        yield Case(
+            f"x + y.T {dtype}",
+            "8192",
+            lambda xp, x, y: x + y.T,
+            ((8192, 8192),) * 2,
+            0.0,
+            dtype=dtype,
+            by_jax=True,
+        )
     yield from _sorts()
     yield from _scatters()
     yield from _products()
@@ -360,6 +371,19 @@ def _products() -> Iterator[Case]:
                     dtype=dtype,
                     by_jax=n > 4096,
                 )
+    for name, bound in (("float32", 1e-5), ("bfloat16", 5e-3)):
+        # As attention's: logits of 64 heads, and what they weigh.
+        for m, k, n in ((1024, 64, 1024), (1024, 1024, 64)):
+            yield Case(
+                f"matmul batch {name}",
+                f"64x{m}x{k}x{n}",
+                product,
+                ((64, m, k), (64, k, n)),
+                bound,
+                2.0 * 64 * m * k * n,
+                dtype=name,
+                by_jax=True,
+            )
 
 
 def _attentions() -> Iterator[Case]:

@@ -43,6 +43,10 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "elementwise", lambda xp, x, y: xp.exp(x) * y, (random(4099), random(4099))
     yield "broadcast", lambda xp, x, y: x + y, (random(33, 7, 5), random(7, 1))
     yield "transpose", lambda xp, x, y: x + y.T, (random(70, 100), random(100, 70))
+    words = np.arange(136 * 132).reshape(136, 132).astype(np.int8)
+    yield "transpose of bytes", lambda xp, x: x.T + 1, (words,)
+    halves = random(70, 130).astype(np.float16)
+    yield "transpose of halves", lambda xp, x: x.T * 2, (halves,)
     for length in (5, 100, 1000, 5000, 12288, 16384, 30000, 65536):
         yield f"softmax of {length}", softmax, (random(150, length),)
     for length in (96, 4096, 16384, 40000):
@@ -75,6 +79,9 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
     matrices = random(40, 30), random(30, 50, seed=1), random(40, 50, seed=2)
     yield "product, added to", lambda xp, x, y, z: z - 0.1 * (x @ y), matrices
+    for m in (3, 16):
+        thin = random(m, 1304), random(1304, 1028, seed=1)
+        yield f"product of {m} rows", lambda xp, x, y: x @ y, thin
     side = lambda xp, x, y: xp.concatenate([x @ y, xp.exp(x)[:, :9]], axis=1)  # noqa: E731
     yield "product, beside others", side, matrices[:2]
 
