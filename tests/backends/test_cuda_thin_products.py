@@ -64,7 +64,7 @@ def emulated(tile: ThinTile, m: int, k: int, n: int) -> Array:
     [
         (ThinTile(2, warps=1, stages=2, cluster=2), (2, 24, 4)),
         (ThinTile(4, warps=2, stages=3, cluster=2), (3, 44, 132)),
-        (ThinTile(8, warps=1, stages=4, cluster=2), (7, 20, 136)),
+        (ThinTile(8, warps=2, stages=4, cluster=2, halves=2), (7, 20, 136)),
     ],
     ids=str,
 )

@@ -22,6 +22,7 @@ from arrayfn.lowering.libraries.calls import LibraryCall
 _LANES: Final = 4  # columns of a lane, and rows of b of a step: vectors of 128 bits
 _COLUMNS: Final = WARP * _LANES
 _SUMMED: Final = 4  # rows of the result that a block's warps combine at a time
+_BLOCKS: Final = 2  # of a multiprocessor
 _FEWEST: Final = 2  # rows: of one the library makes as much
 
 
@@ -30,13 +31,15 @@ class ThinTile:
     """How a kernel of up to ``rows`` rows is cut.
 
     A block's ``warps`` have the same columns, and so have the blocks of a ``cluster``.
-    What a warp multiplies is one of ``stages`` steps that are on their way to it.
+    What a warp multiplies is one of ``stages`` steps that are on their way to it. Many
+    rows are shared by the ``halves`` of a warp: each loads fewer, for more columns.
     """
 
     rows: int
     warps: int = 8
     stages: int = 4
     cluster: int = 8
+    halves: int = 1
 
     @property
     def threads(self) -> int:
@@ -90,20 +93,21 @@ def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
 
 
 def tile_for(m: int, n: int, gpu: GpuConfig) -> ThinTile:
-    """As many blocks as the multiprocessors have at a time: two each."""
-    cluster = gpu.most_cluster
-    while cluster > 2 and ThinTile(1).blocks(n) // ThinTile(1).cluster * cluster > (
-        2 * gpu.multiprocessors
-    ):
+    """As many blocks as the multiprocessors have at a time, but at least two."""
+    strips, cluster = -(-n // _COLUMNS), gpu.most_cluster
+    while cluster > 2 and strips * cluster > _BLOCKS * gpu.multiprocessors:
         cluster //= 2
-    return ThinTile(power_of_two(m), cluster=cluster)
+    rows = power_of_two(m)
+    return ThinTile(rows, cluster=cluster, halves=2 if rows > 8 else 1)
 
 
 def thin_text(tile: ThinTile) -> Written:
     """The kernel."""
     rows, warps, stages, threads = tile.rows, tile.warps, tile.stages, tile.threads
+    halves, side = tile.halves, _COLUMNS // tile.halves  # columns beside each other
+    of_lane = rows // halves
     summed = min(rows, _SUMMED)
-    held = summed * _COLUMNS
+    held, each = summed * _COLUMNS, summed // halves
     b_words, a_words = _LANES * _COLUMNS, rows * _LANES  # of a step
     ring = warps * stages
     body = f"""
@@ -112,9 +116,11 @@ lane = remainder(thread, {WARP})
 warp = quotient(thread, {WARP})
 rank = remainder(block_index(), {tile.cluster})
 strip = quotient(block_index(), {tile.cluster}) * {_COLUMNS}
-across = lane * {_LANES}
-column = min_i64(strip + across, n - {_LANES})
+copied = lane * {_LANES}
+column = min_i64(strip + copied, n - {_LANES})
 a_row = min_i64(lane, rows - 1)
+half = quotient(lane, {WARP // halves})
+across = remainder(lane, {WARP // halves}) * {_LANES}
 first = rank * part
 end = min_i64(first + part, k)
 signals = signals_i64(1)
@@ -127,9 +133,9 @@ a_steps = arena_f32({ring * b_words * 4}, {ring * a_words})
 held = arena_f32(0, {warps * held})
 received = shared_f32({rows * _COLUMNS})
 near = registers_f32({_LANES})
-b_rows = registers_f32({_LANES * _LANES})
-sums = registers_f32({rows * _LANES})
-for i in unrolled({rows * _LANES}):
+b_rows = registers_f32({_LANES * _LANES * halves})
+sums = registers_f32({of_lane * _LANES * halves})
+for i in unrolled({of_lane * _LANES * halves}):
     sums[i] = f32(0)
 own = warp * {stages}
 row = first + warp * {_LANES}
@@ -144,29 +150,34 @@ for row in range(first + warp * {_LANES}, first + part, {tile.step}):
     step = own + remainder(slot + {stages - 1}, {stages})
     from_row = row + {(stages - 1) * tile.step}
 {_fetched(tile, 1)}
-    step = own + slot
-    for i in unrolled({_LANES}):
-        load_f32x4(b_steps, step * {b_words} + i * {_COLUMNS} + across, b_rows, i * 4)
-    for m in unrolled({rows}):
-        load_f32x4(a_steps, step * {a_words} + m * {_LANES}, near, 0)
+    place = (own + slot) * {b_words} + across
+    for i in unrolled({_LANES * halves}):
+        load_f32x4(b_steps, place + i * {side}, b_rows, i * {_LANES})
+    place = (own + slot) * {a_words} + half * {of_lane * _LANES}
+    for m in unrolled({of_lane}):
+        load_f32x4(a_steps, place + m * {_LANES}, near, 0)
         for i in unrolled({_LANES}):
-            for j in unrolled({_LANES}):
-                sum = sums[m * {_LANES} + j]
-                sums[m * {_LANES} + j] = fma_f32(near[i], b_rows[i * 4 + j], sum)
+            for j in unrolled({_LANES * halves}):
+                sum = sums[m * {_LANES * halves} + j]
+                b = b_rows[i * {_LANES * halves} + j]
+                sums[m * {_LANES * halves} + j] = fma_f32(near[i], b, sum)
     slot = remainder(slot + 1, {stages})
 await_copies(0)
 barrier()
 cluster_wait()
 for group in unrolled({rows // summed}):
     for i in unrolled({summed}):
-        at = warp * {held} + i * {_COLUMNS} + across
+        at = (half * {each} + i // {halves}) * {_COLUMNS} + i % {halves} * {side}
+        at = warp * {held} + at + across
         store_f32x4(held, at, sums, (group * {summed} + i) * {_LANES})
     barrier()
     for at in range(thread, {held}, {threads}):
         sum = held[at]
         for other in range(1, {warps}):
             sum = sum + held[other * {held} + at]
-        number = group * {held} + at
+        line = quotient(at, {_COLUMNS})
+        m = quotient(line, {each}) * {of_lane} + remainder(line, {each})
+        number = (group * {each} + m) * {_COLUMNS} + remainder(at, {_COLUMNS})
         owner = quotient(number, {tile.share})
         target = rank * {tile.share} + remainder(number, {tile.share})
         send_f32(received, target, sum, owner, signals, 0)
@@ -177,10 +188,10 @@ for at in range(thread, {tile.share}, {threads}):
     for other in range(1, {tile.cluster}):
         sum = sum + received[other * {tile.share} + at]
     number = rank * {tile.share} + at
-    row = quotient(number, {_COLUMNS})
+    m = quotient(number, {_COLUMNS})
     column = strip + remainder(number, {_COLUMNS})
-    if row < rows and column < n:
-        c_out[row * ldc + column] = sum
+    if m < rows and column < n:
+        c_out[m * ldc + column] = sum
 """
     return Written(
         "thin",
@@ -191,6 +202,7 @@ for at in range(thread, {tile.share}, {threads}):
         f"c = a @ b, where a has up to {rows} rows: b is read once.",
         "a product of few rows, which takes as long as its matrix takes to read",
         shared=4 * max(ring * (b_words + a_words), warps * held),
+        together=_BLOCKS,
         cluster=tile.cluster,
     )
 
@@ -200,10 +212,10 @@ def _fetched(tile: ThinTile, levels: int) -> str:
     text = f"""live = select_i64(from_row < end, 1, 0)
 for i in unrolled({_LANES}):
     source = (from_row + i) * ldb + column
-    target = step * {_LANES * _COLUMNS} + i * {_COLUMNS} + across
+    target = step * {_LANES * _COLUMNS} + i * {_COLUMNS} + copied
     copy_f32x4(b_in, source, b_steps, target, live)
 if lane < {tile.rows}:
-    target = step * {tile.rows * _LANES} + across
+    target = step * {tile.rows * _LANES} + copied
     copy_f32x4(a_in, a_row * lda + from_row, a_steps, target, live)
 close_copies()"""
     return indented(text, levels)
