@@ -1,0 +1,99 @@
+"""Which way is the fastest: on a GPU that only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import pytest
+
+from arrayfn.backends.cuda import timing
+
+
+class Card:
+    """A device whose work takes as long as it is told, longer while it is hot."""
+
+    stream = 1
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # of all that was enqueued
+        self.graphs: dict[int, list[float]] = {}
+        self.captured: list[float] | None = None
+
+    def work(self, seconds: float) -> None:
+        if self.captured is not None:
+            self.captured.append(seconds)
+        else:
+            self.seconds += seconds
+
+    def capture(self, enqueue: Callable[[int], None]) -> int:
+        self.captured = []
+        enqueue(2)
+        self.graphs[len(self.graphs)] = self.captured
+        self.captured = None
+        return len(self.graphs) - 1
+
+    def launch(self, graph: int) -> None:
+        self.seconds += sum(self.graphs[graph])
+
+    def forget(self, graph: int) -> None:
+        del self.graphs[graph]
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    made = Card()
+
+    def seconds(enqueue: Callable[[], object]) -> float:
+        before = made.seconds
+        enqueue()
+        return made.seconds - before
+
+    monkeypatch.setattr(timing, "device", lambda: made)
+    monkeypatch.setattr(timing, "_seconds", seconds)
+    return made
+
+
+def ways(card: Card, *times: Sequence[float]) -> list[timing.Way]:
+    """Ways that take these seconds at each call, again from the first one on."""
+
+    def way(seconds: Sequence[float]) -> timing.Way:
+        turns = cycle(seconds)
+
+        def run(stream: int) -> int:
+            card.work(next(turns))
+            return 0
+
+        return run
+
+    return [way(seconds) for seconds in times]
+
+
+def test_what_is_slow_to_begin_with_may_be_the_fastest(card: Card) -> None:
+    late = [5e-5, 6.5e-5, *[5e-5] * 100]
+    assert timing.fastest(ways(card, late, [5.5e-5], [6e-5])) == 0
+
+
+def test_of_ways_about_as_fast_the_first_is_taken(card: Card) -> None:
+    assert timing.fastest(ways(card, [5.01e-5], [5e-5], [9e-5])) == 0
+    assert timing.fastest(ways(card, [5.1e-5], [5e-5], [9e-5])) == 1
+
+
+def test_what_fails_is_not_taken(card: Card) -> None:
+    good = ways(card, [2e-5], [1e-5])
+    assert timing.fastest([*good, lambda stream: 15]) == 1
+    assert timing.fastest([lambda stream: 15]) == 0
+
+
+def test_a_hot_card_decides_between_ways_that_take_long(card: Card) -> None:
+    def heating(stream: int) -> int:
+        hot = card.seconds > 0.01
+        card.work(1.1e-3 if hot else 1e-3)
+        return 0
+
+    assert timing.fastest([heating, *ways(card, [1.05e-3])]) == 1
+
+
+def test_no_graphs_are_left(card: Card) -> None:
+    timing.measured(ways(card, [1e-3], [1.01e-3], [3e-3]))
+    assert not card.graphs
