@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-import arrayfn.numpy as anp
 from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import Pointer, launch
@@ -17,8 +16,9 @@ from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.lower import lower
-from arrayfn.lowering.cuda.thin_products import ThinTile, thin_text, tile_for
-from arrayfn.lowering.plan import Kernel
+from arrayfn.lowering.cuda.thin_columns import ColumnsTile, columns_text
+from arrayfn.lowering.cuda.thin_lines import LinesTile, lines_text
+from arrayfn.lowering.plan import Kernel, KernelCall
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_pac
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 # A GPU for which small matrices are large ones.
-EAGER = replace(GPU, thin_bytes=0, most_cluster=2)
+EAGER = replace(GPU, thin_bytes=0, thin_rows=3, most_cluster=2)
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -45,33 +45,38 @@ def kernels_of(*shape: int, gpu: GpuConfig = GPU) -> list[str]:
     return [kernel.name for kernel in compiled.kernels]
 
 
-def emulated(tile: ThinTile, m: int, k: int, n: int) -> Array:
-    """The product by a kernel of this tile, in a part of a larger array."""
+def multiplied(tile: ColumnsTile | LinesTile, m: int, k: int, n: int) -> None:
+    """The product by a kernel of this tile, into a part of a larger array."""
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
-    kernel = thin_text(tile).kernel("thin_0", ["f32"] * 3)
-    arrays = [Pointer(x.reshape(-1), 0) for x in (a, b, c)]
-    arguments = [*arrays, m, n, k, k, n, n + 4, tile.part(k)]
+    turned = isinstance(tile, LinesTile)
+    text = lines_text(tile) if isinstance(tile, LinesTile) else columns_text(tile)
+    kernel = text.kernel("thin_0", ["f32"] * 3)
+    given = a if tile.along else a.T.copy(), b.T.copy() if turned else b, c
+    strides = (k, 1) if tile.along else (1, m)
+    arrays = [Pointer(x.reshape(-1), 0) for x in given]
+    integers = [m, n, k, *strides, k if turned else n, n + 4, 1, tile.part(k)]
     shape = tile.blocks(n), kernel.threads
+    arguments = [*arrays, *integers]
     launch(kernel.source, "thin_0", *shape, arguments, kernel.cluster)
     assert np.isnan(c[:, n:]).all()
     np.testing.assert_allclose(c[:, :n], a.astype(float) @ b, rtol=1e-4, atol=1e-5)
-    return c[:, :n]
 
 
-@pytest.mark.parametrize(
-    ("tile", "shape"),
-    [
-        (ThinTile(2, warps=1, stages=2, cluster=2), (2, 24, 4)),
-        (ThinTile(4, warps=2, stages=3, cluster=2), (3, 44, 132)),
-        (ThinTile(8, warps=2, stages=4, cluster=2, halves=2), (7, 20, 136)),
-    ],
-    ids=str,
-)
-def test_the_kernel_multiplies_what_is_no_whole_tile(
-    tile: ThinTile, shape: tuple[int, int, int]
-) -> None:
-    emulated(tile, *shape)
+TILES = {
+    "columns": (ColumnsTile(2, warps=1, stages=2), (2, 24, 4)),
+    "columns of warps": (ColumnsTile(4, warps=2, stages=3), (3, 28, 132)),
+    "columns of halves": (ColumnsTile(8, warps=1, halves=2), (7, 12, 136)),
+    "columns, across": (ColumnsTile(2, warps=2, stages=2, along=False), (2, 24, 8)),
+    "lines": (LinesTile(2, warps=2, lines=2, stages=2), (2, 136, 7)),
+    "lines, across": (LinesTile(4, warps=1, lines=2, along=False), (3, 140, 3)),
+}
+
+
+@pytest.mark.parametrize("case", TILES)
+def test_the_kernels_multiply_what_is_no_whole_tile(case: str) -> None:
+    tile, shape = TILES[case]
+    multiplied(tile, *shape)
 
 
 def test_infinities_stay_in_their_columns() -> None:
@@ -97,35 +102,75 @@ def test_large_matrices_are_read_once_for_few_rows() -> None:
     assert kernels_of(4, 4096, 4096, gpu=replace(GPU, most_cluster=0)) == ["gemm_f32"]
 
 
-def test_kernels_differ_by_powers_of_two_of_rows() -> None:
-    tiles = [tile_for(m, 4096, GPU).rows for m in (2, 3, 4, 5, 9, 16)]
-    assert tiles == [2, 4, 4, 8, 16, 16]
-    clusters = [tile_for(4, n, GPU).cluster for n in (1024, 4096, 8192, 16384, 65536)]
-    assert clusters == [8, 8, 4, 2, 2]
+FORMS = {
+    "a @ b": (lambda a, b: a @ b, (3, 8), (8, 20), "c = a @ b,"),
+    "a @ b.T": (lambda a, b: a @ b.T, (3, 8), (20, 8), "c = a @ b.T,"),
+    "a.T @ b": (lambda a, b: a.T @ b, (8, 3), (8, 20), "c = a @ b,"),
+    "a few columns": (lambda a, b: a @ b, (20, 8), (8, 3), "c = a @ b.T,"),
+    "of a transpose": (lambda a, b: a.T @ b, (8, 20), (8, 3), "c = a @ b,"),
+    "a row each": (lambda a, b: a @ b.T, (20, 8), (3, 8), "c = a @ b.T,"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_matrices_are_read_as_they_lie(form: str) -> None:
+    function, left, right, what = FORMS[form]
+    arguments = random(*left), random(*right, seed=1)
+    compiled = lowered(function, *arguments, gpu=EAGER)
+    assert len(compiled.plan.steps) == 1
+    assert what in compiled.kernels[0].source
+    if form in ("a few columns", "of a transpose"):
+        (result,) = run_plan(compiled, arguments)
+        np.testing.assert_allclose(result, function(*arguments), rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_are_those_that_run_at_a_time() -> None:
+    sizes = {1024: 64, 4096: 256, 8192: 256, 16384: 256, 65536: 1024}
+    x = np.empty((3, 4096), np.float32)
+    for n, blocks in sizes.items():
+        y = np.empty((4096, n), np.float32)
+        (step,) = lowered(lambda x, y: x @ y, x, y).plan.steps
+        assert isinstance(step, KernelCall)
+        assert step.items == blocks
 
 
 @needs_compiler
-def test_the_kernel_compiles_to_vectors_and_fused_multiply_adds() -> None:
-    tile = tile_for(4, 4096, GPU)
-    kernel = thin_text(tile).kernel("thin_0", ["f32"] * 3)
-    ptx = kernel_compiler.compile_ptx(kernel, (9, 0))
-    assert ".local" not in ptx
-    assert ptx.count("cp.async.cg.shared.global") == 5 * tile.stages
-    assert ptx.count("ld.shared.v4.f32") == 4 + tile.rows
-    assert ptx.count("fma.rn.f32") == 16 * tile.rows
+def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
+    texts = columns_text(ColumnsTile(4)), lines_text(LinesTile(4))
+    for text, copies in zip(texts, (5, 4), strict=True):
+        ptx = kernel_compiler.compile_ptx(text.kernel("thin_0", ["f32"] * 3), (9, 0))
+        assert ".local" not in ptx
+        assert ptx.count("cp.async.cg.shared.global") >= copies * 4
+        assert ptx.count("ld.shared.v4.f32") == 8
+        assert ptx.count("fma.rn.f32") == 64
+
+
+ON_A_CARD = {
+    "a @ b": lambda x, y: x @ y,
+    "a @ b.T": lambda x, y: x @ y.T,
+    "a few columns": lambda x, y: (y.T @ x.T).T,
+    "a row each": lambda x, y: (y @ x.T).T,
+}
 
 
 @pytest.mark.cuda
 @needs_gpu
-@pytest.mark.parametrize("m", [2, 3, 7, 16])
-def test_thin_products_on_a_gpu(m: int) -> None:
-    for k, n in ((4096, 4096), (1304, 5000), (16384, 1028)):
+@pytest.mark.parametrize("form", ON_A_CARD)
+def test_thin_products_on_a_gpu(form: str) -> None:
+    product = ON_A_CARD[form]
+    for m, k, n in (
+        (2, 4096, 4096),
+        (3, 1304, 5000),
+        (7, 16384, 1028),
+        (16, 2048, 4096),
+    ):
         x, y = random(m, k), random(k, n, seed=1)
-        f = af.jit(lambda x, y: anp.matmul(x, y) * 2, device="cuda")
+        wide = x.astype(float) @ y
+        y = y.T.copy() if form in ("a @ b.T", "a row each") else y
+        f = af.jit(product, device="cuda")
         kernels = f.lower(x, y).kernels
         assert any(k.name == "thin_0" for k in kernels if isinstance(k, Kernel))
         have = np.asarray(f(x, y))
-        wide = x.astype(float) @ y * 2
         assert np.linalg.norm(have - wide) <= 1e-6 * np.linalg.norm(wide)
         for _ in range(3):
             np.testing.assert_array_equal(np.asarray(f(x, y)), have)

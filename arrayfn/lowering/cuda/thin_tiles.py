@@ -1,0 +1,122 @@
+"""What the two kernels of products of few rows share: how they are cut, how they end.
+
+``c[m, n] = a[m, k] @ b`` with few rows of ``a`` takes as long as ``b`` takes to read.
+Its parts, of rows, of columns or of what is summed over, are copied to shared memory
+some steps before a warp multiplies them. The blocks of a cluster have parts of what is
+summed over: each adds up what all of them have for a share of the results.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.written import Written
+
+LANES: Final = 4  # elements of b that a lane has at a time: 128 bits
+BLOCKS: Final = 2  # of a multiprocessor
+INTEGERS: Final = (
+    *("rows", "n", "k", "a_row", "a_step", "ldb", "c_row", "c_column", "part"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinTile(ABC):
+    """How a kernel of up to ``rows`` rows is cut.
+
+    A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
+    of a ``cluster`` have the same columns. The rows of a lie ``along`` what is summed
+    over, or across.
+    """
+
+    rows: int
+    warps: int = 8
+    stages: int = 4
+    cluster: int = 2
+    along: bool = True
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """Of a block."""
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """How much of what is summed over the warps take at a time."""
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.warps * WARP
+
+    @property
+    def share(self) -> int:
+        """The results of a block of a cluster."""
+        return self.rows * self.columns // self.cluster
+
+    def part(self, k: int) -> int:
+        """How much of ``k`` a block sums over."""
+        return -(-k // (self.cluster * self.step)) * self.step
+
+    def blocks(self, n: int) -> int:
+        """For ``n`` columns."""
+        return -(-n // self.columns) * self.cluster
+
+    @property
+    def begin(self) -> str:
+        """Which part of the product a block has, and what the others send to it."""
+        return f"""
+thread = thread_index()
+lane = remainder(thread, {WARP})
+warp = quotient(thread, {WARP})
+rank = remainder(block_index(), {self.cluster})
+strip = quotient(block_index(), {self.cluster}) * {self.columns}
+first = rank * part
+end = min_i64(first + part, k)
+signals = signals_i64(1)
+if thread == 0:
+    signal_init(signals, 0)
+    expect(signals, 0, {self.rows * self.columns * 4})
+cluster_arrive()
+received = shared_f32({self.rows * self.columns})"""
+
+    @property
+    def sent(self) -> str:
+        """Sends ``sum``, the result ``number`` of the block's, to who adds it up."""
+        return f"""owner = quotient(number, {self.share})
+target = rank * {self.share} + remainder(number, {self.share})
+send_f32(received, target, sum, owner, signals, 0)"""
+
+    @property
+    def end(self) -> str:
+        """Adds up what the blocks have sent, and writes it."""
+        return f"""
+await_signal(signals, 0, 0)
+for at in range(thread, {self.share}, {self.threads}):
+    sum = received[at]
+    for other in range(1, {self.cluster}):
+        sum = sum + received[other * {self.share} + at]
+    number = rank * {self.share} + at
+    m = quotient(number, {self.columns})
+    column = strip + remainder(number, {self.columns})
+    if m < rows and column < n:
+        c_out[m * c_row + column * c_column] = sum
+"""
+
+    def written(self, body: str, shared: int, what: str) -> Written:
+        """The kernel of this text, for so many bytes of shared memory."""
+        return Written(
+            "thin",
+            body,
+            ("a_in", "b_in", "c_out"),
+            INTEGERS,
+            self.threads,
+            f"{what}, where a has up to {self.rows} rows: b is read once.",
+            "a product of few rows, which takes as long as its matrix takes to read",
+            shared=shared,
+            together=BLOCKS,
+            cluster=self.cluster,
+        )
