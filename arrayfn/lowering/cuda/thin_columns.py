@@ -17,7 +17,6 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
 _COLUMNS: Final = WARP * LANES
-_SUMMED: Final = 4  # rows of the result that a block's warps add up at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,10 @@ class ColumnsTile(ThinTile):
 
 def columns_text(tile: ColumnsTile) -> Written:
     """The kernel."""
-    rows, warps, stages, threads = tile.rows, tile.warps, tile.stages, tile.threads
+    rows, warps, stages = tile.rows, tile.warps, tile.stages
     halves, side = tile.halves, _COLUMNS // tile.halves  # columns beside each other
     of_lane, wide = rows // halves, LANES * halves
-    summed = min(rows, _SUMMED)
-    held, each = summed * _COLUMNS, summed // halves
+    held = rows * _COLUMNS  # sums of a warp
     b_words, a_words = LANES * _COLUMNS, rows * LANES  # of a step
     ring = warps * stages
     body = f"""{tile.begin}
@@ -86,21 +84,16 @@ for now in range(first + warp * {LANES}, first + part, {tile.step}):
 await_copies(0)
 barrier()
 cluster_wait()
-for group in unrolled({rows // summed}):
-    for i in unrolled({summed}):
-        line = half * {each} + i // {halves}
-        at = warp * {held} + line * {_COLUMNS} + i % {halves} * {side} + across
-        store_f32x4(held, at, sums, (group * {summed} + i) * {LANES})
-    barrier()
-    for at in range(thread, {held}, {threads}):
-        sum = held[at]
-        for other in range(1, {warps}):
-            sum = sum + held[other * {held} + at]
-        line = quotient(at, {_COLUMNS})
-        m = quotient(line, {each}) * {of_lane} + remainder(line, {each})
-        number = (group * {each} + m) * {_COLUMNS} + remainder(at, {_COLUMNS})
-{indented(tile.sent, 2)}
-    barrier(){tile.end}"""
+for i in unrolled({rows}):
+    line = half * {of_lane} + i // {halves}
+    at = warp * {held} + line * {_COLUMNS} + i % {halves} * {side} + across
+    store_f32x4(held, at, sums, i * {LANES})
+barrier()
+for number in range(thread, {held}, {tile.threads}):
+    sum = held[number]
+    for other in range(1, {warps}):
+        sum = sum + held[other * {held} + number]
+{indented(tile.sent, 1)}{tile.end}"""
     shared = 4 * max(ring * (b_words + a_words), warps * held)
     return tile.written(body, shared, "c = a @ b")
 
