@@ -14,7 +14,7 @@ import numpy as np
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
-from benchmarks import gpu_libraries
+from benchmarks import gpu_libraries, gpu_matmuls
 from benchmarks.gpu_loops import LOOPS, SMALL, layers_loss
 
 Array = np.ndarray[Any, Any]
@@ -86,28 +86,6 @@ def gather(xp: Any, index: Any, x: Any) -> Any:
 def affine(xp: Any, x: Any) -> Any:
     """So little that the call itself is measured."""
     return x * 2 + 1
-
-
-def product(xp: Any, x: Any, y: Any) -> Any:
-    """A matrix product; TF32 is asked for in the case's own way."""
-    return x @ y
-
-
-def product_tf32(xp: Any, x: Any, y: Any) -> Any:
-    """A matrix product in TF32."""
-    if xp is anp:
-        return anp.matmul(x, y, precision="tf32")
-    if xp is np:
-        return x @ y
-    return jax.numpy.matmul(x, y, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32)
-
-
-def product_int8(xp: Any, x: Any, y: Any) -> Any:
-    """A matrix product of bytes, summed in int32."""
-    if xp is np:
-        return x @ y
-    library = lax if xp is anp else jax.lax
-    return library.dot(x, y, preferred_element_type=np.int32)
 
 
 def attention(
@@ -235,7 +213,7 @@ def cases() -> Iterator[Case]:
         )
     yield from _sorts()
     yield from _scatters()
-    yield from _products()
+    yield from (Case(**fields) for fields in gpu_matmuls.rows())
     yield from _attentions()
     yield Case("call", "16", affine, ((16,),))
     for batch in (64, 4096):
@@ -333,57 +311,6 @@ def _scatters() -> Iterator[Case]:
     ):
         size = f"{1 << 20} of 1000"
         yield Case(group, size, function, given, 1e-4, by_jax=True, indices=bins)
-
-
-def _products() -> Iterator[Case]:
-    every = (512, 1024, 2048, 4096, 8192, 16384)
-    for name, dtype, bound, sizes in (
-        ("float32", "float32", 1e-5, every[:-1]),
-        ("tf32", "float32", 1e-3, every),
-        ("bfloat16", "bfloat16", 5e-3, every),
-        ("float16", "float16", 1e-3, every),
-        ("float64", "float64", 1e-13, (512, 1024, 4096)),
-        ("complex64", "complex64", 1e-5, (1024,)),
-        ("complex128", "complex128", 1e-13, (1024,)),
-        ("int8", "int8", 0.0, every),
-    ):
-        for n in sizes:
-            yield Case(
-                f"matmul {name}",
-                f"{n}",
-                {"tf32": product_tf32, "int8": product_int8}.get(name, product),
-                ((n, n), (n, n)),
-                bound,
-                (8.0 if dtype.startswith("complex") else 2.0) * n**3,
-                dtype=dtype,
-                by_jax=n > 4096,
-                tf32=name == "tf32",
-            )
-    for name, dtype in (("float32", "float32"), ("bfloat16", "bfloat16")):
-        for m in (1, 4, 16):
-            for n in (4096, 16384):
-                yield Case(
-                    f"matmul thin {name}",
-                    f"{m}x{n}",
-                    product,
-                    ((m, n), (n, n)),
-                    1e-2 if dtype == "bfloat16" else 1e-5,
-                    dtype=dtype,
-                    by_jax=n > 4096,
-                )
-    for name, bound in (("float32", 1e-5), ("bfloat16", 5e-3)):
-        # As attention's: logits of 64 heads, and what they weigh.
-        for m, k, n in ((1024, 64, 1024), (1024, 1024, 64)):
-            yield Case(
-                f"matmul batch {name}",
-                f"64x{m}x{k}x{n}",
-                product,
-                ((64, m, k), (64, k, n)),
-                bound,
-                2.0 * 64 * m * k * n,
-                dtype=name,
-                by_jax=True,
-            )
 
 
 def _attentions() -> Iterator[Case]:
