@@ -86,6 +86,8 @@ class Product:
     workspace: int
     workspace_bytes: int
     kept: tuple[object, ...]
+    described: bytes
+    """The algorithm, as cuBLASLt describes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,7 @@ class Library:
             workspace=self._workspace_for(choice.workspace),
             workspace_bytes=choice.workspace,
             kept=(asked.factors, choice),
+            described=bytes(choice.algorithm),
         )
 
     def _proposals(self, asked: _Described, count: int) -> list[_Choice]:

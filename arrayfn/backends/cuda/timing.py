@@ -10,13 +10,14 @@ from typing import Final
 from arrayfn.backends.cuda.driver import device
 
 ROUND_SECONDS: Final = 1e-3  # of repeated calls in a round
-HOT_SECONDS: Final = 4e-3  # in a round of what takes long enough to heat the card
-HEATS: Final = 1e-4  # seconds of a call, from where that matters
+HOT_SECONDS: Final = 6e-3  # in a round of what takes long enough to heat the card
+HEATS: Final = 4e-5  # seconds of a call, from where that matters
 ROUNDS: Final = 5
 LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
 BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
 WITHIN: Final = 1.5  # times as slow as the fastest at first: not tried again
 NEAR: Final = 1.06  # times as slow in rounds: not tried while the card is hot
+FINALISTS: Final = 3  # that are
 START: Final = 2e-5  # seconds to enqueue one call, that may be in its time
 NOISE: Final = 1.003  # what is not faster by that is not faster
 
@@ -62,6 +63,7 @@ def measured(ways: Sequence[Way], budget: float = BUDGET_SECONDS) -> dict[int, f
     found = in_turns(ways, near, ROUNDS, ROUND_SECONDS)
     least = min(found.values())
     near = [k for k, t in found.items() if t <= NEAR * least]
+    near = sorted(sorted(near, key=found.__getitem__)[:FINALISTS])
     if least < HEATS or len(near) == 1:
         return {k: found[k] for k in near}
     return in_turns(ways, near, ROUNDS, HOT_SECONDS)

@@ -41,7 +41,9 @@ class ThinProduct:
 
     def fits(self, gpu: GpuConfig) -> bool:
         """Whether a kernel computes it: it is large, and of vectors."""
-        is_thin = _FEWEST <= self.m <= gpu.thin_rows < self.n
+        # Rows of a that lie across are dear to copy, for each line of b anew.
+        most = gpu.thin_rows // 2 if self.turned and self.a_step != 1 else gpu.thin_rows
+        is_thin = _FEWEST <= self.m <= min(most, self.n - 1)
         along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
         last = self.k if self.turned else self.n
         starts = (self.b.offset, self.ldb, self.k, last, *along)
