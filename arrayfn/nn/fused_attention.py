@@ -26,6 +26,7 @@ from arrayfn.operators import operator
 Window = tuple[int | None, int | None]
 Terms = Mapping[str, Array]
 
+_BACKEND: Final = "arrayfn.backends.cuda"
 _CUDNN: Final = "arrayfn.backends.cuda.libraries.cudnn"  # imported on a GPU
 _GENERATED: Final = "arrayfn.lowering.cuda.attention_calls"
 _WIDE: Final = dtypes.float32
@@ -309,19 +310,27 @@ def _has_cudnn() -> bool:
     return importlib.util.find_spec("cudnn") is not None
 
 
+@cache
+def _longest_head() -> int:
+    """Elements of a head that cuDNN takes on the GPU here, or, if none, on an H200."""
+    if importlib.import_module(_BACKEND).missing_here():
+        return 256
+    return importlib.import_module(_CUDNN).longest_head()
+
+
 def _suits_cudnn(
     q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
 ) -> bool:
-    """Heads of up to 128 elements, whole vectors of them, and something to do."""
+    """Heads that are not too long, whole vectors of them, and something to do."""
     head = q.shape[-1]
     return (
         q.dtype in dtypes.HALVES
         and head % 8 == 0
-        and head <= 128
         and bool(q.size and k.size)
         and not static["given"]
         and window in ((None, None), (None, 0))
         and _has_cudnn()
+        and head <= _longest_head()
     )
 
 

@@ -122,6 +122,7 @@ def test_the_kernel_keeps_logarithms_of_the_denominators():
         (64, {}, True, "cudnn_attention"),
         (64, {"window": (None, 0)}, True, "cudnn_attention"),
         (64, {}, False, "attention_kernels"),
+        (192, {}, True, "cudnn_attention"),
         (84, {}, True, "attention_kernels"),
         (64, {"window": (16, 0)}, True, "attention_kernels"),
         (64, {"given": ("bias",)}, True, "attention_kernels"),

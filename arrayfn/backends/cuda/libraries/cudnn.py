@@ -18,6 +18,8 @@ from arrayfn.ir import ArrayType
 Enqueue = Callable[..., None]
 
 _LEAST_WORKSPACE: Final = 4 << 20
+_HOPPER: Final = 9
+_LONG_HEADS: Final = 90500  # the version that brought heads of more than 128 elements
 _NAMES: Final = {dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
 
 
@@ -150,6 +152,12 @@ def _heads(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:
 def _statistics(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:
     B, N, T = type.shape
     return (B, N, T, 1), (N * T, T, 1, 1)
+
+
+def longest_head() -> int:
+    """Elements of a head that attention may have on the GPU here."""
+    is_hopper = device().arch[0] == _HOPPER
+    return 256 if is_hopper and library().backend_version() >= _LONG_HEADS else 128
 
 
 def attention(
