@@ -14,10 +14,18 @@ from arrayfn.lowering.cuda.attention_text import Text, indented
 from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
 
 
+_FEW_QUERIES: Final = 1024
+
+
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles whose sums fit into the registers of a block."""
-    strips = 2 if form.padded <= 128 else 1
-    return Tiles.fitting(queries, keys, strips=strips, most=64, together=2)
+    """Tiles whose sums fit into the registers of a block, as they were fastest."""
+    if form.padded <= 64 and queries <= _FEW_QUERIES:
+        return Tiles.fitting(queries, keys, strips=1, most=64, together=4)
+    if form.padded <= 128:
+        return Tiles.fitting(queries, keys, strips=2, most=64, together=2)
+    if form.padded <= 192:
+        return Tiles.fitting(queries, keys, strips=1, most=128, together=1, warps=8)
+    return Tiles.fitting(queries, keys, strips=1, most=64, together=2)
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
