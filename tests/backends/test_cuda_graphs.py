@@ -33,13 +33,15 @@ def runs_of(found, addresses):
 
 
 def test_addresses_that_come_again_are_captured_once(card):
-    found = graphs.Graphs(lambda stream: None, at_once=False)
+    found = graphs.Graphs(lambda stream: None, patience=1)
     assert runs_of(found, [1, 2, 1, 2, 1, 2]) == [0, 0, 1, 2, 1, 2]
-    assert runs_of(graphs.Graphs(lambda stream: None, at_once=True), [1, 1]) == [3, 3]
+    assert runs_of(graphs.Graphs(lambda stream: None, patience=0), [1, 1]) == [3, 3]
+    patient = graphs.Graphs(lambda stream: None, patience=3)
+    assert runs_of(patient, [1, 1, 2, 1, 1, 2]) == [0, 0, 0, 0, 4, 0]
 
 
 def test_more_addresses_than_graphs_are_launched_step_by_step(card):
-    found = graphs.Graphs(lambda stream: None, at_once=False)
+    found = graphs.Graphs(lambda stream: None, patience=1)
     many = list(range(80))
     runs_of(found, many * 6)
     # 64 in the second round, and from then on one in 16 runs that find none.

@@ -535,3 +535,13 @@ def test_a_vector_of_rows_of_two_axes_is_stored_where_it_begins():
     have, total = run_plan(compiled, (x,))
     np.testing.assert_array_equal(have, x[:, ::2])
     np.testing.assert_allclose(total, x[:, ::2].sum(), 1e-6)
+
+
+def test_positions_of_extrema_are_found_beside_what_has_no_operands():
+    def position(x):
+        return anp.argmax(x, axis=0) + anp.arange(3)
+
+    x = random(40, 3)
+    program = trace_function(position, (x,), {}, abstract=True).program
+    (have,) = run_plan(lower(program), (x,))
+    np.testing.assert_array_equal(have, position(x))

@@ -223,11 +223,13 @@ def test_graphs_end_at_steps_that_need_the_host():
     repeat = LoopNode(Loop((), None, 0), (run,))
     by_host = LoopNode(Loop((), None, 0), (run, host))
     made = segments((run, repeat, host, run, by_host, NativeRun(1, 9)))
-    assert [(s.nodes, s.by_graph, s.at_once) for s in made] == [
-        ((run, repeat), True, True),
-        ((host, run, by_host), False, False),
-        ((NativeRun(1, 9),), True, False),
+    assert [(s.nodes, s.by_graph, s.patience) for s in made] == [
+        ((run, repeat), True, 0),
+        ((host, run, by_host), False, 0),
+        ((NativeRun(1, 9),), True, 1),
     ]
+    (long,) = segments((NativeRun(1, 640),))
+    assert long.patience == 11
 
 
 def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():

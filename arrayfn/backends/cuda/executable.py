@@ -75,7 +75,7 @@ class Executable:
         self._buffers_address = ctypes.addressof(self._addresses)
         self._walk = Walk(self._image, self._addresses)
         self._segments = [
-            (part.nodes, Graphs(partial(self._capture, part.nodes), part.at_once))
+            (part.nodes, Graphs(partial(self._capture, part.nodes), part.patience))
             if part.by_graph
             else (part.nodes, None)
             for part in segments(self._image.nodes)

@@ -28,19 +28,21 @@ _MOST_LAUNCHES: Final = 1 << 14  # of a graph
 _MOST_GRAPHS: Final = 64
 _MOST_SEEN: Final = 256
 _BETWEEN_CAPTURES: Final = 16  # runs: a capture takes as long as so many, about
+_LAUNCHES_A_RUN: Final = 64  # each so many have a run more go before a capture
 
 
 @dataclass(frozen=True)
 class Segment:
     """Nodes that follow each other; ``by_graph`` if they are to be one.
 
-    ``at_once`` says not to wait for a second run: enqueueing them waits for the GPU, or
-    takes longer than capturing them.
+    ``patience`` runs on the same memory go step by step before they are captured: more
+    where a capture takes long, and none where enqueueing the nodes waits for the GPU,
+    or takes longer than capturing them.
     """
 
     nodes: tuple[Node, ...]
     by_graph: bool
-    at_once: bool = False
+    patience: int = 0
 
 
 def segments(nodes: Sequence[Node]) -> list[Segment]:
@@ -55,7 +57,8 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
         if made and not by_graph and not made[-1].by_graph:
             made[-1] = Segment((*made[-1].nodes, *part), by_graph=False)
         else:
-            made.append(Segment(part, by_graph, at_once and by_graph))
+            patience = 1 + min(count // _LAUNCHES_A_RUN, _BETWEEN_CAPTURES)
+            made.append(Segment(part, by_graph, 0 if at_once else patience))
     return made
 
 
@@ -63,15 +66,15 @@ class Graphs:
     """Graphs of what ``enqueue`` puts into the stream that it is given.
 
     Memory that is freed is soon allocated again, so a program that repeats its calls
-    repeats their addresses. Addresses seen twice are captured, or ``at_once``. Where
-    they are more than can be kept, not every run is spent on a capture.
+    repeats their addresses. They are captured after ``patience`` runs. Where they are
+    more than can be kept, not every run is spent on a capture.
     """
 
-    def __init__(self, enqueue: Callable[[int], None], at_once: bool) -> None:
+    def __init__(self, enqueue: Callable[[int], None], patience: int) -> None:
         self._enqueue = enqueue
-        self._at_once = at_once
+        self._patience = patience
         self._known: dict[bytes, int] = {}
-        self._seen: set[bytes] = set()
+        self._seen: dict[bytes, int] = {}
         self._runs = 0  # since the last capture
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -85,13 +88,14 @@ class Graphs:
         graph = self._known.get(addresses)
         if graph is not None:
             return graph
-        if not self._at_once and addresses not in self._seen:
+        seen = self._seen.get(addresses, 0)
+        if seen < self._patience:
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
-            self._seen.add(addresses)
+            self._seen[addresses] = seen + 1
             return 0
         if len(self._known) >= _MOST_GRAPHS:
-            if not self._at_once and self._runs < _BETWEEN_CAPTURES:
+            if self._patience and self._runs < _BETWEEN_CAPTURES:
                 return 0
             device().forget(self._known.pop(next(iter(self._known))))
         self._known[addresses] = graph = device().capture(self._enqueue)

@@ -13,7 +13,6 @@ from typing import Final
 from arrayfn.lowering.cuda.attention_text import Text, indented
 from arrayfn.lowering.cuda.attention_tiles import LOG2_E, Form, Tiles
 
-
 _FEW_QUERIES: Final = 1024
 
 

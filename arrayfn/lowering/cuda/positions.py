@@ -16,7 +16,6 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Program
 from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
 
 KEPT: Final = 1 << 14  # elements of a row that are kept, and not read twice
@@ -34,12 +33,13 @@ def one_reduction(program: Program) -> Program:
         environment = builder.bind_inputs(program, inputs)
         for equation in program.equations:
             builder.source = equation.source
-            (x, *_), row = equation.inputs, equation.primitive
-            if row not in (argmax, argmin) or not _is_packed(x, **equation.params):
+            row = equation.primitive
+            is_position = row in (argmax, argmin)
+            if not is_position or not _is_packed(equation.inputs[0], **equation.params):
                 builder.replay(equation, environment)
                 continue
-            assert isinstance(row, Primitive)
-            made = _position(rename(x, environment), row is argmax, **equation.params)
+            x = rename(equation.inputs[0], environment)
+            made = _position(x, row is argmax, **equation.params)
             environment[equation.outputs[0]] = made
     return builder.build([rename(a, environment) for a in program.outputs])
 
