@@ -26,7 +26,7 @@ needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_pac
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 # A GPU for which small matrices are large ones.
-EAGER = replace(GPU, thin_bytes=0, thin_rows=3, most_cluster=2)
+EAGER = replace(GPU, thin_bytes=0, thin_rows=6, most_cluster=2)
 
 
 def random(*shape: int, seed: int = 0) -> Array:
