@@ -33,7 +33,7 @@ from arrayfn.ir import (
 from arrayfn.ir_format import format_param
 from arrayfn.ir_text import format_program, parse_program
 from arrayfn.passes.expand import expand
-from arrayfn.primitives.base import Primitive, has_effect
+from arrayfn.primitives.base import Body, Primitive, has_effect
 from arrayfn.primitives.table import TABLE
 from arrayfn.primitives.views import relayout
 from arrayfn.tracing import ArrayOnDevice, Immediate, device_of
@@ -207,6 +207,8 @@ class _Interpreter:
             branches = params["branches"]
             chosen = min(max(int(arguments[0]), 0), len(branches) - 1)
             return self.evaluate(branches[chosen], arguments[1:])
+        if isinstance(row.kernel, Body) and "body" in params:
+            return self.evaluate(params["body"], arguments)
         result = row.reference(*arguments, **params)
         return result if isinstance(result, (tuple, list)) else (result,)
 

@@ -53,9 +53,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _PRIMITIVES: "*_p",
         "keys are a pytree of uint32 words, without a dtype of their own": "key_dtype",
     },
-    "jax.scipy.special": {
-        "no method here is accurate for all of their parameters": "hyp1f1 hyp2f1",
-    },
     "jax.nn": {
         "products of scaled blocks of 8 bits have no kernels here": (
             "get_scaled_dot_general_config scaled_dot_general scaled_matmul"

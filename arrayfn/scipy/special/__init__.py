@@ -55,6 +55,7 @@ from arrayfn.scipy.special.gamma_functions import (
     zeta,
 )
 from arrayfn.scipy.special.gaussian_integrals import dawsn, fresnel, owens_t
+from arrayfn.scipy.special.hypergeometric import hyp1f1, hyp2f1
 from arrayfn.scipy.special.integrals import (
     exp1,
     expi,
@@ -91,6 +92,8 @@ __all__ = [
     "gammaincc",
     "gammaln",
     "gammasgn",
+    "hyp1f1",
+    "hyp2f1",
     "i0",
     "i0e",
     "i1",

@@ -1,0 +1,82 @@
+"""Numbers of twice float64's precision: unevaluated sums of a float64 and its error.
+
+For sums whose terms cancel. Sources: Dekker, A floating-point technique for extending
+the available precision (1971); Hida, Li and Bailey, Library for double-double and
+quad-double arithmetic (2007).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array
+
+_SPLITTER = 2.0**27 + 1.0
+EPSILON = 2.0**-104
+
+
+class DoubleDouble(NamedTuple):
+    """The number ``high + low``, of which ``high`` is the nearest float64."""
+
+    high: Array
+    low: Array
+
+    def __add__(self, other: object) -> DoubleDouble:  # type: ignore[override]
+        """The sum."""
+        assert isinstance(other, DoubleDouble)
+        total = sum_of(self.high, other.high)
+        return _renewed(total.high, total.low + (self.low + other.low))
+
+    def __mul__(self, other: object) -> DoubleDouble:  # type: ignore[override]
+        """The product, also with a float64 number."""
+        if not isinstance(other, DoubleDouble):
+            other = exact(anp.asarray(other))
+        product = _product(self.high, other.high)
+        rest = self.high * other.low + self.low * other.high
+        return _renewed(product.high, product.low + rest)
+
+    def __truediv__(self, other: DoubleDouble) -> DoubleDouble:
+        """The quotient: of the high parts, and of what is left then."""
+        first = self.high / other.high
+        rest = self + DoubleDouble(-first, anp.zeros_like(first)) * other
+        return _renewed(first, rest.high / other.high)
+
+    def where(self, condition: Array, other: DoubleDouble) -> DoubleDouble:
+        """This number where the condition holds, elsewhere ``other``."""
+        return DoubleDouble(
+            anp.where(condition, self.high, other.high),
+            anp.where(condition, self.low, other.low),
+        )
+
+
+def exact(x: Array) -> DoubleDouble:
+    """A float64 number."""
+    return DoubleDouble(x, anp.zeros_like(x))
+
+
+def sum_of(x: Array, y: Array) -> DoubleDouble:
+    """The sum of two float64 numbers, exactly."""
+    total = x + y
+    part = total - x
+    return DoubleDouble(total, (x - (total - part)) + (y - part))
+
+
+def _renewed(high: Array, low: Array) -> DoubleDouble:
+    """The same sum, of a larger and a smaller number, with ``high`` rounded anew."""
+    total = high + low
+    return DoubleDouble(total, low - (total - high))
+
+
+def _product(x: Array, y: Array) -> DoubleDouble:
+    """The product of two float64 numbers below 1e300, exactly."""
+    (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
+    product = x * y
+    error = x_high * y_high - product + x_high * y_low + x_low * y_high
+    return DoubleDouble(product, error + x_low * y_low)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    wide = _SPLITTER * x
+    high = wide - (wide - x)
+    return high, x - high

@@ -1,0 +1,359 @@
+"""Hypergeometric functions of real numbers, 1F1 and 2F1.
+
+Sums whose terms cancel are added up in twice float64's precision, so that 16 digits may
+cancel before the first is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.custom import SymbolicZero, custom_jvp
+from arrayfn.functions import jvp
+from arrayfn.lax import fori_loop, while_loop
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import in_float64, quiet
+from arrayfn.scipy.special.double_double import EPSILON, DoubleDouble, exact, sum_of
+from arrayfn.scipy.special.gamma_functions import gammaln, gammasgn
+
+_MOST_TERMS = 20_000
+_FAR_TERMS = 60
+_SMALL = 1e-26  # a term relative to the sum, after which none matters
+_LOST = 1e-6  # a rounding error of sums at which they say nothing
+_NOTHING = 1e-33  # a term relative to the largest, after which none matters
+_GREAT = 1e290  # a term that is taken as infinite: products of halves would be
+_FAR = 500.0  # from where 1F1 is its asymptotic series
+
+
+@quiet
+def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
+    """Kummer's function 1F1(a; b; x), the sum of (a)_n / (b)_n x**n / n!.
+
+    Infinite where b is 0, -1, ... and the sum does not end before that. By the series,
+    after Kummer's transformation of negative x (DLMF 13.2.39), and for |x| > 500 by the
+    asymptotic one (13.7.2). Largest relative errors of 400 values drawn from each
+    range, against mpmath:
+
+    ====================  ================  =======
+    |a|, |b| up to        x                 error
+    ====================  ================  =======
+    10                    -30 to 30         3e-16
+    30                    -500 to 500       9e-16
+    10                    500 to 700        8e-14
+    10                    -10000 to -500    4e-14
+    ====================  ================  =======
+
+    Beyond, NaN where fewer than 6 digits would be left: of a = -86, b = 63, x = 59,
+    say. Derivatives by all three, by the parameters those of the series.
+
+    >>> hyp1f1(1.0, 2.0, 1.0)
+    array(1.71828183)
+    """
+    (a, b, x), dtype = in_float64("hyp1f1", a, b, x)
+    return ops.convert(_hyp1f1(a, b, x), dtype)
+
+
+@quiet
+def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike, /) -> Array:
+    """Gauss's function 2F1(a, b; c; x), the sum of (a)_n (b)_n / (c)_n x**n / n!.
+
+    Continued analytically to all x < 1; where the sum ends, of any x. NaN for x > 1,
+    where values are complex, infinite at x = 1 unless c > a + b, and where c is 0, -1,
+    ... and the sum does not end before that. By the series up to x = 1/2, from there on
+    by Taylor series of the differential equation, and after Pfaff's transformation of
+    negative x (DLMF 15.8.1). Largest relative errors of 400 values drawn from each
+    range, against mpmath:
+
+    ====================  ================  =======
+    |a|, |b|, |c| up to   x                 error
+    ====================  ================  =======
+    5                     -1 to 1           6e-16
+    20                    -1 to 1           2e-15
+    5                     -100 to -1        4e-15
+    20                    -100 to -1        1e-13
+    5                     0.99 to 1 - 1e-12 3e-14
+    ====================  ================  =======
+
+    Beyond, parameters of 50 say, digits are lost here and there, and NaN stands where
+    the series alone has lost ten. Thorough rather than quick: 0.1 to 10 microseconds
+    for each element. Derivatives by all four, by the parameters those of the series.
+
+    >>> hyp2f1(1.0, 1.0, 2.0, 0.5)
+    array(1.38629436)
+    """
+    (a, b, c, x), dtype = in_float64("hyp2f1", a, b, c, x)
+    return ops.convert(_hyp2f1(a, b, c, x), dtype)
+
+
+# Derivatives: by x in closed form, by parameters as those of the sums.
+
+
+def _by_parameters(
+    value: Callable[..., Array], primals: Sequence[Array], tangents: Sequence[Any]
+) -> Any:
+    """The tangent of ``value`` by its arguments but the last.
+
+    The derivative by each is that of the sums in forward mode, so that reverse mode
+    goes through no loop.
+    """
+    total: Any = 0.0
+    for k, tangent in enumerate(tangents[:-1]):
+        if not isinstance(tangent, SymbolicZero):
+
+            def of_one(parameter: Array, place: int = k) -> Array:
+                return value(*primals[:place], parameter, *primals[place + 1 :])
+
+            one = anp.ones_like(primals[k])
+            total = total + jvp(of_one, (primals[k],), (one,))[1] * tangent
+    return total
+
+
+@custom_jvp
+def _hyp1f1(a: Array, b: Array, x: Array) -> Array:
+    return _kummer(a, b, x)
+
+
+def _hyp1f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    a, b, x = primals
+    tangent = _by_parameters(_kummer, primals, tangents)
+    if not isinstance(tangents[2], SymbolicZero):
+        tangent = tangent + a / b * _hyp1f1(a + 1.0, b + 1.0, x) * tangents[2]
+    return _hyp1f1(a, b, x), tangent
+
+
+_hyp1f1.defjvp(_hyp1f1_jvp, symbolic_zeros=True)
+
+
+@custom_jvp
+def _hyp2f1(a: Array, b: Array, c: Array, x: Array) -> Array:
+    return _gauss(a, b, c, x)
+
+
+def _hyp2f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    a, b, c, x = primals
+    tangent = _by_parameters(_gauss, primals, tangents)
+    if not isinstance(tangents[3], SymbolicZero):
+        slope = a * b / c * _hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)
+        tangent = tangent + slope * tangents[3]
+    return _hyp2f1(a, b, c, x), tangent
+
+
+_hyp2f1.defjvp(_hyp2f1_jvp, symbolic_zeros=True)
+
+
+# Series.
+
+
+def _ends(x: Array) -> Array:
+    """Whether x is 0, -1, -2, ..., of which the rising factorials end in 0."""
+    return (x <= 0) & (anp.floor(x) == x)
+
+
+def _series(
+    above: Sequence[DoubleDouble], below: Sequence[DoubleDouble], x: DoubleDouble
+) -> tuple[DoubleDouble, DoubleDouble, Array]:
+    """The sum of prod (above)_n / prod (below)_n x**n / n!, and x times its derivative.
+
+    And where so much cancels that too few digits are left. What overflows is infinite.
+    """
+    one = exact(anp.ones_like(x.high))
+    zero = exact(anp.zeros_like(x.high))
+    last: Any = 0.0
+    for parameter in (*above, *below):
+        last = anp.maximum(last, -parameter.high)
+
+    def step(state: Any) -> Any:
+        n, term, total, slope, largest, going = state
+        at = one * n
+        up, down = x, one * (n + 1.0)
+        for parameter in above:
+            up = up * (parameter + at)
+        for parameter in below:
+            down = down * (parameter + at)
+        down = down.where(down.high != 0, one)
+        after = (term * up / down).where(going, zero)
+        total = total + after
+        slope = slope + after * (n + 1.0)
+        size = anp.abs(after.high)
+        largest = anp.maximum(largest, size)
+        shrinks = (anp.abs(up.high) < 0.9 * anp.abs(down.high)) & (n > last)
+        least = anp.maximum(_SMALL * anp.abs(total.high), _NOTHING * largest)
+        ended = (size == 0) | (shrinks & (size * (n + 1.0) <= least))
+        return n + 1.0, after, total, slope, largest, going & ~ended & (size < _GREAT)
+
+    first = ops.as_array(ops.scalar(0.0, dtypes.float64))
+    start = (first, one, one, zero, one.high, one.high > 0)
+    state = while_loop(lambda s: anp.any(s[5]) & (s[0] < _MOST_TERMS), step, start)
+    _, term, total, slope, largest, going = state
+    small = largest * EPSILON > _LOST * anp.abs(total.high)
+    lost = going | (small & (total.high != 0))
+    over = anp.abs(term.high) >= _GREAT
+    infinite = exact(anp.copysign(math.inf, term.high))
+    return infinite.where(over, total), slope, lost & ~over
+
+
+# 1F1
+
+
+def _kummer(a: Array, b: Array, x: Array) -> Array:
+    pole = _ends(b) & ~(_ends(a) & (a >= b))
+    ends = _ends(a) | ((x < 0) & _ends(b - a))
+    far = (anp.abs(x) > _FAR) & ~ends
+    plain = anp.isfinite(a) & anp.isfinite(b) & anp.isfinite(x)
+    used = plain & ~pole & ~far
+    p, q = anp.where(plain & ~pole, a, 1.0), anp.where(plain & ~pole, b, 1.0)
+    z = anp.where(used, x, 0.0)
+    # Kummer's transformation, with b - a exactly: terms of one sign.
+    turned = (z < 0) & ~_ends(p)
+    first = sum_of(q, -p).where(turned, exact(p))
+    size = anp.where(turned, -z, z)
+    total, _, lost = _series([first], [exact(q)], exact(size))
+    value = anp.where(lost, math.nan, total.high)
+    value = anp.where(turned, anp.exp(anp.where(turned, z, 0.0)) * value, value)
+    value = anp.where(far & plain, _kummer_far(p, q, anp.where(far, x, _FAR)), value)
+    value = anp.where(pole, math.inf, value)
+    return anp.where(plain, value, math.nan)
+
+
+def _kummer_far(a: Array, b: Array, x: Array) -> Array:
+    """1F1 of large |x|: the series of DLMF 13.7.2, the larger of its two parts."""
+    down = x < 0
+    size = anp.abs(x)
+    above = anp.where(down, a, b - a)
+    below = anp.where(down, b - a, a)
+
+    # Terms shrink, and grow in the end: the sum stops at the smallest.
+    def add_term(n: Array, state: Any) -> Any:
+        total, term, before = state
+        ratio = (above + n) * (1.0 - below + n) / ((n + 1.0) * size)
+        on = (anp.abs(ratio) < anp.maximum(before, 1.0)) & (term != 0)
+        term = anp.where(on, term * ratio, 0.0)
+        return total + term, term, anp.abs(ratio)
+
+    one = anp.ones_like(x)
+    start = (one, one, anp.full_like(x, math.inf))
+    total = fori_loop(0, _FAR_TERMS, add_term, start)[0]
+    power = anp.where(down, -a, a - b)
+    log = gammaln(b) - gammaln(below) + power * anp.log(size)
+    sign = gammasgn(b) * gammasgn(below)
+    return sign * anp.exp(log + anp.where(down, 0.0, x)) * total
+
+
+# 2F1
+
+
+def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
+    # The parameter that ends the sum first, if one does, or the smaller one.
+    ends_a, ends_b = _ends(a), _ends(b)
+    exchanged = anp.where(ends_a == ends_b, anp.where(ends_a, b > a, b < a), ends_b)
+    a, b = anp.where(exchanged, b, a), anp.where(exchanged, a, b)
+    ends = anp.logical_or(ends_a, ends_b)
+    pole = _ends(c) & ~(ends & (a >= c))
+    plain = anp.isfinite(a) & anp.isfinite(b) & anp.isfinite(c) & anp.isfinite(x)
+    at_one = (x == 1) & ~ends
+    used = plain & ~pole & ~at_one & ((x < 1) | ends)
+    p, q, r = (anp.where(used, v, 1.0) for v in (a, b, c))
+    z = anp.where(used, x, 0.0)
+    # Pfaff's transformation of negative numbers: w = z / (z - 1), and u = 1 - w.
+    turned = (z < 0) & ~ends
+    u = anp.where(turned, 1.0 / anp.where(turned, 1.0 - z, 1.0), 1.0 - z)
+    near = exact(z).where(~turned, exact(z) / sum_of(z, -anp.ones_like(z)))
+    half = exact(0.5 * anp.ones_like(z))
+    beyond = ~ends & (u < 0.5)
+    second = sum_of(r, -q).where(turned, exact(q))
+    parameters = exact(p), second, exact(r)
+    total, slope, lost = _series(
+        parameters[:2], parameters[2:], half.where(beyond, near)
+    )
+    total = _continued(parameters, total, slope * 2.0, anp.where(beyond, u, 0.5))
+    value = anp.where(lost, math.nan, total.high)
+    factor = anp.power(1.0 - anp.where(turned, z, 0.0), -p)
+    value = anp.where(turned, factor * value, value)
+    value = anp.where(at_one, _gauss_at_one(a, b, c), value)
+    value = anp.where(pole, math.inf, value)
+    return anp.where(plain & (used | pole | at_one), value, math.nan)
+
+
+def _gauss_at_one(a: Array, b: Array, c: Array) -> Array:
+    """Gauss's theorem (DLMF 15.4.20)."""
+    rest = c - a - b
+    there = rest > 0
+    safe = anp.where(there, rest, 1.0)
+    log = gammaln(c) + gammaln(safe) - gammaln(c - a) - gammaln(c - b)
+    sign = gammasgn(c) * gammasgn(c - a) * gammasgn(c - b)
+    zero = _ends(c - a) | _ends(c - b)
+    value = anp.where(zero, 0.0, sign * anp.exp(anp.where(zero, 0.0, log)))
+    return anp.where(there, value, math.inf)
+
+
+def _continued(
+    parameters: Sequence[DoubleDouble],
+    value: DoubleDouble,
+    slope: DoubleDouble,
+    aim: Array,
+) -> DoubleDouble:
+    """2F1 at 1 - ``aim``, at most 1/2, from ``value`` and ``slope`` at 1/2 on.
+
+    By Taylor series of the differential equation's solution (DLMF 15.10.1), each of
+    which halves the distance to 1.
+    """
+
+    def step(state: Any) -> Any:
+        here, value, slope = state
+        there = anp.maximum(0.5 * here, aim)
+        value, slope = _taylor(parameters, here, here - there, value, slope)
+        return there, value, slope
+
+    start = (anp.full_like(aim, 0.5), value, slope)
+    return while_loop(lambda s: anp.any(s[0] > aim), step, start)[1]
+
+
+def _taylor(
+    parameters: Sequence[DoubleDouble],
+    u: Array,
+    h: Array,
+    value: DoubleDouble,
+    slope: DoubleDouble,
+) -> tuple[DoubleDouble, DoubleDouble]:
+    """The solution and its derivative at 1 - u + h, from those at 1 - u."""
+    a, b, c = parameters
+    one = exact(anp.ones_like(u))
+    there, step = exact(u), exact(h)
+    both = a + b + one
+    outer = c + both * exact(u - 1.0)
+    inner = exact(2.0 * u - 1.0)
+    scale = there * exact(1.0 - u)
+    square = step * step
+
+    def next_term(state: Any) -> Any:
+        n, before, term, total, change, _ = state
+        at, after_it = one * n, one * (n + 1.0)
+        turn = (inner * at + outer) * after_it * step
+        after = (a + at) * (b + at) * square * before + turn * term * -1.0
+        after = after / (scale * (after_it * (n + 2.0)))
+        total = total + after
+        change = change + after * (n + 2.0)
+        size = anp.maximum(anp.abs(after.high), anp.abs(term.high)) * (n + 2.0)
+        going = (size > _SMALL * anp.abs(total.high)) & (h > 0)
+        return n + 1.0, term, after, total, change, anp.any(going)
+
+    first = slope * step
+    start = (
+        ops.as_array(ops.scalar(0.0, dtypes.float64)),
+        value,
+        first,
+        value + first,
+        first,
+        ops.as_array(ops.scalar(True, dtypes.bool_)),
+    )
+    state = while_loop(lambda s: s[5] & (s[0] < _MOST_TERMS), next_term, start)
+    total, change = state[3], state[4]
+    return total, (change / one.where(h == 0, step)).where(h != 0, slope)
+
+
+__all__ = ["hyp1f1", "hyp2f1"]
