@@ -136,6 +136,15 @@ def _match_byte(b: Any, function: Any, args: Any, element: Any, count: int) -> A
     return assembly(b, text, "=&r,r", [b.trunc(args[0], I32)], I32)
 
 
+def _match_word(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+    arguments = [I32(_ALL_LANES), b.trunc(args[0], I32)]
+    return intrinsic(b, "llvm.nvvm.match.any.sync.i32", I32, arguments)
+
+
+def _ballot(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+    return intrinsic(b, "llvm.nvvm.vote.ballot.sync", I32, [I32(_ALL_LANES), *args])
+
+
 def _byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
     value, shift = args
     shifted = b.lshr(value, shift if value.type == I64 else b.trunc(shift, I32))
@@ -415,6 +424,8 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "barrier": _barrier,
     "warp_barrier": _warp_barrier,
     "match_byte": _match_byte,
+    "match_word": _match_word,
+    "ballot": _ballot,
     "byte": _byte,
     "atomic_add": _atomic_add,
     "cluster_arrive": _cluster_barrier("arrive"),

@@ -417,8 +417,14 @@ def _shuffle(warp: Sequence[_Running]) -> bool:
         for thread in warp:
             thread.resume(None)
         return True
-    if function.kind == "match_byte":
-        found = [int(value) & 255 for (value,) in arguments]
+    if function.kind == "ballot":
+        lanes = sum(1 << k for k, (truth,) in enumerate(arguments) if truth)
+        for thread in warp:
+            thread.resume(np.uint32(lanes).astype(np.int32))
+        return True
+    if function.kind in ("match_byte", "match_word"):
+        bits = 255 if function.kind == "match_byte" else 2**32 - 1
+        found = [int(value) & bits for (value,) in arguments]
         for lane, thread in enumerate(warp):
             same = sum(1 << k for k, v in enumerate(found) if v == found[lane])
             thread.resume(np.uint32(same).astype(np.int32))

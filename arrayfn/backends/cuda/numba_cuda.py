@@ -77,6 +77,8 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "cluster_wait": (none,),
         "close_copies": (none,),
         "match_byte": (types.int32, i64),
+        "match_word": (types.int32, i64),
+        "ballot": (types.int32, types.boolean),
         "quotient": (i64, i64, i64),
         "remainder": (i64, i64, i64),
         "signal_init": (none, signals, i64),

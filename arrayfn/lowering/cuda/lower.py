@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from arrayfn.dtypes import DType
-from arrayfn.ir import ArrayType, Equation, Program, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
@@ -25,6 +25,7 @@ from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
     Product,
+    copy_of,
     write_where_copied,
 )
 from arrayfn.lowering.cuda.epilogues import fold_epilogues
@@ -39,7 +40,12 @@ from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool, pooled
 from arrayfn.lowering.cuda.positions import one_reduction
 from arrayfn.lowering.cuda.products import PRODUCTS, along_contracted, provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
-from arrayfn.lowering.cuda.scatters import meets_in_parallel, scatter
+from arrayfn.lowering.cuda.scatters import (
+    in_tiles,
+    meets_in_parallel,
+    scatter,
+    tiles_of,
+)
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -57,7 +63,7 @@ from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
@@ -333,20 +339,44 @@ class _CudaLowering(Lowering):
         if self.serial or form.name not in SCATTERS or not meets_in_parallel(equation):
             super().template(form, equation)
             return
+        fixed, vectors = self.options.deterministic, not self.inside
+        tiles = tiles_of(equation, self.reads, deterministic=fixed, vectors=vectors)
+        if tiles is not None:
+            operand = self.without_own_copy(equation.inputs[0])
+            self.all_made(
+                in_tiles(equation, self.reads, self.names, self.gpu, tiles, operand)
+            )
+            return
         self.take_over(equation)
         made = scatter(
             equation,
             self.reads,
             self.names,
             self.gpu,
-            deterministic=self.options.deterministic,
-            vectors=not self.inside,
+            deterministic=fixed,
+            vectors=vectors,
         )
+        self.all_made(made)
+
+    def all_made(self, made: Iterable[Nest | WrittenCall]) -> None:
+        """The steps of nests, and of kernels written by hand."""
         for step in made:
             if isinstance(step, Nest):
                 self.nest(step)
             else:
                 self.written(step)
+
+    def without_own_copy(self, atom: Atom) -> Var:
+        """The array ``atom``; if it is a copy that was just made, what it is of."""
+        assert isinstance(atom, Var)
+        last = self.steps[-1] if self.steps else None
+        copy = copy_of(last.nest) if isinstance(last, NestStep) else None
+        if copy is None or copy.target != Place(atom) or self.uses[atom] != 1:
+            return atom
+        if any(n > 1 and own != new for n, own, new in copy.axes):
+            return atom
+        del self.steps[-1]
+        return copy.source
 
     def control(self, equation: Equation) -> None:
         """A loop or branch, in which arrays may be slices of others."""

@@ -16,6 +16,8 @@ from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import ArrayType, Equation, Literal, Var
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.scatter_tiles import LEAST as TARGETS
+from arrayfn.lowering.cuda.scatter_tiles import Tiles, scatter_in_tiles
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.segments import (
     THREADS,
@@ -59,6 +61,7 @@ _ATOMIC_INTEGERS: Final = frozenset(
 _ATOMIC: Final = _ATOMIC_INTEGERS | {dtypes.float32, dtypes.float64}
 _NARROW: Final = 4  # elements of an update, up to which additions at once are fast
 _BINS: Final = 4096  # targets that a block has sums of its own for
+_MOST_EACH: Final = 4  # updates of a target, on average, that tiles are worth
 _I64, _BOOL = dtypes.int64, dtypes.bool_
 _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
@@ -196,6 +199,43 @@ def scatter(
         yield from _combined(s, updates, read, out, gpu)
     else:
         yield _call(put(updates), updates, read, [out], s, n)
+
+
+def tiles_of(
+    equation: Equation, reads: Reads, *, deterministic: bool, vectors: bool
+) -> Tiles | None:
+    """How single updates are combined with tiles of many targets, if they can be."""
+    s, function = _scatter(equation), FUNCTIONS[equation.primitive.name]
+    if isinstance(equation.inputs[2], Literal) or not function or s.width > 1:
+        return None
+    source, dtype = _updates_place(equation, reads), s.operand.dtype
+    u = _updates(s, source, function, vectors)
+    in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
+    in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
+    is_atomic = function == "add" and dtype in in_any_order
+    many = s.limit >= TARGETS and s.count <= _MOST_EACH * s.limit
+    if not in_a_row or is_atomic or not many or s.is_sorted or not _is_carried(source):
+        return None
+    lanes = 16 // dtype.itemsize if vectors else 1
+    lanes = lanes if s.limit % lanes == 0 else 1
+    return Tiles(function, dtype, s.count, s.limit, lanes)
+
+
+def in_tiles(
+    equation: Equation,
+    reads: Reads,
+    names: Names,
+    gpu: GpuConfig,
+    tiles: Tiles,
+    operand: Var,
+) -> Iterator[Nest | WrittenCall]:
+    """The steps of a scatter in tiles of ``operand``, which need not be its own."""
+    keys = Var(ArrayType((tiles.count,), dtypes.uint32))
+    yield _keys(_scatter(equation), reads, names, keys)
+    source = _updates_place(equation, reads)
+    given = Pointer(source.array, source.offset)
+    result = equation.outputs[0]
+    yield from scatter_in_tiles(tiles, Pointer(keys), given, operand, result, gpu)
 
 
 def _is_carried(source: Place) -> bool:

@@ -185,6 +185,28 @@ def sort_digits(
         given = written
 
 
+def sort_by_digit(
+    moved: Moved,
+    given: list[Place],
+    outputs: list[Place],
+    totals: Place,
+    n: int,
+    shift: int,
+    gpu: GpuConfig,
+) -> Iterator[WrittenCall]:
+    """One row by the digit at ``shift``; ``totals`` says how often there is each."""
+    items = gpu.sort_items if moved.keys.word == "u32" else gpu.sort_items // 2
+    tile = Tile(gpu.sort_threads, items)
+    tiles = -(-n // tile.size)
+    counts = Place(_temporary(tiles * DIGITS, dtypes.int32))
+    sources = given[: len(moved.sources)]
+    integers = [n, tiles, shift]
+    yield WrittenCall(count_digits(moved, tile), sources, [counts], integers, tiles)
+    yield _digit_places(tiles, DIGITS, [counts, totals], gpu)
+    read = [*given, counts, totals]
+    yield WrittenCall(tile_sort(moved, tile), read, outputs, [*integers, n], tiles)
+
+
 def _digit_places(
     tiles: int, lines: int, written: list[Place], gpu: GpuConfig
 ) -> WrittenCall:

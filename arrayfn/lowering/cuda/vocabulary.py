@@ -15,9 +15,10 @@ at)`` makes float32 registers of N halves in others, anew each time: they are no
 bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
 one, and ``shuffle_from_T(value, k)`` that of lane ``k``; all 32 lanes of the warp take
 part, as they do in ``match_byte(value)``, the i32 whose bits are the lanes whose value
-has the same lowest byte, and ``warp_barrier``, after which they see what they had
-written to memory. ``byte_T(value, shift)`` is the byte that begins at bit ``shift``, as
-i64. ``quotient`` and ``remainder`` are of indices below 2**31.
+has the same lowest byte, ``match_word(value)``, for 32 bits, ``ballot(truth)``, whose
+bits are the lanes where it is so, and ``warp_barrier``, after which they see what they
+had written to memory. ``byte_T(value, shift)`` is the byte that begins at bit
+``shift``, as i64. ``quotient`` and ``remainder`` are of indices below 2**31.
 
 ``divide_f32(x, y, inverse)``, where ``inverse`` is ``inverse_f32(y)``, gives the bits
 of ``x / y`` if ``divides_f32(|x|, |x|, y)``; the first two are the least and the
@@ -100,6 +101,8 @@ Kind = Literal[
     "barrier",
     "warp_barrier",
     "match_byte",
+    "match_word",
+    "ballot",
     "byte",
     "atomic_add",
     "quotient",
@@ -148,6 +151,8 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "barrier",
     "warp_barrier",
     "match_byte",
+    "match_word",
+    "ballot",
     "cluster_arrive",
     "cluster_wait",
     "quotient",
@@ -207,6 +212,14 @@ def set_current(thread: Thread | None) -> None:
     _current = thread
 
 
+_COPIED: Final = {
+    "u16": (2, 4, 8),
+    **dict.fromkeys(("i32", "u32", "f32"), (1, 2, 4)),
+    **dict.fromkeys(("i64", "u64", "f64"), (1, 2)),
+}
+"""How many elements are copied into shared memory at a time: 4 to 16 bytes."""
+
+
 def _functions() -> Iterator[DeviceFunction]:
     for kind in _UNTYPED:
         yield DeviceFunction(kind, kind)
@@ -234,7 +247,7 @@ def _functions() -> Iterator[DeviceFunction]:
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
-    for t, counts in (("u16", (2, 4, 8)), ("f32", (1, 2, 4))):
+    for t, counts in _COPIED.items():
         for n in counts:
             yield DeviceFunction(f"copy_{t}x{n}", "copy", t, n)
     yield DeviceFunction("load_matrix_u16", "load_matrix", "u16")
@@ -256,6 +269,8 @@ _OF_A_WARP: Final = frozenset(
     (
         "warp_barrier",
         "match_byte",
+        "match_word",
+        "ballot",
         *SHUFFLES,
         "load_matrix",
         "load_transposed",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.dtypes import short_name
+from arrayfn.ir import Var
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_text import wrapped
 from arrayfn.lowering.libraries.calls import Place
@@ -91,6 +92,7 @@ class WrittenCall:
     writes: Sequence[Place]
     integers: Sequence[int]
     blocks: int
+    over: Sequence[tuple[Var, Var]] = ()  # results that may lie where operands do
 
     def kernel(self, name: str) -> Kernel:
         """The kernel."""
@@ -112,6 +114,7 @@ class WrittenCall:
             scratch_bytes=0,
             reads=[p.array for p in self.reads],
             writes=[p.array for p in self.writes],
+            over=list(self.over),
         )
 
 
