@@ -234,14 +234,20 @@ def _sorts() -> Iterator[Case]:
 
 
 def _scatters() -> Iterator[Case]:
-    for n, limit, width in ((1 << 16, 50257, 1024), (1 << 20, 1 << 24, 0)):
+    many = 1 << 20, 1 << 24, 0
+    for n, limit, width, fixed in (
+        (1 << 16, 50257, 1024, True),
+        (*many, True),
+        (*many, False),
+    ):
         inner = (width,) if width else ()
         yield Case(
-            "scatter-add",
+            "scatter-add" if fixed else "scatter-add, any order",
             f"{n} of {limit}",
             lambda xp, i, x, u: x.at[i].add(u),
             ((limit, *inner), (n, *inner)),
             by_jax=True,
+            deterministic=fixed,
             indices=((n, limit),),
         )
     bins = ((1 << 20, 1000),)

@@ -60,6 +60,8 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "long sum", lambda xp, x: xp.sum(x), (random(1_000_003),)
     yield "small sum", lambda xp, x: xp.sum(x), (random(131, 4099),)
     yield "argmax", lambda xp, x: xp.argmax(x, axis=1), (random(33, 517),)
+    yield "argmax of columns", lambda xp, x: xp.argmax(x, axis=0), (random(517, 33),)
+    yield "argmax of all", lambda xp, x: xp.argmax(x), (random(1_000_003),)
     yield "softmax of columns", lambda xp, x: softmax(xp, x.T), (random(300, 70),)
     yield "running sum", lambda xp, x: xp.cumsum(x, axis=1), (random(5, 5001),)
     for length in (100, 9000, 70001, 300_000):
@@ -74,6 +76,8 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
         yield f"order of {shape[1]}", order, (random(*shape),)
     yield "median", lambda xp, x: xp.median(x), (random(300_001),)
     yield "gather", lambda xp, x: x[index], (random(40, 30),)
+    rows = np.random.default_rng(3).integers(0, 40, 70_001)
+    yield "gather of many rows", lambda xp, x: x[rows], (random(40, 32),)
     yield "concatenate", lambda xp, x: xp.concatenate([x, x + 1]), (random(40, 30),)
     yield "pivots", lambda xp, x: xp.linalg.det(x), (random(3, 20, 20),)
     yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
@@ -241,6 +245,14 @@ def main() -> None:
         np.add.at(want, many, updates)
         assert np.abs(have - want).max() < 1e-3
         print(f"scatter-add, deterministic={deterministic}: passed")
+    x, singles = random(100_003), random(20000, seed=4)
+    spread = np.random.default_rng(4).integers(0, 100_003, 20000)
+    spread[:500] = 7
+    add = af.jit(lambda x, i, u: x.at[i].add(u), device="cuda")
+    have, want = np.asarray(add(x, spread, singles)), x.astype(np.float64)
+    np.add.at(want, spread, singles)
+    assert np.abs(have - want).max() < 1e-4
+    print("scatter-add into tiles: passed")
     last = af.jit(lambda i, u: (u[:300] * 0).at[i].set(u), device="cuda")
     want = np.zeros((300, 32), np.float32)
     want[many] = updates

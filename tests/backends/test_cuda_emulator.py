@@ -8,10 +8,11 @@ from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    atomic_add_f32, await_signal, barrier, block_index, byte_i64, cluster_arrive,
-    cluster_wait, divide_f32, divides_f32, expect, inverse_f32, load_f32x4, match_byte,
-    registers_f32, send_f32, shared_f32, shuffle_from_f32, shuffle_xor_f32, signal_init,
-    signals_i64, thread_index, warp_barrier,
+    atomic_add_f32, await_signal, ballot, barrier, block_index, byte_i64,
+    cluster_arrive, cluster_wait, divide_f32, divides_f32, expect, inverse_f32,
+    load_f32x4, match_byte, match_word, registers_f32, send_f32, shared_f32,
+    shuffle_from_f32, shuffle_xor_f32, signal_init, signals_i64, thread_index,
+    warp_barrier,
 )
 
 def kernel(x, out):
@@ -34,6 +35,15 @@ def test_a_butterfly_gives_every_lane_the_sum():
     out[i] = s
 """)
     assert out[:32].tolist() == [496.0] * 32
+
+
+def test_lanes_vote_and_find_those_with_the_same_word():
+    out = run("""
+    out[i] = ballot(x[i] > 28)
+    out[i + 32] = match_word(1000 * (i // 3)) & 255
+""")
+    assert out[:32].tolist() == [float(np.float32(0xE0000000 - 2**32))] * 32
+    assert out[32:40].tolist() == [7, 7, 7, 56, 56, 56, 192, 192]
 
 
 def test_shared_memory_is_of_the_block():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from arrayfn.lowering.cuda.schedule import Columns
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce
+
+ROOM: Final = 8  # 32-bit registers for running values
 
 
 @dataclass
@@ -45,6 +48,14 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         variables[inner] = f"i{inner}"
         self.hoist_offsets(variables)
         self.stages(variables, "part")
+
+    def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
+        """As many as leave room for a second block."""
+        count = super().accumulators_of(reduces)
+        words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
+        while count > 1 and words * count > ROOM:
+            count //= 2
+        return count
 
     def tree(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the warps have of each column, in order."""

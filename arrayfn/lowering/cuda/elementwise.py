@@ -23,6 +23,8 @@ from arrayfn.lowering.kernel_ir import (
 class ElementwisePrinter(CudaPrinter[Elementwise]):
     """A thread loads a vector, computes its lanes, and stores a vector."""
 
+    vectors_of_row: str = ""
+
     def body(self) -> None:
         schedule = self.schedule
         axes, body = self.nest.axes, self.nest.statements
@@ -72,62 +74,65 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
 
     def several_vectors(self, inner: int, total: int) -> None:
         """Load all vectors of a thread; then compute, and store, one by one."""
-        schedule, body = self.schedule, self.nest.statements
-        lanes, tiles, n = schedule.lanes, schedule.tiles, self.extent(inner)
+        body, lanes = self.nest.statements, self.schedule.lanes
         far, same = self.far_vectors(body, inner, lanes)
         loads = self.vectors(body, Load, lanes)
         stores = self.vectors(body, Store, lanes)
-        self.declare_tiles((*loads, *(s.operand for s in far)), lanes * tiles)
+        loaded = (*loads, *(s.operand for s in far))
+        self.declare_tiles(loaded, lanes * self.schedule.tiles)
         self.declare_tiles(stores, lanes)
-        items = self.integer("items", total)
-        whole = total % (schedule.threads * tiles) == 0
-        thread = f"{self.use_device('thread_index')}()"
-        self.line(f"begin = {self.use_device('block_index')}() * {tiles}")
-        self.line(f"vectors = {n} // {lanes}")
-
-        def open_vector() -> dict[int, str]:
-            self.open(f"for vector in range({tiles}):")
-            self.line(f"item = (begin + vector) * {schedule.threads} + {thread}")
-            return {}
-
-        def place() -> dict[int, str]:
-            self.line(f"first = {self.remainder('item', 'vectors', total)} * {lanes}")
-            outer = self.quotient("item", "vectors", total)
-            return {**self.decompose(outer, range(inner)), inner: "first"}
-
-        open_vector()
-        if not whole:
-            self.line(f"item = {self.use('min_i64')}(item, {items} - 1)")
-        at = place()
+        self.line(f"begin = {self.use_device('block_index')}() * {self.schedule.tiles}")
+        count = self.nest.axes[inner].extent // lanes
+        self.vectors_of_row = str(count)
+        if count & (count - 1):
+            # By powers of two it is fast to divide.
+            self.vectors_of_row = "vectors"
+            self.line(f"vectors = {self.extent(inner)} // {lanes}")
+        place = f"vector * {lanes}"
+        at, depth = self.open_tile(inner, total, stores=False)
         for s in same:
             self.emit(s, at)
         for operand in loads:
-            self.load_vector(operand, lanes, at, f"vector * {lanes}")
+            self.load_vector(operand, lanes, at, place)
         for s in far:
-            self.far_vector("load", s, lanes, at, f"vector * {lanes}")
-        self.close()
-        open_vector()
-        if not whole:
-            self.open(f"if item < {items}:")
-        at = place()
+            self.far_vector("load", s, lanes, at, place)
+        self.close_all(depth)
+        at, depth = self.open_tile(inner, total, stores=True)
         rest = [s for s in body if s not in same]
-        if {value for s in rest if not isinstance(s, Load) for value in uses(s)} & {
-            s.result for s in same if not isinstance(s, Store)
-        }:
+        needed = {value for s in rest if not isinstance(s, Load) for value in uses(s)}
+        if any(not isinstance(s, Store) and s.result in needed for s in same):
             for s in same:
                 self.emit(s, at)
-        loaded = (*loads, *(s.operand for s in far))
-        self.staged = {
-            k: f"{self.tile_name(k)}[vector * {lanes} + lane]" for k in loaded
-        }
+        self.staged = {k: f"{self.tile_name(k)}[{place} + lane]" for k in loaded}
         self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
         self.lanes(rest, at, inner, lanes)
         self.staged = {}
         for operand in stores:
             self.store_vector(operand, lanes, at, "0")
-        self.close()
-        if not whole:
-            self.close()
+        self.close_all(depth)
+
+    def open_tile(
+        self, inner: int, total: int, *, stores: bool
+    ) -> tuple[dict[int, str], int]:
+        """Open the loop over a thread's vectors: the indices of each, and the depth.
+
+        Of those that are not there the last one is loaded, and none stored.
+        """
+        schedule, depth = self.schedule, 1
+        thread = f"{self.use_device('thread_index')}()"
+        self.open(f"for vector in range({schedule.tiles}):")
+        self.line(f"item = (begin + vector) * {schedule.threads} + {thread}")
+        if total % (schedule.threads * schedule.tiles):
+            items = self.integer("items", total)
+            if stores:
+                self.open(f"if item < {items}:")
+                depth += 1
+            else:
+                self.line(f"item = {self.use('min_i64')}(item, {items} - 1)")
+        row = self.vectors_of_row
+        self.line(f"first = {self.remainder('item', row, total)} * {schedule.lanes}")
+        outer = self.quotient("item", row, total)
+        return {**self.decompose(outer, range(inner)), inner: "first"}, depth
 
     def element_vector(
         self,

@@ -96,6 +96,8 @@ class StagedPrinter(RowArithmetic[T]):
         if self.accumulators == 1:
             self.accumulate(s)
             return
+        if self.accumulators < self.schedule.lanes * self.schedule.tiles:
+            place = f"{self.use_device('remainder')}({place}, {self.accumulators})"
         part = f"{self.parts_of(s)}[{place}]"
         function = self.use(s.function)
         self.line(f"{part} = {function}({part}, {self.scalar(s.argument)})", s.source)
