@@ -490,6 +490,34 @@ def test_eigenvectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
     np.testing.assert_allclose(w, np.linalg.eigvalsh(h), atol=bound * scale)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize(
+    "spectrum", ["zero", "rank one", "cluster", "graded", "nilpotent", "bidiagonal"]
+)
+def test_singular_vectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
+    spectrum: str, dtype: Any
+) -> None:
+    n = 400
+    rng = np.random.default_rng(4)
+    p, q = np.linalg.qr(rng.standard_normal((2, n, n)))[0]
+    x = {
+        "zero": np.zeros((n, n)),
+        "rank one": np.ones((n, n)) / n,
+        "cluster": (q * np.r_[np.ones(n - 2), 1.001, 3]) @ p,
+        "graded": 1e-8 * (q * 10.0 ** np.linspace(0, -12, n)) @ p,
+        "nilpotent": np.eye(n, k=1),
+        "bidiagonal": np.eye(n) + np.eye(n, k=1),
+    }[spectrum].astype(dtype)
+    u, s, vh = af.jit(lambda x: tuple(anp.linalg.svd(x)))(x)
+    bound = n * np.finfo(dtype).eps
+    scale = max(s.max(), np.finfo(dtype).tiny)
+    assert (np.diff(s) <= 0).all()
+    assert (s >= 0).all()
+    np.testing.assert_allclose(u.conj().T @ u, np.eye(n), atol=bound)
+    np.testing.assert_allclose(vh @ vh.conj().T, np.eye(n), atol=bound)
+    np.testing.assert_allclose(u * (s / scale) @ vh, x / scale, atol=bound)
+
+
 def test_workspace_is_for_the_threads_that_run() -> None:
     one = af.jit(anp.linalg.svdvals).lower(np.zeros((200, 200))).plan
     assert one.scratch == 0

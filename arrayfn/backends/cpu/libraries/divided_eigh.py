@@ -28,7 +28,7 @@ from arrayfn.backends.cpu.libraries.reflections import (
     multiply,
     reflection_words,
 )
-from arrayfn.backends.cpu.libraries.scaling import largest_exponent, rescale
+from arrayfn.backends.cpu.libraries.scaling import rescale, scale_of_both
 from arrayfn.backends.cpu.libraries.shared_products import copy_apart, share
 from arrayfn.backends.cpu.native import (
     address_of,
@@ -125,13 +125,7 @@ def divided_eigh(
     """
     told = stack(TOLD_WORDS)
     size = load(words + SIZE)
-    exponent = largest_exponent(d, n, size)
-    other = largest_exponent(e, n - 1, size)
-    if exponent < other:
-        exponent = other
-    scale = exponent << 52
-    if size == 4:
-        scale = exponent << 23
+    scale = scale_of_both(d, n, e, n - 1, size)
     if scale:
         rescale(load(words + LASCL), scale, 0, n, 1, d, size)
         rescale(load(words + LASCL), scale, 0, n - 1, 1, e, size)

@@ -68,6 +68,18 @@ def scale_of(exponent: int, real: int) -> int:
 
 
 @native
+def scale_of_both(a: int, count: int, b: int, count_b: int, real: int) -> int:
+    """The bits of the power of two in the greatest number of either; 0 for zeros."""
+    exponent = largest_exponent(a, count, real)
+    other = largest_exponent(b, count_b, real)
+    if exponent < other:
+        exponent = other
+    if real == 8:
+        return exponent << 52
+    return exponent << 23
+
+
+@native
 def rescale(
     lascl: int, scale: int, up: int, rows: int, columns: int, a: int, real: int
 ) -> int:

@@ -1,8 +1,9 @@
-"""Singular values of large matrices: LAPACK's gesdd, its last part by chunks.
+"""Singular values of large matrices: LAPACK's gesdd in parts for threads.
 
 As there, the matrix (by columns) is made bidiagonal (if it is real and not wide, by all
-threads) and that is decomposed, on one thread. Then its singular vectors are reflected
-into those of the matrix, some of them an item: columns of U, and rows of V^H.
+threads) and that is decomposed (by all threads, unless it is wide). Then its singular
+vectors are reflected into those of the matrix, some of them an item: columns of U, and
+rows of V^H.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.bidiagonal import bidiagonal_panels
+from arrayfn.backends.cpu.libraries.divided_svd import divided_svd, divided_words
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -48,13 +50,31 @@ from arrayfn.backends.cpu.libraries.scaling import (
     rescale,
     scale_of,
 )
-from arrayfn.backends.cpu.libraries.shared_products import TOOL_WORDS, tool_words
+from arrayfn.backends.cpu.libraries.shared_products import (
+    TOOL_WORDS,
+    tool_words,
+)
+from arrayfn.backends.cpu.libraries.singular_items import DIVIDED_WORDS
+from arrayfn.backends.cpu.libraries.widening import (
+    WIDENED_BY_ROWS,
+    WIDENED_EXTENT,
+    WIDENED_ONE,
+    WIDENED_ORDER,
+    WIDENED_REAL,
+    WIDENED_SIZE,
+    WIDENED_SMALL,
+    WIDENED_TOOLS,
+    WIDENED_WORDS,
+    place_of,
+    widen,
+)
 from arrayfn.backends.cpu.native import (
     call,
     load,
     load_i32,
     native,
     stack,
+    store,
     store_i32,
     store_u8,
 )
@@ -65,7 +85,8 @@ BDSDC: Final = FUNCTIONS + 8
 LASCL: Final = FUNCTIONS + 16
 REAL_LASCL: Final = FUNCTIONS + 24
 REFLECTION: Final = FUNCTIONS + 32
-TOOLS: Final = REFLECTION + 8 * REFLECTION_WORDS
+DIVIDED: Final = REFLECTION + 8 * REFLECTION_WORDS
+TOOLS: Final = DIVIDED + 8 * DIVIDED_WORDS
 AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
 X: Final = AFTER_TOOLS
 U: Final = AFTER_TOOLS + 8
@@ -132,6 +153,13 @@ def bidiagonal_run(arguments: int, begin: int, end: int) -> int:
     size = load(arguments + ITEM_BYTES)
     real = real_bytes(arguments)
     k = least(rows, columns)
+    told = stack(WIDENED_WORDS)
+    store(told + WIDENED_TOOLS, arguments + TOOLS)
+    store(told + WIDENED_EXTENT, k)
+    store(told + WIDENED_ORDER, load(arguments + INTEGER_WORK))
+    store(told + WIDENED_SIZE, size)
+    store(told + WIDENED_REAL, real)
+    store(told + WIDENED_ONE, arguments + REFLECTION + ONE)
     for item in range(begin, end):
         a = load(arguments + REFLECTIONS) + item * rows * columns * size
         u = load(arguments + U) + item * u_bytes
@@ -153,16 +181,12 @@ def bidiagonal_run(arguments: int, begin: int, end: int) -> int:
             failed = bidiagonal(arguments, a, t, s)
             if scale:
                 rescale(load(arguments + REAL_LASCL), scale, 1, k, 1, s, real)
-            widen(
-                arguments, load(arguments + SMALL_U), u, rows, load(sizes + U_COLUMNS)
-            )
-            widen(
-                arguments,
-                load(arguments + SMALL_VH),
-                vh,
-                load(sizes + VH_ROWS),
-                columns,
-            )
+            store(told + WIDENED_SMALL, load(arguments + SMALL_U))
+            store(told + WIDENED_BY_ROWS, BY_COLUMNS)
+            widen(told, u, rows, load(sizes + U_COLUMNS))
+            store(told + WIDENED_SMALL, load(arguments + SMALL_VH))
+            store(told + WIDENED_BY_ROWS, BY_ROWS)
+            widen(told, vh, load(sizes + VH_ROWS), columns)
         if failed:
             memset(t, 0, triangles)
             fill_words(s, k * real, load(arguments + NAN))
@@ -215,24 +239,47 @@ def bidiagonal(arguments: int, a: int, t: int, s: int) -> int:
     )
     form_panels(arguments, BY_COLUMNS, a, tau, t)
     form_panels(arguments, BY_ROWS, a, tau + k * size, t + panels_bytes(sizes, size))
-    call(
-        load(arguments + BDSDC),
-        letters,
-        letters + 1,
-        ints + 8,
-        s,
-        sides,
-        load(arguments + SMALL_U),
-        ints + 8,
-        load(arguments + SMALL_VH),
-        ints + 8,
-        unused,
-        unused,
-        load(arguments + WORK),
-        load(arguments + INTEGER_WORK),
-        ints + 16,
-    )
-    return load_i32(ints + 16)
+    small_u = load(arguments + SMALL_U)
+    small_vh = load(arguments + SMALL_VH)
+    order = load(arguments + INTEGER_WORK)
+    if rows >= columns:
+        failed = divided_svd(
+            arguments + DIVIDED,
+            arguments + TOOLS,
+            k,
+            s,
+            sides,
+            small_u,
+            small_vh,
+            load(arguments + WORK),
+            order,
+        )
+    else:
+        call(
+            load(arguments + BDSDC),
+            letters,
+            letters + 1,
+            ints + 8,
+            s,
+            sides,
+            small_u,
+            ints + 8,
+            small_vh,
+            ints + 8,
+            unused,
+            unused,
+            load(arguments + WORK),
+            order,
+            ints + 16,
+        )
+        failed = load_i32(ints + 16)
+        for i in range(k):
+            store_i32(order + 4 * i, k - i)
+    real = real_bytes(arguments)
+    for i in range(k):
+        copy_real(sides + i * real, s + place_of(order, k, i) * real, real)
+    memcpy(s, sides, k * real)
+    return failed
 
 
 @native
@@ -264,31 +311,6 @@ def form_panels(arguments: int, by_rows: int, a: int, tau: int, t: int) -> int:
             block,
         )
         start += block
-    return 0
-
-
-@native
-def widen(arguments: int, small: int, target: int, rows: int, columns: int) -> int:
-    """A real matrix (k, k) as the corner of one with ones on the rest of its diagonal.
-
-    All by columns.
-    """
-    sizes = arguments + SIZES
-    k = least(load(sizes + ROWS), load(sizes + COLUMNS))
-    size = load(arguments + ITEM_BYTES)
-    real = real_bytes(arguments)
-    one = arguments + REFLECTION + ONE
-    memset(target, 0, rows * columns * size)
-    for column in range(k):
-        source = small + column * k * real
-        place = target + column * rows * size
-        if size == real:
-            memcpy(place, source, k * real)
-        else:
-            for row in range(k):
-                copy_real(place + row * size, source + row * real, real)
-    for row in range(k, least(rows, columns)):
-        copy_real(target + (row * rows + row) * size, one, real)
     return 0
 
 
@@ -375,7 +397,12 @@ def reflect_vectors(
 def words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``bidiagonal_run``."""
     functions = lapack_words(dtype, "?gebrd", "%bdsdc", "?lascl", "%lascl")
-    return *functions, *reflection_words(dtype), *tool_words(dtype)
+    return (
+        *functions,
+        *reflection_words(dtype),
+        *divided_words(dtype),
+        *tool_words(dtype),
+    )
 
 
 def vector_words(dtype: str) -> tuple[int, ...]:
