@@ -22,6 +22,7 @@ from arrayfn import (
     linalg,
     nn,
     numpy,
+    ops,
     optim,
     random,
     scipy,
@@ -47,7 +48,7 @@ from arrayfn.custom import (
     custom_vjp,
     stop_gradient,
 )
-from arrayfn.devices import device_get, device_put
+from arrayfn.devices import block_until_ready, device_get, device_put
 from arrayfn.functions import (
     ShapeDtypeStruct,
     eval_shape,
@@ -80,6 +81,7 @@ __all__ = [
     "ad_checkpoint",
     "available_backends",
     "backend_info",
+    "block_until_ready",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
@@ -113,6 +115,7 @@ __all__ = [
     "nn",
     "numpy",
     "operator",
+    "ops",
     "optim",
     "pure_callback",
     "random",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import tree
+from arrayfn.backends.cuda import DeviceArray
 from arrayfn.backends.registry import choose
 
 
@@ -31,3 +32,17 @@ def device_get(x: Any) -> Any:
     (array([0, 1]),)
     """
     return tree.map(np.asarray, x)
+
+
+def block_until_ready(x: Any) -> Any:
+    """``x``, an array or a pytree of them, once it is computed.
+
+    What is on a device may be under way when a call returns; NumPy's arrays are there.
+
+    >>> block_until_ready({"a": np.arange(2)})
+    {'a': array([0, 1])}
+    """
+    for leaf in tree.leaves(x):
+        if isinstance(leaf, DeviceArray):
+            leaf.block_until_ready()
+    return x

@@ -68,6 +68,10 @@ class Jitted:
                 return result
         return self._call(args, kwargs)
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A method of the instance: its first argument, as any method's."""
+        return self if instance is None else functools.partial(self, instance)
+
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, static = self._split(args, kwargs)
         leaves, structure = tree.flatten((args, kwargs))

@@ -19,6 +19,7 @@ from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
 from arrayfn.primitives import discrete, slicing, views
+from arrayfn.tracer.value import STATIC_REMEDY
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -235,7 +236,7 @@ def arange(
 
 def _number(name: str, x: Any) -> Any:
     if isinstance(x, ImmutableArray):
-        return x.concrete(f"{name}: a shape")
+        return x.concrete(f"{name}: a shape", STATIC_REMEDY)
     return x
 
 

@@ -199,6 +199,7 @@ NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
     ("jax.scipy.linalg", "arrayfn.scipy.linalg"),
     ("jax.scipy.sparse.linalg", "arrayfn.scipy.sparse.linalg"),
     ("jax.flatten_util", "arrayfn.flatten_util"),
+    ("jax.ops", "arrayfn.ops"),
     ("jax.scipy.optimize", "arrayfn.scipy.optimize"),
     ("jax.scipy.integrate", "arrayfn.scipy.integrate"),
     ("jax.scipy.ndimage", "arrayfn.scipy.ndimage"),

@@ -42,7 +42,7 @@ class ImmutableArray(Operand):
         """Shape, dtype and layout."""
         raise NotImplementedError
 
-    def concrete(self, wanted: str, remedy: str = "") -> Any:
+    def concrete(self, wanted: str, remedy: str) -> Any:
         """Its value, as NumPy's array; AbstractValueError if that is not known.
 
         ``wanted`` says what asks for it, ``remedy`` what to write instead.
@@ -305,6 +305,6 @@ class ArrayOnDevice(ImmutableArray):
         """A copy on the host."""
         raise NotImplementedError
 
-    def concrete(self, wanted: str, remedy: str = "") -> np.ndarray[Any, Any]:
+    def concrete(self, wanted: str, remedy: str) -> np.ndarray[Any, Any]:
         """A copy on the host."""
         return np.asarray(self)

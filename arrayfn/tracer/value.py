@@ -26,12 +26,14 @@ from arrayfn.tracer.conversions import check_conversion
 
 Array = np.ndarray[Any, Any]
 
+STATIC_REMEDY: Final = "Make the argument static (jit(f, static_argnums=...))"
 _SCALAR_REMEDY: Final = (
     "Keep it an array, or make the argument static (jit(f, static_argnums=...))"
 )
 _INDEX_REMEDY: Final = (
-    "Write arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n), keep it "
-    "an array, or make the argument static (jit(f, static_argnums=...))"
+    "Write arrayfn.lax.dynamic_slice_in_dim(x, start, size, axis) for a slice of a "
+    "known size, arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n), "
+    "keep it an array, or make the argument static (jit(f, static_argnums=...))"
 )
 
 
@@ -111,7 +113,7 @@ class Tracer(ImmutableArray):
             user_location(),
         )
 
-    def concrete(self, wanted: str, remedy: str = "") -> Any:
+    def concrete(self, wanted: str, remedy: str) -> Any:
         """The value; AbstractValueError if it is not known. ``wanted``: who asks."""
         if isinstance(self.value, ArrayOnDevice):
             return np.asarray(self.value)

@@ -1,0 +1,156 @@
+"""Sums and their kin over segments: the rows of an array that have one number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as operands
+from arrayfn.numpy._operands import Array, ArrayLike
+
+
+def segment_sum(
+    data: ArrayLike,
+    segment_ids: ArrayLike,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> Array:
+    """The sum of the rows of ``data`` with each number: (num_segments, ...).
+
+    Args:
+        data: an array (n, ...).
+        segment_ids: integers (n,), the number of each row; rows with a number outside
+            0 to ``num_segments`` - 1 are left out.
+        num_segments: how many numbers there are, known while tracing; one more than
+            the largest if it is not given, which needs the numbers' values.
+        indices_are_sorted: a promise that they ascend.
+        unique_indices: a promise that none comes twice.
+
+    Raises:
+        ShapeError: if ``segment_ids`` is no vector with a number for each row.
+        ArgumentError: if it is not of integers.
+
+    >>> import numpy as np
+    >>> segment_sum(np.array([1.0, 2.0, 4.0]), np.array([0, 1, 0]), 3)
+    array([5., 2., 0.])
+    """
+    found = _Segments("segment_sum", data, segment_ids, num_segments)
+    return found.filled(0).add(
+        data,
+        mode="drop",
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
+    )
+
+
+def segment_prod(
+    data: ArrayLike,
+    segment_ids: ArrayLike,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> Array:
+    """The product of the rows with each number, 1 of none: see ``segment_sum``.
+
+    >>> import numpy as np
+    >>> segment_prod(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
+    array([8., 3., 1.])
+    """
+    found = _Segments("segment_prod", data, segment_ids, num_segments)
+    return found.filled(1).multiply(
+        data,
+        mode="drop",
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
+    )
+
+
+def segment_max(
+    data: ArrayLike,
+    segment_ids: ArrayLike,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> Array:
+    """The largest of the rows with each number: see ``segment_sum``.
+
+    Of none the least number of the dtype.
+
+    >>> import numpy as np
+    >>> segment_max(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
+    array([  4.,   3., -inf])
+    """
+    found = _Segments("segment_max", data, segment_ids, num_segments)
+    return found.filled(found.limit(largest=False)).max(
+        data,
+        mode="drop",
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
+    )
+
+
+def segment_min(
+    data: ArrayLike,
+    segment_ids: ArrayLike,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> Array:
+    """The least of the rows with each number: see ``segment_sum``.
+
+    Of none the largest number of the dtype.
+
+    >>> import numpy as np
+    >>> segment_min(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
+    array([ 2.,  3., inf])
+    """
+    found = _Segments("segment_min", data, segment_ids, num_segments)
+    return found.filled(found.limit(largest=True)).min(
+        data,
+        mode="drop",
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
+    )
+
+
+class _Segments:
+    """Rows and their numbers, checked."""
+
+    def __init__(
+        self, name: str, data: ArrayLike, ids: ArrayLike, count: int | None
+    ) -> None:
+        self.type = operands.type_of_operand(f"{name}: data", data)
+        given = operands.type_of_operand(f"{name}: segment_ids", ids)
+        if given.shape != self.type.shape[:1] or not self.type.shape:
+            raise ShapeError(
+                f"{name}: data is {self.type}, so that segment_ids is a vector with a "
+                f"number for each row, not {given}",
+                user_location(),
+            )
+        if given.dtype not in dtypes.INTEGERS:
+            raise ArgumentError(
+                f"{name}: segment_ids are integers, not {given}", user_location()
+            )
+        self.count = int(anp.max(ids, initial=-1)) + 1 if count is None else count
+        # A negative number would count from the end.
+        self.ids = anp.where(anp.less(ids, 0), self.count, ids)
+
+    def limit(self, *, largest: bool) -> Any:
+        """The largest number of the dtype, or the least."""
+        if self.type.dtype in dtypes.FLOATS:
+            return float("inf") if largest else -float("inf")
+        if self.type.dtype == dtypes.bool_:
+            return largest
+        limits = anp.iinfo(self.type.dtype)
+        return limits.max if largest else limits.min
+
+    def filled(self, value: Any) -> Any:
+        """An array for the results, indexed by the numbers."""
+        shape = (self.count, *self.type.shape[1:])
+        return anp.at(anp.full(shape, value, self.type.dtype))[self.ids]
+
+
+__all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
