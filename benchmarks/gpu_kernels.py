@@ -2,14 +2,18 @@
 
 It is what compute-sanitizer is run over; results are compared with NumPy's.
 
-    compute-sanitizer --tool memcheck python -m benchmarks.gpu_kernels
+    compute-sanitizer --tool memcheck python -m benchmarks.gpu_kernels --one-by-one
     compute-sanitizer --tool racecheck python -m benchmarks.gpu_kernels
+
+``--one-by-one`` launches kernels without graphs: memcheck of CUDA 13.0 does not always
+follow conditional nodes (``while_node.cu`` is such a graph without arrayfn).
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +22,10 @@ import numpy as np
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
+from arrayfn.backends.cuda import executable
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.graphs import Segment
+from arrayfn.backends.cuda.nodes import Node
 from arrayfn.nn import fused_attention
 
 Array = np.ndarray[Any, Any]
@@ -133,6 +140,18 @@ def loops() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
         return lax.while_loop(lambda s: s[0] < 5, step, (0, x))[1]
 
     yield "switch in a loop", repeated, (random(40, 30), weights)
+
+    def long(x: Any, w: Any) -> Any:
+        step = lambda h, row: (anp.tanh(h @ w + row),) * 2  # noqa: E731
+        return lax.scan(step, x[0], anp.tile(x, (200, 1)))[1][-5:]
+
+    yield "long recurrence", long, (random(6, 30), weights)
+
+    def until(x: Any, w: Any) -> Any:
+        step = lambda x: anp.tanh(x @ w) + 0.1  # noqa: E731
+        return lax.while_loop(lambda x: anp.sum(x * x) > 20, step, x)
+
+    yield "loop until a value", until, (random(40, 30), weights)
 
     def newton(x: Any) -> Any:
         y = anp.abs(x) + 1
@@ -264,5 +283,14 @@ def main() -> None:
     print(f"channels, in {seconds:.0f} s")
 
 
+def one_by_one(nodes: Sequence[Node]) -> list[Segment]:
+    """``nodes`` without graphs."""
+    return [Segment(tuple(nodes), by_graph=False)]
+
+
 if __name__ == "__main__":
-    main()
+    if "--one-by-one" in sys.argv[1:]:
+        with patch.object(executable, "segments", one_by_one):
+            main()
+    else:
+        main()

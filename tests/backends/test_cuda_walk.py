@@ -8,6 +8,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.cuda import walk
 from arrayfn.backends.cuda.captures import Order
 from arrayfn.backends.cuda.conditional import move_ptx, set_condition_ptx
 from arrayfn.backends.cuda.graphs import segments
@@ -45,6 +46,7 @@ class Graph:
     def __init__(self, memory):
         self.memory = memory
         self.streams = {0: []}
+        self.conditions = []
 
     # What an image does.
 
@@ -68,7 +70,7 @@ class Graph:
         self.streams[stream].append(copied)
 
     def nbytes(self, buffer):
-        return 4
+        return 1
 
     def own(self, node, number, nbytes):
         return 100_000 + 10_000 * number
@@ -84,11 +86,22 @@ class Graph:
     def steps(self, stream):
         return InTurns()
 
-    def repeat(self, stream, flag, body):
+    def condition(self, stream):
+        self.conditions.append(0)
+        return len(self.conditions) - 1
+
+    def set(self, stream, condition, number, last):
+        def done():
+            value = self.memory[number[1]]
+            self.conditions[condition] = min(max(value, 0), last)
+
+        self.streams[stream].append(done)
+
+    def repeat(self, stream, condition, body):
         run = self.captured(body)
 
         def loop():
-            while self.memory[flag]:
+            while self.conditions[condition]:
                 run()
 
         self.streams[stream].append(loop)
@@ -104,21 +117,19 @@ class Graph:
 
     def move(self, stream, target, source, counter, nbytes):
         def moved():
-            to, begin = (
-                x + self.memory[counter] * step for x, step in (target, source)
-            )
+            turn = self.memory[counter] if counter else 0
+            to, begin = (x + turn * step for x, step in (target, source))
             for k in range(nbytes):
                 if begin + k in self.memory:
                     self.memory[to + k] = self.memory[begin + k]
 
         self.streams[stream].append(moved)
 
-    def choose(self, stream, kind, number, branches):
+    def choose(self, stream, condition, branches):
         runs = [self.captured(branch) for branch in branches]
-        last = len(runs) - 1
 
         def chosen():
-            runs[min(max(self.memory[number], 0), last)]()
+            runs[self.conditions[condition]]()
 
         self.streams[stream].append(chosen)
 
@@ -140,15 +151,17 @@ def doubled(memory, places):
 CARRY = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, SECOND)
 
 
+@pytest.mark.parametrize("most", [0, 1])
 @pytest.mark.parametrize("start", [1, 2, 3, 60, 200])
-def test_a_loop_in_a_graph_ends_where_its_value_is(start):
-    """Values go to and fro between two places; odd numbers of turns end elsewhere."""
+def test_a_loop_in_a_graph_ends_where_its_value_is(monkeypatch, start, most):
+    """Values are copied back in each turn, or go to and fro and end in either place."""
+    monkeypatch.setattr(walk, "_COPIED_BYTES", most)
     memory = {10: start, 11: -1, 12: -1, 13: int(start < 100)}
     graph = Graph(memory)
     addresses = [0, 0, 10, 11, 12, 13, 0, 0]
     loop = Loop((), None, FLAG, carries=(CARRY,))
-    walk = CapturingWalk(graph, addresses, graph)
-    walk.run((LoopNode(loop, (kernel(doubled),)),), 0)
+    node = LoopNode(loop, (kernel(doubled),))
+    CapturingWalk(graph, addresses, graph).run((node,), 0)
     graph.play()
     want = start
     while want < 100:
@@ -175,8 +188,7 @@ def test_branches_and_counted_loops_are_inside_the_graph_s_loop():
     )
     outer = LoopNode(Loop((), None, FLAG), (branch, kernel(subtract)))
     graph = Graph(memory)
-    walk = CapturingWalk(graph, [0, 0, 10, 0, 0, 13, 0, 20], graph)
-    walk.run((outer,), 0)
+    CapturingWalk(graph, [0, 0, 10, 0, 0, 13, 0, 20], graph).run((outer,), 0)
     graph.play()
     assert memory[10] == 3 + 18 - 1 + 18 - 1 + 18 - 1
     assert len(graph.streams) == 4

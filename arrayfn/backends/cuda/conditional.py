@@ -23,6 +23,9 @@ from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device
 Enqueue = Callable[[int], None]
 """What puts work into the stream that it is given."""
 
+Number = tuple[str, int]
+"""A number in the GPU's memory: its kind, "u8" or "i32", and its address."""
+
 Moving = tuple[int, int]
 """An address in turn 0 of a graph's loop, and the bytes that it moves in each."""
 
@@ -102,7 +105,8 @@ _MOVE: Final = """
   .param .u64 target, .param .u64 source, .param .u64 counter,
   .param .u64 target_step, .param .u64 source_step, .param .u64 units)
 {
-  .reg .pred %over;
+  .reg .pred %over, %counted;
+  .reg .b64 %turn;
   .reg .b64 %t, %s, %c, %n, %i, %k, %step;
   .reg .b32 %block, %size, %thread, %a, %b, %d, %e;
   ld.param.u64 %n, [units];
@@ -119,12 +123,13 @@ _MOVE: Final = """
   ld.param.u64 %c, [counter];
   cvta.to.global.u64 %t, %t;
   cvta.to.global.u64 %s, %s;
-  cvta.to.global.u64 %c, %c;
-  ld.global.u64 %c, [%c];
+  mov.u64 %turn, 0;
+  setp.ne.u64 %counted, %c, 0;
+  @%counted ld.u64 %turn, [%c];
   ld.param.u64 %step, [target_step];
-  mad.lo.u64 %t, %c, %step, %t;
+  mad.lo.u64 %t, %turn, %step, %t;
   ld.param.u64 %step, [source_step];
-  mad.lo.u64 %s, %c, %step, %s;
+  mad.lo.u64 %s, %turn, %step, %s;
   mad.lo.u64 %t, %i, UNIT, %t;
   mad.lo.u64 %s, %i, UNIT, %s;
   ld.global.WORD, [%s];
@@ -187,63 +192,7 @@ class Conditionals:
         """What captures steps into a stream, each after those that it needs."""
         return SideBySide(stream)
 
-    def repeat(self, stream: int, flag: int, body: Enqueue) -> None:
-        """Capture a loop: ``body``, as long as the byte at ``flag`` is not 0."""
-        handle = self._handle(stream)
-        self._set(stream, handle, "u8", flag, 1)
-        (graph,) = self._node(stream, handle, _WHILE, 1)
-        with self._into(graph) as inner:
-            body(inner)
-            self._set(inner, handle, "u8", flag, 1)
-
-    def repeat_counted(
-        self, stream: int, counter: int, turns: int, body: Enqueue
-    ) -> None:
-        """Capture a loop: ``body``, ``turns`` times.
-
-        The 64 bits at ``counter`` say how many of them were before.
-        """
-        handle = self._handle(stream)
-        text = count_turn_ptx()
-        self._launch(stream, text, "count_turn", (handle, counter, 0, turns))
-        (graph,) = self._node(stream, handle, _WHILE, 1)
-        with self._into(graph) as inner:
-            body(inner)
-            self._launch(inner, text, "count_turn", (handle, counter, 1, turns))
-
-    def move(
-        self, stream: int, target: Moving, source: Moving, counter: int, nbytes: int
-    ) -> None:
-        """Capture a copy, whose places move by some bytes for each that is counted."""
-        if not nbytes:
-            return
-        (to, to_step), (begin, begin_step) = target, source
-        common = gcd(to, to_step, begin, begin_step, nbytes)
-        unit = next(unit for unit in _WORDS if not common % unit)
-        units = nbytes // unit
-        values = (to, begin, counter, to_step % 2**64, begin_step % 2**64, units)
-        blocks = -(-units // _MOVE_THREADS)
-        text = move_ptx(unit)
-        self._launch(stream, text, "move", values, blocks, _MOVE_THREADS)
-
-    def choose(
-        self, stream: int, kind: str, number: int, branches: Sequence[Enqueue]
-    ) -> None:
-        """Capture a branch: the one that the number of ``kind`` at an address says.
-
-        A number outside is moved to the nearest branch.
-        """
-        handle = self._handle(stream)
-        self._set(stream, handle, kind, number, len(branches) - 1)
-        graphs = self._node(stream, handle, _SWITCH, len(branches))
-        for graph, branch in zip(graphs, branches, strict=True):
-            with self._into(graph) as inner:
-                branch(inner)
-
-    def _check(self, status: int) -> None:
-        self._gpu.check(status, "in a conditional node")
-
-    def _handle(self, stream: int) -> int:
+    def condition(self, stream: int) -> int:
         """A condition of the graph that ``stream`` is captured into."""
         graph, _ = captured(stream)
         handle = ctypes.c_uint64()
@@ -257,10 +206,60 @@ class Conditionals:
         self._check(status)
         return handle.value
 
-    def _set(self, stream: int, handle: int, kind: str, number: int, last: int) -> None:
-        """Launch the kernel that sets a condition."""
+    def set(self, stream: int, condition: int, number: Number, last: int) -> None:
+        """Capture that a condition is a number: the nearest of 0 to ``last``."""
+        kind, address = number
         text = set_condition_ptx(kind)
-        self._launch(stream, text, "set_condition", (handle, number, last))
+        self._launch(stream, text, "set_condition", (condition, address, last))
+
+    def repeat(self, stream: int, condition: int, body: Enqueue) -> None:
+        """Capture a loop: ``body``, as long as a condition that it sets is not 0."""
+        (graph,) = self._node(stream, condition, _WHILE, 1)
+        with self._into(graph) as inner:
+            body(inner)
+
+    def choose(self, stream: int, condition: int, branches: Sequence[Enqueue]) -> None:
+        """Capture a branch: the one that a condition says."""
+        graphs = self._node(stream, condition, _SWITCH, len(branches))
+        for graph, branch in zip(graphs, branches, strict=True):
+            with self._into(graph) as inner:
+                branch(inner)
+
+    def repeat_counted(
+        self, stream: int, counter: int, turns: int, body: Enqueue
+    ) -> None:
+        """Capture a loop: ``body``, ``turns`` times.
+
+        The 64 bits at ``counter`` say how many of them were before.
+        """
+        handle = self.condition(stream)
+        text = count_turn_ptx()
+        self._launch(stream, text, "count_turn", (handle, counter, 0, turns))
+        (graph,) = self._node(stream, handle, _WHILE, 1)
+        with self._into(graph) as inner:
+            body(inner)
+            self._launch(inner, text, "count_turn", (handle, counter, 1, turns))
+
+    def move(
+        self, stream: int, target: Moving, source: Moving, counter: int, nbytes: int
+    ) -> None:
+        """Capture a copy, whose places move by some bytes for each that is counted.
+
+        Without a counter they stay.
+        """
+        if not nbytes:
+            return
+        (to, to_step), (begin, begin_step) = target, source
+        common = gcd(to, to_step, begin, begin_step, nbytes)
+        unit = next(unit for unit in _WORDS if not common % unit)
+        units = nbytes // unit
+        values = (to, begin, counter, to_step % 2**64, begin_step % 2**64, units)
+        blocks = -(-units // _MOVE_THREADS)
+        text = move_ptx(unit)
+        self._launch(stream, text, "move", values, blocks, _MOVE_THREADS)
+
+    def _check(self, status: int) -> None:
+        self._gpu.check(status, "in a conditional node")
 
     def _launch(
         self,

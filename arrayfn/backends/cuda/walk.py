@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from arrayfn.backends.cuda.captures import Access
-from arrayfn.backends.cuda.conditional import Enqueue, Moving
+from arrayfn.backends.cuda.conditional import Enqueue, Moving, Number
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.image import Image
 from arrayfn.backends.cuda.nodes import (
@@ -27,6 +27,9 @@ from arrayfn.backends.cuda.nodes import (
 from arrayfn.lowering.plan import Loop
 
 _COUNTER_BYTES: Final = 8
+_COPIED_BYTES: Final = 1 << 22
+"""Of the values of a loop: a branch of a graph takes the time of such a copy."""
+_SIZES: Final = {"u8": 1, "i32": 4}
 
 
 class Walk:
@@ -151,8 +154,37 @@ class Steps(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Question:
+    """A condition of a graph, which is to be set to a number of 0 to ``last``."""
+
+    condition: int
+    number: Number
+    last: int
+
+
 class Nodes(Protocol):
     """What adds to the graph that a stream is captured into."""
+
+    def steps(self, stream: int) -> Steps:
+        """What captures steps into the stream."""
+        ...
+
+    def condition(self, stream: int) -> int:
+        """What a node of that graph is to ask for."""
+        ...
+
+    def set(self, stream: int, condition: int, number: Number, last: int) -> None:
+        """The condition is the number from here on: the nearest of 0 to ``last``."""
+        ...
+
+    def repeat(self, stream: int, condition: int, body: Enqueue) -> None:
+        """``body``, as long as the condition is not 0."""
+        ...
+
+    def choose(self, stream: int, condition: int, branches: Sequence[Enqueue]) -> None:
+        """The one of ``branches`` that the condition says."""
+        ...
 
     def repeat_counted(
         self, stream: int, counter: int, turns: int, body: Enqueue
@@ -163,21 +195,10 @@ class Nodes(Protocol):
     def move(
         self, stream: int, target: Moving, source: Moving, counter: int, nbytes: int
     ) -> None:
-        """A copy between places that follow from the number at ``counter``."""
-        ...
+        """A copy between places that follow from the number at ``counter``.
 
-    def steps(self, stream: int) -> Steps:
-        """What captures steps into the stream."""
-        ...
-
-    def repeat(self, stream: int, flag: int, body: Enqueue) -> None:
-        """``body``, as long as the byte at ``flag`` is not 0."""
-        ...
-
-    def choose(
-        self, stream: int, kind: str, number: int, branches: Sequence[Enqueue]
-    ) -> None:
-        """The one of ``branches`` that the number of ``kind`` at an address says."""
+        They stay where they are if that is 0.
+        """
         ...
 
 
@@ -188,19 +209,46 @@ class CapturingWalk(Walk):
         super().__init__(image, addresses)
         self.nodes = nodes
 
-    def run(self, nodes: Sequence[Node], stream: int) -> None:
-        """Enqueue ``nodes``; small steps that do not need each other run together."""
+    def run(
+        self, nodes: Sequence[Node], stream: int, question: Question | None = None
+    ) -> None:
+        """Enqueue ``nodes``; small steps that do not need each other run together.
+
+        So does ``question`` with steps that its number does not come from.
+        """
         steps = self.nodes.steps(stream)
         for node in _one_by_one(nodes):
             is_step = isinstance(node, (NativeRun, HostCall))
             if is_step and self.image.is_small(node):
                 accesses = self.image.accesses(node, self.addresses)
                 steps.add(accesses, partial(super().run, (node,), stream))
+            elif isinstance(node, BranchNode):
+                self.choose(node, stream, steps)
             else:
                 steps.join()
                 super().run((node,), stream)
                 steps.restart()
+        if question is not None:
+            self.ask(question, stream, steps)
         steps.join()
+
+    def ask(self, question: Question, stream: int, steps: Steps) -> None:
+        """Set a condition when the step that makes its number has run."""
+        (kind, address) = number = question.number
+        set_it = partial(
+            self.nodes.set, stream, question.condition, number, question.last
+        )
+        steps.add(((address, address + _SIZES[kind], False),), set_it)
+
+    def choose(self, node: BranchNode, stream: int, steps: Steps) -> None:
+        """A branch of the graph, after ``steps``."""
+        condition = self.nodes.condition(stream)
+        number = "i32", self.at(node.branch.index)
+        self.ask(Question(condition, number, len(node.branches) - 1), stream, steps)
+        steps.join()
+        branches = [partial(self.run, branch) for branch in node.branches]
+        self.nodes.choose(stream, condition, branches)
+        steps.restart()
 
     def loop(self, node: LoopNode, stream: int) -> None:
         """A loop of a known number of turns, written out; a long one is the graph's.
@@ -240,40 +288,52 @@ class CapturingWalk(Walk):
     def repeat(self, node: LoopNode, stream: int) -> None:
         """A loop of the graph.
 
-        Values that have two places by turns are in ``second`` at first. A turn of the
-        graph's loop is two of the plan's, between which the predicate is asked too:
-        where it ends the loop, ``first`` is copied to ``second``.
+        Values that have two places by turns are in ``second`` before each turn of it:
+        they are copied there from ``first``. For large ones a turn of the graph's loop
+        is two of the plan's, between which the predicate is asked too, and only where
+        that ends the loop are they copied.
         """
         loop = node.loop
         assert loop.predicate is not None
-        flag = self.at(loop.predicate)
+        flag = "u8", self.at(loop.predicate)
         first = [self.at(c.first) for c in loop.carries]
         second = [self.at(c.second) for c in loop.carries]
+        sizes = [self.image.nbytes(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.at(c.initial), stream)
+        goes_on = Question(self.nodes.condition(stream), flag, 1)
+        self.nodes.set(stream, goes_on.condition, flag, 1)
 
-        def turn(values: Sequence[int], following: Sequence[int], inner: int) -> None:
-            self.put_carries(loop, values, following)
-            self.run(node.body, inner)
+        def copy_back(inner: int, question: Question | None = None) -> None:
+            steps = self.nodes.steps(inner)
+            for to, value, size in zip(second, first, sizes, strict=True):
+                accesses = (value, value + size, False), (to, to + size, True)
+                place = partial(self.nodes.move, inner, (to, 0), (value, 0), 0, size)
+                steps.add(accesses, place)
+            if question is not None:
+                self.ask(question, inner, steps)
+            steps.join()
 
-        def end(inner: int) -> None:
-            for c, value in zip(loop.carries, first, strict=True):
-                self.copy(c.second, value, inner)
+        def turn(inner: int) -> None:
+            self.put_carries(loop, second, first)
+            self.run(node.body, inner, goes_on)
+            copy_back(inner)
 
-        def turns(inner: int) -> None:
-            turn(second, first, inner)
-            if loop.carries:
-                again = partial(turn, first, second)
-                self.nodes.choose(inner, "u8", flag, (end, again))
+        def two_turns(inner: int) -> None:
+            again = Question(self.nodes.condition(inner), flag, 1)
+            self.put_carries(loop, second, first)
+            self.run(node.body, inner, again)
 
-        self.nodes.repeat(stream, flag, turns)
+            def other_turn(last: int) -> None:
+                self.put_carries(loop, first, second)
+                self.run(node.body, last, goes_on)
+
+            ends = partial(copy_back, question=goes_on)
+            self.nodes.choose(inner, again.condition, (ends, other_turn))
+
+        body = turn if sum(sizes) <= _COPIED_BYTES else two_turns
+        self.nodes.repeat(stream, goes_on.condition, body)
         self.leave(loop, second, stream)
-
-    def branch(self, node: BranchNode, stream: int) -> None:
-        """A branch of the graph."""
-        number = self.at(node.branch.index)
-        branches = [partial(self.run, branch) for branch in node.branches]
-        self.nodes.choose(stream, "i32", number, branches)
 
 
 @dataclass(frozen=True)
