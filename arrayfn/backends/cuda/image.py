@@ -50,6 +50,7 @@ class Image:
     """The words that the native runner reads, and all that they point to."""
 
     def __init__(self, compiled: CompiledProgram, arena: int) -> None:
+        self._own: dict[tuple[int, int], int] = {}
         plan, gpu = compiled.plan, device()
         self._buffers = plan.buffers
         self._arena = arena
@@ -61,7 +62,6 @@ class Image:
         self._rows: list[list[int]] = []
         self._touches: list[Touches] = []  # by the rows
         self._kept: list[object] = []
-        self._own: dict[tuple[int, int], int] = {}
         self._has_products = False
         self._moves = dict(_moves(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
