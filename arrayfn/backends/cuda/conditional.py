@@ -105,8 +105,7 @@ _MOVE: Final = """
   .param .u64 target, .param .u64 source, .param .u64 counter,
   .param .u64 target_step, .param .u64 source_step, .param .u64 units)
 {
-  .reg .pred %over, %counted;
-  .reg .b64 %turn;
+  .reg .pred %over;
   .reg .b64 %t, %s, %c, %n, %i, %k, %step;
   .reg .b32 %block, %size, %thread, %a, %b, %d, %e;
   ld.param.u64 %n, [units];
@@ -123,13 +122,12 @@ _MOVE: Final = """
   ld.param.u64 %c, [counter];
   cvta.to.global.u64 %t, %t;
   cvta.to.global.u64 %s, %s;
-  mov.u64 %turn, 0;
-  setp.ne.u64 %counted, %c, 0;
-  @%counted ld.u64 %turn, [%c];
+  cvta.to.global.u64 %c, %c;
+  ld.global.u64 %c, [%c];
   ld.param.u64 %step, [target_step];
-  mad.lo.u64 %t, %turn, %step, %t;
+  mad.lo.u64 %t, %c, %step, %t;
   ld.param.u64 %step, [source_step];
-  mad.lo.u64 %s, %turn, %step, %s;
+  mad.lo.u64 %s, %c, %step, %s;
   mad.lo.u64 %t, %i, UNIT, %t;
   mad.lo.u64 %s, %i, UNIT, %s;
   ld.global.WORD, [%s];
@@ -243,10 +241,7 @@ class Conditionals:
     def move(
         self, stream: int, target: Moving, source: Moving, counter: int, nbytes: int
     ) -> None:
-        """Capture a copy, whose places move by some bytes for each that is counted.
-
-        Without a counter they stay.
-        """
+        """Capture a copy, whose places move by some bytes for each that is counted."""
         if not nbytes:
             return
         (to, to_step), (begin, begin_step) = target, source

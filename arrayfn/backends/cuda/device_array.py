@@ -141,7 +141,8 @@ class DeviceArray(ArrayOnDevice):
 
     def block_until_ready(self) -> DeviceArray:
         """Wait until it is computed; itself. Errors of kernels are raised here."""
-        self.address()
+        if not self.pointer:
+            self.address()  # raises
         device().synchronize()
         return self
 

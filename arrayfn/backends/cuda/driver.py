@@ -366,10 +366,10 @@ class Device:
     def synchronize(self) -> None:
         """Wait for all that is enqueued; an error of a kernel is raised here."""
         status = self._wait(self.stream)
-        if status == _NO_CONTEXT:
-            self.enter()
-            status = self._wait(self.stream)
         if status:
+            if status == _NO_CONTEXT:
+                self.enter()
+                status = self._wait(self.stream)
             self.check(status)
 
     def wait_for(self, stream: int) -> None:

@@ -27,8 +27,6 @@ from arrayfn.backends.cuda.nodes import (
 from arrayfn.lowering.plan import Loop
 
 _COUNTER_BYTES: Final = 8
-_COPIED_BYTES: Final = 1 << 22
-"""Of the values of a loop: a branch of a graph takes the time of such a copy."""
 _SIZES: Final = {"u8": 1, "i32": 4}
 
 
@@ -195,10 +193,7 @@ class Nodes(Protocol):
     def move(
         self, stream: int, target: Moving, source: Moving, counter: int, nbytes: int
     ) -> None:
-        """A copy between places that follow from the number at ``counter``.
-
-        They stay where they are if that is 0.
-        """
+        """A copy between places that follow from the number at ``counter``."""
         ...
 
 
@@ -288,51 +283,44 @@ class CapturingWalk(Walk):
     def repeat(self, node: LoopNode, stream: int) -> None:
         """A loop of the graph.
 
-        Values that have two places by turns are in ``second`` before each turn of it:
-        they are copied there from ``first``. For large ones a turn of the graph's loop
-        is two of the plan's, between which the predicate is asked too, and only where
-        that ends the loop are they copied.
+        Values that have two places by turns are in ``second`` at first. A turn of the
+        graph's loop is two of the plan's, between which the predicate is asked too:
+        where it ends the loop, ``first`` is copied to ``second``.
         """
         loop = node.loop
         assert loop.predicate is not None
         flag = "u8", self.at(loop.predicate)
         first = [self.at(c.first) for c in loop.carries]
         second = [self.at(c.second) for c in loop.carries]
-        sizes = [self.image.nbytes(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.at(c.initial), stream)
         goes_on = Question(self.nodes.condition(stream), flag, 1)
         self.nodes.set(stream, goes_on.condition, flag, 1)
 
-        def copy_back(inner: int, question: Question | None = None) -> None:
-            steps = self.nodes.steps(inner)
-            for to, value, size in zip(second, first, sizes, strict=True):
-                accesses = (value, value + size, False), (to, to + size, True)
-                place = partial(self.nodes.move, inner, (to, 0), (value, 0), 0, size)
-                steps.add(accesses, place)
-            if question is not None:
-                self.ask(question, inner, steps)
-            steps.join()
+        def turn(
+            values: Sequence[int],
+            following: Sequence[int],
+            question: Question,
+            inner: int,
+        ) -> None:
+            self.put_carries(loop, values, following)
+            self.run(node.body, inner, question)
 
-        def turn(inner: int) -> None:
-            self.put_carries(loop, second, first)
-            self.run(node.body, inner, goes_on)
-            copy_back(inner)
+        def end(inner: int) -> None:
+            for c, value in zip(loop.carries, first, strict=True):
+                self.copy(c.second, value, inner)
+            self.nodes.set(inner, goes_on.condition, flag, 1)
 
-        def two_turns(inner: int) -> None:
+        def turns(inner: int) -> None:
+            if not loop.carries:
+                turn(second, first, goes_on, inner)
+                return
             again = Question(self.nodes.condition(inner), flag, 1)
-            self.put_carries(loop, second, first)
-            self.run(node.body, inner, again)
+            turn(second, first, again, inner)
+            other = partial(turn, first, second, goes_on)
+            self.nodes.choose(inner, again.condition, (end, other))
 
-            def other_turn(last: int) -> None:
-                self.put_carries(loop, first, second)
-                self.run(node.body, last, goes_on)
-
-            ends = partial(copy_back, question=goes_on)
-            self.nodes.choose(inner, again.condition, (ends, other_turn))
-
-        body = turn if sum(sizes) <= _COPIED_BYTES else two_turns
-        self.nodes.repeat(stream, goes_on.condition, body)
+        self.nodes.repeat(stream, goes_on.condition, turns)
         self.leave(loop, second, stream)
 
 
