@@ -143,6 +143,7 @@ LOOPS: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]], ...] =
     ("mandelbrot 1M", mandelbrot, ((1024, 1024), (1024, 1024))),
     ("kepler 1M", kepler, ((1 << 20,), (1 << 20,))),
     ("rnn 8x128", recurrent, ((128, 8, 128), (8, 128), (128, 128), (128, 128))),
+    ("rnn of 5000", recurrent, ((5000, 8, 128), (8, 128), (128, 128), (128, 128))),
 )
 """Names, functions and the shapes of their arrays."""
 

@@ -7,7 +7,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import dtypes, lax
 from arrayfn.backends.cuda.captures import Order
 from arrayfn.backends.cuda.conditional import move_ptx, set_condition_ptx
 from arrayfn.backends.cuda.graphs import segments
@@ -19,10 +19,20 @@ from arrayfn.backends.cuda.nodes import (
     Touches,
 )
 from arrayfn.backends.cuda.walk import CapturingWalk
+from arrayfn.backends.cuda.windows import is_apart, writes_in
 from arrayfn.functions import trace_function
+from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.lower import lower
-from arrayfn.lowering.plan import Branch, Carry, Loop, Slice
+from arrayfn.lowering.plan import (
+    Branch,
+    BufferAllocation,
+    Carry,
+    KernelCall,
+    Loop,
+    Slice,
+)
 
+X = ArrayType((8,), dtypes.float32)
 CURRENT, NEXT, INITIAL, FIRST, SECOND, FLAG, WINDOW, WHOLE = range(8)
 
 
@@ -225,6 +235,29 @@ def test_a_long_loop_repeats_a_window_of_its_turns(count, direction):
     ]
     assert memory[11 + (count + 1) % 2] == sums[order[-1]]
     assert len(graph.streams[0]) == 2 + count % 4
+
+
+def test_what_a_window_may_slice():
+    """Arrays that are only read, and results that nothing else touches."""
+
+    def buffer(number, donor=None):
+        return BufferAllocation("input", number, X, X.nbytes, donor=donor)
+
+    def fits(reads, writes, slices, donors=()):
+        buffers = [buffer(k) for k in range(6)]
+        for number, donor in donors:
+            buffers[number] = buffer(number, donor)
+        step = KernelCall("step", (), 1, reads=reads, writes=writes)
+        loop = Loop((step,), 9, slices=[Slice(*pair, 0, 4) for pair in slices])
+        return is_apart(loop, writes_in(loop), buffers)
+
+    of_input, of_output = (4, 0), (5, 1)
+    assert fits((4,), (5,), (of_input, of_output))
+    assert fits((4, 0), (5,), (of_input, of_output))
+    assert not fits((4, 1), (5,), (of_input, of_output))
+    assert not fits((4,), (5, 0), (of_input, of_output))
+    assert not fits((4,), (5,), (of_input, (5, 0)))
+    assert not fits((4,), (5,), (of_input, of_output), donors=((1, 0),))
 
 
 def test_graphs_end_at_steps_that_need_the_host():

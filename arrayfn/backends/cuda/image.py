@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,15 +23,19 @@ from arrayfn.backends.cuda.nodes import (
     NativeRun,
     Node,
     Touches,
-    window_length,
 )
 from arrayfn.backends.cuda.runner import STEP_WORDS, WORKSPACE_WORD, Header, Stage
 from arrayfn.backends.cuda.runner import Step as Word
+from arrayfn.backends.cuda.windows import (
+    is_apart,
+    window_length,
+    writes_in,
+    writes_of,
+)
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
     Branch,
-    BufferAllocation,
     BufferArgument,
     Kernel,
     KernelCall,
@@ -182,8 +185,8 @@ class Image:
 
     def _loop(self, loop: Loop) -> LoopNode:
         body = self._nodes(loop.body)
-        written = _written_in(loop)
-        if not _is_apart(loop, written, self._buffers):
+        written = writes_in(loop)
+        if not is_apart(loop, written, self._buffers):
             return LoopNode(loop, body)
         return LoopNode(loop, body, window_length(loop.count, body), written)
 
@@ -238,7 +241,7 @@ class Image:
             _, p = self._named(step, kernel)
             work = p["batch"] * p["m"] * p["n"] * p["k"]
             small = small and work <= cublas.small_work(kernel.provider)
-        return Touches(step.reads, _written(step), own, small)
+        return Touches(step.reads, writes_of(step), own, small)
 
     def _has_few_bytes(self, step: KernelCall) -> bool:
         touched = {*step.reads, *step.writes}
@@ -298,7 +301,7 @@ class Image:
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
         small = self._has_few_bytes(step)
-        touches = Touches(step.reads, _written(step), _HANDLES, small)
+        touches = Touches(step.reads, writes_of(step), _HANDLES, small)
         return HostCall(call.enqueue, places, call.capturable, touches)
 
 
@@ -308,44 +311,6 @@ def raise_status(status: int) -> None:
     if stage is Stage.MATMUL:
         cublas.library().check(code)
     device().check(code, f"in {stage.name.lower()}")
-
-
-def _written(step: KernelCall) -> tuple[int, ...]:
-    """The buffers that a step writes: all that it has, but those it is said to read."""
-    given = [a.buffer for a in step.arguments if isinstance(a, BufferArgument)]
-    return tuple({*step.writes, *given} - {*step.reads} | {*step.writes})
-
-
-def _written_in(loop: Loop) -> frozenset[int]:
-    """The buffers that a turn of ``loop`` writes."""
-    places = [place for c in loop.carries for place in (c.first, c.second, c.result)]
-    for step in loop.body:
-        places += _written(step) if isinstance(step, KernelCall) else step.writes
-    return frozenset(places)
-
-
-def _is_apart(
-    loop: Loop, written: AbstractSet[int], buffers: Sequence[BufferAllocation]
-) -> bool:
-    """Whether what ``loop`` slices may be elsewhere while some of its turns run.
-
-    What it writes in slices, no other slice and no step may touch; what it reads in
-    slices, no step may write.
-    """
-
-    def roots(numbers: Iterable[int]) -> list[int]:
-        donors = ((number, buffers[number].donor) for number in numbers)
-        return [number if donor is None else donor for number, donor in donors]
-
-    changed = {*roots(written)}
-    touched = changed | {*roots(n for step in loop.body for n in step.reads)}
-    sources = roots(s.source for s in loop.slices)
-    return all(
-        source not in touched and sources.count(source) == 1
-        if s.buffer in written
-        else source not in changed
-        for s, source in zip(loop.slices, sources, strict=True)
-    )
 
 
 def _count_arguments(steps: Sequence[Step]) -> int:

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from arrayfn.lowering.plan import Branch, Loop
-
-MOST_WRITTEN_OUT: Final = 1 << 9
-"""Launches of a loop in a graph that has a node for each of them."""
-_WINDOW_LAUNCHES: Final = 1 << 7
 
 
 @dataclass(frozen=True)
@@ -102,20 +97,3 @@ def _turns(node: LoopNode) -> int:
     if node.window:
         return node.window + node.loop.count % node.window
     return node.loop.count
-
-
-def window_length(count: int | None, body: Iterable[Node]) -> int:
-    """How many turns of a long loop a graph is to repeat; 0 if it has all of them.
-
-    They are an even number: values with two places by turns are then where they were.
-
-    >>> window_length(20_000, [NativeRun(0, 3)])
-    42
-    >>> window_length(150, [NativeRun(0, 3)])
-    0
-    """
-    each = max(1, launches(body))
-    if count is None or count * each <= MOST_WRITTEN_OUT:
-        return 0
-    length = max(2, _WINDOW_LAUNCHES // each // 2 * 2)
-    return length if count >= 2 * length else 0
