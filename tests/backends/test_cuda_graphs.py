@@ -3,7 +3,8 @@
 import pytest
 
 from arrayfn.backends.cuda import graphs
-from arrayfn.backends.cuda.driver import Device, block_size
+from arrayfn.backends.cuda.driver import Device
+from arrayfn.backends.cuda.memory import block_size
 
 
 class Card:

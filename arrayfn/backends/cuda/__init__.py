@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
-from arrayfn.backends.cuda.driver import MemoryStats, device
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.memory import MemoryStats
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram

@@ -22,7 +22,8 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import timing
-from arrayfn.backends.cuda.driver import OutOfMemoryError, device
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.memory import OutOfMemoryError
 from arrayfn.backends.cuda.product_forms import (
     Form,
     alignment_of,

@@ -10,11 +10,17 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
 from typing import Any, Final
 
+from arrayfn.backends.cuda.memory import (
+    LARGEST_IDLE,
+    MemoryStats,
+    OutOfMemoryError,
+    PoolProperties,
+    block_size,
+)
 from arrayfn.errors import BackendError, user_location
 
 # Names and numbers of cuda.h.
@@ -39,64 +45,7 @@ FUNCTIONS: Final = {
     "cooperative": "cuLaunchCooperativeKernel",
 }
 """What the native runner calls by address."""
-
-
-_LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next array
 _MOST_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
-_LEAST_BLOCK: Final = 512
-_NUMBER: Final = 16  # bytes of a single number, at most
-_NUMBERS_BLOCK: Final = 256
-
-
-def block_size(nbytes: int) -> int:
-    """The size of the block for ``nbytes``: eight sizes to a power of two.
-
-    Single numbers have blocks of their own, such that a list of losses that a program
-    keeps does not change where its other arrays come to lie.
-    """
-    if nbytes <= _NUMBER:
-        return _NUMBERS_BLOCK
-    if nbytes <= _LEAST_BLOCK:
-        return _LEAST_BLOCK
-    if nbytes > _LARGEST_IDLE:
-        return nbytes
-    step = 1 << max(9, (nbytes - 1).bit_length() - 4)
-    return -(-nbytes // step) * step
-
-
-class _PoolProperties(ctypes.Structure):
-    """CUmemPoolProps."""
-
-    _fields_ = (
-        ("allocation", ctypes.c_int),
-        ("handles", ctypes.c_int),
-        ("location", ctypes.c_int),
-        ("device", ctypes.c_int),
-        ("security", ctypes.c_void_p),
-        ("most", ctypes.c_size_t),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 54),
-    )
-
-
-class OutOfMemoryError(BackendError):
-    """The GPU has no memory left for an array. The process can go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryStats:
-    """Bytes of GPU memory.
-
-    ``in_use`` is what live arrays hold, ``reserved`` what the pool keeps, with their
-    peaks; ``free`` and ``total`` are the whole card's, other processes counted in.
-    """
-
-    in_use: int
-    peak_in_use: int
-    reserved: int
-    peak_reserved: int
-    free: int
-    total: int
 
 
 class Device:
@@ -164,7 +113,7 @@ class Device:
         return stream
 
     def _new_pool(self) -> int:
-        properties = _PoolProperties(*_POOL_PINNED_DEVICE, self.number)
+        properties = PoolProperties(*_POOL_PINNED_DEVICE, self.number)
         pool = ctypes.c_void_p()
         self.check(
             self.library.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(properties))
@@ -247,7 +196,7 @@ class Device:
         if status == _OUT_OF_MEMORY:
             raise self.out_of_memory(size)
         self.check(status)
-        if size <= _LARGEST_IDLE:
+        if size <= LARGEST_IDLE:
             self._sizes[pointer.value] = size
             self._idle.setdefault(size, [])
         return pointer.value

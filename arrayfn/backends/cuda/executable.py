@@ -19,9 +19,10 @@ from arrayfn.backends.cuda.device_array import (
     interned,
     put,
 )
-from arrayfn.backends.cuda.driver import block_size, device
+from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Graphs, segments
 from arrayfn.backends.cuda.image import Image, raise_status
+from arrayfn.backends.cuda.memory import block_size
 from arrayfn.backends.cuda.nodes import Node
 from arrayfn.backends.cuda.walk import CapturingWalk, Walk
 from arrayfn.dtypes import is_python_scalar

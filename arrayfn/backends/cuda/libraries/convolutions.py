@@ -15,9 +15,10 @@ from functools import cache
 from typing import Any, Final
 
 from arrayfn.backends.cuda import timing
-from arrayfn.backends.cuda.driver import OutOfMemoryError, device
+from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.backends.cuda.libraries.calls import Call
+from arrayfn.backends.cuda.memory import OutOfMemoryError
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError
