@@ -257,10 +257,9 @@ class CapturingWalk(Walk):
             return
         loop, length, count = node.loop, node.window, node.loop.count or 0
         origins = [self.at(s.source) + s.offset for s in loop.slices]
-        places = [(self.at(c.second), self.at(c.initial)) for c in loop.carries]
-        for c, (_, initial) in zip(loop.carries, places, strict=True):
-            self.copy(c.second, initial, stream)
-        seconds = [second for second, _ in places]
+        seconds = [self.at(c.second) for c in loop.carries]
+        for c in loop.carries:
+            self.copy(c.second, self.at(c.initial), stream)
         counter = self.image.own(node, 0, _COUNTER_BYTES)
         windows = [
             _Window(self.image.own(node, 1 + k, size), origin, s.stride, length, size)
