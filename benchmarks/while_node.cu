@@ -6,6 +6,7 @@
 //     compute-sanitizer --tool memcheck ./while_node unrolled
 //
 // Each of three graphs adds a to b five times, by a conditional node, or unrolled.
+// Memory is a pool's, in the order of a stream.
 
 #include <cstdio>
 #include <cuda_runtime.h>
@@ -45,17 +46,21 @@ int main(int count, char **) {
   const bool unrolled = count > 1;
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  cudaMemPoolProps of_pool = {};
+  of_pool.allocType = cudaMemAllocationTypePinned;
+  of_pool.location.type = cudaMemLocationTypeDevice;
+  cudaMemPool_t pool;
+  CHECK(cudaMemPoolCreate(&pool, &of_pool));
   for (int round = 0; round < 3; round++) {
     double *a, *b, host[COUNT];
     int *left, turns = TURNS;
     for (double &x : host) x = 1;
-    CHECK(cudaMalloc(&a, sizeof host));
-    CHECK(cudaMalloc(&b, sizeof host));
-    CHECK(cudaMalloc(&left, sizeof turns));
-    CHECK(cudaMemcpy(a, host, sizeof host, cudaMemcpyHostToDevice));
-    CHECK(cudaMemcpy(left, &turns, sizeof turns, cudaMemcpyHostToDevice));
-    CHECK(cudaMemset(b, 0, sizeof host));
-    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMallocFromPoolAsync(&a, sizeof host, pool, stream));
+    CHECK(cudaMallocFromPoolAsync(&b, sizeof host, pool, stream));
+    CHECK(cudaMallocFromPoolAsync(&left, sizeof turns, pool, stream));
+    CHECK(cudaMemcpyAsync(a, host, sizeof host, cudaMemcpyHostToDevice, stream));
+    CHECK(cudaMemcpyAsync(left, &turns, sizeof turns, cudaMemcpyHostToDevice, stream));
+    CHECK(cudaMemsetAsync(b, 0, sizeof host, stream));
     cudaGraph_t graph;
     cudaGraphExec_t made;
     cudaGraphNode_t asked, loop, stepped, last;
@@ -85,9 +90,9 @@ int main(int count, char **) {
     if (host[COUNT - 1] != TURNS) return printf("%g\n", host[COUNT - 1]), 1;
     CHECK(cudaGraphExecDestroy(made));
     CHECK(cudaGraphDestroy(graph));
-    CHECK(cudaFree(a));
-    CHECK(cudaFree(b));
-    CHECK(cudaFree(left));
+    CHECK(cudaFreeAsync(a, stream));
+    CHECK(cudaFreeAsync(b, stream));
+    CHECK(cudaFreeAsync(left, stream));
   }
   printf("passed\n");
 }

@@ -19,7 +19,7 @@ from arrayfn.backends.cuda.nodes import (
     Touches,
 )
 from arrayfn.backends.cuda.walk import CapturingWalk
-from arrayfn.backends.cuda.windows import is_apart, writes_in
+from arrayfn.backends.cuda.windows import is_apart, window_length, writes_in
 from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.lower import lower
@@ -235,6 +235,15 @@ def test_a_long_loop_repeats_a_window_of_its_turns(count, direction):
     ]
     assert memory[11 + (count + 1) % 2] == sums[order[-1]]
     assert len(graph.streams[0]) == 2 + count % 4
+
+
+def test_long_loops_have_windows_unless_a_library_enqueues():
+    run, host = NativeRun(0, 2), HostCall(print, (), True, Touches((), ()))
+    assert window_length(1000, (run,)) == 64
+    assert window_length(200, (run,)) == 0
+    assert window_length(None, (run,)) == 0
+    assert window_length(1000, (run, host)) == 0
+    assert window_length(1000, (BranchNode(Branch(0, ()), ((run,), (host,))),)) == 0
 
 
 def test_what_a_window_may_slice():

@@ -20,6 +20,7 @@ from arrayfn.backends.cuda.nodes import (
     NativeRun,
     Node,
     blocks,
+    calls_host,
     launches,
 )
 
@@ -52,7 +53,7 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
         part = tuple(group)
         at_once = capturable and (_waits(part) or _repeats(part))
         count = launches(part)
-        worth = at_once or count >= _GRAPH_LAUNCHES or _calls_host(part)
+        worth = at_once or count >= _GRAPH_LAUNCHES or calls_host(part)
         by_graph = capturable and worth and count <= _MOST_LAUNCHES
         if made and not by_graph and not made[-1].by_graph:
             made[-1] = Segment((*made[-1].nodes, *part), by_graph=False)
@@ -127,14 +128,5 @@ def _repeats(nodes: Iterable[Node]) -> bool:
     """Whether a graph of ``nodes`` repeats some of a loop's turns."""
     return any(
         isinstance(node, LoopNode) and (node.window > 0 or _repeats(node.body))
-        for node in nodes
-    )
-
-
-def _calls_host(nodes: Iterable[Node]) -> bool:
-    """Whether Python enqueues some of ``nodes``."""
-    return any(
-        isinstance(node, HostCall)
-        or (isinstance(node, LoopNode) and _calls_host(node.body))
         for node in nodes
     )

@@ -75,6 +75,16 @@ def blocks(node: LoopNode | BranchNode) -> tuple[tuple[Node, ...], ...]:
     return (node.body,) if isinstance(node, LoopNode) else node.branches
 
 
+def calls_host(nodes: Iterable[Node]) -> bool:
+    """Whether Python enqueues some of ``nodes``."""
+    return any(
+        any(map(calls_host, blocks(node)))
+        if isinstance(node, (LoopNode, BranchNode))
+        else isinstance(node, HostCall)
+        for node in nodes
+    )
+
+
 def launches(nodes: Iterable[Node]) -> int:
     """How many launches a graph of ``nodes`` has, about."""
     total = 0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from arrayfn.backends.cuda.nodes import Node, launches
+from arrayfn.backends.cuda.nodes import Node, calls_host, launches
 from arrayfn.lowering.plan import BufferAllocation, BufferArgument, KernelCall, Loop
 
 MOST_WRITTEN_OUT: Final = 1 << 9
@@ -19,10 +19,11 @@ MOST_WRITTEN_OUT: Final = 1 << 9
 _WINDOW_LAUNCHES: Final = 1 << 7
 
 
-def window_length(count: int | None, body: Iterable[Node]) -> int:
+def window_length(count: int | None, body: Sequence[Node]) -> int:
     """How many turns of a long loop a graph is to repeat; 0 if it has all of them.
 
     They are an even number: values with two places by turns are then where they were.
+    What libraries enqueue is only for graphs that are written out: some wait in others.
 
     >>> from arrayfn.backends.cuda.nodes import NativeRun
     >>> window_length(20_000, [NativeRun(0, 3)])
@@ -31,7 +32,7 @@ def window_length(count: int | None, body: Iterable[Node]) -> int:
     0
     """
     each = max(1, launches(body))
-    if count is None or count * each <= MOST_WRITTEN_OUT:
+    if count is None or count * each <= MOST_WRITTEN_OUT or calls_host(body):
         return 0
     length = max(2, _WINDOW_LAUNCHES // each // 2 * 2)
     return length if count >= 2 * length else 0
