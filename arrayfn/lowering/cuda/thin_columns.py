@@ -2,9 +2,9 @@
 
 ``c[m, n] = a[m, k] @ b[k, n]``. Each lane of a warp has four neighbouring columns of
 ``b``, whose products with all rows of ``a`` it adds up in registers. The warps of a
-block take rows of ``b`` by turns, four at a time, and what they have is added up in the
-order of warps. All that a warp multiplies comes to its own part of shared memory:
-warps wait for no others.
+block take rows of ``b`` by turns, some at a time, and what they have is added up in the
+order of warps. What a warp needs of ``a`` comes to its own part of shared memory, some
+steps ahead: warps wait for no others.
 """
 
 from __future__ import annotations
@@ -16,100 +16,97 @@ from arrayfn.lowering.cuda.thin_tiles import LANES, ThinTile
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
-_COLUMNS: Final = WARP * LANES
+_COLUMNS: Final = WARP * LANES  # of a warp
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsTile(ThinTile):
-    """Many rows are shared by the ``halves`` of a warp, each with fewer rows."""
+    """A warp loads ``ahead`` rows of b at once; ``beside`` warps have other columns."""
 
-    halves: int = 1
+    ahead: int = 8
+    beside: int = 1
 
     @property
     def columns(self) -> int:
-        """Of a block, and of each of its warps."""
-        return _COLUMNS
+        """Of a block."""
+        return _COLUMNS * self.beside
 
     @property
     def step(self) -> int:
         """The rows of b that the warps take at a time."""
-        return self.warps * LANES
+        return self.warps // self.beside * self.ahead
 
 
 def columns_text(tile: ColumnsTile) -> Written:
     """The kernel."""
-    rows, warps, stages = tile.rows, tile.warps, tile.stages
-    halves, side = tile.halves, _COLUMNS // tile.halves  # columns beside each other
-    of_lane, wide = rows // halves, LANES * halves
-    held = rows * _COLUMNS  # sums of a warp
-    b_words, a_words = LANES * _COLUMNS, rows * LANES  # of a step
-    ring = warps * stages
+    rows, warps, stages, ahead = tile.rows, tile.warps, tile.stages, tile.ahead
+    own = rows * _COLUMNS  # sums of a warp
+    words = rows * ahead  # of a that a warp needs at a time
+    words_shared = warps * max(stages * words, own)
     body = f"""{tile.begin}
+side = remainder(warp, {tile.beside}) * {_COLUMNS}
+from_column = min_i64(strip + side + lane * {LANES}, n - {LANES})
+from_row = first + quotient(warp, {tile.beside}) * {ahead}
 copied = lane * {LANES}
-from_column = min_i64(strip + copied, n - {LANES})
-from_a = min_i64(lane, rows - 1) * a_row
-half = quotient(lane, {WARP // halves})
-across = remainder(lane, {WARP // halves}) * {LANES}
-b_steps = arena_f32(0, {ring * b_words})
-a_steps = arena_f32({ring * b_words * 4}, {ring * a_words})
-held = arena_f32(0, {warps * held})
+from_a = min_i64(quotient(copied, {ahead}), rows - 1) * a_row
+from_step = remainder(copied, {ahead})
+room = arena_f32(0, {words_shared})
 near = registers_f32({LANES})
-b_rows = registers_f32({LANES * wide})
-sums = registers_f32({of_lane * wide})
-for i in unrolled({of_lane * wide}):
+b_rows = registers_f32({ahead * LANES})
+sums = registers_f32({rows * LANES})
+for i in unrolled({rows * LANES}):
     sums[i] = f32(0)
-own = warp * {stages}
 for slot in range({stages - 1}):
-    step = own + slot
-    row = first + warp * {LANES} + slot * {tile.step}
+    step = warp * {stages} + slot
+    begin = from_row + slot * {tile.step}
 {_fetched(tile, 1)}
 slot = i64(0)
-for now in range(first + warp * {LANES}, first + part, {tile.step}):
+for row in range(from_row, end, {tile.step}):
+    for i in unrolled({ahead}):
+        load_f32x4(b_in, (row + i) * ldb + from_column, b_rows, i * {LANES})
     await_copies({stages - 2})
     warp_barrier()
-    step = own + remainder(slot + {stages - 1}, {stages})
-    row = now + {(stages - 1) * tile.step}
+    step = warp * {stages} + remainder(slot + {stages - 1}, {stages})
+    begin = row + {(stages - 1) * tile.step}
 {_fetched(tile, 1)}
-    place = (own + slot) * {b_words} + across
-    for i in unrolled({wide}):
-        load_f32x4(b_steps, place + i * {side}, b_rows, i * {LANES})
-    place = (own + slot) * {a_words} + half * {of_lane * LANES}
-    for m in unrolled({of_lane}):
-        load_f32x4(a_steps, place + m * {LANES}, near, 0)
-        for i in unrolled({LANES}):
-            for j in unrolled({wide}):
-                b = b_rows[i * {wide} + j]
-                sums[m * {wide} + j] = fma_f32(near[i], b, sums[m * {wide} + j])
+    place = (warp * {stages} + slot) * {words}
+    for i in unrolled({ahead // LANES}):
+        for m in unrolled({rows}):
+            load_f32x4(room, place + m * {ahead} + i * {LANES}, near, 0)
+            for j in unrolled({LANES}):
+                for l in unrolled({LANES}):
+                    b = b_rows[(i * {LANES} + j) * {LANES} + l]
+                    sums[m * {LANES} + l] = fma_f32(near[j], b, sums[m * {LANES} + l])
     slot = remainder(slot + 1, {stages})
 await_copies(0)
 barrier()
 cluster_wait()
-for i in unrolled({rows}):
-    line = half * {of_lane} + i // {halves}
-    at = warp * {held} + line * {_COLUMNS} + i % {halves} * {side} + across
-    store_f32x4(held, at, sums, i * {LANES})
+for m in unrolled({rows}):
+    store_f32x4(room, warp * {own} + m * {_COLUMNS} + copied, sums, m * {LANES})
 barrier()
-for number in range(thread, {held}, {tile.threads}):
-    sum = held[number]
-    for other in range(1, {warps}):
-        sum = sum + held[other * {held} + number]
+for number in range(thread, {rows * tile.columns}, {tile.threads}):
+    m = quotient(number, {tile.columns})
+    column = remainder(number, {tile.columns})
+    at = m * {_COLUMNS} + remainder(column, {_COLUMNS})
+    at = at + quotient(column, {_COLUMNS}) * {own}
+    sum = room[at]
+    for other in range({tile.beside}, {warps}, {tile.beside}):
+        sum = sum + room[other * {own} + at]
 {indented(tile.sent, 1)}{tile.end}"""
-    shared = 4 * max(ring * (b_words + a_words), warps * held)
-    return tile.written(body, shared, "c = a @ b")
+    return tile.written(body, 4 * words_shared, "c = a @ b")
 
 
 def _fetched(tile: ColumnsTile, levels: int) -> str:
-    """Begins to copy what belongs to ``step``: from ``row`` of b on, or zeros."""
-    a_copy = "copy_f32x4(a_in, from_a + row, a_steps, target, live)"
+    """Begins to copy what belongs to ``step`` of a: from ``begin`` on, or zeros."""
+    words = tile.rows * tile.ahead
+    copy = "copy_f32x4(a_in, from_a + begin + from_step, room, target, live)"
     if not tile.along:
-        a_copy = f"""for i in unrolled({LANES}):
-        copy_f32x1(a_in, from_a + (row + i) * a_step, a_steps, target + i, live)"""
-    text = f"""live = select_i64(row < end, 1, 0)
-for i in unrolled({LANES}):
-    target = step * {LANES * _COLUMNS} + i * {_COLUMNS} + copied
-    copy_f32x4(b_in, (row + i) * ldb + from_column, b_steps, target, live)
-if lane < {tile.rows}:
-    target = step * {tile.rows * LANES} + copied
-    {a_copy}
+        copy = f"""for i in unrolled({LANES}):
+        source = from_a + (begin + from_step + i) * a_step
+        copy_f32x1(a_in, source, room, target + i, live)"""
+    text = f"""live = select_i64(begin < end, 1, 0)
+if copied < {words}:
+    target = step * {words} + copied
+    {copy}
 close_copies()"""
     return indented(text, levels)

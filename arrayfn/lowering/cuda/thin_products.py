@@ -7,6 +7,7 @@ The library's take up to three times as long. Of few columns the product is tran
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import power_of_two
@@ -16,7 +17,8 @@ from arrayfn.lowering.cuda.thin_tiles import BLOCKS, LANES
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 
-_FEWEST = 2  # rows: with one the library reads the matrix as fast
+_FEWEST: Final = 2  # rows: with one the library reads the matrix as fast
+_STEP: Final = 8  # what is summed over is a multiple of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class ThinProduct:
         along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
         last = self.k if self.turned else self.n
         starts = (self.b.offset, self.ldb, self.k, last, *along)
-        whole = not any(start % LANES for start in starts)
+        whole = not any(start % LANES for start in starts) and not self.k % _STEP
         nbytes = self.n * self.k * self.b.array.type.dtype.itemsize
         return is_thin and whole and nbytes >= gpu.thin_bytes
 
@@ -87,8 +89,7 @@ def columns_tile(product: ThinProduct, gpu: GpuConfig) -> ColumnsTile:
     strips, cluster = ColumnsTile(rows, cluster=1).blocks(product.n), gpu.most_cluster
     while cluster > 2 and strips * cluster > BLOCKS * gpu.multiprocessors:
         cluster //= 2
-    halves = 2 if rows > 8 else 1
-    return ColumnsTile(rows, cluster=cluster, along=along, halves=halves)
+    return ColumnsTile(rows, cluster=cluster, along=along)
 
 
 def lines_tile(product: ThinProduct, gpu: GpuConfig) -> LinesTile:
