@@ -39,7 +39,7 @@ from arrayfn.errors import BackendError
 
 WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8
-PROPOSALS: Final = 12
+PROPOSALS: Final = 64  # asked for; there are some eight
 ROTATED_BYTES: Final = 192 << 20  # of memory on which algorithms are tried in turns
 MOST_SETS: Final = 8
 _LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
@@ -192,7 +192,7 @@ class Library:
         asked = self._described(provider, p, alignment_of(offsets))
 
         def fastest() -> bytes:
-            choices = self._proposals(asked, PROPOSALS)
+            choices = self._proposals(asked)
             single = len(choices) == 1
             return bytes(choices[0 if single else self._fastest(asked, choices, p)])
 
@@ -204,12 +204,10 @@ class Library:
         kept = object_cache().get_or_compile(key, fastest)
         return self._made(asked, _Choice.from_buffer_copy(kept))
 
-    def proposals(
-        self, provider: str, p: Mapping[str, int], count: int
-    ) -> list[Product]:
-        """The product by each of up to ``count`` algorithms, as cuBLASLt ranks them."""
+    def proposals(self, provider: str, p: Mapping[str, int]) -> list[Product]:
+        """The product by each of the algorithms, as cuBLASLt ranks them."""
         asked = self._described(provider, p, alignment_of(()))
-        return [self._made(asked, c) for c in self._proposals(asked, count)]
+        return [self._made(asked, c) for c in self._proposals(asked)]
 
     def _described(
         self, provider: str, p: Mapping[str, int], alignment: int
@@ -275,20 +273,20 @@ class Library:
             described=bytes(choice.algorithm),
         )
 
-    def _proposals(self, asked: _Described, count: int) -> list[_Choice]:
+    def _proposals(self, asked: _Described) -> list[_Choice]:
         """The algorithms that cuBLASLt proposes, what it thinks the best first."""
         preference = self._new("cublasLtMatmulPreferenceCreate")
         setter = "cublasLtMatmulPreferenceSetAttribute"
         self._set(setter, preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
         for attribute in _LEAST_ALIGNMENT:
             self._set(setter, preference, attribute, ctypes.c_uint32(asked.alignment))
-        choices, found = (_Choice * count)(), ctypes.c_int()
+        choices, found = (_Choice * PROPOSALS)(), ctypes.c_int()
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
             ctypes.c_void_p(self.handle),
             asked.operation,
             *asked.layouts,
             preference,
-            count,
+            PROPOSALS,
             ctypes.byref(choices),
             ctypes.byref(found),
         )

@@ -13,11 +13,12 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.thin_columns import ColumnsTile, columns_text
 from arrayfn.lowering.cuda.thin_lines import LinesTile, lines_text
-from arrayfn.lowering.cuda.thin_tiles import BLOCKS, LANES
+from arrayfn.lowering.cuda.thin_tiles import LANES
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 
 _FEWEST: Final = 2  # rows: with one the library reads the matrix as fast
+_MOST_BLOCKS: Final = 4  # for each multiprocessor, of large clusters
 _STEP: Final = 8  # what is summed over is a multiple of
 
 
@@ -84,18 +85,23 @@ def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
 
 
 def columns_tile(product: ThinProduct, gpu: GpuConfig) -> ColumnsTile:
-    """As many blocks as the multiprocessors have at a time, in clusters of two."""
+    """The tile of a matrix that lies across what is summed over."""
     rows, along = power_of_two(product.m), product.a_step == 1
-    strips, cluster = ColumnsTile(rows, cluster=1).blocks(product.n), gpu.most_cluster
-    while cluster > 2 and strips * cluster > BLOCKS * gpu.multiprocessors:
-        cluster //= 2
-    return ColumnsTile(rows, cluster=cluster, along=along)
+    strips = ColumnsTile(rows, cluster=1).blocks(product.n)
+    return ColumnsTile(rows, cluster=_cluster(strips, gpu), along=along)
 
 
 def lines_tile(product: ThinProduct, gpu: GpuConfig) -> LinesTile:
-    """As many blocks as the multiprocessors have at a time, in clusters of two."""
+    """The tile of a matrix that lies along what is summed over."""
     rows, along = power_of_two(product.m), product.a_step == 1
-    strips, cluster = LinesTile(rows, cluster=1).blocks(product.n), gpu.most_cluster
-    while cluster > 2 and strips * cluster > BLOCKS * gpu.multiprocessors:
-        cluster //= 2
-    return LinesTile(rows, cluster=cluster, along=along)
+    strips = LinesTile(rows, cluster=1).blocks(product.n)
+    return LinesTile(rows, cluster=_cluster(strips, gpu), along=along)
+
+
+def _cluster(strips: int, gpu: GpuConfig) -> int:
+    """The blocks that share columns: many where these are few, else two.
+
+    What is between, four, is slower than either.
+    """
+    many = gpu.most_cluster
+    return many if strips * many <= _MOST_BLOCKS * gpu.multiprocessors else 2

@@ -16,7 +16,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written
 
 LANES: Final = 4  # elements of b that a lane has at a time: 128 bits
-BLOCKS: Final = 2  # of a multiprocessor
+_BLOCKS: Final = 2  # that a multiprocessor has room for
 INTEGERS: Final = (
     *("rows", "n", "k", "a_row", "a_step", "ldb", "c_row", "c_column", "part"),
 )
@@ -117,6 +117,6 @@ for at in range(thread, {self.share}, {self.threads}):
             f"{what}, where a has up to {self.rows} rows: b is read once.",
             "a product of few rows, which takes as long as its matrix takes to read",
             shared=shared,
-            together=BLOCKS,
+            together=_BLOCKS,
             cluster=self.cluster,
         )
