@@ -7,8 +7,9 @@ own become nodes by ``register_dataclass``, ``register_node`` or ``register_stat
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import optree
 
@@ -215,6 +216,28 @@ def register_node(
         namespace=_OWN,
     )
     return cls
+
+
+@register_node
+class Partial(functools.partial[Any]):
+    """``functools.partial`` as a tree: the arguments it has are leaves.
+
+    So a function goes through ``jit`` and ``grad`` as an argument, with what it holds.
+
+    >>> double = Partial(lambda a, x: a * x, 2.0)
+    >>> double(3.0), leaves(double)
+    (6.0, [2.0])
+    """
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
+        """The arguments, and the function."""
+        return (self.args, self.keywords), self.func
+
+    @classmethod
+    def tree_unflatten(cls, function: Any, held: tuple[Any, Any]) -> Self:
+        """The function with these arguments."""
+        arguments, keywords = held
+        return cls(function, *arguments, **keywords)
 
 
 def register_static(cls: C) -> C:

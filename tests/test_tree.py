@@ -221,3 +221,11 @@ def test_a_prefix_becomes_a_tree():
     assert tree.broadcast((1, None), ((0, 0), None)) == ((1, 1), None)
     with pytest.raises(ValueError, match=r"prefix|mismatch|[Ee]xpected"):
         tree.broadcast((1, 2, 3), (0, 0))
+
+
+def test_a_partial_function_is_an_argument_with_leaves() -> None:
+    scaled = tree.Partial(lambda a, x, *, shift: a * x + shift, 2.0, shift=1.0)
+    assert jit(lambda f, x: f(x))(scaled, 3.0) == 7.0
+    slopes = grad(lambda f: f(3.0))(scaled)
+    assert slopes.args == (3.0,)
+    assert slopes.keywords == {"shift": 1.0}
