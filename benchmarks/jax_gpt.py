@@ -164,7 +164,6 @@ def sample(
     shape = (1, length, config.kv_heads, config.head_size)
     nothing = jnp.zeros(shape, config.dtype)
     params = computing(params, config)
-    prompt = prompt.astype(jnp.int32)
     positions = jnp.arange(length, dtype=jnp.int32)
 
     def step(carry: Any, position: Array) -> tuple[Any, Array]:
@@ -189,7 +188,7 @@ def sample(
         drawn = jax.random.categorical(jax.random.fold_in(key, position), logits)
         following = jnp.minimum(position + 1, prompt.shape[0] - 1)
         is_known = position + 1 < prompt.shape[0]
-        chosen = jnp.where(is_known, prompt[following], drawn.astype(jnp.int32))
+        chosen = jnp.where(is_known, prompt[following], drawn.astype(prompt.dtype))
         return (chosen, kept), token
 
     caches = [(nothing, nothing) for _ in params["blocks"]]

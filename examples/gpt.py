@@ -256,7 +256,6 @@ def sample(
     shape = (1, length, config.kv_heads, config.head_size)
     nothing = anp.zeros(shape, dtype=config.dtype)
     params = computing(params, config)
-    prompt = prompt.astype(np.int32)
     positions = anp.arange(length, dtype=np.int32)
 
     def step(carry: Any, position: Array) -> tuple[Any, Array]:
@@ -283,7 +282,7 @@ def sample(
         following = anp.minimum(position + 1, prompt.shape[0] - 1)
         is_known = position + 1 < prompt.shape[0]
         known = anp.take(prompt, following)
-        chosen = anp.where(is_known, known, drawn.astype(np.int32))
+        chosen = anp.where(is_known, known, drawn.astype(prompt.dtype))
         return (chosen, kept), token
 
     caches = [(nothing, nothing) for _ in params["blocks"]]

@@ -31,6 +31,9 @@ _IMPORTED: Final = re.compile(
 )
 
 
+_SEVERAL: Final = -1  # blocks, and not one
+
+
 class CannotStayError(Exception):
     """Steps cannot be one kernel: an array that moves is used as another dtype."""
 
@@ -87,21 +90,33 @@ class _Since:
     """Parts that have used shared memory."""
     busy: int = 0
     """Blocks that have something to do."""
+    owners: dict[Var, int] = field(default_factory=dict[Var, int])
+    """The block that alone has touched an array, or ``_SEVERAL``."""
 
-    def meets(self, read: Sequence[Var], written: Sequence[Var]) -> bool:
-        """Whether all have to meet before these are read and written."""
+    def clashes(self, read: Sequence[Var], written: Sequence[Var]) -> set[Var]:
+        """What others have to have done with before these are read and written."""
         touched = self.read | self.written
-        return bool(self.written.intersection(read) or touched.intersection(written))
+        return self.written.intersection(read) | touched.intersection(written)
+
+    def note(self, read: Sequence[Var], written: Sequence[Var], block: int) -> None:
+        """That a block, or several, read and write these."""
+        self.read.update(read)
+        self.written.update(written)
+        for var in (*read, *written):
+            if self.owners.setdefault(var, block) != block:
+                self.owners[var] = _SEVERAL
 
     def copy(self) -> _Since:
         """The same, to go on from."""
-        return _Since(set(self.read), set(self.written), set(self.sharing), self.busy)
+        read, written, sharing = set(self.read), set(self.written), set(self.sharing)
+        return _Since(read, written, sharing, self.busy, dict(self.owners))
 
     def add(self, other: _Since) -> None:
         """That this or the ``other`` was done."""
-        self.read |= other.read
-        self.written |= other.written
         self.sharing |= other.sharing
+        for var, block in other.owners.items():
+            read = [var] if var in other.read else []
+            self.note(read, [var] if var in other.written else [], block)
 
 
 @dataclass
@@ -247,14 +262,32 @@ class _Composer:
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
         return f"{self.device(f'window_{stored}')}({pointer}, {at})"
 
-    def touch(self, reads: Iterable[Var], writes: Iterable[Var]) -> None:
-        """Have all blocks meet if one might touch what another has not done with."""
+    def touch(
+        self, reads: Iterable[Var], writes: Iterable[Var], items: int = 0
+    ) -> tuple[int, int]:
+        """Have all blocks meet if one might touch what another has not done with.
+
+        The blocks for a step of so many ``items``: the one that did what it needs, if
+        one did, which then need not wait for others.
+        """
         self.reads += (read := [a for var in reads for a in self.arrays(var)])
         self.writes += (written := [a for var in writes for a in self.arrays(var)])
-        if self.since.meets(read, written):
-            self.meet()
-        self.since.read.update(read)
-        self.since.written.update(written)
+        clashes = self.since.clashes(read, written)
+        owners = {self.since.owners[var] for var in clashes}
+        first, last = 0, self.blocks
+        if items == 1 and len(owners) == 1 and _SEVERAL not in owners:
+            (first,) = owners
+            last = first + 1
+            self.open(f"if {self.device('block_index')}() == {first}:")
+            self.line(f"{self.device('barrier')}()")
+            self.close()
+        else:
+            if clashes:
+                self.meet()
+            if 0 < items <= self.blocks:
+                first, last = self.place(items)
+        self.since.note(read, written, first if items == 1 else _SEVERAL)
+        return first, last
 
     def meet(self) -> None:
         """Wait for all blocks, if anything was done since they last met."""
@@ -279,7 +312,7 @@ class _Composer:
         assert isinstance(kernel, Kernel)
         if not step.items:
             return
-        self.touch(step.reads, step.writes)
+        first, last = self.touch(step.reads, step.writes, step.items)
         part = self.part(kernel)
         pointers = [
             self.pointer(var, offset, parameter.kind)
@@ -302,7 +335,6 @@ class _Composer:
             return
         if shares:
             self.since.sharing.add(part)
-        first, last = self.place(step.items)
         if kernel.threads == 1:
             thread = self.device("thread_index")
             self.open(f"if {block} == {first} and {thread}() == 0:")

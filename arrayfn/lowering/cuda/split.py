@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
@@ -36,6 +37,9 @@ from arrayfn.lowering.kernel_ir import (
     Value,
 )
 from arrayfn.lowering.titles import computed
+
+
+_LEAST_PARTS: Final = 4  # fewer are not worth the launch of what combines them
 
 
 def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
@@ -75,7 +79,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     have = max(1, blocks_of(nest, schedule))
     wanted = min(-(-gpu.multiprocessors * gpu.waves // have), per_block // gpu.chunk)
-    if wanted < 2:
+    if wanted < _LEAST_PARTS:
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     extent = nest.axes[axis].extent
