@@ -249,3 +249,20 @@ def test_a_part_that_shares_memory_waits_after_a_branch_that_has_met():
         have = run_plan(program, [x, np.asarray(k, np.int32)])
         for one, want in zip(have, af.jit(function)(x, np.int32(k)), strict=True):
             np.testing.assert_allclose(one, want, rtol=1e-4)
+
+
+def test_a_small_step_goes_on_in_the_block_that_wrote_what_it_needs():
+    def steps(x, y):
+        running = anp.cumsum(anp.cumsum(anp.exp(x)))
+        return anp.exp(y), running, y * running[-1]
+
+    x, y = random(200), random(4096)
+    compiled = lowered(steps, x, y)
+    (kernel,) = compiled.kernels
+    own = kernel.source.split(f"def {kernel.name}(")[1]
+    lines = [line.strip() for line in own.splitlines()]
+    waits = [line for line in lines if line.startswith(("barrier", "grid_barrier"))]
+    # Exponentials, their running sums and those of these; then all need the last one.
+    assert waits == ["barrier()", "barrier()", "grid_barrier(meeting, 2)"]
+    for have, want in zip(run_plan(compiled, (x, y)), steps(x, y), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-4)
