@@ -20,6 +20,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.meetings import SEVERAL, Since
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
 from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -29,9 +30,6 @@ _IMPORTED: Final = re.compile(
     r"^from arrayfn\.lowering\.([\w.]+) import (?:\(\n(.*?)\)|([^\n]*))\n",
     re.MULTILINE | re.DOTALL,
 )
-
-
-_SEVERAL: Final = -1  # blocks, and not one
 
 
 class CannotStayError(Exception):
@@ -81,45 +79,6 @@ def compose(
 
 
 @dataclass
-class _Since:
-    """What was done since all blocks met last."""
-
-    read: set[Var] = field(default_factory=set[Var])
-    written: set[Var] = field(default_factory=set[Var])
-    sharing: set[str] = field(default_factory=set[str])
-    """Parts that have used shared memory."""
-    busy: int = 0
-    """Blocks that have something to do."""
-    owners: dict[Var, int] = field(default_factory=dict[Var, int])
-    """The block that alone has touched an array, or ``_SEVERAL``."""
-
-    def clashes(self, read: Sequence[Var], written: Sequence[Var]) -> set[Var]:
-        """What others have to have done with before these are read and written."""
-        touched = self.read | self.written
-        return self.written.intersection(read) | touched.intersection(written)
-
-    def note(self, read: Sequence[Var], written: Sequence[Var], block: int) -> None:
-        """That a block, or several, read and write these."""
-        self.read.update(read)
-        self.written.update(written)
-        for var in (*read, *written):
-            if self.owners.setdefault(var, block) != block:
-                self.owners[var] = _SEVERAL
-
-    def copy(self) -> _Since:
-        """The same, to go on from."""
-        read, written, sharing = set(self.read), set(self.written), set(self.sharing)
-        return _Since(read, written, sharing, self.busy, dict(self.owners))
-
-    def add(self, other: _Since) -> None:
-        """That this or the ``other`` was done."""
-        self.sharing |= other.sharing
-        for var, block in other.owners.items():
-            read = [var] if var in other.read else []
-            self.note(read, [var] if var in other.written else [], block)
-
-
-@dataclass
 class _Composer:
     """Prints one kernel of steps."""
 
@@ -150,7 +109,7 @@ class _Composer:
     """The arrays that a moving pointer may point to."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
-    since: _Since = field(default_factory=_Since)
+    since: Since = field(default_factory=Since)
     source: str = ""
 
     # Text.
@@ -275,7 +234,7 @@ class _Composer:
         clashes = self.since.clashes(read, written)
         owners = {self.since.owners[var] for var in clashes}
         first, last = 0, self.blocks
-        if items == 1 and len(owners) == 1 and _SEVERAL not in owners:
+        if items == 1 and len(owners) == 1 and SEVERAL not in owners:
             (first,) = owners
             last = first + 1
             self.open(f"if {self.device('block_index')}() == {first}:")
@@ -286,14 +245,14 @@ class _Composer:
                 self.meet()
             if 0 < items <= self.blocks:
                 first, last = self.place(items)
-        self.since.note(read, written, first if items == 1 else _SEVERAL)
+        self.since.note(read, written, first if items == 1 else SEVERAL)
         return first, last
 
     def meet(self) -> None:
         """Wait for all blocks, if anything was done since they last met."""
         if self.since.read or self.since.written:
             self.line(f"{self.device('grid_barrier')}(meeting, {self.blocks})")
-        self.since = _Since()
+        self.since = Since()
 
     # Steps.
 

@@ -38,7 +38,6 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.titles import computed
 
-
 _LEAST_PARTS: Final = 4  # fewer are not worth the launch of what combines them
 
 
