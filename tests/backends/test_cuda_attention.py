@@ -203,8 +203,8 @@ BIASES = {
         {},
     ),
     "shared by queries": (
-        random(2, 1, 1, 18, seed=4, dtype=np.float32),
-        inputs(2, 70, 18, 1, 1, 8),
+        random(1, 1, 1, 18, seed=4, dtype=np.float32),
+        inputs(1, 135, 18, 1, 1, 8),
         {"is_causal": True},
     ),
     "of positions, a window": (
