@@ -60,8 +60,23 @@ def test_a_board_serves_launch_after_launch():
         assert int(board[0]) == (turn + 1) << 32
 
 
+def test_blocks_that_run_at_once_wait_for_later_ones():
+    body = """
+    if i == 0 and number < 3:
+        out[number] = posted_f32(board, number + 1)
+    if i == 1:
+        post_f32(board, number, x[number])
+"""
+    x, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    pointers = [Pointer(x), Pointer(out), Pointer(np.zeros(9, np.uint64))]
+    launch(HEAD + body, "kernel", 4, 32, [*pointers, 4], cooperative=True)
+    assert out.tolist() == [1, 2, 3, 0]
+    with pytest.raises(EmulationError, match="place 1 of argument 2, which no block"):
+        launch(HEAD + body, "kernel", 4, 32, [*pointers, 4])
+
+
 REPORTED = {
-    "a value that no block before posts": ("x[i] + posted_f32(board, 5)", "no block"),
+    "a value that no block before posts": ("posted_f32(board, 5)", "no block"),
     "a value of an earlier launch": ("posted_f32(board, number)", "no block before"),
     "a place outside": ("posted_f32(board, 100)", "lies outside"),
 }

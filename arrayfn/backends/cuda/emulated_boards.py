@@ -1,7 +1,7 @@
 """The emulator's boards: values that blocks post for those that begin later.
 
-The words are those of a GPU (``arrayfn.backends.cuda.boards``). Blocks run in order, so
-what is waited for is there, or never comes.
+The words are those of a GPU (``arrayfn.backends.cuda.boards``). Where blocks run one
+after the other, what is waited for is there, or never comes.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def _words(function: DeviceFunction) -> int:
     return max(1, np.dtype(DTYPES[function.dtype]).itemsize // 4)
 
 
-def _launch(thread: Any, function: DeviceFunction) -> int:
-    if thread.block.ticket is None:
+def _launch(block: Any, function: DeviceFunction) -> int:
+    if block.ticket is None:
         raise EmulationError(f"{function.name} is called before the block has a ticket")
-    return thread.block.launch
+    return block.launch
 
 
 def _post(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     board, at, value = arguments
-    launch, count = _launch(thread, function), _words(function)
+    launch, count = _launch(thread.block, function), _words(function)
     bits = np.array([value], DTYPES[function.dtype]).tobytes().ljust(4, b"\0")
     for k, word in enumerate(np.frombuffer(bits, np.uint32)):
         place = board.place(1 + int(at) * count + k)
@@ -54,23 +54,28 @@ def _post(thread: Any, function: DeviceFunction, arguments: Any) -> None:
         board.array[place] = launch << _HALF | int(word)
 
 
-def _posted(thread: Any, function: DeviceFunction, arguments: Any) -> Any:
+def posted(block: Any, function: DeviceFunction, arguments: Any) -> Any:
+    """The value at a place of a board; None if this launch has not posted one yet."""
     board, at = arguments
-    launch, count = _launch(thread, function), _words(function)
+    launch, count = _launch(block, function), _words(function)
     words: list[int] = []
     for k in range(count):
         word = int(board.array[board.place(1 + int(at) * count + k)])
         if word >> _HALF != launch:
-            raise EmulationError(
-                f"block {thread.block.index} waits for place {at} of {board.name}, "
-                "which no block before it has posted to"
-            )
+            return None
         words.append(word & _LOW)
     return np.array(words, np.uint32).view(DTYPES[function.dtype])[0]
+
+
+def never_posted(block: Any, board: Any, at: int) -> EmulationError:
+    """The error of a block that waits for what no block is going to post."""
+    return EmulationError(
+        f"block {block.index} waits for place {at} of {board.name}, which no block "
+        "before it has posted to"
+    )
 
 
 BOARDS: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "ticket": _ticket,
     "post": _post,
-    "posted": _posted,
 }

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import emulated_matrices as matrices
-from arrayfn.backends.cuda.emulated_boards import BOARDS
+from arrayfn.backends.cuda.emulated_boards import BOARDS, never_posted, posted
 from arrayfn.backends.cuda.emulated_copies import COPIES, unread
 from arrayfn.backends.cuda.emulated_memory import (
     Accesses,
@@ -347,9 +347,10 @@ def _go_on(block: Sequence[_Running]) -> bool:
     """Let the threads of a block do what they can: whether they could do anything."""
     if _at_cluster_wait(block) or all(t.body is None for t in block):
         return False
-    come = [thread for thread in block if _awaits(thread) and _has_come(thread)]
-    for thread in come:
-        thread.resume(None)
+    found = [(thread, _come(thread)) for thread in block if _awaits(thread)]
+    come = [(thread, value) for thread, value in found if value is not None]
+    for thread, value in come:
+        thread.resume(value)
     warps = [block[k : k + WARP] for k in range(0, len(block), WARP)]
     exchanged = [_shuffle(warp) for warp in warps if not any(map(_awaits, warp))]
     if come or any(exchanged):
@@ -361,7 +362,18 @@ def _go_on(block: Sequence[_Running]) -> bool:
 
 
 def _awaits(thread: _Running) -> bool:
-    return thread.waiting is not None and thread.waiting.function == "await_signal"
+    """Whether a thread waits by itself, for a signal or for what is posted."""
+    waiting = thread.waiting
+    return waiting is not None and waiting.function.startswith(("await", "posted"))
+
+
+def _come(thread: _Running) -> Any:
+    """What a thread that waits by itself goes on with; None if it has to wait."""
+    assert thread.waiting is not None
+    if thread.waiting.function == "await_signal":
+        return _has_come(thread) or None
+    function = FUNCTIONS[thread.waiting.function]
+    return posted(thread.block, function, thread.waiting.arguments)
 
 
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
@@ -377,6 +389,9 @@ def _open_cluster(running: Sequence[Sequence[_Running]]) -> None:
     for thread in (thread for block in running for thread in block):
         if _awaits(thread):
             assert thread.waiting is not None
+            if thread.waiting.function != "await_signal":
+                board, at = thread.waiting.arguments
+                raise never_posted(thread.block, board, at)
             signals, k, _ = thread.waiting.arguments
             signal = _signal((signals, k))
             raise EmulationError(

@@ -280,7 +280,7 @@ _OF_A_WARP: Final = frozenset(
 COLLECTIVE: Final = frozenset(
     f.name
     for f in FUNCTIONS.values()
-    if f.kind in ("barrier", "cluster_wait", "await_signal", "grid_barrier")
+    if f.kind in ("barrier", "cluster_wait", "await_signal", "grid_barrier", "posted")
     or f.kind in _OF_A_WARP
 )
 """Names of the functions at which threads meet, or wait."""
