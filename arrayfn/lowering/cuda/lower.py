@@ -52,6 +52,7 @@ from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
     Scan,
+    ScanPipeline,
     Transpose,
 )
 from arrayfn.lowering.cuda.sorting import can_sort, sort
@@ -92,6 +93,7 @@ _STEMS = {
     Columns: "columns",
     Transpose: "transpose",
     Scan: "scan",
+    ScanPipeline: "scan",
 }
 
 

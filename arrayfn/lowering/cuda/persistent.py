@@ -44,7 +44,7 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
         team = schedule.team if schedule.team <= WARP else THREADS
-        return replace(schedule, threads=THREADS, team=team, cluster=1)
+        return Scan(THREADS, team, schedule.lanes, schedule.tiles)
     if isinstance(schedule, Pipeline):
         return None
     if isinstance(schedule, Rows):

@@ -12,6 +12,7 @@ from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
 from arrayfn.lowering.cuda.pipelines import PipelinePrinter
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.rows import RowsPrinter
+from arrayfn.lowering.cuda.scan_pipelines import ScanPipelinePrinter
 from arrayfn.lowering.cuda.scans import ScanPrinter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
@@ -19,6 +20,7 @@ from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
     Scan,
+    ScanPipeline,
     Schedule,
     Transpose,
 )
@@ -34,6 +36,7 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Columns: ColumnsPrinter,
     Transpose: TransposePrinter,
     Scan: ScanPrinter,
+    ScanPipeline: ScanPipelinePrinter,
 }
 
 
@@ -55,8 +58,9 @@ def print_kernel(
         reason=nest.reason,
         threads=schedule.threads,
         cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
-        shared=schedule.shared if isinstance(schedule, Pipeline) else 0,
-        together=schedule.together if isinstance(schedule, Rows) else 0,
+        shared=schedule.shared if isinstance(schedule, (Pipeline, ScanPipeline)) else 0,
+        together=schedule.together if isinstance(schedule, (Rows, ScanPipeline)) else 0,
+        cooperative=isinstance(schedule, ScanPipeline),
     )
     integers = tuple(printed.integers.values())
     words = printed.board_words
