@@ -35,6 +35,7 @@ from arrayfn.backends.cuda.emulated_memory import (
     SharedMemory,
     Signal,
 )
+from arrayfn.backends.cuda.emulated_warps import exchanged
 from arrayfn.lowering.cuda import vocabulary
 from arrayfn.lowering.cuda.vocabulary import (
     FUNCTIONS,
@@ -432,26 +433,8 @@ def _shuffle(warp: Sequence[_Running]) -> bool:
         for thread in warp:
             thread.resume(None)
         return True
-    if function.kind == "ballot":
-        lanes = sum(1 << k for k, (truth,) in enumerate(arguments) if truth)
-        for thread in warp:
-            thread.resume(np.uint32(lanes).astype(np.int32))
-        return True
-    if function.kind in ("match_byte", "match_word"):
-        bits = 255 if function.kind == "match_byte" else 2**32 - 1
-        found = [int(value) & bits for (value,) in arguments]
-        for lane, thread in enumerate(warp):
-            same = sum(1 << k for k, v in enumerate(found) if v == found[lane])
-            thread.resume(np.uint32(same).astype(np.int32))
-        return True
-    values, masks = zip(*arguments, strict=True)
-    for lane, thread in enumerate(warp):
-        k = int(masks[lane])
-        source = {"shuffle_xor": lane ^ k, "shuffle_up": lane - k}.get(function.kind, k)
-        source = lane if source < 0 else source
-        if source >= len(values):
-            raise EmulationError(f"lane {lane} reads lane {source}, which is not there")
-        thread.resume(values[source])
+    for thread, value in zip(warp, exchanged(function, arguments), strict=True):
+        thread.resume(value)
     return True
 
 

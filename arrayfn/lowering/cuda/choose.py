@@ -118,7 +118,8 @@ def parts_ahead(nest: Nest, lanes: int, gpu: GpuConfig) -> ScanPipeline | None:
     fetched = loads[0].operand if len(loads) == 1 else 0
     operand, words = nest.operands[fetched], -(-reduce.result.dtype.itemsize // 4)
     size = operand.dtype.itemsize
-    regular = len(loads) == 1 and len(nest.axes) <= 2 and is_vector(operand, lanes)
+    kept, length = nest.axes[:-1], nest.axes[-1].extent
+    regular = len(loads) == 1 and len(kept) <= 1 and is_vector(operand, lanes)
     if not regular or lanes * size != gpu.vector_bytes or not gpu.most_cluster:
         return None
     threads, together = gpu.scan_threads, 2
@@ -126,9 +127,8 @@ def parts_ahead(nest: Nest, lanes: int, gpu: GpuConfig) -> ScanPipeline | None:
     part = threads * tiles * lanes
     slots = min(gpu.scan_slots, gpu.shared_bytes // (together * part * size))
     blocks = gpu.multiprocessors * together
-    rows = math.prod(a.extent for a in nest.axes[:-1])
-    parts = -(-nest.axes[-1].extent // part)
-    if slots < 2 or rows * parts < 3 * blocks:
+    parts = -(-length // part)
+    if slots < 2 or math.prod(a.extent for a in kept) * parts < 3 * blocks:
         return None
     return ScanPipeline(
         threads,
