@@ -138,43 +138,6 @@ def test_parts_of_rows_equal_the_reference(case):
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-4)
 
 
-# A GPU so small that two blocks stay, and go from part to part.
-AHEAD = GpuConfig(multiprocessors=1, scan_threads=64, scan_words=4)
-LONG = {
-    "one row": (along("cumsum"), random(1, 1800)),
-    "rows": (along("cumsum"), random(3, 1032)),
-    "greatest": (along("cummax"), random(1700)),
-    "halves": (along("cumsum"), random(2, 2056, dtype=np.float16)),
-    "of an expression": (lambda x: anp.cumsum(x * 2 + 1, axis=1), random(2, 1024)),
-}
-
-
-@pytest.mark.parametrize("case", LONG)
-def test_parts_are_fetched_while_others_are_scanned(case):
-    function, x = LONG[case]
-    program = trace_function(function, (x,), {}).program
-    compiled = lower(program, check=True, gpu=AHEAD)
-    kernel = compiled.kernels[-1]
-    assert (kernel.cooperative, kernel.together) == (True, 2)
-    assert "fetch_" in kernel.source
-    (result,) = run_plan(compiled, [x])
-    (expected,) = evaluate(program, [x])
-    tolerance = 1e-2 if case == "halves" else 2e-4
-    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
-
-
-@needs_compiler
-@pytest.mark.cuda
-def test_parts_that_are_fetched_compile_to_ptx():
-    x = np.zeros((64, 1 << 17), np.float32)
-    program = trace_function(along("cumsum"), (x,), {}).program
-    (kernel,) = lower(program).kernels
-    ptx = kernel_compiler.compile_ptx(kernel, (9, 0))
-    assert ".minnctapersm 2" in ptx
-    assert "cp.async.bulk.shared::cluster.global" in ptx
-    assert ".local" not in ptx
-
-
 @needs_compiler
 @pytest.mark.cuda
 @pytest.mark.parametrize("case", ["rows of groups", "float64", "complex", "integers"])

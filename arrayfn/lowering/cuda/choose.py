@@ -13,7 +13,6 @@ from arrayfn.lowering.cuda.schedule import (
     Elementwise,
     Rows,
     Scan,
-    ScanPipeline,
     Schedule,
     Transpose,
     divisor_lanes,
@@ -90,9 +89,6 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     team = max(WARP, power_of_two(-(-vectors // tiles)))
     most = gpu.most_cluster if size in SENT_BYTES else 1
     blocks = -(-team // gpu.scan_threads)
-    ahead = parts_ahead(nest, lanes, gpu) if blocks > 1 else None
-    if ahead is not None:
-        return ahead
     if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
         tiles = max(1, 2 * gpu.scan_words // (lanes * words))
         parts = -(-vectors // (gpu.scan_threads * tiles))
@@ -106,42 +102,6 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     threads = min(threads, gpu.max_threads)
     team = cluster * threads
     return Scan(4 * WARP if team == WARP else threads, team, lanes, tiles, cluster)
-
-
-def parts_ahead(nest: Nest, lanes: int, gpu: GpuConfig) -> ScanPipeline | None:
-    """Parts of long rows that are fetched while others are scanned, if there are many.
-
-    The parts of one operand, whose rows are vectors, and as regular as copies need.
-    """
-    loads = [s for s in nest.statements if isinstance(s, Load)]
-    (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
-    fetched = loads[0].operand if len(loads) == 1 else 0
-    operand, words = nest.operands[fetched], -(-reduce.result.dtype.itemsize // 4)
-    size = operand.dtype.itemsize
-    kept, length = nest.axes[:-1], nest.axes[-1].extent
-    regular = len(loads) == 1 and len(kept) <= 1 and is_vector(operand, lanes)
-    if not regular or lanes * size != gpu.vector_bytes or not gpu.most_cluster:
-        return None
-    threads, together = gpu.scan_threads, 2
-    tiles = max(1, gpu.scan_words // (lanes * words))
-    part = threads * tiles * lanes
-    slots = min(gpu.scan_slots, gpu.shared_bytes // (together * part * size))
-    blocks = gpu.multiprocessors * together
-    parts = -(-length // part)
-    if slots < 2 or math.prod(a.extent for a in kept) * parts < 3 * blocks:
-        return None
-    return ScanPipeline(
-        threads,
-        threads,
-        lanes,
-        tiles,
-        parts=parts,
-        blocks=blocks,
-        slots=slots,
-        fetched=fetched,
-        shared=slots * part * size,
-        together=together,
-    )
 
 
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:

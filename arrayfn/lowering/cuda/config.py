@@ -35,7 +35,6 @@ class GpuConfig:
     cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is
     scan_words: int = 16  # 32-bit registers for a thread's running values, or twice it
     scan_threads: int = 512  # of a block, from where blocks have parts of a row
-    scan_slots: int = 3  # parts of rows of a block that are on their way
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     moving: bool = False  # whether arrays may be windows that move through others
     chunk: int = 8192  # elements that are worth a block of a split reduction

@@ -52,7 +52,6 @@ from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
     Scan,
-    ScanPipeline,
     Transpose,
 )
 from arrayfn.lowering.cuda.sorting import can_sort, sort
@@ -93,7 +92,6 @@ _STEMS = {
     Columns: "columns",
     Transpose: "transpose",
     Scan: "scan",
-    ScanPipeline: "scan",
 }
 
 

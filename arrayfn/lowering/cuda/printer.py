@@ -30,7 +30,6 @@ _RESERVED: Final = frozenset(
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
         *("ahead", "whole", "least", "greatest", "following"),
         *("board", "parts", "number", "within", "before", "upto"),
-        *("ring", "tiles", "slot_of_turn", "row_of_part", "first_of_part"),
     )
 )
 """Names of a kernel's own variables."""

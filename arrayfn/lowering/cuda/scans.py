@@ -16,55 +16,42 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
-from arrayfn.lowering.cuda.schedule import Scan, ScanPipeline
+from arrayfn.lowering.cuda.schedule import Scan
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Reduce, Store
 
 _STEPS = WARP.bit_length() - 1
 
 
-S = TypeVar("S", Scan, ScanPipeline)
-
-
 @dataclass
-class ScanPrinter(CudaPrinter[S]):
+class ScanPrinter(CudaPrinter[Scan]):
     """One reduction, stored as it goes along the innermost axis."""
 
     reduce: Reduce = field(init=False)
     total: str = ""
     dtype: str = ""
     inner: int = 0
-    rows: int = 0
     has_begin: bool = False  # whether vectors are counted from ``begin`` on
 
-    def prepare(self) -> None:
-        """Name what is scanned, and count the parts of all rows."""
-        (self.reduce,) = (s for s in self.nest.statements if isinstance(s, Reduce))
-        self.total = self.name_of(self.reduce.result)
-        self.dtype = short_name(self.reduce.result.dtype)
-        self.inner = len(self.nest.axes) - 1
-        self.rows = math.prod(self.nest.axes[k].extent for k in self.kept_axes)
-
-    @property
-    def reach(self) -> int:
-        """The elements that a team has at a time."""
-        schedule = self.schedule
-        return schedule.team * schedule.lanes * schedule.tiles
-
     def body(self) -> None:
-        self.prepare()
-        nest, schedule, reduce = self.nest, self.schedule, self.reduce
+        nest, schedule = self.nest, self.schedule
+        (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
         (store,) = (s for s in nest.statements if isinstance(s, Store))
-        n, step = self.extent(self.inner), self.reach
+        self.reduce, self.total = reduce, self.name_of(reduce.result)
+        self.dtype = short_name(reduce.result.dtype)
+        self.inner = len(nest.axes) - 1
+        n, step = (
+            self.extent(self.inner),
+            schedule.team * schedule.lanes * schedule.tiles,
+        )
         in_parts = schedule.parts > 1
         goes_on = nest.axes[self.inner].extent > step and not in_parts
         self.has_begin = goes_on or in_parts
         if in_parts:
-            variables = self.begin_parts()
+            variables = self.begin_parts(step)
         elif schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
             self.make_signals([schedule.cluster * reduce.result.dtype.itemsize])
@@ -75,10 +62,13 @@ class ScanPrinter(CudaPrinter[S]):
         thread = "member" if schedule.cluster > 1 else "thread"
         self.line(f"lane = {self.use_device('remainder')}({thread}, {WARP})")
         self.line(f"warp = {self.use_device('quotient')}(thread, {WARP})")
+        count = schedule.lanes * schedule.tiles
+        self.registers(f"{self.total}_scanned", self.dtype, count)
+        self.registers(f"{self.total}_sums", self.dtype, schedule.tiles)
         loads = self.vectors(nest.statements, Load, schedule.lanes)
         stores = self.vectors(nest.statements, Store, schedule.lanes)
         moved = tuple(dict.fromkeys((*loads, *stores)))
-        self.declare_values(moved)
+        self.declare_tiles(moved, count)
         if schedule.cluster > 1:
             shared = self.use_device(f"shared_{self.dtype}")
             self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
@@ -101,48 +91,31 @@ class ScanPrinter(CudaPrinter[S]):
                 self.line(f"{self.use_device('barrier')}()")
             self.close()
 
-    def declare_values(self, moved: Sequence[int]) -> None:
-        """Registers for a thread's elements, and for what its vectors come to."""
-        count = self.schedule.lanes * self.schedule.tiles
-        self.registers(f"{self.total}_scanned", self.dtype, count)
-        self.registers(f"{self.total}_sums", self.dtype, self.schedule.tiles)
-        self.declare_tiles(moved, count)
-
     # Parts of rows.
 
-    def begin_parts(self) -> dict[int, str]:
-        """Give each block a part of a row: the indices along kept axes."""
-        self.items = self.rows * self.schedule.parts
-        self.line(f"thread = {self.use_device('thread_index')}()")
-        self.line(f"tile = {self.take_ticket()}")
-        return self.find_part()
+    def begin_parts(self, step: int) -> dict[int, str]:
+        """Give each block a part of a row: the indices along kept axes.
 
-    def take_ticket(self) -> str:
-        """The number of the block, in the order in which blocks begin."""
-        words = max(1, self.reduce.result.dtype.itemsize // 4)
-        self.board_words = 1 + words * sum(self.places_of_levels())
-        blocks = self.integer("blocks", self.items)
-        return f"{self.use_device('ticket')}(board, {blocks})"
-
-    def find_part(self) -> dict[int, str]:
-        """The indices along kept axes of the part ``tile`` of all, ``part`` of its row.
-
-        It is from ``begin`` on, of the row number ``start``.
+        ``tile`` numbers all parts, ``part`` those of the row.
         """
         kept, count = self.kept_axes, self.schedule.parts
-        total = self.rows * count
-        parts = ""
+        self.items = count * math.prod(self.nest.axes[k].extent for k in kept)
+        words = max(1, self.reduce.result.dtype.itemsize // 4)
+        self.board_words = 1 + words * sum(self.places_of_levels())
+        self.line(f"thread = {self.use_device('thread_index')}()")
+        blocks, parts = self.integer("blocks", self.items), ""
+        self.line(f"tile = {self.use_device('ticket')}(board, {blocks})")
         if kept:
             parts = self.integer("parts", count)
-            self.line(f"part = {self.remainder('tile', parts, total)}")
+            self.line(f"part = {self.remainder('tile', parts, self.items)}")
         else:
             self.line("part = tile")
-        self.line(f"begin = part * {self.reach}")
+        self.line(f"begin = part * {step}")
         if len(kept) > 1 or self.levels > 1:
-            row = self.quotient("tile", parts, total) if kept else "0"
+            row = self.quotient("tile", parts, self.items) if kept else "0"
             self.line(f"start = {row}")
             return self.decompose("start", kept)
-        return self.decompose(self.quotient("tile", parts, total), kept)
+        return self.decompose(self.quotient("tile", parts, self.items), kept)
 
     @property
     def levels(self) -> int:
@@ -155,7 +128,8 @@ class ScanPrinter(CudaPrinter[S]):
     def places_of_levels(self) -> list[int]:
         """The places of the board that each level has, of all rows."""
         parts = self.schedule.parts
-        return [self.rows * -(-parts // WARP**level) for level in range(self.levels)]
+        rows = self.items // parts
+        return [rows * -(-parts // WARP**level) for level in range(self.levels)]
 
     def look_back(self) -> None:
         """``ahead`` becomes what is before the warp in the whole row."""

@@ -34,7 +34,7 @@ MOVED: Final = frozenset(
 """The dtypes of updates that are sorted, and copied to shared memory."""
 LEAST: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
-_ITEMS: Final = 8  # updates that a thread looks at at a time
+_ITEMS: Final = 4  # updates that a thread looks at at a time
 _TILE_BYTES: Final = 1 << 15
 
 
@@ -114,8 +114,14 @@ for vector in range({vectors}):
         copy_{name}x{lanes}(target_in, begin + first, tile, first, 1)
 close_copies()
 {_bounds(warps).strip()}
+keys = registers_u32({_ITEMS})
+given = registers_{name}({_ITEMS})
+last = max_i64(bounds[1] - 1, 0)
+start = bounds[0]
+{_look(mine, "start")}
 for start in range(bounds[0], bounds[1], {warps * mine}):
-{indented(_find(name, mine), 1)}
+{indented(_find(mine), 1)}
+{indented(_look(mine, f"start + {warps * mine}"), 1)}
     await_copies(0)
     barrier()
 {indented(_combine(name, tiles.function, warps, mine), 1)}
@@ -161,15 +167,19 @@ barrier()
 """
 
 
-def _find(name: str, mine: int) -> str:
-    """Each warp collects the updates of the tile among ``mine``, in their order."""
+def _look(mine: int, start: str) -> str:
+    """The warp's updates, ``mine`` of those from ``start`` on."""
     return f"""
-keys = registers_u32({_ITEMS})
-given = registers_{name}({_ITEMS})
 for item in range({_ITEMS}):
-    at = min_i64(start + warp * {mine} + item * 32 + lane, bounds[1] - 1)
+    at = min_i64({start} + warp * {mine} + item * 32 + lane, last)
     keys[item] = keys_in[at]
     given[item] = updates_in[at]
+""".strip()
+
+
+def _find(mine: int) -> str:
+    """Each warp collects the updates of the tile among its own, in their order."""
+    return f"""
 count = i64(0)
 for item in range({_ITEMS}):
     place = convert_u32_i64(keys[item]) - begin

@@ -133,22 +133,6 @@ class Scan:
     parts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPipeline(Scan):
-    """``blocks`` that stay take the parts in turns, and have the next ones fetched.
-
-    These pass through ``slots`` places in shared memory. Operand ``fetched`` is the
-    row; ``together`` blocks of a multiprocessor there is room for.
-    """
-
-    _: KW_ONLY
-    blocks: int
-    slots: int
-    fetched: int
-    shared: int  # bytes of a block
-    together: int
-
-
 Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan
 
 

@@ -12,7 +12,6 @@ from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
 from arrayfn.lowering.cuda.pipelines import PipelinePrinter
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.rows import RowsPrinter
-from arrayfn.lowering.cuda.scan_pipelines import ScanPipelinePrinter
 from arrayfn.lowering.cuda.scans import ScanPrinter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
@@ -20,7 +19,6 @@ from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
     Scan,
-    ScanPipeline,
     Schedule,
     Transpose,
 )
@@ -36,7 +34,6 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Columns: ColumnsPrinter,
     Transpose: TransposePrinter,
     Scan: ScanPrinter,
-    ScanPipeline: ScanPipelinePrinter,
 }
 
 
@@ -58,9 +55,8 @@ def print_kernel(
         reason=nest.reason,
         threads=schedule.threads,
         cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
-        shared=schedule.shared if isinstance(schedule, (Pipeline, ScanPipeline)) else 0,
-        together=schedule.together if isinstance(schedule, (Rows, ScanPipeline)) else 0,
-        cooperative=isinstance(schedule, ScanPipeline),
+        shared=schedule.shared if isinstance(schedule, Pipeline) else 0,
+        together=schedule.together if isinstance(schedule, Rows) else 0,
     )
     integers = tuple(printed.integers.values())
     words = printed.board_words
