@@ -59,6 +59,13 @@ def test_shapes_that_do_not_broadcast(transform):
     assert_says(caught, "adds", "shapes (3,), (4,) do not broadcast together")
 
 
+def test_an_array_that_belongs_to_the_axes_in_front_is_told_what_to_write():
+    with pytest.raises(ShapeError) as caught:
+        jit(lambda x, y: x + y)(np.ones((3, 4)), X)
+    text = "(3,) do not broadcast together; x[:, None] makes (3, 1) of (3,), which does"
+    assert text in str(caught.value)
+
+
 def test_a_shape_error_of_a_primitive_names_the_users_line():
     def f(x):
         return lax.add(x, np.ones(4)).sum()  # lax-add

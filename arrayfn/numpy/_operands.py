@@ -123,8 +123,22 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
     except ValueError:
         given = ", ".join(str(shape) for shape in shapes)
         raise ShapeError(
-            f"{name}: shapes {given} do not broadcast together", user_location()
+            f"{name}: shapes {given} do not broadcast together{_remedy(shapes)}",
+            user_location(),
         ) from None
+
+
+def _remedy(shapes: Sequence[Shape]) -> str:
+    """What to write where the shorter of two shapes is that of the axes in front."""
+    if len(shapes) != 2:
+        return ""
+    short, long = sorted(shapes, key=len)
+    behind = len(long) - len(short)
+    in_front = zip(short, long, strict=False)
+    if not behind or not all(n in (1, m) or m == 1 for n, m in in_front):
+        return ""
+    new = ", ".join([":"] * len(short) + ["None"] * behind)
+    return f"; x[{new}] makes {(*short, *[1] * behind)} of {short}, which does"
 
 
 def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
