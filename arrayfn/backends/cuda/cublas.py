@@ -341,13 +341,17 @@ def rotating(sizes: Sequence[int], dtype: str) -> Generator[Callable[[], list[in
     """
     gpu = device()
     count = min(MOST_SETS, max(1, ROTATED_BYTES // sum(sizes)))
+    block = random_block(dtype)
     held: list[list[int]] = []
     try:
         for _ in range(count):
             held.append([])
-            for size in sizes:
+            for k, size in enumerate(sizes):
                 held[-1].append(gpu.allocate(size))
-                fill_randomly(held[-1][-1], size, dtype)
+                if len(held) == 1:
+                    _fill(held[0][k], size, block)
+                else:
+                    gpu.copy(held[-1][k], held[0][k], size)
         sets = cycle(held)
         yield lambda: next(sets)
     finally:
@@ -360,15 +364,14 @@ def small_work(provider: str) -> int:
     return 1 << 30 if form_of(provider).by_tensor_cores else 1 << 27
 
 
-def fill_randomly(pointer: int, nbytes: int, dtype: str) -> None:
-    """Put numbers of a ``dtype`` (its short name) into memory.
+def _fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
+    """Put numbers into memory, a block of them again and again.
 
     A GPU draws less power, and runs faster, where all of them are equal.
     """
     gpu = device()
-    block = random_block(dtype)[:nbytes]
-    gpu.copy_in(pointer, block.ctypes.data, block.nbytes)
-    done = block.nbytes
+    done = min(nbytes, block.nbytes)
+    gpu.copy_in(pointer, block.ctypes.data, done)
     while done < nbytes:
         more = min(done, nbytes - done)
         gpu.copy(pointer + done, pointer, more)

@@ -17,7 +17,7 @@ import numpy as np
 
 from arrayfn.errors import BackendError
 
-_BLOCK: Final = 1 << 22  # bytes
+_BLOCK: Final = 1 << 20  # bytes
 _ALIGNMENT: Final = 16  # that arrays of other libraries have too
 _EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
 _FACTORS: Final = (
