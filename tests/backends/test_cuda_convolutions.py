@@ -9,9 +9,11 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_here
+from arrayfn.backends.cuda.convolution_ways import ways_of
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU
+from arrayfn.lowering.cuda.convolutions import program_of
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import KernelCall, LibraryKernel
@@ -167,7 +169,7 @@ def test_zeros_that_one_side_has_more_of_are_copied_first():
 
 def test_what_the_library_refuses_is_a_product_of_windows():
     run = convolution({"padding": "SAME"}, 4)
-    gpu = replace(GPU, convolves=lambda provider, integers: False)
+    gpu = replace(GPU, convolves=lambda provider, integers: "product")
     arguments = random(2, 3, 5, 4), random(4, 3, 3, 3)
     program, compiled = lowered(run, *arguments, gpu=gpu)
     assert providers(compiled) == ["gemm_f32"]
@@ -187,6 +189,75 @@ def test_windows_of_one_element_are_a_product_that_copies_nothing():
         run_plan(compiled, arguments), evaluate(program, arguments), strict=True
     ):
         np.testing.assert_allclose(have, want, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("gives", ["output", "operand", "kernel"])
+@pytest.mark.parametrize("case", ["strided and dilated", "groups", "nchw", "one axis"])
+def test_a_call_s_integers_say_what_convolution_it_is(case, gives):
+    shape, kernel, options = CASES[case]
+    run = convolution(options, len(shape))
+    x, w = random(*shape), random(*kernel, seed=1)
+    functions = {
+        "output": run,
+        "operand": lambda x, w: af.vjp(lambda x: run(x, w), x)[1](run(x, w) * 2)[0],
+        "kernel": lambda x, w: af.vjp(lambda w: run(x, w), w)[1](run(x, w) * 2)[0],
+    }
+    _, compiled = lowered(functions[gives], x, w)
+    (own,) = (k for k in compiled.kernels if f"_{gives}_" in k.name)
+    (step,) = (s for s in compiled.plan.steps if s.kernel == own.name)
+    pairs = zip(own.parameters, step.arguments, strict=True)
+    integers = {p.name: a for p, a in pairs if isinstance(a, int)}
+    again = lower(program_of(own.provider, integers))
+    assert providers(again) == [own.provider]
+    assert integers_of(again) == integers
+
+
+def test_ways_of_strided_convolutions_are_those_worth_being_timed():
+    p = {"axes": 1, "batch": 8, "groups": 1, "inner": 3, "last": 1, "dilation0": 1}
+    p |= {"count0": 5, "size0": 7, "stride0": 2}
+    every = ("library", "blocks", "product")
+    assert ways_of("convolution_kernel_f32", p) == every
+    assert ways_of("convolution_kernel_f32_any", p) == every
+    assert ways_of("convolution_output_bf16", p) == every[:2]
+    assert ways_of("convolution_kernel_f32_tf32_any", p) == every[:2]
+    assert ways_of("convolution_kernel_f32", {**p, "stride0": 1}) == every[:1]
+    many = {**p, "inner": 64}
+    assert ways_of("convolution_kernel_f32", many) == ("library", "product")
+    assert ways_of("convolution_output_f64", {**many, "batch": 1 << 24}) == every[:1]
+
+
+BLOCKS = {
+    "a stem": (12, 7, 2, "SAME"),
+    "odd": (11, 7, 2, "SAME"),
+    "by three": (13, 5, 3, "SAME"),
+    "no border": (12, 3, 2, "VALID"),
+    "a part of windows": (13, 4, 2, ((2, 2), (2, 2))),
+    "by four": (12, 11, 4, ((2, 2), (2, 2))),
+    "one side": (9, 3, 2, ((0, 1), (1, 0))),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("case", BLOCKS)
+def test_strided_convolutions_of_few_channels_are_ones_of_blocks(case, dtype):
+    n, size, stride, padding = BLOCKS[case]
+    options = {"numbers": NHWC, "strides": (stride, stride), "padding": padding}
+    run = convolution(options, 4)
+    x, w = random(2, n, n + 1, 3, dtype=dtype), random(size, size, 3, 4, dtype=dtype)
+
+    def both(x, w):
+        loss = lambda x, w: anp.sum(anp.sin(run(x, w).astype("f") / 8))  # noqa: E731
+        return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
+
+    gpu = replace(GPU, convolves=lambda provider, integers: "blocks")
+    program, compiled = lowered(both, x, w, gpu=gpu)
+    assert len(providers(compiled)) == 3
+    assert "strides=(1,1), dilations" in compiled.text
+    bound = 1e-4 if dtype == np.float32 else 3e-2
+    results = run_plan(compiled, (x, w))
+    for have, want in zip(results, evaluate(program, (x, w)), strict=True):
+        have, want = (v.astype(np.float64) for v in (have, want))
+        assert np.linalg.norm(have - want) <= bound * np.linalg.norm(want)
 
 
 DEPTHWISE = {

@@ -24,7 +24,7 @@ __all__ = ["CudaBackend", "DeviceArray", "device_put", "from_dlpack", "memory_st
 # Imported when a Program is for a GPU: a process without one has no use for them.
 _LOWER: Final = "arrayfn.lowering.cuda.lower"
 _EXECUTABLE: Final = "arrayfn.backends.cuda.executable"
-_CONVOLUTIONS: Final = "arrayfn.backends.cuda.libraries.convolutions"
+_CONVOLUTIONS: Final = "arrayfn.backends.cuda.convolution_ways"
 _HOPPER: Final = (9, 0)
 _INSTALL: Final = "pip install 'arrayfn[cuda]'"
 
@@ -76,7 +76,7 @@ def _config() -> GpuConfig:
     """The numbers of the GPU here. Before Hopper nothing copies beside a block."""
     gpu = device()
     cluster = GPU.most_cluster if gpu.arch >= _HOPPER else 0
-    convolves = importlib.import_module(_CONVOLUTIONS).is_supported
+    convolves = importlib.import_module(_CONVOLUTIONS).way_of
     return replace(
         GPU,
         multiprocessors=gpu.multiprocessors,

@@ -88,6 +88,18 @@ def in_turns(
     return {k: statistics.median(t) for k, t in times.items()}
 
 
+def repeated(run: Callable[[], object]) -> float:
+    """The seconds that the GPU takes for what ``run`` enqueues, at the best of some."""
+    run()
+    count = max(1, int(ROUND_SECONDS / _seconds(run)))
+
+    def several() -> None:
+        for _ in range(count):
+            run()
+
+    return min(_seconds(several) for _ in range(ROUNDS)) / count
+
+
 def _graph(way: Way, count: int) -> int:
     """A graph of ``count`` runs: enqueued one by one, short ones would wait."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-Convolves = Callable[[str, Mapping[str, int]], bool]
-"""Whether a library computes the convolution of this provider and these integers."""
+Way = Literal["library", "blocks", "product"]
+"""By a library, by it after ``strided_blocks``, or as a product of windows."""
+Convolves = Callable[[str, Mapping[str, int]], Way]
+"""How the convolution of this provider and these integers is computed."""
 
 
-def convolves_all(provider: str, integers: Mapping[str, int]) -> bool:
-    """Any: what a library takes is known where there is one."""
-    return True
+def by_library(provider: str, integers: Mapping[str, int]) -> Way:
+    """Any by the library: what it takes is known where there is one."""
+    return "library"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class GpuConfig:
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half
     thin_rows: int = 16  # of a product that a kernel computes, at most
     thin_bytes: int = 1 << 22  # of its matrix, at least
-    convolves: Convolves = convolves_all  # what cuDNN takes
+    convolves: Convolves = by_library  # what is cuDNN's
 
 
 GPU: Final = GpuConfig()

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.dtypes import DType, short_name
+from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.lowering.cuda.config import Convolves
 from arrayfn.lowering.cuda.depthwise import depthwise, is_depthwise
+from arrayfn.lowering.cuda.strided_blocks import in_blocks
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
@@ -41,7 +42,8 @@ _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float6
 _MOST_AXES: Final = 3
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
 """What the integers of a call say of each spatial axis, with its number after it."""
-_ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
+ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
+"""How names of providers end that multiply on tensor cores."""
 DEPTHWISE: Final = "depthwise"
 _DEPTHWISE: Final[dict[str, Roles]] = {
     "operand": ((3,), (0,), (), (1, 2)),
@@ -71,6 +73,43 @@ def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
     return found
 
 
+def program_of(provider: str, p: Mapping[str, int]) -> Program:
+    """The Program of one convolution that is a call with these integers."""
+    _, gives, short, *more = provider.split("_")
+    roles = roles_of(p["axes"], bool(p["last"]), p["groups"] > 1)
+    along = {"operand": "extent", "kernel": "size", "output": "count"}
+    counts = {
+        "operand": (p["groups"], p["batch"], p["inner"]),
+        "kernel": (p["groups"], p["outer"], p["inner"]),
+        "output": (p["groups"], p["batch"], p["outer"]),
+    }
+
+    def type_of(name: str) -> ArrayType:
+        shape = [0] * sum(map(len, roles[name]))
+        for role, axes in enumerate(roles[name]):
+            for k, axis in enumerate(axes):
+                own = p[f"{along[name]}{k}"] if role == SPATIAL else counts[name][role]
+                shape[axis] = own
+        return ArrayType(tuple(shape), BY_SHORT_NAME[short])
+
+    each = range(p["axes"])
+    extents = [p[f"{along[gives]}{k}"] for k in each] if gives != "output" else []
+    builder = ProgramBuilder("convolution")
+    with builder:
+        given = [builder.input(type_of(name)) for name in ARRAYS[gives]]
+        made = padded_convolution(
+            *given,
+            gives=gives,
+            **{key: roles[name] for name, key in ROLES.items()},
+            strides=tuple(p[f"stride{k}"] for k in each),
+            dilations=tuple(p[f"dilation{k}"] for k in each),
+            padding=tuple((p[f"low{k}"], p[f"high{k}"]) for k in each),
+            extents=tuple(extents),
+            precision="tf32" if "tf32" in more else None,
+        )
+    return builder.build([made])
+
+
 @dataclass(frozen=True)
 class _Arrangement:
     """How the arrays of an equation are those of a call."""
@@ -81,6 +120,7 @@ class _Arrangement:
     params: dict[str, Any]  # of the arranged equation
     more: dict[int, tuple[int, int]]  # zeros beside the operand's axes, made before
     dtype: DType  # that it is computed in
+    blocks: bool = False  # whether strides become channels
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
@@ -174,6 +214,10 @@ class _Arrangement:
         made["extents"] = tuple(spatial)
         return _Arrangement(provider, integers, roles, made, more, dtype)
 
+    def called(self, deterministic: bool) -> str:
+        """The provider, which may be allowed to add up in any order."""
+        return self.provider if deterministic else f"{self.provider}_any"
+
     def is_product(self) -> bool:
         """Whether it is a matrix product: windows of one element.
 
@@ -185,7 +229,7 @@ class _Arrangement:
             (p[f"size{k}"], p[f"low{k}"], p[f"high{k}"]) == (1, 0, 0) for k in axes
         )
         apart = any(p[f"stride{k}"] > 1 for k in axes)
-        return plain and not (apart and self.provider.endswith(_ON_TENSOR_CORES))
+        return plain and not (apart and self.provider.endswith(ON_TENSOR_CORES))
 
     def is_sum_of_slices(self) -> bool:
         """Whether a kernel adds it up, at the speed at which memory is read."""
@@ -198,7 +242,7 @@ class _Arrangement:
         """The arranged equation, between views of its arrays."""
         gives = self.params["gives"]
         arrays = dict(zip(ARRAYS[gives], operands, strict=True))
-        if self.more and "operand" in arrays:
+        if self.more and "operand" in arrays and not self.blocks:
             x = arrays["operand"]
             config = tuple((*self.more.get(a, (0, 0)), 0) for a in range(x.type.ndim))
             zero = conversion.literal(0, x.type.dtype)
@@ -208,10 +252,15 @@ class _Arrangement:
             for name, x in arrays.items()
         ]
         given = [conversion.convert(x, self.dtype) for x in given]
-        made = padded_convolution(given[0], given[1], **self.params)
+        if self.blocks:
+            space = self.roles["operand"][SPATIAL]
+            border = [self.more.get(axis, (0, 0)) for axis in space]
+            made = in_blocks(given, self.params, self.integers, border)
+        else:
+            made = padded_convolution(given[0], given[1], **self.params)
         made = conversion.convert(made, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
-        if gives != "operand" or not self.more:
+        if gives != "operand" or not self.more or self.blocks:
             return _turned_back(made, result, *back)
         ndim, shape = result.ndim, result.shape
         start = tuple(self.more.get(axis, (0, 0))[0] for axis in range(ndim))
@@ -289,7 +338,9 @@ def is_arranged(equation: Equation) -> bool:
     return equation.primitive is padded_convolution and "lies" in equation.params
 
 
-def arranged(program: Program, convolves: Convolves) -> Program:
+def arranged(
+    program: Program, convolves: Convolves, deterministic: bool = True
+) -> Program:
     """``program`` with the convolutions that a library computes as it reads arrays.
 
     The others are made of other primitives by what follows.
@@ -302,7 +353,7 @@ def arranged(program: Program, convolves: Convolves) -> Program:
         environment = builder.bind_inputs(program, inputs)
         for equation in program.equations:
             builder.source = equation.source
-            found = _chosen(equation, convolves)
+            found = _chosen(equation, convolves, deterministic)
             if found is None:
                 builder.replay(equation, environment)
                 continue
@@ -312,7 +363,9 @@ def arranged(program: Program, convolves: Convolves) -> Program:
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def _chosen(equation: Equation, convolves: Convolves) -> _Arrangement | None:
+def _chosen(
+    equation: Equation, convolves: Convolves, deterministic: bool
+) -> _Arrangement | None:
     if equation.primitive is not padded_convolution:
         return None
     if not all(isinstance(atom, Var) for atom in equation.inputs):
@@ -324,7 +377,8 @@ def _chosen(equation: Equation, convolves: Convolves) -> _Arrangement | None:
         return found
     if found.is_sum_of_slices():
         return None
-    return found if convolves(found.provider, found.integers) else None
+    way = convolves(found.called(deterministic), found.integers)
+    return None if way == "product" else replace(found, blocks=way == "blocks")
 
 
 def convolution(
@@ -339,7 +393,7 @@ def convolution(
     if found.params["lies"] == DEPTHWISE:
         return depthwise(places[0], places[1], output, gives, found.integers)
     call = LibraryCall(
-        provider=found.provider if deterministic else f"{found.provider}_any",
+        provider=found.called(deterministic),
         reads=dict(zip(ARRAYS[gives], places, strict=True)),
         writes={gives: Place(output)},
         integers=found.integers,

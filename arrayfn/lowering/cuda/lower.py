@@ -108,17 +108,17 @@ def _keeps(equation: Equation, *, options: Options) -> bool:
     return kernel is not None or is_arranged(equation) or is_pool(equation)
 
 
-def _in_library_terms(program: Program, gpu: GpuConfig) -> Program:
+def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Program:
     """``program`` with what libraries are given as they take it."""
     made = one_reduction(phased(pooled(guarded(program))))
-    return arranged(made, gpu.convolves)
+    return arranged(made, gpu.convolves, options.deterministic)
 
 
 def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     *passes, layouts = pipeline(
         PRODUCTS,
         partial(_keeps, options=options),
-        partial(_in_library_terms, gpu=gpu),
+        partial(_in_library_terms, gpu=gpu, options=options),
         pairs=MOST_OF_A_LOOP,
         transforms=False,  # cuFFT has every processor do a transform
         takes_view=partial(_takes_view, options=options),

@@ -1,0 +1,90 @@
+"""Which convolutions are cuDNN's as they are, and which are better written otherwise.
+
+Where windows are apart and numbers wide, cuDNN's engines that keep the order of their
+sums may take longer than to copy the windows and multiply; few channels become more of
+them in ``strided_blocks``. These ways are timed when such a convolution is first seen
+on a machine, and the choice is kept in the disk cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from arrayfn.backends.cuda import timing
+from arrayfn.backends.cuda.cublas import fill_randomly
+from arrayfn.backends.cuda.device_array import DeviceArray, interned
+from arrayfn.backends.cuda.driver import OutOfMemoryError, device
+from arrayfn.backends.cuda.executable import Executable
+from arrayfn.backends.cuda.libraries import cudnn
+from arrayfn.backends.cuda.libraries.convolutions import is_supported
+from arrayfn.backends.object_cache import content_key, object_cache
+from arrayfn.dtypes import BY_SHORT_NAME, short_name
+from arrayfn.errors import BackendError
+from arrayfn.lowering.cuda.config import GPU, Way
+from arrayfn.lowering.cuda.convolutions import ON_TENSOR_CORES, program_of
+from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.cuda.strided_blocks import has_blocks
+from arrayfn.lowering.options import Options
+
+MOST_COPIED: Final = 1 << 30
+"""Bytes of windows that are worth being copied."""
+
+
+def way_of(provider: str, integers: Mapping[str, int]) -> Way:
+    """How the convolution is computed: by cuDNN where it can, if that is fastest."""
+    if not is_supported(provider, integers):
+        return "product"
+    ways = ways_of(provider, integers)
+    if len(ways) == 1:
+        return ways[0]
+    gpu, version = device(), cudnn.library().backend_version()
+    key = content_key(
+        f"convolution {version} {gpu.name} {provider}",
+        f"{sorted(integers.items())} {ways}",
+    )
+    kept = object_cache().get_or_compile(key, lambda: _fastest(provider, integers))
+    return next(way for way in ways if way == kept.decode())
+
+
+def ways_of(provider: str, p: Mapping[str, int]) -> tuple[Way, ...]:
+    """The ways that are worth being timed, the library's first."""
+    ways: list[Way] = ["library"]
+    axes = range(p["axes"])
+    if has_blocks(p):
+        ways.append("blocks")
+    words = p["batch"] * p["groups"] * p["inner"]
+    words *= math.prod(p[f"count{k}"] * p[f"size{k}"] for k in axes)
+    size = BY_SHORT_NAME[provider.split("_")[2]].itemsize
+    on_tensor_cores = provider.removesuffix("_any").endswith(ON_TENSOR_CORES)
+    apart = max(p[f"stride{k}"] for k in axes) > 1
+    if apart and not on_tensor_cores and words * size <= MOST_COPIED:
+        ways.append("product")
+    return tuple(ways)
+
+
+def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
+    """The fastest way; the library's where it is not much slower, or memory short."""
+    seconds: dict[Way, float] = {}
+    for way in ways_of(provider, integers):
+        try:
+            seconds[way] = _seconds(provider, integers, way)
+        except (OutOfMemoryError, BackendError):
+            continue
+    least = min(seconds.values(), default=0.0)
+    taken = (way for way, time in seconds.items() if time <= timing.NOISE * least)
+    return next(taken, "library").encode()
+
+
+def _seconds(provider: str, p: Mapping[str, int], way: Way) -> float:
+    gpu = replace(GPU, convolves=lambda provider, integers: way)
+    program = program_of(provider, p)
+    options = Options(deterministic=not provider.endswith("_any"))
+    run = Executable(lower(program, gpu=gpu, options=options))
+    arrays: list[DeviceArray] = []
+    for type in map(interned, program.input_types):
+        arrays.append(DeviceArray(type, device().allocate(type.nbytes)))
+        fill_randomly(arrays[-1].address(), type.nbytes, short_name(type.dtype))
+    return timing.repeated(lambda: run(arrays))

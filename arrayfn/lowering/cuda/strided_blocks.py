@@ -1,0 +1,174 @@
+"""Convolutions of few channels by strides, as ones of more channels without.
+
+Elements that lie alike between the beginnings of windows are channels of their own:
+``[n, s * h, s * w, c]`` is ``[n, h, w, s * s * c]``, and a window of ``k`` elements one
+of about ``k / s``. Libraries have faster kernels for these. Channels last, no groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrayfn.dtypes import DType
+from arrayfn.ir import Atom
+from arrayfn.primitives import conversion, slicing, views
+from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
+
+MOST_CHANNELS: Final = 64
+"""Of what blocks become: from there on libraries have enough of them."""
+_ALIGNED: Final = 16
+"""Bytes that channels are filled up to."""
+
+
+def has_blocks(p: Mapping[str, int]) -> bool:
+    """Whether the convolution of these integers has blocks of few channels."""
+    axes = range(p["axes"])
+    strides = [p[f"stride{k}"] for k in axes]
+    return (
+        p["last"] == 1
+        and p["groups"] == 1
+        and max(strides) > 1
+        and all(p[f"size{k}"] > strides[k] and p[f"dilation{k}"] == 1 for k in axes)
+        and p["inner"] * math.prod(strides) <= MOST_CHANNELS
+    )
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis: zeros (or what is cut) around the operand, around a window, in all."""
+
+    stride: int
+    operand: tuple[int, int]
+    kernel: tuple[int, int]
+    blocks: int  # of the operand
+    size: int  # of a window
+    padding: int  # on either side
+
+    @staticmethod
+    def of(p: Mapping[str, int], k: int) -> _Axis:
+        extent, size, count, stride, low = (
+            p[f"{name}{k}"] for name in ("extent", "size", "count", "stride", "low")
+        )
+        before = -(-low // stride)
+        front = before * stride - low
+        windows = -(-(front + size) // stride)
+        # All blocks that windows touch, from the first window's first one on.
+        touched = count + windows - 1
+        have = min(-(-extent // stride), touched - before)
+        after = touched - before - have
+        padding = min(before, after)
+        begin, blocks = before - padding, touched - 2 * padding
+        return _Axis(
+            stride,
+            (begin * stride, (blocks - begin) * stride - extent),
+            (front, windows * stride - front - size),
+            blocks,
+            windows,
+            padding,
+        )
+
+
+def in_blocks(
+    given: Sequence[Atom],
+    params: Mapping[str, Any],
+    p: Mapping[str, int],
+    border: Sequence[tuple[int, int]],
+) -> Atom:
+    """What ``padded_convolution`` of ``given`` is, with ``params`` and integers p.
+
+    To its own extents the operand comes by the zeros of ``border``.
+    """
+    axes = [_Axis.of(p, k) for k in range(p["axes"])]
+    gives = params["gives"]
+    borders = {
+        "operand": [
+            (low + more[0], high + more[1])
+            for (low, high), more in zip((a.operand for a in axes), border, strict=True)
+        ],
+        "kernel": [axis.kernel for axis in axes],
+    }
+    strides = [axis.stride for axis in axes]
+    arrays = [
+        _blocked(x, borders[name], strides) if name in borders else x
+        for name, x in zip(ARRAYS[gives], given, strict=True)
+    ]
+    extents = {
+        "operand": [axis.blocks for axis in axes],
+        "kernel": [axis.size for axis in axes],
+    }
+    ones = (1,) * len(axes)
+    made = padded_convolution(
+        arrays[0],
+        arrays[1],
+        **{
+            **params,
+            "strides": ones,
+            "padding": tuple((axis.padding, axis.padding) for axis in axes),
+            "extents": tuple(extents.get(gives, ())),
+        },
+    )
+    if gives not in borders:
+        return made
+    return _unblocked(made, borders[gives], strides, p["inner"])
+
+
+def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
+    """The channels of blocks, filled up."""
+    step = max(1, _ALIGNED // dtype.itemsize)
+    return -(-inner * math.prod(strides) // step) * step
+
+
+def _order(count: int) -> tuple[int, ...]:
+    """From [first, block, place, block, place ..., inner] to [first, blocks, ...]."""
+    blocks = (1 + 2 * k for k in range(count))
+    places = (2 + 2 * k for k in range(count))
+    return (0, *blocks, *places, 1 + 2 * count)
+
+
+def _blocked(
+    x: Atom, borders: Sequence[tuple[int, int]], strides: Sequence[int]
+) -> Atom:
+    zero = conversion.literal(0, x.type.dtype)
+    none = (0, 0, 0)
+    config = (none, *((low, high, 0) for low, high in borders), none)
+    x = slicing.pad(x, zero, config=config)
+    first, *space, inner = x.type.shape
+    shape: list[int] = [first]
+    for n, stride in zip(space, strides, strict=True):
+        shape += [n // stride, stride]
+    x = views.reshape(x, shape=(*shape, inner))
+    x = views.transpose(x, permutation=_order(len(strides)))
+    blocks = [n // stride for n, stride in zip(space, strides, strict=True)]
+    x = views.reshape(x, shape=(first, *blocks, inner * math.prod(strides)))
+    more = _channels(inner, strides, x.type.dtype) - x.type.shape[-1]
+    if not more:
+        return x
+    config = (*(none,) * (1 + len(strides)), (0, more, 0))
+    return slicing.pad(x, zero, config=config)
+
+
+def _unblocked(
+    x: Atom,
+    borders: Sequence[tuple[int, int]],
+    strides: Sequence[int],
+    inner: int,
+) -> Atom:
+    """The transpose of ``_blocked``."""
+    first, *blocks, _ = x.type.shape
+    count = len(blocks)
+    limit = (first, *blocks, inner * math.prod(strides))
+    if limit != x.type.shape:
+        start, ones = (0,) * (2 + count), (1,) * (2 + count)
+        x = slicing.slice_(x, start=start, limit=limit, strides=ones)
+    x = views.reshape(x, shape=(first, *blocks, *strides, inner))
+    order = _order(count)
+    x = views.transpose(x, permutation=tuple(order.index(k) for k in range(len(order))))
+    space = (n * stride for n, stride in zip(blocks, strides, strict=True))
+    x = views.reshape(x, shape=(first, *space, inner))
+    none = (0, 0, 0)
+    config = (none, *((-low, -high, 0) for low, high in borders), none)
+    zero = conversion.literal(0, x.type.dtype)
+    return slicing.pad(x, zero, config=config)
