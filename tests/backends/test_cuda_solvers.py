@@ -6,9 +6,10 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.backends.cuda import missing_here
+from arrayfn.backends.cuda import kernel_compiler, missing_here
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda import substitution
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.calls import evaluate
@@ -254,6 +255,56 @@ def test_triangular_systems_are_solved_down_the_columns(
 
 def test_a_lower_triangle_by_columns_is_not_copied():
     solve = lax.linalg.triangular_solve
-    upper = trace_function(solve, (random(4, 4), random(2, 4)), {}).program
+    upper = trace_function(solve, (random(4, 4), random(99, 4)), {}).program
     (kernel,) = [k for k in lower(upper).kernels if isinstance(k, LibraryKernel)]
     assert kernel.provider == "trsm_f64"
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_systems_with_few_sides_are_solved_block_by_block(left, monkeypatch):
+    monkeypatch.setattr(substitution, "LEAST_ROWS", 1)
+    a = random(34, 34) + 20 * np.eye(34)
+    b = random(34, 3, seed=1)
+    b = b if left else b.T.copy()
+
+    def solution(a, b):
+        options = {"left_side": left, "lower": left}
+        return lax.linalg.triangular_solve(a, b, **options)
+
+    program = trace_function(solution, (a, b), {}).program
+    compiled = lower(program)
+    # The second kernel is called once for each block of 32 rows.
+    names = [step.kernel.rpartition("_")[0] for step in compiled.plan.steps]
+    assert names.count("triangles") == 1 + 2
+    (result,) = run_plan(compiled, (a, b))
+    np.testing.assert_allclose(result, evaluate(program, (a, b))[0], 1e-12, 1e-12)
+
+
+def test_kernels_of_triangular_systems_keep_sums_in_registers():
+    solve = lax.linalg.triangular_solve
+    x = random(130, 130, dtype=np.float32)
+    program = trace_function(solve, (x, x[:3]), {}).program
+    for kernel in lower(program).kernels:
+        if kernel.name.startswith("triangles"):
+            assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_on_a_gpu_systems_with_few_sides_are_solved(left, dtype):
+    n = 300
+    a = (random(n, n) + n * np.eye(n)).astype(dtype)
+    b = random(2, n, 9, seed=1).astype(dtype)
+    a = np.stack([a, a + np.eye(n, dtype=dtype)])
+    b = b if left else b.swapaxes(-1, -2).copy()
+    bound = 1e-5 if dtype == np.float32 else 1e-13
+    for way in (True, False):
+        options = {"left_side": left, "lower": way}
+        run = lambda a, b, o=options: lax.linalg.triangular_solve(a, b, **o)  # noqa: E731
+        x, again = (np.asarray(af.jit(run, device="cuda")(a, b)) for _ in range(2))
+        triangle = np.tril(a) if way else np.triu(a)
+        given = triangle @ x if left else x @ triangle
+        np.testing.assert_allclose(given, b, bound, bound * np.abs(b).max())
+        assert x.tobytes() == again.tobytes()

@@ -21,12 +21,13 @@ from arrayfn.layout import Shape
 from arrayfn.lowering.cuda.matrix_nests import Names, Nests, matrices_of, turned
 from arrayfn.lowering.cuda.permutation import Permutation
 from arrayfn.lowering.cuda.triangular import System, solved
+from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
 
 Reads = Mapping[Var, Read]
-Made = LibraryCall | Nest | Permutation
+Made = LibraryCall | Nest | Permutation | WrittenCall
 
 BATCHED: Final = 128
 """Matrices of up to this many rows for each of a batch are one call."""

@@ -413,7 +413,7 @@ class _CudaLowering(Lowering):
         for made in make(equation, self.reads, self.names):
             self.made(made)
 
-    def made(self, made: Made | WrittenCall) -> None:
+    def made(self, made: Made) -> None:
         """The step of what a library's row has become."""
         if isinstance(made, Nest):
             self.nest(made)

@@ -23,13 +23,14 @@ from arrayfn.lowering.cuda.matrix_nests import (
     turned,
 )
 from arrayfn.lowering.cuda.triangular import System, solved
+from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder
 from arrayfn.lowering.templates.nest_builder import Place as Strided
 from arrayfn.passes.reads import Read
 
-Made = LibraryCall | Nest
+Made = LibraryCall | Nest | WrittenCall
 
 
 def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[Made]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from arrayfn.dtypes import DType, short_name
 
-THREADS: Final = 256
+THREADS: Final = 128
 COLUMNS: Final = 4
 BAND: Final = 8
 _WORDS: Final = {"f16": "u16", "bf16": "u16", "f32": "f32", "f64": "f64"}

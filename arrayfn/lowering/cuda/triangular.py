@@ -1,8 +1,9 @@
-"""Triangular systems by cuBLAS: several small matrices as they lie, others by columns.
+"""Triangular systems: by cuBLAS, or by kernels where there are few sides.
 
-cuBLAS is the fastest by far where it goes down the columns of a lower triangle, and
-sides are columns too. So a matrix and its sides are turned to be that; an upper
-triangle is a lower one from its last row to its first.
+cuBLAS takes several small matrices as they lie. Of others it is the fastest by far
+where it goes down the columns of a lower triangle, and sides are columns too. So a
+matrix and its sides are turned to be that; an upper triangle is a lower one from its
+last row to its first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from arrayfn.lowering.cuda.matrix_nests import (
     matrices_of,
     turned,
 )
+from arrayfn.lowering.cuda.substitution import is_substituted, substituted
+from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 
@@ -45,7 +48,7 @@ class System:
 
 def solved(
     nests: Nests, a: Place, b: Var, system: System
-) -> Iterable[LibraryCall | Nest]:
+) -> Iterable[LibraryCall | Nest | WrittenCall]:
     """``b`` [..., rows, columns] becomes x."""
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
@@ -63,7 +66,7 @@ def solved(
 
 def _by_columns(
     nests: Nests, a: Place, b: Var, system: System
-) -> Iterable[LibraryCall | Nest]:
+) -> Iterable[LibraryCall | Nest | WrittenCall]:
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
     n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]
@@ -77,6 +80,9 @@ def _by_columns(
     if not is_lower:
         matrix = backward(backward(matrix, n, 1), n, 2)
         answers = backward(answers, n, 1)
+    if is_substituted(dtype, n, sides):
+        yield from substituted(matrix, answers, b, n, sides, unit=system.unit)
+        return
     conjugate = system.conjugate and dtype in dtypes.COMPLEX
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
