@@ -215,7 +215,7 @@ def test_a_call_s_integers_say_what_convolution_it_is(case, gives):
 def test_ways_of_strided_convolutions_are_those_worth_being_timed():
     p = {"axes": 1, "batch": 8, "groups": 1, "inner": 3, "last": 1, "dilation0": 1}
     p |= {"count0": 5, "size0": 7, "stride0": 2}
-    every = ("library", "blocks", "product")
+    every = ("library", "blocks", "product", "product of blocks")
     assert ways_of("convolution_kernel_f32", p) == every
     assert ways_of("convolution_kernel_f32_any", p) == every
     assert ways_of("convolution_output_bf16", p) == every[:2]
@@ -237,9 +237,16 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, dtypes.bfloat16], ids=str)
-@pytest.mark.parametrize("case", BLOCKS)
-def test_strided_convolutions_of_few_channels_are_ones_of_blocks(case, dtype):
+@pytest.mark.parametrize(
+    ("case", "way", "dtype"),
+    [
+        *((case, "blocks", np.float32) for case in BLOCKS),
+        ("a stem", "blocks", dtypes.bfloat16),
+        ("one side", "product of blocks", np.float32),
+    ],
+    ids=str,
+)
+def test_strided_convolutions_of_few_channels_are_ones_of_blocks(case, way, dtype):
     n, size, stride, padding = BLOCKS[case]
     options = {"numbers": NHWC, "strides": (stride, stride), "padding": padding}
     run = convolution(options, 4)
@@ -249,10 +256,13 @@ def test_strided_convolutions_of_few_channels_are_ones_of_blocks(case, dtype):
         loss = lambda x, w: anp.sum(anp.sin(run(x, w).astype("f") / 8))  # noqa: E731
         return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
 
-    gpu = replace(GPU, convolves=lambda provider, integers: "blocks")
+    gpu = replace(GPU, convolves=lambda provider, integers: way)
     program, compiled = lowered(both, x, w, gpu=gpu)
-    assert len(providers(compiled)) == 3
-    assert "strides=(1,1), dilations" in compiled.text
+    if way == "blocks":
+        assert len(providers(compiled)) == 3
+        assert "strides=(1,1), dilations" in compiled.text
+    else:
+        assert all(p.startswith("gemm") for p in providers(compiled))
     bound = 1e-4 if dtype == np.float32 else 3e-2
     results = run_plan(compiled, (x, w))
     for have, want in zip(results, evaluate(program, (x, w)), strict=True):

@@ -62,6 +62,8 @@ def ways_of(provider: str, p: Mapping[str, int]) -> tuple[Way, ...]:
     apart = max(p[f"stride{k}"] for k in axes) > 1
     if apart and not on_tensor_cores and words * size <= MOST_COPIED:
         ways.append("product")
+        if has_blocks(p):
+            ways.append("product of blocks")
     return tuple(ways)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Way = Literal["library", "blocks", "product"]
-"""By a library, by it after ``strided_blocks``, or as a product of windows."""
+Way = Literal["library", "product", "blocks", "product of blocks"]
+"""By a library or as a product of windows, as it is or after ``strided_blocks``."""
 Convolves = Callable[[str, Mapping[str, int]], Way]
 """How the convolution of this provider and these integers is computed."""
 

@@ -19,9 +19,9 @@ from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
-from arrayfn.lowering.cuda.config import Convolves
+from arrayfn.lowering.cuda.config import Convolves, Way
 from arrayfn.lowering.cuda.depthwise import depthwise, is_depthwise
-from arrayfn.lowering.cuda.strided_blocks import in_blocks
+from arrayfn.lowering.cuda.strided_blocks import of_blocks
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
@@ -120,7 +120,7 @@ class _Arrangement:
     params: dict[str, Any]  # of the arranged equation
     more: dict[int, tuple[int, int]]  # zeros beside the operand's axes, made before
     dtype: DType  # that it is computed in
-    blocks: bool = False  # whether strides become channels
+    way: Way = "library"
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
@@ -242,7 +242,8 @@ class _Arrangement:
         """The arranged equation, between views of its arrays."""
         gives = self.params["gives"]
         arrays = dict(zip(ARRAYS[gives], operands, strict=True))
-        if self.more and "operand" in arrays and not self.blocks:
+        in_blocks = self.way != "library"
+        if self.more and "operand" in arrays and not in_blocks:
             x = arrays["operand"]
             config = tuple((*self.more.get(a, (0, 0)), 0) for a in range(x.type.ndim))
             zero = conversion.literal(0, x.type.dtype)
@@ -252,15 +253,18 @@ class _Arrangement:
             for name, x in arrays.items()
         ]
         given = [conversion.convert(x, self.dtype) for x in given]
-        if self.blocks:
+        if in_blocks:
             space = self.roles["operand"][SPATIAL]
             border = [self.more.get(axis, (0, 0)) for axis in space]
-            made = in_blocks(given, self.params, self.integers, border)
+            params = dict(self.params)
+            if self.way == "product of blocks":
+                del params["lies"]
+            made = of_blocks(given, params, self.integers, border)
         else:
             made = padded_convolution(given[0], given[1], **self.params)
         made = conversion.convert(made, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
-        if gives != "operand" or not self.more or self.blocks:
+        if gives != "operand" or not self.more or in_blocks:
             return _turned_back(made, result, *back)
         ndim, shape = result.ndim, result.shape
         start = tuple(self.more.get(axis, (0, 0))[0] for axis in range(ndim))
@@ -378,7 +382,7 @@ def _chosen(
     if found.is_sum_of_slices():
         return None
     way = convolves(found.called(deterministic), found.integers)
-    return None if way == "product" else replace(found, blocks=way == "blocks")
+    return None if way == "product" else replace(found, way=way)
 
 
 def convolution(

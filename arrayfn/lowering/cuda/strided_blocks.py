@@ -71,7 +71,7 @@ class _Axis:
         )
 
 
-def in_blocks(
+def of_blocks(
     given: Sequence[Atom],
     params: Mapping[str, Any],
     p: Mapping[str, int],
