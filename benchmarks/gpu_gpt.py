@@ -46,7 +46,6 @@ class Case:
     config: gpt.Config
     batch: int = 0
     length: int = 0
-    mode: str | None = None
     count: int = 10  # steps of a round
 
     @property
@@ -61,9 +60,7 @@ def cases() -> tuple[Case, ...]:
         Case("step 2x128", SMALL, batch=8, count=50),
         Case("step 12x768", LARGE, batch=8, count=5),
         Case("sample 2x128", SMALL, length=400, count=1),
-        Case("sample 2x128 persistent", SMALL, length=400, mode="persistent", count=1),
         Case("sample 12x768", LARGE, length=256, count=1),
-        Case("sample 12x768 persistent", LARGE, length=256, mode="persistent", count=1),
     )
 
 
@@ -118,7 +115,8 @@ def training(case: Case, params: Any, text: Any) -> tuple[Run, Run]:
 def sampling(case: Case, params: Any) -> tuple[Run, Run]:
     """Sampling by arrayfn and by JAX."""
     options = {"config": case.config, "length": case.length}
-    draw = af.jit(partial(gpt.sample, **options), device="cuda", mode=case.mode)
+    mode = gpt.sampling_mode(case.config)
+    draw = af.jit(partial(gpt.sample, **options), device="cuda", mode=mode)
     given = params, gpt.encode(PROMPT), random.key(1), np.float32(0.7)
     given = af.device_put(given)
     theirs = jax.jit(partial(jax_gpt.sample, **options))

@@ -290,6 +290,11 @@ def sample(
     return tokens
 
 
+def sampling_mode(config: Config) -> str | None:
+    """How a GPU is to sample: a small model's tokens by one kernel, all of them."""
+    return "persistent" if config.width <= 256 else None
+
+
 def write(
     params: Params,
     config: Config,
@@ -298,15 +303,13 @@ def write(
     temperature: float = 0.7,
     device: str = "cpu",
 ) -> str:
-    """The prompt and what the model writes after it.
-
-    A token is so little work that a GPU has all of them computed by one kernel.
-    """
+    """The prompt and what the model writes after it."""
     if not config.rope:
         length = min(length, config.context)
-    mode = "persistent" if device == "cuda" else None
     draw = af.jit(
-        partial(sample, config=config, length=length), device=device, mode=mode
+        partial(sample, config=config, length=length),
+        device=device,
+        mode=sampling_mode(config),
     )
     tokens = draw(params, encode(prompt), random.key(1), np.float32(temperature))
     return decode(tokens)
