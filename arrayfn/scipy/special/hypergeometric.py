@@ -39,14 +39,12 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
     asymptotic one (13.7.2). Largest relative errors of 400 values drawn from each
     range, against mpmath:
 
-    ====================  ================  =======
-    |a|, |b| up to        x                 error
-    ====================  ================  =======
-    10                    -30 to 30         3e-16
-    30                    -500 to 500       9e-16
-    10                    500 to 700        8e-14
-    10                    -10000 to -500    4e-14
-    ====================  ================  =======
+    | sizes of a, b | x | error |
+    | --- | --- | --- |
+    | 10 | -30 to 30 | 3e-16 |
+    | 30 | -500 to 500 | 9e-16 |
+    | 10 | 500 to 700 | 8e-14 |
+    | 10 | -10000 to -500 | 4e-14 |
 
     Beyond, NaN where fewer than 6 digits would be left: of a = -86, b = 63, x = 59,
     say. Derivatives by all three, by the parameters those of the series.
@@ -69,15 +67,13 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike, /) -> Array:
     negative x (DLMF 15.8.1). Largest relative errors of 400 values drawn from each
     range, against mpmath:
 
-    ====================  ================  =======
-    |a|, |b|, |c| up to   x                 error
-    ====================  ================  =======
-    5                     -1 to 1           6e-16
-    20                    -1 to 1           2e-15
-    5                     -100 to -1        4e-15
-    20                    -100 to -1        1e-13
-    5                     0.99 to 1 - 1e-12 3e-14
-    ====================  ================  =======
+    | sizes of a, b, c | x | error |
+    | --- | --- | --- |
+    | 5 | -1 to 1 | 6e-16 |
+    | 20 | -1 to 1 | 2e-15 |
+    | 5 | -100 to -1 | 4e-15 |
+    | 20 | -100 to -1 | 1e-13 |
+    | 5 | 0.99 to 1 - 1e-12 | 3e-14 |
 
     Beyond, parameters of 50 say, digits are lost here and there, and NaN stands where
     the series alone has lost ten. Thorough rather than quick: 0.1 to 10 microseconds
