@@ -421,7 +421,8 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
         q, r = anp.linalg.qr(x)
         u, _, vh = anp.linalg.svd(x)
         v = anp.linalg.eigh(p).eigenvectors
-        return anp.linalg.cholesky(p), anp.linalg.solve(x, p), q, r, u, vh, v
+        w = anp.linalg.eigvalsh(p)
+        return anp.linalg.cholesky(p), anp.linalg.solve(x, p), q, r, u, vh, v, w
 
     count = af.get_num_threads()
     results = []
@@ -488,6 +489,8 @@ def test_eigenvectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
     np.testing.assert_allclose(v.conj().T @ v, np.eye(n), atol=bound)
     np.testing.assert_allclose(h @ v / scale, v * (w / scale), atol=bound)
     np.testing.assert_allclose(w, np.linalg.eigvalsh(h), atol=bound * scale)
+    alone = af.jit(anp.linalg.eigvalsh)(h)
+    np.testing.assert_allclose(alone, w, atol=bound * scale)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])

@@ -290,6 +290,33 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
     )
 
 
+def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """A tridiagonal matrix, of a copy, and its eigenvalues."""
+    x, values = equation.inputs[0].type, equation.outputs[0]
+    n = x.shape[-1]
+    size, real = x.dtype.itemsize, dtypes.real_of(x.dtype).itemsize
+    words = 3 * PANEL * n
+    yield LibraryCall(
+        provider=f"sytrd_values_{_suffix(x)}",
+        reads={"x": place_of(equation.inputs[0], reads)},
+        writes={"w": Place(values)},
+        # Without vectors nothing is kept of reflections but their scales.
+        scratch={
+            "reflections": n * n * size,
+            "t": 0,
+            "sides": n * real,
+            "tau": n * size,
+            "work": words * size,
+            "small": 0,
+            "real_work": n * max(real, 8),
+            "integer_work": 0,
+        },
+        integers={"n": n, "block": QR_BLOCK, "words": words},
+        items=math.prod(x.shape[:-2]),
+        library="LAPACK",
+    )
+
+
 def is_blocked_svd(type: ArrayType) -> bool:
     """Whether LAPACK would make such matrices bidiagonal as they are, and blocks pay.
 

@@ -142,6 +142,9 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd without vectors, over a copy of the operand."""
     x = equation.inputs[0]
+    if blocked.is_blocked(x.type):
+        yield from blocked.eigvalsh(equation, reads)
+        return
     given = {"x": place_of(x, reads)}
     yield _syevd(x.type, given, {"w": Place(equation.outputs[0])}, vectors=False)
 

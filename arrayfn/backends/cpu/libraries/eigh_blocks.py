@@ -17,7 +17,7 @@ from arrayfn.backends.cpu.libraries.divided_eigh import (
     divided_eigh,
     divided_words,
 )
-from arrayfn.backends.cpu.libraries.eigh import conjugate
+from arrayfn.backends.cpu.libraries.eigh import conjugate, unjitted_values
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -71,8 +71,9 @@ from arrayfn.backends.cpu.native import (
 SYTRD: Final = FUNCTIONS
 LASCL: Final = FUNCTIONS + 8
 REAL_LASCL: Final = FUNCTIONS + 16
-LOWER_COLUMNS: Final = FUNCTIONS + 24
-REFLECTION: Final = FUNCTIONS + 32
+STERF: Final = FUNCTIONS + 24
+LOWER_COLUMNS: Final = FUNCTIONS + 32
+REFLECTION: Final = FUNCTIONS + 40
 DIVIDED: Final = REFLECTION + 8 * REFLECTION_WORDS
 TOOLS: Final = DIVIDED + 8 * DIVIDED_WORDS
 AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
@@ -140,6 +141,34 @@ def tridiagonal_run(arguments: int, begin: int, end: int) -> int:
 
 
 @native
+def tridiagonal_values_run(arguments: int, begin: int, end: int) -> int:
+    """Eigenvalues of matrices ``begin`` to ``end``, which stay as they are."""
+    n = load(arguments + SIZE)
+    size = load(arguments + ITEM_BYTES)
+    real = real_bytes(arguments)
+    ints = stack(1)
+    for item in range(begin, end):
+        values = load(arguments + VALUES) + item * n * real
+        a = load(arguments + REFLECTIONS)
+        matrix = load(arguments + VECTORS) + item * n * n * size
+        exponent = copy_lower(arguments, matrix, a)
+        store_i32(ints, n)
+        store_i32(ints + 4, 1)
+        if is_finite_exponent(exponent, real):
+            scale = scale_of(exponent, real)
+            if scale:
+                rescale(load(arguments + LASCL), scale, 0, n, n, a, real)
+            reduce_hermitian(arguments, values, a)
+            sides = load(arguments + SIDES)
+            call(load(arguments + STERF), ints, values, sides, ints + 4)
+            if scale:
+                rescale(load(arguments + REAL_LASCL), scale, 1, n, 1, values, real)
+        if load_i32(ints + 4) != 0:
+            fill_words(values, n * real, load(arguments + NAN))
+    return 0
+
+
+@native
 def copy_lower(arguments: int, matrix: int, a: int) -> int:
     """Copy a row-major lower triangle into one by columns; its greatest exponent."""
     n = load(arguments + SIZE)
@@ -179,8 +208,8 @@ def copy_lower_run(told: int, begin: int, end: int) -> int:
 
 
 @native
-def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> int:
-    """One matrix: its eigenvalues, and the eigenvectors of the tridiagonal one."""
+def reduce_hermitian(arguments: int, values: int, a: int) -> int:
+    """One matrix made tridiagonal: its diagonal is written to ``values``."""
     letters = stack(1)
     ints = stack(3)
     work = load(arguments + WORK)
@@ -196,7 +225,7 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
     store_i32(ints, n)
     store_i32(ints + 20, n - done)
     store_i32(ints + 4, load(arguments + WORDS))
-    call(
+    return call(
         load(arguments + SYTRD),
         letters,
         ints + 20,
@@ -209,6 +238,16 @@ def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> in
         ints + 4,
         ints + 16,
     )
+
+
+@native
+def tridiagonal(arguments: int, vectors: int, values: int, a: int, t: int) -> int:
+    """One matrix: its eigenvalues, and the eigenvectors of the tridiagonal one."""
+    n = load(arguments + SIZE)
+    size = load(arguments + ITEM_BYTES)
+    sides = load(arguments + SIDES)
+    tau = load(arguments + TAU)
+    reduce_hermitian(arguments, values, a)
     block = load(arguments + BLOCK)
     start = 0
     while start < n - 1:
@@ -312,7 +351,7 @@ def eigenvectors_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before those of ``tridiagonal_run``."""
-    functions = lapack_words(dtype, "?sytrd|?hetrd", "?lascl", "%lascl")
+    functions = lapack_words(dtype, "?sytrd|?hetrd", "?lascl", "%lascl", "%sterf")
     return (
         *functions,
         symmetric_address("lower_columns"),
@@ -350,6 +389,13 @@ def unjitted_vectors(given: Mapping[str, Any], items: int) -> None:
 PROVIDERS: Final = {
     "sytrd": Provider(
         tridiagonal_run, words, unjitted, uses_blas=True, pool=TOOLS // 8
+    ),
+    "sytrd_values": Provider(
+        tridiagonal_values_run,
+        words,
+        unjitted_values,
+        uses_blas=True,
+        pool=TOOLS // 8,
     ),
     "larfb_eigh": Provider(
         eigenvectors_run, vector_words, unjitted_vectors, uses_blas=True
