@@ -174,7 +174,14 @@ def run_loops() -> None:
 
 
 def run_channels() -> None:
-    """A convolution of each channel by itself, and its gradients, against the CPU."""
+    """Kernels of channels that lie last, and their gradients, against the CPU."""
+
+    def pooled(x: Any) -> Any:
+        sizes, strides = (1, 3, 3, 1), (1, 2, 2, 1)
+        least = np.float32(-np.inf)
+        return anp.sum(
+            anp.sin(lax.reduce_window(x, least, lax.max, sizes, strides, "SAME"))
+        )
 
     def loss(x: Any, w: Any) -> Any:
         names = ("NHWC", "HWIO", "NHWC")
@@ -190,6 +197,24 @@ def run_channels() -> None:
     for a, b in zip(have[1], want[1], strict=True):
         error = float(np.abs(np.asarray(a) - np.asarray(b)).max())
         print(f"channels by themselves: error {error:.1e}", flush=True)
+        assert error < 1e-4
+    (x,) = arguments[:1]
+    have, want = (af.jit(af.grad(pooled), device=d)(x) for d in ("cuda", "cpu"))
+    error = float(np.abs(np.asarray(have) - np.asarray(want)).max())
+    print(f"windows: error {error:.1e}", flush=True)
+    assert error < 1e-4
+
+
+def run_triangles() -> None:
+    """Triangular systems with few sides, against NumPy."""
+    a, b = random(200, 200) + 200 * np.eye(200, dtype=np.float32), random(200, 9)
+    for lower, triangle in ((True, np.tril(a)), (False, np.triu(a))):
+        solve = lambda a, b, way=lower: lax.linalg.triangular_solve(  # noqa: E731
+            a, b, left_side=True, lower=way
+        )
+        x = np.asarray(af.jit(solve, device="cuda")(a, b))
+        error = float(np.abs(triangle.astype(np.float64) @ x - b).max())
+        print(f"a triangular system: error {error:.1e}", flush=True)
         assert error < 1e-4
 
 
@@ -238,6 +263,7 @@ def main() -> None:
     run_attentions()
     run_loops()
     run_channels()
+    run_triangles()
     for name, function, arguments in families():
         run = af.jit(lambda *a, f=function: f(anp, *a), device="cuda")
         have = np.asarray(run(*arguments))
