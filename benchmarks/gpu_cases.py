@@ -182,11 +182,9 @@ def _rows() -> Iterator[Case]:
             rows = (1 << 25) // length
             weights = ((length,), (length,)) if group == "layernorm" else ()
             yield Case(group, f"{rows}x{length}", function, ((rows, length), *weights))
-            if length >= 16384:
-                shapes = (2 * rows, length), *weights
-                size = f"{2 * rows}x{length}"
-                name = f"{group} bf16"
-                yield Case(name, size, function, shapes, 1e-2, dtype="bfloat16")
+            shapes = (2 * rows, length), *weights
+            size, name = f"{2 * rows}x{length}", f"{group} bf16"
+            yield Case(name, size, function, shapes, 1e-2, dtype="bfloat16")
     for rows, length in ((8, 65536), (32, 16384)):
         yield Case("softmax", f"{rows}x{length}", softmax, ((rows, length),))
     scanned = ((262144, 128), (4096, 8192), (64, 65536), (256, 131072), (1, 1 << 25))
