@@ -199,7 +199,9 @@ def test_elementwise_accesses_are_of_128_bits():
 @pytest.mark.cuda
 def test_a_row_is_read_once():
     (ptx,) = ptx_of("softmax of a block", (9, 0))
-    assert ptx.count("ld.global.nc.v4") == ptx.count("st.global.v4") == 4
+    assert ptx.count("ld.global.nc.v4") == 4
+    # Stored again where a product with an inverse was not exact for all of the row.
+    assert ptx.count("st.global.v4") == 8
 
 
 def test_a_short_row_alone_is_a_block_s():
@@ -215,7 +217,7 @@ def test_a_short_row_alone_is_a_block_s():
 @pytest.mark.cuda
 def test_a_row_is_divided_by_products_and_what_is_out_of_their_range_again():
     (ptx,) = ptx_of("softmax of a block", (9, 0))
-    vectors = ptx.count("st.global.v4")
+    vectors = ptx.count("st.global.v4") // 2
     assert ptx.count("rcp.approx.ftz.f32") == 1
     assert ptx.count("div.rn.f32") == 4 * vectors
 

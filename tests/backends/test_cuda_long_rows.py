@@ -48,6 +48,7 @@ CLUSTERS = GpuConfig(
 CLUSTER_CASES = {
     "softmax": (4, 64, softmax, (random(2, 520),)),
     "softmax of all threads": (4, 128, softmax, (random(2, 1040),)),
+    "divided again": (4, 64, softmax, (random(2, 520) * 40,)),
     "odd rows": (2, 64, softmax, (random(3, 501),)),
     "layernorm": (4, 64, layernorm, (random(2, 520), random(520, seed=1))),
     "half": (2, 64, softmax, (random(2, 520, dtype=np.float16),)),
@@ -92,6 +93,7 @@ def test_before_clusters_a_row_is_a_block_s():
 PIPELINE_CASES = {
     "layernorm": (layernorm, (random(3, 292), random(292, seed=1))),
     "layernorm in a cluster": (layernorm, (random(2, 1100), random(1100, seed=1))),
+    "divided again": (layernorm, (random(3, 1) + random(3, 292) * 0, random(292))),
     "float64": (
         layernorm,
         (random(3, 262, dtype=float), random(262, dtype=float, seed=1)),

@@ -97,6 +97,7 @@ COPIES: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "await_copies": _await_copies,
     "pack": _pack,
     "widen": _widen,
+    "anew": lambda thread, function, arguments: arguments[0],
     "approximate_exp2": lambda thread, function, arguments: exp2(*arguments),
     "approximate_exp": lambda thread, function, arguments: exp(*arguments),
     "unrolled": lambda thread, function, arguments: range(*arguments),

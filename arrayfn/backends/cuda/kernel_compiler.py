@@ -52,7 +52,7 @@ _ENTRY: Final = ".visible .entry "
 # value: others give nothing.
 _INTEGERS: Final = (
     *("block_index", "thread_index", "quotient", "remainder"),
-    *("match_byte", "match_word", "ballot", "byte", "ticket"),
+    *("match_byte", "match_word", "ballot", "byte", "ticket", "anew"),
 )
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (

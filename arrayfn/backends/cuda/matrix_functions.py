@@ -15,6 +15,7 @@ from llvmlite import ir
 from arrayfn.backends.cuda.assembly import (
     F32,
     I32,
+    I64,
     Emitter,
     assembly,
     global_address,
@@ -127,6 +128,12 @@ def _widen(
             b.store(value, _at(b, made, 2 * k + n))
 
 
+def _anew(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> Any:
+    return assembly(b, "mov.b64 $0, $1;", "=l,l", args, I64)
+
+
 def _copy(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> None:
@@ -171,6 +178,7 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "multiply": _multiply,
     "pack": _pack,
     "widen": _widen,
+    "anew": _anew,
     "copy": _copy,
     "close_copies": _close_copies,
     "await_copies": _await_copies,

@@ -86,6 +86,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "await_signal": (none, signals, i64, i64),
         "approximate_exp2": (f32, f32),
         "approximate_exp": (f32, f32),
+        "anew": (i64, i64),
         "grid_barrier": (none, pointer_type("u32"), i64),
         "ticket": (i64, pointer_type("u64"), i64),
     }

@@ -54,8 +54,7 @@ def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
         return clustered(nest, gpu) or made
     if made.whole:
         return made
-    ahead = pipeline(nest, gpu) if loads_beside(nest) else None
-    return ahead or clustered(nest, gpu) or made
+    return pipeline(nest, gpu) or clustered(nest, gpu) or made
 
 
 def is_scan(nest: Nest) -> bool:

@@ -22,6 +22,7 @@ class GpuConfig:
     """Numbers of the hardware that schedules are made from."""
 
     multiprocessors: int = 132
+    grouped: int = 120  # of these, what clusters of 4 and more can run on at once
     vector_bytes: int = 16  # the widest access of a thread
     max_lanes: int = 8  # elements a thread computes together
     threads: int = 256  # of a block, where nothing else decides

@@ -167,17 +167,20 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         source = f"{self.arena_name(operand)}, place"
         self.line(f"{load}({source}, {self.tile_name(operand)}, 0)")
 
+    def thread_of(self, member: str) -> str:
+        return "member"
+
     def open_row(
         self, variables: dict[int, str], member: str
     ) -> tuple[dict[int, str], int]:
         """Open the loop over a thread's vectors of the block's part."""
         schedule, (axis,) = self.schedule, self.reduced_axes
         lanes, threads, depth = schedule.lanes, schedule.threads, 0
-        text = "member"
+        text = own = self.again or "member"
         if schedule.tiles > 1:
             self.open(f"for vector in range({schedule.tiles}):")
             depth += 1
-            text = f"(vector * {threads} + member)"
+            text = f"(vector * {threads} + {own})"
         self.line(f"place = {text} * {lanes}")
         length = self.nest.axes[axis].extent
         if length != schedule.cluster * lanes * threads * schedule.tiles:

@@ -28,7 +28,7 @@ _RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
-        *("ahead", "whole", "least", "greatest", "following"),
+        *("ahead", "whole", "least", "greatest", "again"),
         *("board", "parts", "number", "within", "before", "upto"),
     )
 )

@@ -35,8 +35,8 @@ class RowArithmetic(CudaPrinter[T]):
     ) -> dict[str, str]:
         """The divisors of a stage that are the same for the row, and their inverses.
 
-        None where the stage cannot be done again, with divisions, for elements that
-        are too small or too large for a product with the inverse to be exact.
+        None where the stage cannot be done again, with divisions, if some elements are
+        too small or too large for a product with the inverse to be exact.
         """
         again = self.schedule.whole and self.schedule.lanes > 1 and stores
         whole = all(

@@ -79,11 +79,6 @@ class RowsPrinter(StagedPrinter[R]):
             self.line(f"{name} = {name}_warps[{place}]")
         self.shuffles(reduces, warps)
 
-    @property
-    def is_ahead(self) -> bool:
-        """Blocks of several ranks share a cache."""
-        return self.schedule.cluster > 1
-
     # Clusters.
 
     def loads_are_begun(self) -> None:

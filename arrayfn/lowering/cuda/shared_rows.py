@@ -13,7 +13,7 @@ from arrayfn.lowering.cuda.schedule import (
     power_of_two,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
+from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
@@ -33,21 +33,17 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     if nest.stages == 1:
         return _summed_by_clusters(nest, gpu, lanes)
     words = kept_words(nest, lanes)
-    beside, few = loads_beside(nest), rows < gpu.multiprocessors
+    few = rows < gpu.multiprocessors
     tiles = max(1, gpu.cluster_words // words // (2 if few else 1))
     cluster, threads = 1, power_of_two(-(-vectors // tiles))
-    most = gpu.cluster_threads // (2 if beside else 1)
-    while threads > most and cluster < gpu.most_cluster:
+    while threads > gpu.cluster_threads and cluster < gpu.most_cluster:
         cluster, threads = 2 * cluster, threads // 2
     while few and cluster < gpu.most_cluster and threads > gpu.threads:
         cluster, threads = 2 * cluster, threads // 2
         few = rows * cluster < 2 * gpu.multiprocessors
     if cluster == 1 or threads > gpu.max_threads:
         return None
-    # What is loaded beside the row needs registers: there is room for fewer blocks.
-    resident = gpu.resident * 3 // 4 if beside else gpu.resident
-    together = min(gpu.resident, max(2 * threads, resident)) // threads
-    together = together if keeps_one_row(nest) else 0
+    together = gpu.resident // threads if keeps_one_row(nest) else 0
     return Rows(threads, cluster * threads, lanes, tiles, True, cluster, together)
 
 
@@ -78,11 +74,8 @@ def _can_send(nest: Nest) -> bool:
     return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
 
 
-def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
-    """Long rows fetched ahead; None where they are short, or cannot be fetched so.
-
-    At least ``cluster`` blocks share one.
-    """
+def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
+    """Long rows fetched ahead; None where they are short, or cannot be fetched so."""
     operands = _rows_and_held(nest)
     reduced = [a.extent for a in nest.axes if a.reduced]
     if operands is None or len(reduced) != 1 or nest.stages == 1:
@@ -90,6 +83,9 @@ def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
     words = kept_words(nest, lanes)
+    if words < lanes and not held:
+        # Rows of halves alone are bound by their arithmetic: more threads are better.
+        return None
     used = [nest.operands[k] for k in (*fetched, *held)]
     whole = all(is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in used)
     rows = math.prod(_kept_extents(nest))
@@ -97,14 +93,17 @@ def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
         return None
     row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
     held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
-    threads = gpu.pipeline_threads
-    # Larger clusters that stay wait for each other too long.
-    while cluster <= min(2, gpu.most_cluster):
+    # Larger clusters that stay wait for each other too long, unless another block of
+    # the multiprocessor goes on; halves take longer. What is held has room once.
+    cluster, together = 1, 1 if held else 2
+    threads = gpu.pipeline_threads // together
+    most = max(2, lanes // 2) if held else gpu.most_cluster
+    while cluster <= min(most, gpu.most_cluster):
         part = -(-length // (lanes * cluster)) * lanes
         tiles = power_of_two(-(-part // (lanes * threads)))
-        room = gpu.shared_bytes - held_bytes * part
+        room = gpu.shared_bytes // together - held_bytes * part
         slots = min(room // (row_bytes * part), 4) if room > 0 else 0
-        if slots and words * tiles <= gpu.pipeline_words:
+        if slots and max(words, lanes) * tiles <= gpu.pipeline_words:
             return Pipeline(
                 threads,
                 threads * cluster,
@@ -112,8 +111,8 @@ def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
                 tiles,
                 True,
                 cluster,
-                1,
-                clusters=min(rows, _clusters(cluster, gpu)),
+                together,
+                clusters=min(rows, _clusters(cluster, gpu) * together),
                 part=part,
                 slots=slots,
                 fetched=fetched,
@@ -126,9 +125,7 @@ def pipeline(nest: Nest, gpu: GpuConfig, cluster: int = 1) -> Pipeline | None:
 
 def _clusters(cluster: int, gpu: GpuConfig) -> int:
     """Clusters that run at once: they do not span the groups of multiprocessors."""
-    usable = gpu.multiprocessors
-    if cluster > 2:
-        usable = max(cluster, usable // 16 * 16)
+    usable = gpu.multiprocessors if cluster <= 2 else gpu.grouped
     return max(1, usable // cluster)
 
 

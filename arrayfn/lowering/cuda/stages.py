@@ -24,11 +24,26 @@ ACCUMULATOR_WORDS: Final = 32
 """Registers that the partial results of a stage may take up."""
 
 
+@dataclass(frozen=True)
+class _Vectors:
+    """Operands of a stage, of which a thread has a vector at a time.
+
+    Those ``beside`` come from shared memory, ``late`` ones from the GPU's; the others
+    that it ``loads`` are in registers.
+    """
+
+    loads: Sequence[int]
+    beside: Sequence[int]
+    late: Sequence[int]
+    stores: Sequence[int]
+
+
 @dataclass
 class StagedPrinter(RowArithmetic[T]):
     """Prints the stages; ``tree`` combines what the threads of a team have."""
 
     accumulators: int = 1
+    again: str = ""  # what stands for the thread where vectors are computed once more
 
     @abstractmethod
     def tree(self, reduces: Sequence[Reduce]) -> None:
@@ -142,7 +157,7 @@ class StagedPrinter(RowArithmetic[T]):
             loads, late = [k for k in loads if k not in late], []
         beside = [k for k in loads if self.is_at_hand(k)]
         self.declare_tiles(beside, lanes)
-        self.declare_tiles(late, 2 * lanes if self.is_ahead else lanes)
+        self.declare_tiles(late, lanes)
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * schedule.tiles)
         self.declare_wide((k for k in stores if k not in loads), lanes)
@@ -161,33 +176,50 @@ class StagedPrinter(RowArithmetic[T]):
             self.close_all(depth)
         if stage == 0:
             self.loads_are_begun()
-        if late and self.is_ahead:
-            self.load_first(late, variables, member)
+        vectors = _Vectors(loads, beside, late, stores)
+        if divided:
+            self.line(f"least = {self.use('F32_INF')}")
+            self.line(f"greatest = {self.use('f32')}(0)")
+        self.inverses = divided
+        self.row_vectors(plan, stage, variables, member, vectors)
+        self.inverses = {}
+        if divided:
+            divides = self.use_device("divides_f32")
+            tests = [f"{divides}(least, greatest, {name})" for name in divided]
+            self.open(f"if not ({' and '.join(tests)}):")
+            # What is loaded again is not kept in registers until then.
+            own = self.thread_of(member)
+            self.line(f"again = {self.use_device('anew_i64')}({own})")
+            self.again = "again"
+            self.row_vectors(plan, stage, variables, member, vectors)
+            self.again = ""
+            self.close()
+        self.close_all(loop)
+        self.combine_lanes(stage)
+
+    def row_vectors(
+        self,
+        plan: StagePlan,
+        stage: int,
+        variables: dict[int, str],
+        member: str,
+        vectors: _Vectors,
+    ) -> None:
+        """The loop over a thread's vectors of the row: loaded, computed, stored."""
+        lanes, loads, stores = self.schedule.lanes, vectors.loads, vectors.stores
         at, depth = self.open_row(variables, member)
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
-            place = "lane" if k in beside else self.slot("lane")
-            place = self.turn("vector", "lane") if k in late else place
+            passing = k in (*vectors.beside, *vectors.late)
+            place = "lane" if passing else self.slot("lane")
             self.staged[k] = f"{self.tile_name(k)}[{place}]"
-        for operand in beside:
+        for operand in vectors.beside:
             self.load_beside(operand)
-        if late:
-            self.load_next(late, at)
+        for operand in vectors.late:
+            self.load_vector(operand, lanes, at, "0")
         self.widen_halves([k for k in loads if k not in stores])
-        if divided:
-            self.line(f"least = {self.use('F32_INF')}")
-            self.line(f"greatest = {self.use('f32')}(0)")
-            self.inverses = divided
-            self.elements(body, plan, stage, at)
-            self.inverses = {}
-            divides = self.use_device("divides_f32")
-            tests = [f"{divides}(least, greatest, {name})" for name in divided]
-            self.open(f"if not ({' and '.join(tests)}):")
-            self.elements(body, plan, stage, at)
-            self.close()
-        else:
-            self.elements(body, plan, stage, at)
+        self.elements(plan.bodies[stage], plan, stage, at)
         self.staged, self.widened = {}, set()
         if stores and self.live:
             self.open(f"if {self.live}:")
@@ -195,8 +227,7 @@ class StagedPrinter(RowArithmetic[T]):
         for operand in stores:
             tile = self.slot("") if operand in loads else "0"
             self.store_vector(operand, lanes, at, tile)
-        self.close_all(depth + loop)
-        self.combine_lanes(stage)
+        self.close_all(depth)
 
     def elements(
         self,
@@ -220,55 +251,6 @@ class StagedPrinter(RowArithmetic[T]):
             self.row_statement(s, plan, stage, within, place)
         if lanes > 1:
             self.close()
-
-    # What all rows read in a later stage.
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether it is loaded one vector ahead, as it is too much for the cache."""
-        return False
-
-    def turn(self, vector: str, lane: str = "") -> str:
-        """Where a vector of such an operand lies: in one of two places by turns."""
-        lanes = self.schedule.lanes
-        if self.schedule.tiles == 1 or not self.is_ahead:
-            return lane or "0"
-        place = f"{self.use_device('remainder')}({vector}, 2) * {lanes}"
-        return f"{place} + {lane}" if lane else place
-
-    def load_first(
-        self, late: Sequence[int], variables: dict[int, str], member: str
-    ) -> None:
-        """Load the first vector of a thread."""
-        (axis,), lanes = self.reduced_axes, self.schedule.lanes
-        self.line(f"first = {member} * {lanes}")
-        length = self.nest.axes[axis].extent
-        if length < self.schedule.team * lanes:
-            self.open(f"if first < {self.extent(axis)}:")
-        for operand in late:
-            self.load_vector(operand, lanes, {**variables, axis: "first"}, "0")
-        if length < self.schedule.team * lanes:
-            self.close()
-
-    def load_next(self, late: Sequence[int], at: dict[int, str]) -> None:
-        """Load the vector that follows, if there is one; or this one."""
-        schedule, (axis,) = self.schedule, self.reduced_axes
-        if not self.is_ahead:
-            for operand in late:
-                self.load_vector(operand, schedule.lanes, at, "0")
-            return
-        tiles, step = schedule.tiles, schedule.team * schedule.lanes
-        if tiles == 1:
-            return
-        self.line(f"following = {at[axis]} + {step}")
-        test = f"vector < {tiles - 1}"
-        if self.nest.axes[axis].extent % (step * tiles):
-            test = f"{test} and following < {self.extent(axis)}"
-        self.open(f"if {test}:")
-        for operand in late:
-            place = self.turn("vector + 1")
-            self.load_vector(operand, schedule.lanes, {**at, axis: "following"}, place)
-        self.close()
 
     def is_shared(self, operand: int) -> bool:
         """Whether all rows read the same of ``operand``, which stays as it is."""
@@ -372,10 +354,15 @@ class StagedPrinter(RowArithmetic[T]):
         self.open(f"for start in range(0, {n}, {step}):")
         return 1
 
+    def thread_of(self, member: str) -> str:
+        """What tells the threads apart that have vectors of the row."""
+        return member
+
     def open_row(
         self, variables: dict[int, str], member: str
     ) -> tuple[dict[int, str], int]:
         """Open the loop over a thread's vectors of the row: indices at their start."""
+        member = self.again or member
         schedule = self.schedule
         reduced, lanes, team = self.reduced_axes, schedule.lanes, schedule.team
         if not reduced:

@@ -11,6 +11,8 @@ is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements
 lie at a multiple of the vector's size. ``store_TxN`` goes the other way; where T is a
 half, the registers are float32, and each is rounded. ``widen_TxN(tile, place, wide,
 at)`` makes float32 registers of N halves in others, anew each time: they are not kept.
+``anew_i64(x)`` is x, which the compiler does not know: what it loads there it loads
+again.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
 one, and ``shuffle_from_T(value, k)`` that of lane ``k``; all 32 lanes of the warp take
@@ -118,6 +120,7 @@ Kind = Literal[
     "load",
     "store",
     "widen",
+    "anew",
     "send",
     "cluster_arrive",
     "cluster_wait",
@@ -234,6 +237,7 @@ def _functions() -> Iterator[DeviceFunction]:
     for kind in DIVISIONS:
         yield DeviceFunction(f"{kind}_f32", kind, "f32")
     yield DeviceFunction("signals_i64", "signals", "i64")
+    yield DeviceFunction("anew_i64", "anew", "i64")
     for t in WORDS:
         yield DeviceFunction(f"byte_{t}", "byte", t)
     for t in ATOMIC:
