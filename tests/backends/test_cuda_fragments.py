@@ -11,9 +11,9 @@ from arrayfn.lowering.plan import Kernel, Parameter
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
     approximate_exp2_f32, approximate_exp_f32, await_copies, barrier, close_copies,
-    copy_u16x8, load_matrix_u16, load_transposed_u16, multiply_bf16, multiply_f16,
-    pack_f16, quotient, registers_f32, registers_u16, remainder, shared_u16,
-    store_bf16x2, thread_index, widen_bf16x2, widen_f16x2,
+    copy_u16x8, greatest_bf16x4, least_bf16x4, load_matrix_u16, load_transposed_u16,
+    multiply_bf16, multiply_f16, pack_f16, quotient, registers_f32, registers_u16,
+    remainder, shared_u16, store_bf16x2, thread_index, widen_bf16x2, widen_f16x2,
 )
 
 def kernel(x, y, out):
@@ -105,6 +105,22 @@ def test_halves_are_widened_and_rounded_in_vectors():
     np.testing.assert_array_equal(y, np.array([1.5, 0.1], dtypes.bfloat16))
     x = np.array([1.5, -0.1], np.float16)
     np.testing.assert_array_equal(run(body.format(dtype="f16"), x, y)[:2], x)
+
+
+@pytest.mark.parametrize("last", [4.0, np.nan])
+def test_extremes_of_halves_and_of_what_was_found_before(last):
+    x = np.array([1.5, -2.0, 0.5, last], dtypes.bfloat16)
+    body = """
+    tile = registers_u16(4)
+    for k in range(4):
+        tile[k] = x[k]
+    out[lane * 2] = greatest_bf16x4(tile, 0, -9.0 + lane)
+    out[lane * 2 + 1] = least_bf16x4(tile, 0, -9.0 + lane)
+    """
+    out = run(body, x)
+    np.testing.assert_array_equal(out[:2], [last, np.nan if np.isnan(last) else -9.0])
+    expected = [np.nan, np.nan] if np.isnan(last) else [22.0, -2.0]
+    np.testing.assert_array_equal(out[62:64], expected)
 
 
 def test_an_approximate_exponential_has_more_than_the_bits_of_halves():

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from arrayfn.backends.cuda.emulated_matrices import exp, exp2, halves, widened
 from arrayfn.backends.cuda.emulated_memory import EmulationError, Memory, SharedMemory
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
@@ -70,6 +72,13 @@ def _widen(thread: Any, function: DeviceFunction, arguments: Any) -> None:
         wide[at + k] = value
 
 
+def _extreme(thread: Any, function: DeviceFunction, arguments: Any) -> Any:
+    tile, place, x = arguments
+    bits = [tile[place + k] for k in range(function.lanes)]
+    values = np.append(widened(function.dtype, *bits), np.float32(x))
+    return values.max() if function.kind == "greatest" else values.min()
+
+
 def _close_copies(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     thread.copies.append([])
 
@@ -97,6 +106,8 @@ COPIES: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "await_copies": _await_copies,
     "pack": _pack,
     "widen": _widen,
+    "greatest": _extreme,
+    "least": _extreme,
     "anew": lambda thread, function, arguments: arguments[0],
     "approximate_exp2": lambda thread, function, arguments: exp2(*arguments),
     "approximate_exp": lambda thread, function, arguments: exp(*arguments),

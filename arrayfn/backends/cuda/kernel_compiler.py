@@ -33,7 +33,7 @@ from arrayfn.backends.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I32, I64, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
 from arrayfn.lowering.cuda import vocabulary
-from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, DeviceFunction
+from arrayfn.lowering.cuda.vocabulary import EXTREMES, FUNCTIONS, DeviceFunction
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import ScalarFunction
@@ -58,9 +58,10 @@ _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
     *("shuffle_xor", "shuffle_up", "shuffle_from"),
     *("approximate_exp2", "approximate_exp", "inverse", "divide", "posted"),
+    *EXTREMES,
 )
 _TRUTHS: Final = ("divides",)
-_READING: Final = ("ticket", "posted")  # of these, those that take memory
+_READING: Final = ("ticket", "posted", *EXTREMES)  # of these, those that take memory
 GIVING: Final = frozenset((*_INTEGERS, *_MEMORY, *_VALUES, *_TRUTHS))
 """Kinds of functions that give something."""
 
@@ -377,6 +378,8 @@ class _Kernel(KernelCompiler):
             return self.m.wrap(result, f"i{result.type.width}")
         if function.kind in _TRUTHS:
             return self.m.wrap(result, "bool")
+        if function.kind in EXTREMES:
+            return self.m.wrap(result, "f32")
         if function.dtype not in COMPLEXES:
             return self.m.wrap(result, _value(function.dtype))
         part = REAL_PART[function.dtype]

@@ -128,6 +128,28 @@ def _widen(
             b.store(value, _at(b, made, 2 * k + n))
 
 
+def _extreme(name: str) -> Emitter:
+    """Halves are compared in pairs, and what two are left as float32."""
+
+    def emitter(
+        b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+    ) -> Any:
+        tile, place, x = args
+        words = _words(b, tile, place)
+        found = b.load(words)
+        for k in range(1, function.lanes // 2):
+            pair = found, b.load(_at(b, words, k))
+            text = f"{name}.NaN.{function.dtype}x2 $0, $1, $2;"
+            found = pure_assembly(b, text, "=r,r,r", pair, I32)
+        for text in _WIDENING[function.dtype]:
+            value = pure_assembly(b, text, "=f,r", (found,), F32)
+            text = f"{name}.NaN.f32 $0, $1, $2;"
+            x = pure_assembly(b, text, "=f,f,f", (x, value), F32)
+        return x
+
+    return emitter
+
+
 def _anew(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> Any:
@@ -179,6 +201,8 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "pack": _pack,
     "widen": _widen,
     "anew": _anew,
+    "greatest": _extreme("max"),
+    "least": _extreme("min"),
     "copy": _copy,
     "close_copies": _close_copies,
     "await_copies": _await_copies,

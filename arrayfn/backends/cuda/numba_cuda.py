@@ -106,6 +106,8 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "atomic_add": (none, pointer, i64, value),
         "post": (none, pointer_type("u64"), i64, value),
         "posted": (value, pointer_type("u64"), i64),
+        "greatest": (f32, pointer_type("u16"), i64, f32),
+        "least": (f32, pointer_type("u16"), i64, f32),
         "widen": (none, pointer_type("u16"), i64, types.CPointer(f32), i64),
         "send": (none, types.CPointer(value), i64, value, i64, signals, i64),
         "pack": (none, f32, f32, pointer, i64),

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
-from arrayfn.lowering.kernel_ir import Compute, Reduce, Statement, Store, Value
+from arrayfn.lowering.kernel_ir import Compute, Load, Reduce, Statement, Store, Value
 
+_EXTREMES: Final = {"accumulate_max_f32": "greatest", "accumulate_min_f32": "least"}
 T = TypeVar("T", Rows, Pipeline, Columns)
 
 
@@ -100,6 +101,40 @@ class RowArithmetic(CudaPrinter[T]):
 
     # Halves.
 
+    def extremes_of_halves(self, body: Sequence[Statement]) -> bool:
+        """Print ``body``, if it takes extremes of what it loads, and else is nothing.
+
+        Halves are then compared two at a time.
+        """
+        loads = {s.result: s for s in body if isinstance(s, Load)}
+        found: list[str] = []
+        for s in body:
+            if isinstance(s, Reduce):
+                kind = _EXTREMES.get(s.function)
+                load = loads.get(s.argument) if isinstance(s.argument, Value) else None
+                if kind is None or load is None or not self.is_pair_of_halves(load):
+                    return False
+                dtype = short_name(self.nest.operands[load.operand].dtype)
+                extreme = self.use_device(f"{kind}_{dtype}x{self.schedule.lanes}")
+                tile, place = self.staged_vector(load.operand)
+                name = self.name_of(s.result)
+                found.append(f"{name} = {extreme}({tile}, {place}, {name})")
+            elif not isinstance(s, Load):
+                return False
+        for text in found:
+            self.line(text)
+        return bool(found)
+
+    def is_pair_of_halves(self, s: Load) -> bool:
+        """Whether ``s`` loads vectors of halves that lie two to a register."""
+        dtype, lanes = self.nest.operands[s.operand].dtype, self.schedule.lanes
+        return dtype in dtypes.HALVES and lanes > 1 and self.is_whole(s, lanes)
+
+    def staged_vector(self, operand: int) -> tuple[str, str]:
+        """The registers of an operand's current vector, and where it begins there."""
+        tile, place = self.staged[operand].removesuffix("]").split("[", 1)
+        return tile, place.removesuffix("lane").removesuffix(" + ") or "0"
+
     def widen_halves(self, operands: Sequence[int]) -> None:
         """Halves of the current vector as float32.
 
@@ -111,8 +146,7 @@ class RowArithmetic(CudaPrinter[T]):
             if dtype not in dtypes.HALVES or lanes == 1:
                 continue
             widen = self.use_device(f"widen_{short_name(dtype)}x{lanes}")
-            tile, place = self.staged[operand].removesuffix("]").split("[", 1)
-            place = place.removesuffix("lane").removesuffix(" + ") or "0"
+            tile, place = self.staged_vector(operand)
             wide = f"{tile.removesuffix('tile')}wide"
             self.registers(wide, "f32", lanes)
             self.line(f"{widen}({tile}, {place}, {wide}, 0)")

@@ -218,8 +218,10 @@ class StagedPrinter(RowArithmetic[T]):
             self.load_beside(operand)
         for operand in vectors.late:
             self.load_vector(operand, lanes, at, "0")
-        self.widen_halves([k for k in loads if k not in stores])
-        self.elements(plan.bodies[stage], plan, stage, at)
+        body = plan.bodies[stage]
+        if not self.extremes_of_halves(body):
+            self.widen_halves([k for k in loads if k not in stores])
+            self.elements(body, plan, stage, at)
         self.staged, self.widened = {}, set()
         if stores and self.live:
             self.open(f"if {self.live}:")

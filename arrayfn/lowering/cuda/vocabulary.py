@@ -11,8 +11,9 @@ is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements
 lie at a multiple of the vector's size. ``store_TxN`` goes the other way; where T is a
 half, the registers are float32, and each is rounded. ``widen_TxN(tile, place, wide,
 at)`` makes float32 registers of N halves in others, anew each time: they are not kept.
-``anew_i64(x)`` is x, which the compiler does not know: what it loads there it loads
-again.
+``greatest_TxN(tile, place, x)`` is the greatest of N halves in registers and the
+float32 x, ``least_TxN`` the least; NaN if one is. ``anew_i64(x)`` is x, which the
+compiler does not know: what it loads from there it loads again.
 ``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
 bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
 one, and ``shuffle_from_T(value, k)`` that of lane ``k``; all 32 lanes of the warp take
@@ -121,6 +122,8 @@ Kind = Literal[
     "store",
     "widen",
     "anew",
+    "greatest",
+    "least",
     "send",
     "cluster_arrive",
     "cluster_wait",
@@ -171,6 +174,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
 )
 
 
+EXTREMES: Final[tuple[Kind, ...]] = ("greatest", "least")
 POWERS: Final[tuple[Kind, ...]] = ("approximate_exp2", "approximate_exp")
 DIVISIONS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides")
 SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
@@ -262,6 +266,8 @@ def _functions() -> Iterator[DeviceFunction]:
         for n in LANES:
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
             yield DeviceFunction(f"widen_{t}x{n}", "widen", t, n)
+            for kind in EXTREMES:
+                yield DeviceFunction(f"{kind}_{t}x{n}", kind, t, n)
     for kind in POWERS:
         yield DeviceFunction(f"{kind}_f32", kind, "f32")
 
