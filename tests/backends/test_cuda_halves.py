@@ -54,6 +54,13 @@ def test_a_row_of_halves_takes_half_the_registers():
     assert (kernel.threads, kernel.together, kernel.cluster) == (512, 2, 1)
 
 
+def test_the_greatest_of_a_long_row_of_halves():
+    x = random(1, 40000).astype(dtypes.bfloat16)
+    compiled = lowered(lambda x: anp.max(x, axis=1), x)
+    (result,) = run_plan(compiled, (x,))
+    np.testing.assert_array_equal(result, x.max(axis=1))
+
+
 @needs_compiler
 @pytest.mark.cuda
 def test_halves_are_rounded_in_pairs_and_nothing_is_spilled():

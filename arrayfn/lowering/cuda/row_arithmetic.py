@@ -26,6 +26,7 @@ class RowArithmetic(CudaPrinter[T]):
     """Prints divisions by a number of the row, and arithmetic of halves."""
 
     inverses: dict[str, str] = field(default_factory=dict[str, str])
+    accumulators: int = 1
     widened: set[int] = field(default_factory=set[int])
     """Operands whose current vector is there in float32."""
 
@@ -108,6 +109,8 @@ class RowArithmetic(CudaPrinter[T]):
         """
         loads = {s.result: s for s in body if isinstance(s, Load)}
         found: list[str] = []
+        if self.accumulators > 1:
+            return False
         for s in body:
             if isinstance(s, Reduce):
                 kind = _EXTREMES.get(s.function)

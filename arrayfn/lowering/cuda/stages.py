@@ -42,7 +42,6 @@ class _Vectors:
 class StagedPrinter(RowArithmetic[T]):
     """Prints the stages; ``tree`` combines what the threads of a team have."""
 
-    accumulators: int = 1
     again: str = ""  # what stands for the thread where vectors are computed once more
 
     @abstractmethod
