@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ ENGINES = ("arrayfn", "numpy", "scipy", "jax")
 SIZES = (16, 128, 1024)
 BATCHES = ((1000, 4), (1000, 16), (32, 128))
 SLOW = 0.1  # seconds of a call, from which three of each engine are timed
+# Threads of a BLAS look for work for some 25 ms after a call, on cores that are needed.
+PAUSE = 0.05
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def measure(
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(3):
         for name, run in runs.items():
+            time.sleep(PAUSE)
             samples[name].append(timing.once(run))
     return {name: timing.summary(values) for name, values in samples.items()}
 
