@@ -14,12 +14,14 @@ from dataclasses import replace
 from typing import Final
 
 from arrayfn.backends.cuda import timing
-from arrayfn.backends.cuda.cublas import fill_randomly
+from arrayfn.backends.cuda.cublas import fill
 from arrayfn.backends.cuda.device_array import DeviceArray, interned
-from arrayfn.backends.cuda.driver import OutOfMemoryError, device
+from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.executable import Executable
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.backends.cuda.libraries.convolutions import is_supported
+from arrayfn.backends.cuda.memory import OutOfMemoryError
+from arrayfn.backends.cuda.product_forms import random_block
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME, short_name
 from arrayfn.errors import BackendError
@@ -88,5 +90,6 @@ def _seconds(provider: str, p: Mapping[str, int], way: Way) -> float:
     arrays: list[DeviceArray] = []
     for type in map(interned, program.input_types):
         arrays.append(DeviceArray(type, device().allocate(type.nbytes)))
-        fill_randomly(arrays[-1].address(), type.nbytes, short_name(type.dtype))
+        block = random_block(short_name(type.dtype))
+        fill(arrays[-1].address(), type.nbytes, block)
     return timing.repeated(lambda: run(arrays))

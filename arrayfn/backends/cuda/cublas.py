@@ -349,7 +349,7 @@ def rotating(sizes: Sequence[int], dtype: str) -> Generator[Callable[[], list[in
             for k, size in enumerate(sizes):
                 held[-1].append(gpu.allocate(size))
                 if len(held) == 1:
-                    _fill(held[0][k], size, block)
+                    fill(held[0][k], size, block)
                 else:
                     gpu.copy(held[-1][k], held[0][k], size)
         sets = cycle(held)
@@ -364,7 +364,7 @@ def small_work(provider: str) -> int:
     return 1 << 30 if form_of(provider).by_tensor_cores else 1 << 27
 
 
-def _fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
+def fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
     """Put numbers into memory, a block of them again and again.
 
     A GPU draws less power, and runs faster, where all of them are equal.
