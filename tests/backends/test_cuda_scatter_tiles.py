@@ -93,6 +93,14 @@ def test_targets_are_read_where_they_lie_and_not_copied_before():
     assert len(last.writes) == 1
 
 
+def test_few_updates_of_what_is_written_over_leave_the_other_targets_alone():
+    x, i, u = np.zeros(1 << 19, np.float32), *LARGE[1:]
+    add = lambda x, i, u: (x * 2).at[i].add(u)  # noqa: E731
+    assert names(plan_of(add, (x, i, u))[1])[-1] == "segments"
+    copied = lambda x, i, u: x.at[i].add(u)  # noqa: E731
+    assert names(plan_of(copied, (x, i, u))[1])[-1] == "scatter_tiles"
+
+
 def test_few_targets_and_any_order_take_other_ways():
     add = lambda x, i, u: x.at[i].add(u)  # noqa: E731
     _, compiled = plan_of(add, LARGE, options=Options(deterministic=False))

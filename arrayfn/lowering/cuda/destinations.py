@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.layout import RowMajor, from_strides
 from arrayfn.lowering.host_steps import Reads, operator_call_of
 from arrayfn.lowering.kernel_ir import Compute, Load, Nest, Store
@@ -339,3 +339,15 @@ def copy_of(nest: Nest) -> Copy | None:
     if not is_whole(axes, source.array.type.size):
         return None
     return Copy(source.array, Place(target.array, target.offset), axes)
+
+
+def copied_last(
+    steps: Sequence[PlanStep], atom: Atom, uses: Mapping[Var, int]
+) -> Var | None:
+    """What ``atom`` is a copy of, if the last step made it, and for one reader."""
+    last = steps[-1] if steps else None
+    copy = copy_of(last.nest) if isinstance(last, NestStep) else None
+    if copy is None or not isinstance(atom, Var) or uses[atom] != 1:
+        return None
+    moved = any(n > 1 and own != new for n, own, new in copy.axes)
+    return None if moved or copy.target != Place(atom) else copy.source

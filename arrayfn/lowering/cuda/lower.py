@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from arrayfn.dtypes import DType
-from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
@@ -25,7 +25,7 @@ from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
     Product,
-    copy_of,
+    copied_last,
     write_where_copied,
 )
 from arrayfn.lowering.cuda.epilogues import fold_epilogues
@@ -63,7 +63,7 @@ from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.operator_kernels import KERNELS
@@ -340,9 +340,20 @@ class _CudaLowering(Lowering):
             super().template(form, equation)
             return
         fixed, vectors = self.options.deterministic, not self.inside
-        tiles = tiles_of(equation, self.reads, deterministic=fixed, vectors=vectors)
+        operand = equation.inputs[0]
+        source = copied_last(self.steps, operand, self.uses)
+        tiles = tiles_of(
+            equation,
+            self.reads,
+            deterministic=fixed,
+            vectors=vectors,
+            copied=source is not None,
+        )
         if tiles is not None:
-            operand = self.without_own_copy(equation.inputs[0])
+            if source is not None:
+                del self.steps[-1]
+                operand = source
+            assert isinstance(operand, Var)
             self.all_made(
                 in_tiles(equation, self.reads, self.names, self.gpu, tiles, operand)
             )
@@ -365,18 +376,6 @@ class _CudaLowering(Lowering):
                 self.nest(step)
             else:
                 self.written(step)
-
-    def without_own_copy(self, atom: Atom) -> Var:
-        """The array ``atom``; if it is a copy that was just made, what it is of."""
-        assert isinstance(atom, Var)
-        last = self.steps[-1] if self.steps else None
-        copy = copy_of(last.nest) if isinstance(last, NestStep) else None
-        if copy is None or copy.target != Place(atom) or self.uses[atom] != 1:
-            return atom
-        if any(n > 1 and own != new for n, own, new in copy.axes):
-            return atom
-        del self.steps[-1]
-        return copy.source
 
     def control(self, equation: Equation) -> None:
         """A loop or branch, in which arrays may be slices of others."""

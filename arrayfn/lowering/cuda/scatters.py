@@ -26,6 +26,7 @@ from arrayfn.lowering.cuda.segments import (
     add_at_once,
     add_in_bins,
     combine,
+    merged,
     put,
 )
 from arrayfn.lowering.cuda.sort_keys import Keys
@@ -62,6 +63,7 @@ _ATOMIC: Final = _ATOMIC_INTEGERS | {dtypes.float32, dtypes.float64}
 _NARROW: Final = 4  # elements of an update, up to which additions at once are fast
 _BINS: Final = 4096  # targets that a block has sums of its own for
 _MOST_EACH: Final = 4  # updates of a target, on average, that tiles are worth
+_LEAST_EACH: Final = 64  # targets of an update, where these are written over
 _I64, _BOOL = dtypes.int64, dtypes.bool_
 _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
@@ -202,9 +204,18 @@ def scatter(
 
 
 def tiles_of(
-    equation: Equation, reads: Reads, *, deterministic: bool, vectors: bool
+    equation: Equation,
+    reads: Reads,
+    *,
+    deterministic: bool,
+    vectors: bool,
+    copied: bool,
 ) -> Tiles | None:
-    """How single updates are combined with tiles of many targets, if they can be."""
+    """How single updates are combined with tiles of many targets, if that is faster.
+
+    All targets are read and written: if they are not ``copied`` for it in any case,
+    updates must not be few.
+    """
     s, function = _scatter(equation), FUNCTIONS[equation.primitive.name]
     if isinstance(equation.inputs[2], Literal) or not function or s.width > 1:
         return None
@@ -214,6 +225,7 @@ def tiles_of(
     in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
     is_atomic = function == "add" and dtype in in_any_order
     many = s.limit >= TARGETS and s.count <= _MOST_EACH * s.limit
+    many = many and (copied or s.limit <= _LEAST_EACH * s.count)
     if not in_a_row or is_atomic or not many or s.is_sorted or not _is_carried(source):
         return None
     lanes = 16 // dtype.itemsize if vectors else 1
@@ -326,14 +338,14 @@ def _updates(s: _Scatter, source: Place, function: str, vectors: bool) -> Update
     target = output_place(s.equation)
     kept = s.windows.kept(s.operand.ndim)
     along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
-    key = _split(
+    key = merged(
         [s.operand.shape[a] for a in s.keyed], [target.strides[a] for a in s.keyed]
     )
-    number = _split(
+    number = merged(
         [s.updates.shape[k] for k in s.numbered],
         [source.strides[k] for k in s.numbered],
     )
-    element = _split(
+    element = merged(
         [s.updates.shape[k] for k in s.inside],
         [target.strides[along[k]] for k in s.inside],
         [source.strides[k] for k in s.inside],
@@ -350,24 +362,6 @@ def _updates(s: _Scatter, source: Place, function: str, vectors: bool) -> Update
 
 
 _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))
-
-
-def _split(extents: Sequence[int], *strides: Sequence[int]) -> Split:
-    """Axes without those of extent 1, neighbours merged where all arrays allow it."""
-    axes: list[tuple[int, tuple[int, ...]]] = []
-    for extent, own in zip(extents, zip(*strides, strict=True), strict=True):
-        if extent == 1:
-            continue
-        if axes:
-            before, outer = axes[-1]
-            if all(a == extent * b for a, b in zip(outer, own, strict=True)):
-                axes[-1] = before * extent, own
-                continue
-        axes.append((extent, own))
-    return Split(
-        tuple(extent for extent, _ in axes),
-        tuple(tuple(own[k] for _, own in axes) for k in range(len(strides))),
-    )
 
 
 def _row_major(extents: Sequence[int]) -> tuple[int, ...]:

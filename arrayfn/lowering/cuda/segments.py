@@ -11,6 +11,7 @@ chunk are combined in order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,6 +64,24 @@ class Split:
                 before = "" if k == last else f"{place} + "
                 lines.append(f"{place} = {before}{part} * {index}_stride{a}{k}")
         return "\n".join(lines)
+
+
+def merged(extents: Sequence[int], *strides: Sequence[int]) -> Split:
+    """Axes without those of extent 1, neighbours merged where all arrays allow it."""
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for extent, own in zip(extents, zip(*strides, strict=True), strict=True):
+        if extent == 1:
+            continue
+        if axes:
+            before, outer = axes[-1]
+            if all(a == extent * b for a, b in zip(outer, own, strict=True)):
+                axes[-1] = before * extent, own
+                continue
+        axes.append((extent, own))
+    return Split(
+        tuple(extent for extent, _ in axes),
+        tuple(tuple(own[k] for _, own in axes) for k in range(len(strides))),
+    )
 
 
 @dataclass(frozen=True)
