@@ -348,8 +348,8 @@ def _go_on(block: Sequence[_Running]) -> bool:
     """Let the threads of a block do what they can: whether they could do anything."""
     if _at_cluster_wait(block) or all(t.body is None for t in block):
         return False
-    found = [(thread, _come(thread)) for thread in block if _awaits(thread)]
-    come = [(thread, value) for thread, value in found if value is not None]
+    found = ((thread, _come(thread)) for thread in block if _awaits(thread))
+    come = [pair for pair in found if pair[1] is not None]
     for thread, value in come:
         thread.resume(value)
     warps = [block[k : k + WARP] for k in range(0, len(block), WARP)]

@@ -34,7 +34,7 @@ MOVED: Final = frozenset(
 """The dtypes of updates that are sorted, and copied to shared memory."""
 LEAST: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
-_ITEMS: Final = 4  # updates that a thread looks at at a time
+_ITEMS: Final = 6  # updates that a thread looks at at a time
 _TILE_BYTES: Final = 1 << 15
 
 
