@@ -204,7 +204,7 @@ BIASES = {
     ),
     "shared by queries": (
         random(1, 1, 1, 18, seed=4, dtype=np.float32),
-        inputs(1, 135, 18, 1, 1, 8),
+        inputs(1, 70, 18, 1, 1, 8),
         {"is_causal": True},
     ),
     "of positions, a window": (

@@ -21,7 +21,9 @@ def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
     if form.padded <= 64 and queries <= _FEW_QUERIES:
         return Tiles.fitting(queries, keys, strips=1, most=64, together=4)
     if form.padded <= 128:
-        return Tiles.fitting(queries, keys, strips=2, most=64, together=2)
+        # What is read for each logit takes registers too.
+        most = 32 if form.bias else 64
+        return Tiles.fitting(queries, keys, strips=2, most=most, together=2)
     if form.padded <= 192:
         return Tiles.fitting(queries, keys, strips=1, most=128, together=1, warps=8)
     return Tiles.fitting(queries, keys, strips=1, most=64, together=2)

@@ -16,9 +16,8 @@ from arrayfn.lowering.cuda.attention_tiles import Form, Tiles
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles of so many queries and keys."""
-    if form.padded <= 128:
-        return Tiles.fitting(queries, keys, strips=2, most=64, together=2)
-    return Tiles.fitting(queries, keys, strips=1, most=64, together=1)
+    together = 3 if form.padded <= 128 else 1
+    return Tiles.fitting(queries, keys, strips=1, most=64, together=together)
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:

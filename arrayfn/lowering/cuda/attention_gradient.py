@@ -77,6 +77,8 @@ def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangent of the queries."""
     if form.padded <= 64:
         return Tiles.fitting(queries, keys, strips=2, most=64, together=2)
+    if form.padded <= 128 and form.bias:
+        return Tiles.fitting(queries, keys, strips=1, most=64, together=2)
     if form.padded <= 128:
         return Tiles.fitting(queries, keys, strips=2, most=32, together=2)
     return _tiles_of_long_heads(form, queries, keys)
