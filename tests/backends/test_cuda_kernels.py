@@ -16,6 +16,7 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
+from arrayfn.scipy.sparse.linalg import cg
 from tests.backends.functions import layernorm, random, softmax
 
 ARCHITECTURES = ((8, 0), (9, 0))
@@ -257,6 +258,10 @@ TEMPLATE_CASES = {
     "pad": (lambda x: anp.pad(x, 2), (random(5, 4),)),
     "gather": (lambda x, i: x[i], (random(5, 4), np.array([3, 0, 3]))),
     "scatter": (lambda x, i: x.at[i].add(1), (random(5), np.array([3, 0, 3]))),
+    "gradient of a solution": (
+        af.grad(lambda b, a: cg(lambda x: (2 + a * a) * x, b)[0].sum()),
+        (random(4), random(4)),
+    ),
 }
 
 
