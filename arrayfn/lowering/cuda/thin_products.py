@@ -18,7 +18,6 @@ from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 
 _FEWEST: Final = 2  # rows: with one the library reads the matrix as fast
-_MOST_BLOCKS: Final = 4  # for each multiprocessor, of large clusters
 _STEP: Final = 8  # what is summed over is a multiple of
 
 
@@ -99,9 +98,8 @@ def lines_tile(product: ThinProduct, gpu: GpuConfig) -> LinesTile:
 
 
 def _cluster(strips: int, gpu: GpuConfig) -> int:
-    """The blocks that share columns: many where these are few, else two.
+    """The blocks that share columns: two where that occupies the card, else many.
 
     What is between, four, is slower than either.
     """
-    many = gpu.most_cluster
-    return many if strips * many <= _MOST_BLOCKS * gpu.multiprocessors else 2
+    return 2 if 2 * strips >= gpu.multiprocessors * 3 // 4 else gpu.most_cluster

@@ -1,9 +1,9 @@
 """What the two kernels of products of few rows share: how they are cut, how they end.
 
 ``c[m, n] = a[m, k] @ b`` with few rows of ``a`` takes as long as ``b`` takes to read.
-Its parts, of rows, of columns or of what is summed over, are copied to shared memory
-some steps before a warp multiplies them. The blocks of a cluster have parts of what is
-summed over: each adds up what all of them have for a share of the results.
+Parts of ``a`` are copied to shared memory some steps before they are multiplied. The
+blocks of a cluster have parts of what is summed over: each adds up what all of them
+have for a share of the results.
 """
 
 from __future__ import annotations
