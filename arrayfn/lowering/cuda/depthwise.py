@@ -33,14 +33,14 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
         or p["last"] != 1
         or (p["inner"], p["outer"]) != (1, 1)
         or p["groups"] % Lanes(dtype).count
-        or p["size0"] * p["size1"] > _MOST_TAPS
+        or not 1 < p["size0"] * p["size1"] <= _MOST_TAPS
         or p["size1"] > _WIDEST
     ):
         return False
     if gives == "kernel":
         return has_kernel_sums(p, dtype)
     strides = [p[f"stride{k}"] for k in range(AXES)]
-    return (gives == "output" or max(strides) == 1) and _extents(gives, p).is_small()
+    return (gives == "output" or max(strides) == 1) and _extents(gives, p).fits()
 
 
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:

@@ -35,9 +35,11 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
     lanes = Lanes(dtype)
     words = BY_SHORT_NAME[lanes.wide].itemsize // 4
     arrays = ("count", "extent")
-    return p["size1"] * lanes.count * words <= _MOST_SUMS and all(
-        p["batch"] * p[f"{name}0"] * p[f"{name}1"] * p["groups"] < _LARGEST
-        for name in arrays
+    vectors = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
+    return (
+        p["size1"] * lanes.count * words <= _MOST_SUMS
+        and max(vectors) * p["groups"] < _LARGEST
+        and min(vectors) > 1  # a part of the only channels may begin anywhere
     )
 
 

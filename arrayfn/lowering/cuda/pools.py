@@ -136,10 +136,10 @@ def _geometry(equation: Equation) -> _Geometry | None:
     if found is None:
         return None
     if not is_put:
-        return found if not found.apart and found.forward().is_small() else None
+        return found if not found.apart and found.forward().fits() else None
     strides, dilations = found.windows.strides, found.windows.dilations
     fits = math.prod(strides) <= MOST_CELLS and max(dilations) == 1
-    return found if fits and found.back().is_small() else None
+    return found if fits and found.back().fits() else None
 
 
 # The pass.

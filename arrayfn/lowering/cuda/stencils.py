@@ -137,11 +137,15 @@ class Extents:
             "width": self.width,
         }
 
-    def is_small(self) -> bool:
-        """Whether the numbers of elements and of threads are below 2**31."""
+    def fits(self) -> bool:
+        """Whether numbers are below 2**31, and vectors are where vectors begin.
+
+        A part of the only channels there are may begin anywhere.
+        """
         inner = self.batch * self.channels
         rows, columns = self.rows + BAND, self.columns + self.across
-        return max(self.height * self.width, rows * columns) * inner < _LARGEST
+        many = max(self.height * self.width, rows * columns) * inner < _LARGEST
+        return many and self.batch * self.height * self.width > 1
 
 
 def blocks_of(integers: dict[str, int]) -> int:

@@ -28,6 +28,7 @@ MOST_ROWS: Final = 4096
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Of a block: two of them fit into the shared memory of a block of threads."""
 _SIDES: Final = 8
+_TERMS: Final = 8  # of a sum that is computed while others are read
 _GROUPS: Final = 4
 """Threads that have a row of a block, each with some of the sides."""
 
@@ -123,14 +124,23 @@ def _inversion(short: str, size: int, by_rows: bool, unit: bool) -> Sequence[str
         f"    if ({inside}) and (first + i < n):",
         "        value = a[at + i * down + j * across]",
         f"    own[i * {pitch} + j] = value",
+        f"    inverse[part * {pitch} + thread] = {short}(0)",
         "barrier()",
         f"for i in range({size}):",
         f"    total = {short}(0)",
+        f"    other = {short}(0)",
         "    if i == thread:",
         f"        total = {short}(1)",
-        "    for j in range(i):",
-        f"        term = neg_{short}(own[i * {pitch} + j])",
-        f"        total = fma_{short}(term, inverse[j * {pitch} + thread], total)",
+        # What is not computed yet is 0.
+        f"    for part in range(quotient(i + {_TERMS - 1}, {_TERMS})):",
+        f"        for pair in unrolled({_TERMS // 2}):",
+        f"            j = part * {_TERMS} + pair * 2",
+        f"            term = neg_{short}(own[i * {pitch} + j])",
+        f"            total = fma_{short}(term, inverse[j * {pitch} + thread], total)",
+        "            j = j + 1",
+        f"            term = neg_{short}(own[i * {pitch} + j])",
+        f"            other = fma_{short}(term, inverse[j * {pitch} + thread], other)",
+        "    total = total + other",
         f"    inverse[i * {pitch} + thread] = total / own[i * {pitch} + i]",
         f"    inverses[(block_index() * {size} + i) * {size} + thread] = (",
         f"        inverse[i * {pitch} + thread]",
@@ -189,15 +199,15 @@ def _step(short: str, size: int, by_rows: bool) -> Sequence[str]:
         f"own_at = (matrix * blocks + step) * {size} + row",
         f"rest_at = own_at * wide + part * {_SIDES}",
         *(f"given[row * {_SIDES} + {side}] = rest[rest_at + {side}]" for side in own),
+        f"rest_at = (own_at + ahead * {size}) * wide + part * {_SIDES}",
+        *(f"y{k} = rest[rest_at + {side}]" for k, side in enumerate(own)),
         "barrier()",
         *(f"x{k} = {short}(0)" for k in range(each)),
         *product(f"inverse[row * {pitch} + j]", "given", "x"),
         *(f"solved[row * {_SIDES} + {side}] = x{k}" for k, side in enumerate(own)),
         "barrier()",
-        f"rest_at = (own_at + ahead * {size}) * wide + part * {_SIDES}",
         "sides_at = matrix * n * sides + begin_sides + (line + row) * down_sides",
         "if (ahead > 0) and (line + row < n):",
-        *(f"    y{k} = rest[rest_at + {side}]" for k, side in enumerate(own)),
         *("    " + line for line in product(less, "solved", "y")),
         *(f"    rest[rest_at + {side}] = y{k}" for k, side in enumerate(own)),
         "if (ahead == 0) and (line + row < n):",
