@@ -26,6 +26,7 @@ from arrayfn.backends.cuda import executable, windows
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Segment
 from arrayfn.backends.cuda.nodes import Node
+from arrayfn.lowering.cuda import substitution
 from arrayfn.nn import fused_attention
 
 Array = np.ndarray[Any, Any]
@@ -207,7 +208,8 @@ def run_triangles() -> None:
         solve = lambda a, b, way=lower: lax.linalg.triangular_solve(  # noqa: E731
             a, b, left_side=True, lower=way
         )
-        x = np.asarray(af.jit(solve, device="cuda")(a, b))
+        with patch.object(substitution, "LEAST_ROWS", 1):
+            x = np.asarray(af.jit(solve, device="cuda")(a, b))
         error = float(np.abs(triangle.astype(np.float64) @ x - b).max())
         print(f"a triangular system: error {error:.1e}", flush=True)
         assert error < 1e-4
