@@ -34,6 +34,7 @@ BATCHES = ((1000, 4), (1000, 16), (32, 128))
 SLOW = 0.1  # seconds of a call, from which three of each engine are timed
 # Threads of a BLAS look for work for some 25 ms after a call, on cores that are needed.
 PAUSE = 0.05
+TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def measure(
     runs = engines(problem, given)
     check(problem, given, runs)
     if max(timing.once(run) for run in runs.values()) < SLOW:
-        return timing.take_turns(runs, seconds, rounds=2)
+        return timing.take_turns(runs, seconds, TURNS, PAUSE)
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(3):
         for name, run in runs.items():

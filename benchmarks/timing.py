@@ -33,12 +33,16 @@ def once(run: Run) -> float:
 
 
 def take_turns(
-    runs: Mapping[str, Run], budget_s: float, rounds: int = ROUNDS
+    runs: Mapping[str, Run],
+    budget_s: float,
+    rounds: int = ROUNDS,
+    pause_s: float = 0.0,
 ) -> dict[str, Timing]:
     """Time each of ``runs`` for about ``budget_s`` in all, A B A B and so on.
 
-    Each gets at least ``rounds`` turns. A slow moment of the machine falls on all of
-    them. The garbage collector waits.
+    Each gets at least ``rounds`` turns, and begins a turn ``pause_s`` after the one
+    before: a library's threads may look for work until then. A slow moment of the
+    machine falls on all of them. The garbage collector waits.
     """
     calls = {name: _calls_per_sample(run) for name, run in runs.items()}
     samples: dict[str, list[float]] = {name: [] for name in runs}
@@ -51,6 +55,7 @@ def take_turns(
         turns = 0
         while turns < rounds or time.perf_counter() < stop:
             for name, run in runs.items():
+                time.sleep(pause_s)
                 _sample(run, calls[name])
                 samples[name] += [_sample(run, calls[name]) for _ in range(BURST - 1)]
             turns += 1

@@ -24,7 +24,7 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.lowering.libraries.triangular import substitution
 
 LEAST: Final = 384  # extent of matrices that are worth several threads each
-EIGH_LEAST: Final = 96  # and of Hermitian ones, for their spectra
+EIGH_LEAST: Final = 160  # and of Hermitian ones, for their spectra
 MANY: Final = 16  # matrices of a batch from which they keep all threads busy
 CHOLESKY_BLOCK: Final = 128
 LU_BLOCK: Final = 64
