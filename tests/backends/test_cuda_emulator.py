@@ -157,6 +157,15 @@ def test_what_is_undefined_is_reported(what):
         run(body, threads=64 if "warps" in what else 32)
 
 
+def test_a_barrier_stands_between_two_writers_of_a_block():
+    out = run("""
+    out[i] = x[i]
+    barrier()
+    out[31 - i] = x[i]
+""")
+    assert out[:3].tolist() == [31.0, 30.0, 29.0]
+
+
 def test_outside_an_emulator_device_functions_say_where_they_run():
     with pytest.raises(RuntimeError, match="thread_index acts for one thread"):
         FUNCTIONS["thread_index"]()

@@ -46,7 +46,10 @@ class Memory:
         self.array[self.place(index)] = value
 
 
-_EACH: Final = (-1, -1)
+Writer = tuple[int, int, int]
+"""A block, a thread of it, and how many barriers the block has passed."""
+
+_EACH: Final[Writer] = (-1, -1, -1)
 """The writer of an element to which threads add."""
 
 
@@ -57,9 +60,7 @@ class Accesses:
     Forgotten where all blocks meet. Reads are noted where blocks can meet at all.
     """
 
-    writers: dict[int, tuple[int, int]] = field(
-        default_factory=dict[int, tuple[int, int]]
-    )
+    writers: dict[int, Writer] = field(default_factory=dict[int, Writer])
     readers: dict[int, int] | None = None
 
     def forget(self) -> None:
@@ -91,7 +92,7 @@ class GlobalMemory(Memory):
         readers = self.accesses.readers
         if readers is not None:
             place, block = self.place(index), GlobalMemory.running.block.index
-            writer = self.accesses.writers.get(place, (block, 0))[0]
+            writer = self.accesses.writers.get(place, (block, 0, 0))[0]
             if writer != block:
                 raise self._race(index, writer, block)
             if readers.setdefault(place, block) != block:
@@ -100,7 +101,8 @@ class GlobalMemory(Memory):
 
     def __setitem__(self, index: int, value: Any) -> None:
         assert GlobalMemory.running is not None
-        writer = (GlobalMemory.running.block.index, GlobalMemory.running.index)
+        block = GlobalMemory.running.block
+        writer = block.index, GlobalMemory.running.index, block.epoch
         self._written_by(int(index), writer)
         super().__setitem__(index, value)
 
@@ -109,18 +111,21 @@ class GlobalMemory(Memory):
         self._written_by(index, _EACH)
         self.array[self.place(index)] += value
 
-    def _written_by(self, index: int, writer: tuple[int, int]) -> None:
+    def _written_by(self, index: int, writer: Writer) -> None:
         place = self.place(index)
-        known = self.accesses.writers.setdefault(place, writer)
-        if known != writer:
+        known = self.accesses.writers.get(place, writer)
+        if known[:2] != writer[:2]:
             if _EACH in (known, writer):
                 raise EmulationError(
                     f"{self.name}[{index}] is both written and added to"
                 )
-            raise EmulationError(
-                f"threads {known} and {writer} (block, thread) both write "
-                f"{self.name}[{index}]"
-            )
+            # Threads of a block may write one after the other, with a barrier between.
+            if known[0] != writer[0] or known[2] == writer[2]:
+                raise EmulationError(
+                    f"threads {known[:2]} and {writer[:2]} (block, thread) both write "
+                    f"{self.name}[{index}]"
+                )
+        self.accesses.writers[place] = writer
         if self.accesses.readers is not None:
             reader = self.accesses.readers.get(place)
             if reader is not None and reader != writer[0]:
