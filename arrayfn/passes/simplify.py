@@ -15,11 +15,11 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.primitives import contraction, conversion, elementwise, slicing, views
+from arrayfn.passes.joined_parts import joined_parts
+from arrayfn.primitives import contraction, conversion, elementwise, views
 from arrayfn.primitives.base import Convert, Primitive, Reduction, Scalar
-
-MOST_PARTS = 64  # of a sum that becomes one array
 
 Definitions = dict[Var, Equation]
 Rule = Callable[[Sequence[Atom], Any, Definitions, Equation], Atom | None]
@@ -134,6 +134,11 @@ def _is(atom: Atom, value: complex) -> bool:
     )
 
 
+def _number(atom: Atom, known: Definitions) -> Atom:
+    """The number that all elements of ``atom`` are, if it is spread from one."""
+    return _spread_scalar(atom, known) or atom
+
+
 def _same(x: Atom, equation: Equation) -> Atom | None:
     """``x``, if it can stand for the output: it has its type."""
     wanted = equation.outputs[0].type
@@ -160,73 +165,12 @@ def _add(
         return elementwise.sub(x, opposite)
     if (opposite := _negated(x, known)) is not None:
         return elementwise.sub(y, opposite)
-    whole = _joined_parts(xs, known)
+    whole = joined_parts(xs, known)
     if whole is not None or x.type.dtype in dtypes.INEXACT:
         return whole
     if _is(y, 0):
         return _same(x, eq)
     return _same(y, eq) if _is(x, 0) else None
-
-
-def _joined_parts(xs: Sequence[Atom], known: Definitions) -> Atom | None:
-    """A sum of parts, each padded with zeros where the others are, as one array.
-
-    That is what the gradient of what was cut into slices comes as. None if the parts
-    do not lie side by side along one axis.
-    """
-    parts = _padded_parts(xs, known)
-    if parts is None or len(parts) < 2:
-        return None
-    shape = parts[0].outputs[0].type.shape
-    axes = {
-        axis
-        for part in parts
-        for axis, n in enumerate(part.inputs[0].type.shape)
-        if n != shape[axis]
-    }
-    if len(axes) != 1:
-        return None
-    (axis,) = axes
-    parts.sort(key=lambda part: part.params["config"][axis][0])
-    first, last = parts[0], parts[-1]
-    end = first.params["config"][axis][0]
-    pieces: list[Atom] = []
-    for part in parts:
-        if part.params["config"][axis][0] != end:
-            return None
-        piece = part.inputs[0]
-        end += piece.type.shape[axis]
-        made = known.get(piece) if isinstance(piece, Var) else None
-        joined = made is not None and made.primitive is slicing.concatenate
-        inner = made.inputs if made and joined and made.params["axis"] == axis else ()
-        pieces += inner or [piece]
-    whole = slicing.concatenate(*pieces, axis=axis)
-    if whole.type.shape == shape:
-        return whole
-    config = list(first.params["config"])
-    config[axis] = (config[axis][0], last.params["config"][axis][1], 0)
-    return slicing.pad(whole, first.inputs[1], config=tuple(config))
-
-
-def _padded_parts(xs: Sequence[Atom], known: Definitions) -> list[Equation] | None:
-    """The pads with zeros that a sum of ``xs`` adds up; None if it is of others too."""
-    found: list[Equation] = []
-    for x in xs:
-        made = known.get(x) if isinstance(x, Var) else None
-        if made is None:
-            return None
-        if made.primitive is elementwise.add:
-            inner = _padded_parts(made.inputs, known)
-            if inner is None or len(found) + len(inner) > MOST_PARTS:
-                return None
-            found += inner
-            continue
-        if made.primitive is not slicing.pad or not _is(made.inputs[1], 0):
-            return None
-        if any(low < 0 or high < 0 or gap for low, high, gap in made.params["config"]):
-            return None
-        found.append(made)
-    return found
 
 
 def _sub(
@@ -237,12 +181,14 @@ def _sub(
     return _same(xs[0], eq) if _is(xs[1], 0) else None
 
 
-def _mul(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+def _mul(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
     x, y = xs
     real = x.type.dtype not in dtypes.COMPLEX  # (inf + 0j) * 1 is inf + nan j
-    if _is(y, 1) and real:
+    if _is(_number(y, known), 1) and real:
         return _same(x, eq)
-    if _is(x, 1) and real:
+    if _is(_number(x, known), 1) and real:
         return _same(y, eq)
     if x is y and isinstance(x, Var):
         return elementwise.square(x)
@@ -305,7 +251,19 @@ def _convert(
             dtype = params["dtype"]
             numbers = (conversion.convert(n, dtype) for n in (first, second))
             return elementwise.select(which, *numbers)
+    if made is not None and made.primitive is conversion.convert_element_type:
+        (source,) = made.inputs
+        if _holds(x.type.dtype, source.type.dtype):
+            back = _same(source, eq)
+            return _same(x, eq) if back is None else back
     return _same(x, eq)
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether each number of ``narrow`` is one of ``wide``, which is as exact."""
+    if narrow in dtypes.HALVES:
+        return wide in (dtypes.float32, dtypes.float64)
+    return wide.kind == narrow.kind and np.can_cast(narrow, wide)
 
 
 def _transpose(

@@ -253,6 +253,42 @@ ARITHMETIC = {
             "return b",
         ],
     ),
+    "ones_that_are_spread_change_nothing": rule(
+        "x: f32[9]",
+        "f32[9]",
+        [
+            "a: f32[9] = broadcast_in_dim(1.0:f32) {shape=(9,), axes=()}",
+            "b: f32[9] = mul(a, x)",
+            "return b",
+        ],
+        ["return x"],
+    ),
+    "widening_and_narrowing_is_nothing": rule(
+        "x: bf16[9], k: i32[9]",
+        "bf16[9], i32[9]",
+        [
+            "a: f32[9] = convert(x) {dtype=f32}",
+            "b: bf16[9] = convert(a) {dtype=bf16}",
+            "c: i64[9] = convert(k) {dtype=i64}",
+            "d: i32[9] = convert(c) {dtype=i32}",
+            "return b, d",
+        ],
+        ["return x, k"],
+    ),
+    "what_is_rounded_on_the_way_stays": rule(
+        "k: i32[9]",
+        "i32[9]",
+        [
+            "a: f32[9] = convert(k) {dtype=f32}",
+            "b: i32[9] = convert(a) {dtype=i32}",
+            "return b",
+        ],
+        [
+            "a: f32[9] = convert(k) {dtype=f32}",
+            "b: i32[9] = convert(a) {dtype=i32}",
+            "return b",
+        ],
+    ),
     "a_selection_by_a_literal_is_one_of_its_sides": rule(
         "x: f64[9], y: f64[9]",
         "f64[9], f64[9]",

@@ -1,0 +1,82 @@
+"""A sum of arrays that are padded with zeros where the others are, as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from arrayfn.ir import Atom, Equation, Literal, Var
+from arrayfn.primitives import elementwise, slicing
+
+MOST_PARTS = 64  # of a sum that becomes one array
+
+
+def joined_parts(xs: Sequence[Atom], known: Mapping[Var, Equation]) -> Atom | None:
+    """A sum of parts, each padded with zeros where the others are, as one array.
+
+    That is what the gradient of what was cut into slices comes as. None if the parts
+    do not lie side by side along one axis.
+    """
+    parts = _padded_parts(xs, known)
+    if parts is None or len(parts) < 2:
+        return None
+    shape = parts[0].outputs[0].type.shape
+    axes = {
+        axis
+        for part in parts
+        for axis, n in enumerate(part.inputs[0].type.shape)
+        if n != shape[axis]
+    }
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    parts.sort(key=lambda part: part.params["config"][axis][0])
+    first, last = parts[0], parts[-1]
+    end = first.params["config"][axis][0]
+    pieces: list[Atom] = []
+    for part in parts:
+        if part.params["config"][axis][0] != end:
+            return None
+        piece = part.inputs[0]
+        end += piece.type.shape[axis]
+        made = known.get(piece) if isinstance(piece, Var) else None
+        joined = made is not None and made.primitive is slicing.concatenate
+        inner = made.inputs if made and joined and made.params["axis"] == axis else ()
+        pieces += inner or [piece]
+    whole = slicing.concatenate(*pieces, axis=axis)
+    if whole.type.shape == shape:
+        return whole
+    config = list(first.params["config"])
+    config[axis] = (config[axis][0], last.params["config"][axis][1], 0)
+    return slicing.pad(whole, first.inputs[1], config=tuple(config))
+
+
+def _padded_parts(
+    xs: Sequence[Atom], known: Mapping[Var, Equation]
+) -> list[Equation] | None:
+    """The pads with zeros that a sum of ``xs`` adds up; None if it is of others too."""
+    found: list[Equation] = []
+    for x in xs:
+        made = known.get(x) if isinstance(x, Var) else None
+        if made is None:
+            return None
+        if made.primitive is elementwise.add:
+            inner = _padded_parts(made.inputs, known)
+            if inner is None or len(found) + len(inner) > MOST_PARTS:
+                return None
+            found += inner
+            continue
+        if made.primitive is not slicing.pad or not _is_zero(made.inputs[1]):
+            return None
+        if any(low < 0 or high < 0 or gap for low, high, gap in made.params["config"]):
+            return None
+        found.append(made)
+    return found
+
+
+def _is_zero(atom: Atom) -> bool:
+    """Whether ``atom`` is 0, and not -0."""
+    if not isinstance(atom, Literal) or atom.value != 0:
+        return False
+    return not np.signbit(np.real(atom.value))
