@@ -5,15 +5,17 @@ its graph enqueued over and over on the same arrays; the generated kernels; and 
 attention, by cuDNN, or by XLA where heads have more than 128 elements. On others: the
 generated kernels, and JAX's attention by XLA. Times
 are of the forward pass, and of the gradient by all of q, k and v from what that keeps;
-JAX's of the gradient are those of both passes less the forward one's. Each result is
-compared with the first of its line.
+JAX's of the gradient are those of both passes less the forward one's. The ways of a
+line take turns, and a time is the median over rounds of many calls enqueued one after
+the other. Each result is compared with the first of its line.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -33,7 +35,7 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.ir import ArrayType
 from arrayfn.nn import fused_attention as fused
-from benchmarks.gpu import error_of, time_calls, widened
+from benchmarks.gpu import ROUNDS, error_of, time_calls, widened
 
 Array = np.ndarray[Any, Any]
 BF16: Final = np.dtype(ml_dtypes.bfloat16)
@@ -195,44 +197,52 @@ def main(chosen: Sequence[str]) -> None:
     print("command: python -m benchmarks.gpu_attention", *chosen)
     print("TFLOP/s, forward / gradient (2.5 times the work of the forward pass)")
     for shape in shapes():
-        if chosen and not any(shape.label.startswith(name) for name in chosen):
-            continue
-        arrays = shape.arrays()
-        ways = {"arrayfn": by_arrayfn, "cuDNN": by_cudnn}
-        if not shape.by_cudnn:
-            ways = {}
-        ways |= {"kernels": by_arrayfn, "JAX": by_jax}
-        print(f"{shape.label:26}", end="", flush=True)
-        first: list[Array] = []
-        for name, way in ways.items():
-            print(f"  {name} {measured(shape, name, way, arrays, first)}", end="")
-        print(flush=True)
+        if not chosen or any(shape.label.startswith(name) for name in chosen):
+            print(f"{shape.label:26}", *measured(shape), sep="  ", flush=True)
 
 
-def measured(
-    shape: Shape, name: str, way: Any, arrays: Sequence[Array], first: list[Array]
-) -> str:
-    """Both rates by one way; it is wrong if it differs from the ``first`` one."""
-    with patch.object(
-        fused, "_has_cudnn", lambda: name != "kernels" and shape.by_cudnn
-    ):
-        try:
-            forward, gradient = way(shape, arrays)
-            results = [_some(x) for x in (forward()[0], *gradient()[:3])]
-        except Exception as error:  # noqa: BLE001 - what a library says is in the table
-            return f"FAILED ({str(error)[:60]})"
-    times = [
-        min(time_calls(lambda _, f=f: f(), wait) for _ in range(3))
-        for f in (forward, gradient)
-    ]
-    if name == "JAX":
-        times[1] -= times[0]
-    rates = [shape.flops / times[0] / 1e12, 2.5 * shape.flops / times[1] / 1e12]
-    told = f"{rates[0]:.0f} / {rates[1]:.0f}"
-    if not first:
-        first += results
-    errors = [error_of(x, y) for x, y in zip(results, first, strict=True)]
-    return told if max(errors) < BOUND else f"{told} WRONG {max(errors):.1e}"
+def measured(shape: Shape) -> Iterator[str]:
+    """What the table says of each way."""
+    arrays = shape.arrays()
+    makers = {"arrayfn": by_arrayfn, "cuDNN": by_cudnn} if shape.by_cudnn else {}
+    makers |= {"kernels": by_arrayfn, "JAX": by_jax}
+    ways: dict[str, Way] = {}
+    told: dict[str, str] = {}
+    first: list[Array] = []
+    for name, make in makers.items():
+        is_ours = name != "kernels" and shape.by_cudnn
+        with patch.object(fused, "_has_cudnn", lambda has=is_ours: has):
+            try:
+                forward, gradient = make(shape, arrays)
+                results = [_some(x) for x in (forward()[0], *gradient()[:3])]
+            except Exception as error:  # noqa: BLE001 - the table says what went wrong
+                told[name] = f"FAILED ({str(error)[:60]})"
+                continue
+        ways[name] = forward, gradient
+        first = first or results
+        error = max(error_of(x, y) for x, y in zip(results, first, strict=True))
+        told[name] = "" if error < BOUND else f" WRONG {error:.1e}"
+    for name, (forward, gradient) in in_turns(ways).items():
+        if name == "JAX":
+            gradient -= forward
+        rates = shape.flops / forward / 1e12, 2.5 * shape.flops / gradient / 1e12
+        told[name] = f"{rates[0]:.0f} / {rates[1]:.0f}{told[name]}"
+    return (f"{name} {words}" for name, words in told.items())
+
+
+def in_turns(ways: Mapping[str, Way]) -> dict[str, tuple[float, float]]:
+    """Median seconds of both passes by each way.
+
+    In turns: the card's clock follows its temperature.
+    """
+    times: dict[str, list[list[float]]] = {name: [[], []] for name in ways}
+    for _ in range(ROUNDS):
+        for which in range(2):
+            for name, way in ways.items():
+                call = lambda _, run=way[which]: run()  # noqa: E731
+                times[name][which].append(time_calls(call, wait))
+    medians = {n: [statistics.median(t) for t in both] for n, both in times.items()}
+    return {name: (forward, back) for name, (forward, back) in medians.items()}
 
 
 if __name__ == "__main__":
