@@ -20,8 +20,13 @@ from rich.table import Table
 os.environ["ARRAYFN_CACHE_DIR"] = tempfile.mkdtemp(prefix="arrayfn-cold-")
 _BEGIN = time.perf_counter()
 
-from arrayfn import functions  # noqa: E402
-from arrayfn.backends.cpu import code, executable, target  # noqa: E402
+from arrayfn.backends.cpu import (  # noqa: E402
+    code,
+    executable,
+    native_compiler,
+    target,
+)
+from arrayfn.functions import gradients  # noqa: E402
 from arrayfn.lowering import lower  # noqa: E402
 from benchmarks.cases import CASES  # noqa: E402
 from benchmarks.engines.with_arrayfn import ENGINE  # noqa: E402
@@ -51,12 +56,14 @@ def main() -> None:
     """Print the table for the larger training step."""
     jit = sys.modules["arrayfn.jit"]  # the module: arrayfn.jit is the function
     timed("trace the step (with its gradient)", jit, "trace_function")
-    timed("  of which: differentiate the loss", functions, "grad_program")
+    timed("  of which: differentiate the loss", gradients, "grad_program")
     timed("passes", lower, "run_passes")
     timed("fuse", lower, "fuse")
     timed("nests of fused groups", lower, "build_nest")
     timed("print kernels", lower, "print_kernel")
     timed("start the runtime (compiles it, too)", executable, "runtime")
+    timed("native routines to LLVM IR", native_compiler, "compile_module")
+    timed("LLVM on native routines, summed over threads", target, "compile_quickly")
     timed("kernels to LLVM IR", code, "_ir")
     timed("LLVM, summed over threads", target, "compile_vectorized")
     (case,) = (c for c in CASES if c.name == "mlp batch 256 hidden 1024 f32")

@@ -298,6 +298,8 @@ PROGRAM = """
     import numpy as np
     import arrayfn as af, arrayfn.numpy as anp
     from arrayfn.backends.cpu import code
+    from arrayfn.backends.cpu.engine import ENGINE
+    from arrayfn.backends.cpu.libraries import gemm, lu, sorting
 
     count = []
     compile_kernels = code._compile
@@ -312,6 +314,10 @@ PROGRAM = """
     print(json.dumps({
         "compiled": len(count),
         "numba": "numba" in sys.modules,
+        "loaded": [
+            ENGINE.find(routine.symbol) is not None
+            for routine in (gemm.gemm_tiles_run, lu.lu_run, sorting.sort_run)
+        ],
         "bits": value.tobytes().hex() + slope.tobytes().hex(),
     }))
 """
@@ -338,3 +344,7 @@ def test_a_warm_process_compiles_nothing_and_gives_the_same_bits(
     assert warm["compiled"] == 0
     assert not warm["numba"]
     assert warm["bits"] == cold["bits"]
+
+
+def test_a_process_has_the_native_routines_that_its_plans_run(tmp_path: Path) -> None:
+    assert run(tmp_path / "cache")["loaded"] == [True, False, False]

@@ -21,10 +21,10 @@ import pytest
 
 from arrayfn import layout as layouts
 from arrayfn.backends.cpu import native_compiler, runtime, target
-from arrayfn.backends.cpu.code import native_addresses
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, products_blas
+from arrayfn.backends.cpu.native_code import native_addresses
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
@@ -771,8 +771,9 @@ def native_module(path: Any, source: str) -> ModuleType:
 
 def test_native_routines_compute_as_python_does(tmp_path):
     module = native_module(tmp_path / "routines.py", NATIVE)
-    names = ("triangle", "collatz", "through_a_pointer")
-    addresses = native_addresses([module], tuple(f"arrayfn_{name}" for name in names))
+    addresses = native_addresses(
+        module.triangle, module.collatz, module.through_a_pointer
+    )
     prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     triangle, collatz, through = (prototype(address) for address in addresses)
     assert [triangle(n, 0) for n in (0, 3, 50)] == [
@@ -801,5 +802,5 @@ def test_what_native_routines_cannot_say_is_an_error_with_its_line(
     )
     module = native_module(tmp_path / "routines.py", source)
     with pytest.raises(native_compiler.NativeSyntaxError, match=message) as caught:
-        native_compiler.compile_modules([module], target.host().triple)
+        native_compiler.compile_module(vars(module), target.host().triple)
     assert (caught.value.lineno, caught.value.filename) == (4, module.__file__)

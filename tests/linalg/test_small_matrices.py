@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn.backends.cpu.code import optimized_addresses
 from arrayfn.backends.cpu.libraries import symmetric_loops
+from arrayfn.backends.cpu.native_code import native_address, native_addresses
 from arrayfn.scipy import linalg as sl
 
 DTYPES = [np.float32, np.float64]
@@ -177,7 +177,7 @@ def test_floating_point_operations_of_native_routines(tmp_path: Any) -> None:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    scalars, lanes = map(prototype, optimized_addresses(module, ("scalars", "lanes")))
+    scalars, lanes = map(prototype, native_addresses(module.scalars, module.lanes))
     x = np.array([2.1, 0.5, -3.0, 4.0, 1.5, 2.5, -7.0, 0.25])
     y = np.zeros(5)
     assert scalars(x.ctypes.data, y.ctypes.data) == 1
@@ -196,7 +196,7 @@ def test_a_strip_is_multiplied_both_ways_at_once(
 ) -> None:
     import ctypes  # noqa: PLC0415
 
-    (address,) = optimized_addresses(symmetric_loops, ("symmetric_strip",))
+    address = native_address(symmetric_loops.symmetric_strip)
     strip = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 9)(address)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((columns, rows + 3)).astype(dtype)

@@ -12,18 +12,12 @@ import importlib.util
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
-from arrayfn.backends.cpu import (
-    native,
-    native_compiler,
-    native_operations,
-    target,
-)
+from arrayfn.backends.cpu import target
 from arrayfn.backends.cpu.engine import ENGINE
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.lowering.plan import Kernel
@@ -41,7 +35,6 @@ _KERNEL_SOURCES: Final = (
     "backends/cpu/kernel_*.py",
     "backends/cpu/numba_*.py",
 )
-_NATIVE_COMPILER: Final = (native, native_compiler, native_operations)
 LOCK: Final = threading.RLock()
 """Held while code is compiled and loaded; a fork waits for it."""
 
@@ -52,7 +45,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _toolchain() -> str:
+def toolchain() -> str:
     """What all object code depends on besides its source: LLVM and the processor."""
     return content_key(
         target.llvm_version(),
@@ -68,7 +61,7 @@ def _kernel_compiler() -> str:
     arrayfn counts by the content of the files that determine generated code, so that an
     edited checkout never meets code of its past.
     """
-    return content_key(_toolchain(), _numba_version(), *_texts(*_KERNEL_SOURCES))
+    return content_key(toolchain(), _numba_version(), *_texts(*_KERNEL_SOURCES))
 
 
 def _texts(*patterns: str) -> list[str]:
@@ -116,11 +109,7 @@ def _load(kernels: dict[str, Kernel]) -> dict[str, int]:
     store = object_cache()
     codes = {key: store.get(key) for key in kernels}
     missing = {key: kernels[key] for key, code in codes.items() if code is None}
-    if missing:
-        compiled = _compile(missing)
-        for key, code in compiled.items():
-            store.put(key, code)
-        codes |= compiled
+    codes |= _compile(missing)
     return {
         key: ENGINE.load(key, code, (_symbol(key),))[0]
         for key, code in codes.items()
@@ -128,17 +117,15 @@ def _load(kernels: dict[str, Kernel]) -> dict[str, int]:
     }
 
 
-def _compile(kernels: dict[str, Kernel]) -> dict[str, bytes]:
-    """Compile kernels, LLVM in threads of its own."""
-    workers = [_Optimiser(key, *_ir(k, _symbol(key))) for key, k in kernels.items()]
-    if len(workers) == 1:
-        workers[0].run()
-    else:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    return {worker.key: worker.result() for worker in workers}
+def _compile(kernels: Mapping[str, Kernel]) -> dict[str, bytes]:
+    return compile_all(_compilation(key, kernel) for key, kernel in kernels.items())
+
+
+def _compilation(key: str, kernel: Kernel) -> Compilation:
+    text, interleave = _ir(kernel, _symbol(key))
+    return Compilation(
+        key, partial(target.compile_vectorized, text, interleave=interleave)
+    )
 
 
 def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
@@ -152,16 +139,15 @@ def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
         return importlib.import_module(_NUMBA_COMPILER).kernel_ir(*definition), True
 
 
-class _Optimiser(threading.Thread):
-    """LLVM's part of the compilation of one kernel; as many run as there are cores."""
+class Compilation(threading.Thread):
+    """LLVM's part of a compilation; as many run as there are cores."""
 
     slots = threading.Semaphore(os.cpu_count() or 1)
 
-    def __init__(self, key: str, text: str, interleave: bool) -> None:
+    def __init__(self, key: str, work: Callable[[], bytes]) -> None:
         super().__init__(name=f"arrayfn-llvm-{key[:8]}")
         self.key = key
-        self.text = text
-        self.interleave = interleave
+        self.work = work
         self.code: bytes | None = None
         self.error: Exception | None = None
 
@@ -169,47 +155,25 @@ class _Optimiser(threading.Thread):
         """Compile; an error is kept for the thread that waits."""
         try:
             with self.slots:
-                self.code = target.compile_vectorized(
-                    self.text, interleave=self.interleave
-                )
+                self.code = self.work()
         except Exception as error:  # noqa: BLE001  # raised again in result()
             self.error = error
 
     def result(self) -> bytes:
         """The object code, once it has run."""
+        self.join()
         if self.code is None:
             raise self.error or RuntimeError(f"{self.name} did not run")
         return self.code
 
 
-def native_addresses(
-    modules: Sequence[ModuleType], symbols: tuple[str, ...]
-) -> list[int]:
-    """Compile or find the routines of ``modules``; the addresses of ``symbols``."""
-    used = [*modules, *_NATIVE_COMPILER]
-    sources = [Path(str(module.__file__)).read_text("utf-8") for module in used]
-    key = content_key("native", *sources, _toolchain())
-
-    def compile_native() -> bytes:
-        text = native_compiler.compile_modules(modules, target.host().triple)
-        return target.compile_quickly(text)
-
-    with LOCK:
-        code = object_cache().get_or_compile(key, compile_native)
-        return ENGINE.load(key, code, symbols)
-
-
-def optimized_addresses(module: ModuleType, names: Sequence[str]) -> list[int]:
-    """The addresses of native routines that loop over data, compiled as kernels are."""
-    used = [module, *_NATIVE_COMPILER]
-    sources = [Path(str(part.__file__)).read_text("utf-8") for part in used]
-    key = content_key("optimized", *sources, _toolchain())
-
-    def compile_optimized() -> bytes:
-        text = native_compiler.compile_modules([module], target.host().triple)
-        return target.compile_vectorized(text, interleave=False)
-
-    with LOCK:
-        code = object_cache().get_or_compile(key, compile_optimized)
-        symbols = tuple(native_compiler.PREFIX + name for name in names)
-        return ENGINE.load(key, code, symbols)
+def compile_all(compilations: Iterable[Compilation]) -> dict[str, bytes]:
+    """Start each compilation as it comes; their object code, also stored, by key."""
+    started: list[Compilation] = []
+    for compilation in compilations:
+        compilation.start()
+        started.append(compilation)
+    codes = {compilation.key: compilation.result() for compilation in started}
+    for key, code in codes.items():
+        object_cache().put(key, code)
+    return codes

@@ -28,6 +28,10 @@ class Engine:
         """The address of a symbol of loaded code, or None."""
         return self._addresses.get(symbol)
 
+    def address(self, symbol: str) -> int:
+        """The address of a symbol of loaded code; KeyError if there is none."""
+        return self._addresses[symbol]
+
     def load(self, key: str, code: bytes, symbols: tuple[str, ...]) -> list[int]:
         """Load ``code`` once per ``key``; the addresses of its ``symbols``."""
         with self._lock:

@@ -11,10 +11,12 @@ import numpy as np
 
 from arrayfn.backends.cpu import image_layout
 from arrayfn.backends.cpu.code import kernel_addresses
+from arrayfn.backends.cpu.entry import image_free
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, products_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
+from arrayfn.backends.cpu.native_code import native_address
 from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
@@ -95,7 +97,7 @@ def bind(
     address = int(words.__array_interface__["data"][0])
     words[image_layout.KEEPALIVE // 8] = id(kept)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-    capsule = new_capsule(address, None, process.symbols["image_free"])
+    capsule = new_capsule(address, None, native_address(image_free))
     entry = {name: new_builtin(m, capsule) for name, m in process.methods.items()}
     if any(calls_python(kernel) for kernel in kernels):
         entry = {name: raising(function) for name, function in entry.items()}
@@ -125,7 +127,7 @@ def _entries(
         if isinstance(kernel, Kernel):
             sources.append(kernel)
         else:
-            entries[kernel.name] = entry = _library_entry(kernel, process)
+            entries[kernel.name] = entry = _library_entry(kernel)
             if entry.uses_blas:
                 _let_runner_set_threads(process)
     for name, address in kernel_addresses(sources).items():
@@ -143,8 +145,8 @@ def _let_runner_set_threads(process: Runtime) -> None:
             address += image_layout.BLAS_LIBRARY_BYTES
 
 
-def _library_entry(kernel: LibraryKernel, process: Runtime) -> Entry:
+def _library_entry(kernel: LibraryKernel) -> Entry:
     provider = provider_of(kernel.provider)
-    address = process.symbols[provider.routine.__name__]
+    address = native_address(provider.routine)
     words = provider_words(kernel.provider)
     return Entry(address, words, provider.uses_blas, provider.pool)

@@ -4,13 +4,19 @@ The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) ar
 written as Python functions over integers: every value is an i64, and addresses are
 integers. ``native_compiler`` turns them into LLVM IR. The functions below are the
 operations that integer arithmetic does not cover; they exist only in compiled code.
+
+A Python module with native routines is compiled as one, when one of its routines is
+first needed (``native_code``). Where it says ``LOOPS_OVER_DATA: Final = True`` it is
+optimised as kernels are, which takes ten times as long; other modules are short of
+loops that would gain by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import FunctionType
+from typing import Any, Literal
 
 
 class NativeOnlyError(RuntimeError):
@@ -33,9 +39,28 @@ class CFunction:
         raise _native_only()
 
 
-def native(function: Callable[..., int]) -> Callable[..., int]:
-    """Mark a function of integers as native; it is exported as ``arrayfn_<name>``."""
-    return function
+@dataclass(frozen=True, slots=True, eq=False)
+class Routine:
+    """A native routine. Called from Python, it runs as Python, as far as it can.
+
+    ``symbol`` is its name in object code, that of its module and its own; ``module``
+    the names of that module.
+    """
+
+    function: Callable[..., int]
+    symbol: str
+    arity: int
+    module: Mapping[str, Any]
+
+    def __call__(self, *arguments: int) -> int:
+        return self.function(*arguments)
+
+
+def native(function: FunctionType) -> Routine:
+    """Mark a function of integers as native."""
+    symbol = f"{function.__module__}.{function.__name__}"
+    arity = function.__code__.co_argcount
+    return Routine(function, symbol, arity, function.__globals__)
 
 
 def load(address: int) -> int:
@@ -199,6 +224,6 @@ def call(address: int, *arguments: int) -> int:
     raise _native_only()
 
 
-def address_of(function: Callable[..., int]) -> int:
+def address_of(function: Routine | CFunction) -> int:
     """The address of a native routine or C function."""
     raise _native_only()

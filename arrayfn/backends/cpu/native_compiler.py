@@ -1,27 +1,24 @@
 """Native routines to LLVM IR: a compiler for integer-only Python.
 
-In: modules whose functions are marked ``@native`` (see ``native``). Out: the text of
-one LLVM module that exports each as ``i64 arrayfn_<name>(i64...)``. The language:
+In: a module whose functions are marked ``@native`` (see ``native``). Out: the text of
+an LLVM module that exports each as ``i64 <module>.<name>(i64...)``. The language:
 integer constants (also of the module), local variables, ``+ - * // % << >> & | ^``,
 comparisons, ``and or not``, ``if``, ``while``, ``for ... in range``, ``break``,
 ``continue``, ``return``, and calls of the native vocabulary, of C functions and of
-other routines. Floating-point numbers are integers too, their bits. Arithmetic wraps in
-64 bits; ``//`` and ``%`` truncate, and serve non-negative operands. Anything else
-raises ``NativeSyntaxError`` with its file and line.
+routines, also those of other modules. Floating-point numbers are integers too, their
+bits. Arithmetic wraps in 64 bits; ``//`` and ``%`` truncate, and serve non-negative
+operands. Anything else raises ``NativeSyntaxError`` with its file and line.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from arrayfn.backends.cpu import native, native_operations
-from arrayfn.backends.cpu.native import CFunction
-
-PREFIX: Final = "arrayfn_"
+from arrayfn.backends.cpu.native import CFunction, Routine
 
 
 class NativeSyntaxError(SyntaxError):
@@ -50,25 +47,22 @@ _COMPARE: Final[dict[type[ast.cmpop], str]] = {
 }
 
 
-def compile_modules(modules: Iterable[ModuleType], triple: str) -> str:
-    """The LLVM IR of all native routines of ``modules``, for a target ``triple``."""
+def compile_module(module: Mapping[str, Any], triple: str) -> str:
+    """The LLVM IR of the native routines of ``module``, given by its names.
+
+    ``triple`` is the target's.
+    """
     architecture = triple.split("-", 1)[0]
     routines: list[str] = []
-    externals: dict[str, CFunction] = {}
-    for module in modules:
-        path = str(module.__file__)
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and _is_native(node):
-                routine = _Routine(node, vars(module), path, architecture, externals)
-                routines.append(routine.text())
-    declarations = [
-        f"declare {c.returns} @{c.symbol}({', '.join(['i64'] * c.arity)})"
-        for c in externals.values()
-    ]
-    declarations += native_operations.declarations(architecture)
-    header = f'target triple = "{triple}"'
-    return "\n".join([header, *declarations, *routines, ""])
+    externals: dict[str, str] = {}
+    path = module["__file__"]
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and _is_native(node):
+            routine = _Routine(node, module, path, architecture, externals)
+            routines.append(routine.text())
+    declarations = [*externals.values(), *native_operations.declarations(architecture)]
+    return "\n".join([f'target triple = "{triple}"', *declarations, *routines, ""])
 
 
 def _is_native(node: ast.FunctionDef) -> bool:
@@ -83,10 +77,10 @@ class _Routine:
     def __init__(
         self,
         node: ast.FunctionDef,
-        module: dict[str, object],
+        module: Mapping[str, Any],
         path: str,
         architecture: str,
-        externals: dict[str, CFunction],
+        externals: dict[str, str],
     ) -> None:
         self.node = node
         self.module = module
@@ -114,7 +108,8 @@ class _Routine:
         if not self.terminated:
             self.emit("ret i64 0")
         signature = ", ".join(f"i64 %{name}.in" for name in self.parameters)
-        head = f"define i64 @{PREFIX}{self.node.name}({signature}) nounwind {{"
+        symbol = self.module[self.node.name].symbol
+        head = f'define i64 @"{symbol}"({signature}) nounwind {{'
         return "\n".join([head, ".entry:", *self.entry, *self.body, "}"])
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
@@ -344,42 +339,49 @@ class _Routine:
         if target is native.stack:
             return self.stack(node, arguments[0])
         values = [self.value(argument) for argument in arguments]
-        if isinstance(target, CFunction):
-            return self.c_call(node, target, values)
+        if isinstance(target, (CFunction, Routine)):
+            return self.call_of(node, target, values)
         operation = native_operations.OPERATIONS.get(getattr(target, "__name__", ""))
         if operation is not None and getattr(native, name, None) is target:
             return operation(self, *values)
-        if callable(target):
-            operands = ", ".join(f"i64 {value}" for value in values)
-            return self.value_of(f"call i64 @{PREFIX}{name}({operands})")
         raise self.error(node, f"{name!r} is not a native routine")
 
-    def c_call(self, node: ast.Call, function: CFunction, values: list[str]) -> str:
-        """A call of a C function by its symbol."""
+    def call_of(
+        self, node: ast.Call, function: CFunction | Routine, values: list[str]
+    ) -> str:
+        """A call by symbol."""
         if len(values) != function.arity:
             raise self.error(
                 node, f"{function.symbol} takes {function.arity} arguments"
             )
-        self.externals[function.symbol] = function
+        returns = function.returns if isinstance(function, CFunction) else "i64"
         operands = ", ".join(f"i64 {value}" for value in values)
-        instruction = f"call {function.returns} @{function.symbol}({operands})"
-        if function.returns == "void":
+        instruction = f"call {returns} @{self.symbol(function)}({operands})"
+        if returns == "void":
             self.emit(instruction)
             return "0"
         result = self.value_of(instruction)
-        if function.returns == "i32":
+        if returns == "i32":
             return self.value_of(f"sext i32 {result} to i64")
         return result
 
+    def symbol(self, function: CFunction | Routine) -> str:
+        """The symbol of a function, which is declared if another module defines it."""
+        symbol = f'"{function.symbol}"'
+        returns = function.returns if isinstance(function, CFunction) else "i64"
+        if isinstance(function, CFunction) or function.module is not self.module:
+            parameters = ", ".join(["i64"] * function.arity)
+            self.externals[symbol] = f"declare {returns} @{symbol}({parameters})"
+        return symbol
+
     def address(self, node: ast.Call, argument: ast.expr) -> str:
         """The address of a routine or a C function."""
-        if not isinstance(argument, ast.Name):
+        target = (
+            self.module.get(argument.id) if isinstance(argument, ast.Name) else None
+        )
+        if not isinstance(target, (CFunction, Routine)):
             raise self.error(node, "address_of takes the name of a function")
-        target = self.module.get(argument.id)
-        if isinstance(target, CFunction):
-            self.externals[target.symbol] = target
-            return self.value_of(f"ptrtoint ptr @{target.symbol} to i64")
-        return self.value_of(f"ptrtoint ptr @{PREFIX}{argument.id} to i64")
+        return self.value_of(f"ptrtoint ptr @{self.symbol(target)} to i64")
 
     def stack(self, node: ast.Call, argument: ast.expr) -> str:
         """Words on the stack, of the routine's whole life."""

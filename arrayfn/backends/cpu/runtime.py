@@ -17,35 +17,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu import (
-    entry,
-    frames,
-    heap,
-    image_layout,
-    libraries,
-    pool,
-    runner,
-)
-from arrayfn.backends.cpu.code import LOCK, native_addresses
-from arrayfn.backends.cpu.native_compiler import PREFIX
+from arrayfn.backends.cpu import entry, heap, image_layout, pool
+from arrayfn.backends.cpu.code import LOCK
+from arrayfn.backends.cpu.native import Routine
+from arrayfn.backends.cpu.native_code import native_address, native_addresses
 from arrayfn.errors import ArgumentError, BackendError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
-_MODULES: Final = (heap, pool, frames, runner, entry, *libraries.MODULES)
-_SYMBOLS: Final[tuple[str, ...]] = (
-    "pool_reset",
-    "pool_stop",
-    "pool_resize",
-    "call_tuple",
-    "call_single",
-    "call_into",
-    "image_free",
-    "handler_malloc",
-    "handler_calloc",
-    "handler_realloc",
-    "handler_free",
-    *libraries.ROUTINES,
-)
 METH_FASTCALL: Final = 0x80
 SPINS: Final = 2000
 HEAP_LIMIT: Final = 512 << 20
@@ -77,9 +55,8 @@ class _MemoryHandler(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Runtime:
-    """Addresses: native routines, and the process's pool, heap and BLAS words."""
+    """Addresses of the process's pool, heap and BLAS words, and its call entries."""
 
-    symbols: dict[str, int]
     pool: int
     heap: int
     blas: int
@@ -88,10 +65,11 @@ class Runtime:
     methods: dict[str, _MethodDef]
     keepalive: tuple[Any, ...]
 
-    def routine(self, name: str) -> Any:
-        """A native routine as a callable of integers; the GIL stays held."""
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-        return prototype(self.symbols[name])
+
+def _callable(routine: Routine) -> Any:
+    """A native routine of two integers as a function; the GIL stays held."""
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    return prototype(native_address(routine))
 
 
 def usable_cpus() -> int:
@@ -147,7 +125,7 @@ def _word(address: int) -> ctypes.c_int64:
 
 @cache
 def runtime() -> Runtime:
-    """The process's runtime. The first call loads the native routines."""
+    """The process's runtime. The first call loads the routines that all plans need."""
     with LOCK:
         return _make()
 
@@ -178,9 +156,14 @@ def _check_interpreter(api: int) -> None:
 
 def _make() -> Runtime:
     _check_interpreter(_numpy_api())
-    names = tuple(PREFIX + name for name in _SYMBOLS)
-    addresses = native_addresses(_MODULES, names)
-    symbols: dict[str, int] = dict(zip(_SYMBOLS, addresses, strict=True))
+    methods = {
+        name: _MethodDef(name.encode(), native_address(routine), METH_FASTCALL, None)
+        for name, routine in (
+            ("call_tuple", entry.call_tuple),
+            ("call_single", entry.call_single),
+            ("call_into", entry.call_into),
+        )
+    }
     the_pool = _immortal(pool.POOL_BYTES)
     the_heap = _immortal(heap.HEAP_BYTES)
     _word(the_heap + heap.LIMIT).value = _heap_limit()
@@ -192,17 +175,17 @@ def _make() -> Runtime:
         b"arrayfn",
         1,
         the_heap,
-        *(symbols[f"handler_{f}"] for f in ("malloc", "calloc", "realloc", "free")),
+        *native_addresses(
+            heap.handler_malloc,
+            heap.handler_calloc,
+            heap.handler_realloc,
+            heap.handler_free,
+        ),
     )
     handler_address = _immortal(ctypes.sizeof(handler))
     ctypes.memmove(handler_address, ctypes.byref(handler), ctypes.sizeof(handler))
     capsule = new_capsule(handler_address, b"mem_handler", 0)
-    methods = {
-        name: _MethodDef(name.encode(), symbols[name], METH_FASTCALL, None)
-        for name in ("call_tuple", "call_single", "call_into")
-    }
     made = Runtime(
-        symbols=symbols,
         pool=the_pool,
         heap=the_heap,
         blas=_immortal(image_layout.BLAS_BYTES),
@@ -212,9 +195,10 @@ def _make() -> Runtime:
         keepalive=(capsule,),
     )
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
-    made.routine("pool_reset")(the_pool, 0)
-    os.register_at_fork(after_in_child=lambda: made.routine("pool_reset")(the_pool, 0))
-    atexit.register(lambda: made.routine("pool_stop")(the_pool, 0))
+    reset, stop = _callable(pool.pool_reset), _callable(pool.pool_stop)
+    reset(the_pool, 0)
+    os.register_at_fork(after_in_child=lambda: reset(the_pool, 0))
+    atexit.register(lambda: stop(the_pool, 0))
     return made
 
 
@@ -260,5 +244,4 @@ def set_num_threads(count: int) -> None:
         raise ArgumentError(
             f"the number of threads is from 1 to {pool.MAX_THREADS}, not {count}"
         )
-    made = runtime()
-    made.routine("pool_resize")(made.pool, count)
+    _callable(pool.pool_resize)(runtime().pool, count)

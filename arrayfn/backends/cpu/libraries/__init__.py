@@ -10,11 +10,8 @@ from functools import cache
 from typing import Final
 
 from arrayfn.backends.cpu.libraries import (
-    bidiagonal,
     callbacks,
     cholesky,
-    divided_eigh,
-    divided_svd,
     eig,
     eigh,
     eigh_blocks,
@@ -22,21 +19,14 @@ from arrayfn.backends.cpu.libraries import (
     gemm,
     lu,
     lu_blocks,
-    matrices,
     qr,
     qr_blocks,
     reductions,
-    reflections,
-    scaling,
-    shared_products,
-    singular_items,
     sorting,
     svd,
     svd_blocks,
     top_k,
     triangular,
-    tridiagonal,
-    widening,
     windows,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -62,41 +52,6 @@ PROVIDERS: Final[dict[str, Provider]] = {
     **svd_blocks.PROVIDERS,
     **reductions.PROVIDERS,
 }
-
-# What the native compiler reads: the modules, and the routines that plans call.
-MODULES: Final = (
-    callbacks,
-    gemm,
-    windows,
-    matrices,
-    triangular,
-    cholesky,
-    lu,
-    lu_blocks,
-    qr,
-    qr_blocks,
-    eigh,
-    shared_products,
-    tridiagonal,
-    divided_eigh,
-    eigh_blocks,
-    eig,
-    svd,
-    bidiagonal,
-    singular_items,
-    divided_svd,
-    widening,
-    svd_blocks,
-    scaling,
-    reductions,
-    reflections,
-    sorting,
-    top_k,
-    fourier,
-)
-ROUTINES: Final = tuple(
-    dict.fromkeys(provider.routine.__name__ for provider in PROVIDERS.values())
-)
 
 
 def provider_of(name: str) -> Provider:

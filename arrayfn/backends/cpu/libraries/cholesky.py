@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries import small_matrices
 from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
@@ -208,7 +209,7 @@ def cholesky_finish_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
-    small = small_address("small_cholesky", dtype)
+    small = small_address(small_matrices.small_cholesky, dtype)
     return *lapack_words(dtype, "?potrf"), small
 
 

@@ -9,10 +9,8 @@ extent alone, so the bits do not depend on the number of threads.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.code import optimized_addresses
 from arrayfn.backends.cpu.libraries import secular_loops
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
 from arrayfn.backends.cpu.libraries.matrices import (
@@ -41,6 +39,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
+from arrayfn.backends.cpu.native_code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 LEAF: Final = 32  # extent of pieces, at least
@@ -96,14 +95,13 @@ def divided_words(dtype: str) -> tuple[int, ...]:
     return (
         *reflection_words(real),
         *(lapack_address(LETTERS[real] + name) for name in functions),
-        *_loops(),
+        *native_addresses(
+            secular_loops.secular_weights,
+            secular_loops.secular_vector,
+            secular_loops.secular_cut,
+            secular_loops.secular_sort,
+        ),
     )
-
-
-@cache
-def _loops() -> tuple[int, ...]:
-    names = "secular_weights", "secular_vector", "secular_cut", "secular_sort"
-    return tuple(optimized_addresses(secular_loops, names))
 
 
 @native

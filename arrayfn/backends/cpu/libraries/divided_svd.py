@@ -7,10 +7,8 @@ equation. Matrices lie by columns.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.code import optimized_addresses
 from arrayfn.backends.cpu.libraries import secular_loops, singular_loops
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
 from arrayfn.backends.cpu.libraries.divided_eigh import write_order
@@ -85,6 +83,7 @@ from arrayfn.backends.cpu.native import (
     store,
     store_i32,
 )
+from arrayfn.backends.cpu.native_code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 LEAF: Final = 32  # extent of pieces, at least
@@ -98,16 +97,13 @@ def divided_words(dtype: str) -> tuple[int, ...]:
     return (
         *reflection_words(real),
         *(lapack_address(LETTERS[real] + name) for name in functions),
-        *_loops(),
-    )
-
-
-@cache
-def _loops() -> tuple[int, ...]:
-    names = "singular_scale", "singular_weights", "singular_vectors", "singular_floor"
-    return (
-        *optimized_addresses(singular_loops, names),
-        *optimized_addresses(secular_loops, ("secular_sort",)),
+        *native_addresses(
+            singular_loops.singular_scale,
+            singular_loops.singular_weights,
+            singular_loops.singular_vectors,
+            singular_loops.singular_floor,
+            secular_loops.secular_sort,
+        ),
     )
 
 

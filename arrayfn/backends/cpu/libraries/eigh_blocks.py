@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries import symmetric_loops
 from arrayfn.backends.cpu.libraries.divided_eigh import (
     DIVIDED_WORDS,
     divided_eigh,
@@ -51,7 +52,6 @@ from arrayfn.backends.cpu.libraries.shared_products import (
     TOOL_WORDS,
     copy_apart,
     share,
-    symmetric_address,
     tool_words,
 )
 from arrayfn.backends.cpu.libraries.tridiagonal import tridiagonal_panels
@@ -66,6 +66,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
+from arrayfn.backends.cpu.native_code import native_address
 
 # sytrd
 SYTRD: Final = FUNCTIONS
@@ -354,7 +355,7 @@ def words(dtype: str) -> tuple[int, ...]:
     functions = lapack_words(dtype, "?sytrd|?hetrd", "?lascl", "%lascl", "%sterf")
     return (
         *functions,
-        symmetric_address("lower_columns"),
+        native_address(symmetric_loops.lower_columns),
         *reflection_words(dtype),
         *divided_words(dtype),
         *tool_words(dtype),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries import small_matrices
 from arrayfn.backends.cpu.libraries.matrices import (
     FUNCTIONS,
     ITEM_BYTES,
@@ -129,7 +130,7 @@ def permute(permutation: int, rows: int, pivots: int, count: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
-    return *lapack_words(dtype, "?getrf"), small_address("small_lu", dtype)
+    return *lapack_words(dtype, "?getrf"), small_address(small_matrices.small_lu, dtype)
 
 
 def eliminate(matrix: Array, pivots: Array) -> None:

@@ -5,22 +5,21 @@ LAPACK's matrices lie by columns. A row-major matrix is, by columns, its transpo
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.code import optimized_addresses
-from arrayfn.backends.cpu.libraries import small_matrices
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
 from arrayfn.backends.cpu.native import (
     CFunction,
+    Routine,
     load,
     load_i32,
     native,
     store,
     store_i32,
 )
+from arrayfn.backends.cpu.native_code import native_address
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 memcpy = CFunction("memcpy", 3)
@@ -70,17 +69,9 @@ def lapack_words(dtype: str, *functions: str) -> tuple[int, ...]:
     return kind.itemsize, bits, int(kind.kind == "c"), *addresses
 
 
-def small_address(name: str, dtype: str) -> int:
+def small_address(routine: Routine, dtype: str) -> int:
     """The address of a routine of ``small_matrices``; 0 for complex numbers."""
-    if BY_SHORT_NAME[dtype].kind == "c":
-        return 0
-    return _small_addresses()[name]
-
-
-@cache
-def _small_addresses() -> dict[str, int]:
-    names = "small_lu", "small_cholesky", "small_substitution", "small_qr"
-    return dict(zip(names, optimized_addresses(small_matrices, names), strict=True))
+    return 0 if BY_SHORT_NAME[dtype].kind == "c" else native_address(routine)
 
 
 def one_bits(dtype: str, number: float) -> int:

@@ -19,6 +19,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
 )
 
+LOOPS_OVER_DATA: Final = True
 memcpy = CFunction("memcpy", 3)
 
 MAGNITUDE_32: Final = 0x7FFFFFFF

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from arrayfn.backends.cpu.native import Routine
+
 
 @dataclass(frozen=True, slots=True)
 class Provider:
@@ -21,7 +23,7 @@ class Provider:
     and 0 where its items are shared already.
     """
 
-    routine: Callable[[int, int, int], int]
+    routine: Routine
     words: Callable[[str], tuple[int, ...]]
     unjitted: Callable[[Mapping[str, Any], int], None]
     uses_blas: bool = False

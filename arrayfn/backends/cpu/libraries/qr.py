@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries import small_matrices
 from arrayfn.backends.cpu.libraries.matrices import (
     COMPLEX,
     FUNCTIONS,
@@ -216,7 +217,7 @@ def pivoted_factors(arguments: int, ints: int, a: int, order: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
-    small = small_address("small_qr", dtype)
+    small = small_address(small_matrices.small_qr, dtype)
     return *lapack_words(dtype, "?gelqf", "?orglq|?unglq"), small
 
 

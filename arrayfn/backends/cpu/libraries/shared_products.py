@@ -8,11 +8,9 @@ bits do not depend on the number of threads. Matrices lie by columns.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn.backends.cpu.code import optimized_addresses
 from arrayfn.backends.cpu.libraries import symmetric_loops
 from arrayfn.backends.cpu.libraries.blas import (
     LETTERS,
@@ -40,6 +38,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
+from arrayfn.backends.cpu.native_code import native_address
 from arrayfn.backends.cpu.pool import JOB_SLOT_COUNT, pool_launch
 from arrayfn.dtypes import BY_SHORT_NAME
 
@@ -90,20 +89,8 @@ def tool_words(dtype: str) -> tuple[int, ...]:
         lapack_address(letter + "larfg"),
         kind.itemsize,
         *(one_bits(dtype, number) for number in (1, -1, -0.5)),
-        symmetric_address("symmetric_strip"),
+        native_address(symmetric_loops.symmetric_strip),
     )
-
-
-def symmetric_address(name: str) -> int:
-    """The address of a routine of ``symmetric_loops``."""
-    return _symmetric_addresses()[name]
-
-
-@cache
-def _symmetric_addresses() -> dict[str, int]:
-    names = "symmetric_strip", "lower_columns"
-    found = optimized_addresses(symmetric_loops, names)
-    return dict(zip(names, found, strict=True))
 
 
 @native

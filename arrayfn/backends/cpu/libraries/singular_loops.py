@@ -26,6 +26,7 @@ from arrayfn.backends.cpu.native import (
     widen_f32,
 )
 
+LOOPS_OVER_DATA: Final = True
 ROWS: Final = 64  # weights at once
 ONE: Final = 1023 << 52
 LEAST_F64: Final = (1023 - 53) << 52

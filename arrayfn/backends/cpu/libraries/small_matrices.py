@@ -31,6 +31,7 @@ from arrayfn.backends.cpu.native import (
     widen_f32,
 )
 
+LOOPS_OVER_DATA: Final = True
 LIMIT: Final = 16
 LANE_BYTES: Final = 8 * LANES  # of an element of all the matrices
 WORDS: Final = LIMIT * LIMIT * LANES

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.backends.cpu.code import optimized_addresses
 from arrayfn.backends.cpu.libraries import merging, sorting_loops
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import CFunction, call, load, native, store
+from arrayfn.backends.cpu.native_code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, DType
 
 memcpy = CFunction("memcpy", 3)
@@ -181,18 +181,24 @@ def merge_run(arguments: int, begin: int, end: int) -> int:
 
 # The words before the arguments.
 
-
-@cache
-def loop_addresses() -> dict[str, int]:
-    """The addresses of the inner loops, compiled or from the cache."""
-    names = (
-        *(f"pack_{kind}" for kind in ("f32", "i32", "u32", "halves")),
-        *(f"pack_{kind}" for kind in ("i16", "u16", "i8", "u8")),
-        *(f"keys_{kind}" for kind in ("f64", "i64", "u64")),
-        *("encode_halves", "decode_halves", "unpack", "order_ties"),
-        *("select_packed", "reverse_keys"),
-    )
-    return dict(zip(names, optimized_addresses(sorting_loops, names), strict=True))
+PACKERS: Final = {
+    "bool": sorting_loops.pack_u8,
+    "i8": sorting_loops.pack_i8,
+    "u8": sorting_loops.pack_u8,
+    "i16": sorting_loops.pack_i16,
+    "u16": sorting_loops.pack_u16,
+    "i32": sorting_loops.pack_i32,
+    "u32": sorting_loops.pack_u32,
+    "f16": sorting_loops.pack_halves,
+    "bf16": sorting_loops.pack_halves,
+    "f32": sorting_loops.pack_f32,
+}
+ENCODERS: Final = {
+    "i64": sorting_loops.keys_i64,
+    "u64": sorting_loops.keys_u64,
+    "f64": sorting_loops.keys_f64,
+}
+_MERGES: Final = {4: merging.merge_32, 8: merging.merge_64}
 
 
 @cache
@@ -219,9 +225,11 @@ def sort_words(dtype: str) -> tuple[int, ...]:
     sorted_as = dtypes.uint16 if halves else kind
     quick = sort_function(sorted_as, TABLE_SORT + QUICK)
     best = sort_function(sorted_as, TABLE_SORT + STABLE) if narrow else quick
-    codes = [0, 0]
+    codes = (0, 0)
     if halves:
-        codes = [loop_addresses()["encode_halves"], loop_addresses()["decode_halves"]]
+        codes = native_addresses(
+            sorting_loops.encode_halves, sorting_loops.decode_halves
+        )
     return kind.itemsize, best, *codes, quick, 0
 
 
@@ -234,21 +242,18 @@ def argsort_words(dtype: str) -> tuple[int, ...]:
         return kind.itemsize, integers, 0, 0, PLAIN, order
     if kind.itemsize == 8:
         order = sort_function(dtypes.int64, TABLE_ARGSORT + QUICK)
-        own = loop_addresses()
-        encode, ties = own[f"keys_{dtype}"], own["order_ties"]
-        return kind.itemsize, integers, encode, ties, KEYED, order
-    name = "halves" if kind in dtypes.HALVES else "u8" if dtype == "bool" else dtype
-    own = loop_addresses()
-    pack = own[f"pack_{name}"]
-    return kind.itemsize, integers, pack, own["unpack"], PACKED, 0
+        loops = native_addresses(ENCODERS[dtype], sorting_loops.order_ties)
+        return kind.itemsize, integers, *loops, KEYED, order
+    loops = native_addresses(PACKERS[dtype], sorting_loops.unpack)
+    return kind.itemsize, integers, *loops, PACKED, 0
 
 
 def merge_words(dtype: str) -> tuple[int, ...]:
     """The words of ``merge``."""
     kind = BY_SHORT_NAME[dtype]
     kinds = {"f": merging.FLOAT, "i": merging.SIGNED, "u": merging.UNSIGNED}
-    (merge,) = optimized_addresses(merging, (f"merge_{8 * kind.itemsize}",))
-    return merge, kinds[kind.kind], kind.itemsize, loop_addresses()["unpack"]
+    merge, unpack = native_addresses(_MERGES[kind.itemsize], sorting_loops.unpack)
+    return merge, kinds[kind.kind], kind.itemsize, unpack
 
 
 # Without a compiler.

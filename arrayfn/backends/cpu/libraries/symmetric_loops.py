@@ -14,6 +14,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
 )
 
+LOOPS_OVER_DATA: Final = True
 COLUMNS: Final = 4  # of which rows are read at once
 TILE: Final = 8  # rows and columns: more would fall into the same lines of a cache
 

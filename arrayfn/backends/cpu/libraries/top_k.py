@@ -11,16 +11,19 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.backends.cpu.libraries import sorting_loops
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.sorting import (
+    ENCODERS,
+    PACKERS,
     QUICK,
     TABLE_ARGSORT,
     TABLE_SORT,
-    loop_addresses,
     sort_function,
     values_of,
 )
 from arrayfn.backends.cpu.native import CFunction, call, load, native, store, store_i32
+from arrayfn.backends.cpu.native_code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME
 
 memcpy = CFunction("memcpy", 3)
@@ -92,14 +95,15 @@ def words(dtype: str) -> tuple[int, ...]:
     kind = BY_SHORT_NAME[dtype]
     if kind.kind == "c":
         raise KeyError(dtype)
-    own = loop_addresses()
     sort = sort_function(dtypes.int64, TABLE_SORT + QUICK)
     if kind.itemsize == 8:
         order = sort_function(dtypes.int64, TABLE_ARGSORT + QUICK)
-        encode, ties = own[f"keys_{dtype}"], own["order_ties"]
-        return kind.itemsize, encode, ties, sort, order, own["reverse_keys"]
-    name = "halves" if kind in dtypes.HALVES else "u8" if dtype == "bool" else dtype
-    return kind.itemsize, own[f"pack_{name}"], own["select_packed"], sort, 0, 0
+        encode, ties, reverse = native_addresses(
+            ENCODERS[dtype], sorting_loops.order_ties, sorting_loops.reverse_keys
+        )
+        return kind.itemsize, encode, ties, sort, order, reverse
+    pack, select = native_addresses(PACKERS[dtype], sorting_loops.select_packed)
+    return kind.itemsize, pack, select, sort, 0, 0
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries import small_matrices
 from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
 from arrayfn.backends.cpu.libraries.gemm import at_least
 from arrayfn.backends.cpu.libraries.matrices import least, one_bits, small_address
@@ -225,7 +226,7 @@ def words(dtype: str) -> tuple[int, ...]:
     """trsm and trsv, the bits of 1, the bytes of an element."""
     letter, library = LETTERS[dtype], blas()
     trsm, trsv = library.address(letter + "trsm"), library.address(letter + "trsv")
-    small = small_address("small_substitution", dtype)
+    small = small_address(small_matrices.small_substitution, dtype)
     return trsm, trsv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize, small
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from arrayfn.backends.cpu.native import (
     CFunction,
     load,
@@ -11,6 +13,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
 )
 
+LOOPS_OVER_DATA: Final = True
 memcpy = CFunction("memcpy", 3)
 
 

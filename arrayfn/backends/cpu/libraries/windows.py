@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.code import optimized_addresses
 from arrayfn.backends.cpu.libraries import gemm, window_loops
 from arrayfn.backends.cpu.libraries.gemm import (
     ITEM_BYTES,
@@ -26,6 +25,7 @@ from arrayfn.backends.cpu.libraries.gemm import (
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.native import call, load, native, stack, store
+from arrayfn.backends.cpu.native_code import native_address
 
 # Arguments: the words of a GEMM, the address of the copying loop, then those of
 # ``lowering.libraries.windows``.
@@ -203,8 +203,7 @@ def windows_right_run(arguments: int, begin: int, end: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
-    (copy,) = optimized_addresses(window_loops, ("copy_windows",))
-    return *gemm.words(dtype), copy
+    return *gemm.words(dtype), native_address(window_loops.copy_windows)
 
 
 def _windows(given: Mapping[str, Any]) -> Any:
