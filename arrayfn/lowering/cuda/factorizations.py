@@ -18,6 +18,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.layout import Shape
+from arrayfn.lowering.cuda import jacobi, small_cholesky
 from arrayfn.lowering.cuda.matrix_nests import Names, Nests, matrices_of, turned
 from arrayfn.lowering.cuda.permutation import Permutation
 from arrayfn.lowering.cuda.triangular import System, solved
@@ -65,6 +66,9 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """
     output = equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
+    if small_cholesky.is_small(output.type.dtype, n):
+        yield small_cholesky.factor(output)
+        return
     status, nests = _status(matrices), Nests(equation, names)
     whole = matrices_of(output.type, output)
     extents = (matrices, n, n)
@@ -142,6 +146,9 @@ def pivots_to_permutation(
 def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """syevd or heevd in place: by columns the operand is its conjugate."""
     vectors, values = equation.outputs
+    if jacobi.is_small(vectors.type.dtype, vectors.type.shape[-1]):
+        yield jacobi.eigenvectors(vectors, values)
+        return
     status = _status(_count(vectors.type))
     yield _syevd(vectors, values, status, vectors=True)
     nests = Nests(equation, names)
@@ -153,6 +160,9 @@ def eigvalsh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """syevd or heevd without vectors, over a copy of the operand."""
     (values,) = equation.outputs
     copy = Var(ArrayType(*_of_matrices(equation)))
+    if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
+        yield jacobi.eigenvalues(copy, place_of(equation.inputs[0], reads), values)
+        return
     yield _copied(equation, reads, names, copy)
     status = _status(copy.type.shape[0])
     yield _syevd(copy, values, status, vectors=False)

@@ -1,0 +1,155 @@
+"""Kernels that factor small matrices, emulated, and on a GPU."""
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.backends.cuda import kernel_compiler, missing_here
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda import jacobi, small_cholesky
+from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.plan import LibraryKernel
+from arrayfn.primitives.table import TABLE
+from arrayfn.tracing import apply
+
+needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
+F32, F64 = np.float32, np.float64
+
+
+def run(function, x):
+    compiled = lower(trace_function(function, (x,), {}).program)
+    assert not any(isinstance(k, LibraryKernel) for k in compiled.kernels)
+    return run_plan(compiled, [x])
+
+
+def eigh(x):
+    return tuple(anp.linalg.eigh(x))
+
+
+def symmetric(*shape, dtype=F64, seed=0):
+    x = np.random.default_rng(seed).standard_normal(shape)
+    return (x + x.swapaxes(-1, -2)).astype(dtype)
+
+
+def positive(*shape, dtype=F64, seed=0):
+    x = np.random.default_rng(seed).standard_normal(shape)
+    return (x @ x.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1])).astype(dtype)
+
+
+def assert_eigenvectors(x, values, vectors, bound=8):
+    """Within ``bound`` times n eps of the norm, orthogonal, and in ascending order."""
+    n, eps = x.shape[-1], np.finfo(x.dtype).eps
+    wide, v, w = x.astype(F64), vectors.astype(F64), values.astype(F64)
+    most = bound * n * eps
+    norm = np.abs(wide).sum(-1).max()
+    assert np.abs(wide @ v - v * w[..., None, :]).max() <= most * norm
+    assert np.abs(v.swapaxes(-1, -2) @ v - np.eye(n)).max() <= most
+    assert np.abs(w - np.linalg.eigvalsh(wide)).max() <= most * norm
+    assert (np.diff(values) >= 0).all()
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 9])
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["f32", "f64"])
+def test_cholesky_factors_of_small_matrices_are_a_kernels(n, dtype):
+    x = positive(2, n, n, dtype=dtype)
+    (factor,) = run(anp.linalg.cholesky, x)
+    bound = 4 * n * np.finfo(dtype).eps
+    np.testing.assert_allclose(factor, np.linalg.cholesky(x), bound, bound)
+    assert not np.triu(factor, 1).any()
+
+
+def test_a_matrix_without_a_factor_is_nan_and_its_neighbours_are_not():
+    x = positive(4, 5, 5)
+    x[0, 3, 3] = -1
+    x[2, 4, 1] = np.nan
+    (factor,) = run(anp.linalg.cholesky, x)
+    assert np.isnan(factor[[0, 2]]).all()
+    np.testing.assert_allclose(factor[[1, 3]], np.linalg.cholesky(x[[1, 3]]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6])
+def test_eigenvectors_of_small_matrices_are_a_kernels(n):
+    x = symmetric(2, n, n)
+    values, vectors = run(eigh, x)
+    assert_eigenvectors(x, values, vectors)
+    (alone,) = run(anp.linalg.eigvalsh, x)
+    assert alone.tobytes() == values.tobytes()
+
+
+def test_float32_has_eigenvectors_of_its_own_precision():
+    x = symmetric(4, 4, dtype=F32)
+    values, vectors = run(eigh, x)
+    assert values.dtype == vectors.dtype == F32
+    assert_eigenvectors(x, values, vectors)
+
+
+def test_several_warps_agree_when_all_columns_are_orthogonal():
+    x = np.diag(np.arange(9.0, 0, -1))
+    x[1, 0] = x[0, 1] = x[7, 4] = x[4, 7] = 0.5
+    values, vectors = run(eigh, x)
+    assert_eigenvectors(x, values, vectors)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros((4, 4)),
+        np.eye(4),
+        np.ones((4, 4)) * 1e-200,
+        symmetric(4, 4) * 1e200,
+        np.kron(np.eye(2), [[0.0, 2.0], [2.0, 0.0]]),
+    ],
+    ids=["zeros", "equal", "tiny", "huge", "opposite"],
+)
+def test_eigenvalues_that_are_equal_opposite_or_of_any_size(x):
+    values, vectors = run(eigh, x)
+    norm = np.abs(x).max() or 1.0
+    assert_eigenvectors(x / norm, values / norm, vectors)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_no_eigenvalues_are_nan(wrong):
+    x = np.stack([np.eye(3), np.eye(3)])
+    x[0, 2, 1] = wrong
+    values, vectors = run(eigh, x)
+    assert np.isnan(values[0]).all()
+    assert np.isnan(vectors[0]).all()
+    np.testing.assert_array_equal(values[1], 1)
+
+
+def test_only_the_lower_triangle_is_read():
+    x = positive(3, 3)
+    upper = np.triu(np.full((3, 3), np.nan), 1)
+    for name in ("cholesky", "eigvalsh"):
+        one, other = (run(lambda x: apply(TABLE[name], x), y) for y in (x, x + upper))  # noqa: B023
+        assert np.array_equal(one[0], other[0])
+
+
+def test_rows_and_columns_lie_in_registers():
+    small = small_cholesky.factor
+    for n in (16, 64):
+        x = af.ir.Var(af.ir.ArrayType((n, n), dtypes.float32))
+        w = af.ir.Var(af.ir.ArrayType((n,), dtypes.float32))
+        for call in (small(x), jacobi.eigenvectors(x, w)):
+            ptx = kernel_compiler.compile_ptx(call.kernel("small"), (9, 0))
+            assert ".local" not in ptx
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["f32", "f64"])
+def test_on_a_gpu_small_matrices_have_factors_and_eigenvectors(dtype):
+    for count, n in ((1, 1), (5, 7), (300, 16), (3, 17), (40, 33), (2, 64)):
+        x = positive(count, n, n, dtype=dtype)
+        factor = np.asarray(af.jit(anp.linalg.cholesky, device="cuda")(x))
+        bound = 8 * n * np.finfo(dtype).eps
+        np.testing.assert_allclose(factor, np.linalg.cholesky(x), bound, bound)
+        x = symmetric(count, n, n, dtype=dtype)
+        decompose = af.jit(eigh, device="cuda")
+        values, vectors = map(np.asarray, decompose(x))
+        assert_eigenvectors(x, values, vectors)
+        again = [np.asarray(y).tobytes() for y in decompose(x)]
+        assert again == [values.tobytes(), vectors.tobytes()]
