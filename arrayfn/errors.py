@@ -79,6 +79,18 @@ class AxisError(ShapeError, IndexError):
     """An axis that an array does not have."""
 
 
+class OutOfBoundsError(ArrayfnError, IndexError):
+    """An index outside its axis, in a function that ``jit`` compiled with checks."""
+
+
+class NotFiniteError(ArrayfnError, FloatingPointError):
+    """NaN or an infinity, made in a function that ``jit`` compiled with checks."""
+
+
+class DivisionByZeroError(ArrayfnError, FloatingPointError, ZeroDivisionError):
+    """A divisor that is zero, in a function that ``jit`` compiled with checks."""
+
+
 class DTypeError(ArrayfnError, TypeError):
     """Data types that do not fit an operation."""
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,16 +22,27 @@ from arrayfn.tracer import ArrayOnDevice, Tracer
 Array = np.ndarray[Any, Any]
 Captured = Tracer | Array | ArrayOnDevice
 
+INDEX: Final = "index"
+"""The check, among those that ``jit`` can be asked for, that tracing has a part in."""
+
 
 class Frame:
     """A function being traced.
 
     ``abstract`` frames, and those inside them, stage every operation, also those on
-    arrays alone; the others compute these at once.
+    arrays alone; the others compute these at once. ``checks`` are what the compiled
+    function, and so those inside it, is checked for.
     """
 
-    def __init__(self, name: str, abstract: bool, parent: Frame | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        abstract: bool,
+        parent: Frame | None,
+        checks: frozenset[str] = frozenset(),
+    ) -> None:
         self.name = name
+        self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
@@ -123,3 +134,9 @@ _local = _Local()
 def current_frame() -> Frame | None:
     """The innermost frame being traced in this thread."""
     return _local.frame
+
+
+def checks_indices() -> bool:
+    """Whether indices whose values are not known are to be checked when they are."""
+    frame = _local.frame
+    return frame is not None and INDEX in frame.checks

@@ -18,6 +18,7 @@ from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import BACKENDS, choose
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.frames import current_frame
 from arrayfn.functions import (
     FlatTrace,
     Function,
@@ -28,7 +29,9 @@ from arrayfn.functions import (
     trace_function,
 )
 from arrayfn.ir import ArrayType, Program
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
+from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.primitives.calls import operator_call
 from arrayfn.stages import Lowered
 from arrayfn.tracing import ArrayOnDevice, apply, device_of
@@ -47,6 +50,7 @@ class Jitted:
         static_argnames: tuple[str, ...],
         donate_argnums: tuple[int, ...],
         options: Options,
+        checks: frozenset[str] = frozenset(),
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
@@ -55,6 +59,7 @@ class Jitted:
         self._static_argnames = static_argnames
         self._donated = donate_argnums
         self._options = options
+        self._checks = checks
         self._cache: dict[Any, _Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._static = bool(static_argnums or static_argnames)
@@ -173,6 +178,7 @@ class Jitted:
             types=types,
             abstract=True,
             with_values=False,
+            checks=self._checks,
         )
 
     def _inline(
@@ -183,6 +189,7 @@ class Jitted:
         leaves: list[Any],
     ) -> Any:
         """Inside a trace: one operator_call, whose body is the traced function."""
+        self._check_around()
         traced = self._trace(args, kwargs, static)
         operands = [*leaves, *traced.trace.captured]
         results = apply(
@@ -191,6 +198,20 @@ class Jitted:
         if not isinstance(results, tuple):
             results = (results,)
         return tree.unflatten(traced.out_tree, list(results))
+
+    def _check_around(self) -> None:
+        """ArgumentError where checks are for a part only of what is compiled."""
+        around = current_frame()
+        missing = self._checks - (self._checks if around is None else around.checks)
+        if around is not None and missing:
+            name = name_of(self._function)
+            raise ArgumentError(
+                f"{name} is to be checked ({', '.join(sorted(missing))}), but is "
+                f"called while {around.name!r} is traced, which is not: a function is "
+                "checked as a whole. Ask for the checks where the whole is compiled, "
+                f"as in jit(grad({name}), checks=...)",
+                user_location(),
+            )
 
     def _lower(
         self,
@@ -204,6 +225,11 @@ class Jitted:
         program = _with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
+        program, sites = with_checks(
+            program,
+            self._checks,
+            lambda call: KERNELS.for_call(call, backend.name) is not None,
+        )
         donated = frozenset(self._donated_leaves(args))
         return Lowered(
             program,
@@ -211,6 +237,7 @@ class Jitted:
             tree.structure((args, kwargs)),
             traced.out_tree,
             backend,
+            sites,
         )
 
     def _donated_leaves(self, args: tuple[Any, ...]) -> list[int]:
@@ -234,7 +261,7 @@ class Jitted:
         lowered = self._lower(args, kwargs, static, types, backend)
         there = lowered.backend.array_types()
         return _Entry(
-            lowered.backend.load(lowered.compiled_program),
+            lowered.load(),
             lowered.out_tree,
             lowered.out_tree == tree.structure(0),
             (np.ndarray, float, int, bool, *there),
@@ -331,6 +358,7 @@ def jit(
     donate_argnums: int | Sequence[int] = (),
     deterministic: bool = True,
     mode: str | None = None,
+    checks: bool | str | Sequence[str] = False,
 ) -> Any:
     """Compile ``function`` for the types of its arguments, at its first call with them.
 
@@ -345,11 +373,23 @@ def jit(
     makes one kernel, on a GPU, of steps that follow each other, for work so small that
     launches are its cost. On a CPU neither changes anything.
 
-    Raises ArgumentError for what is no array and not static, and for unknown modes.
+    ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
+    axis, where without it reading gives a fill value and writing does nothing. Other
+    checks are asked for by name, several in a tuple: ``"nan"`` and ``"inf"`` raise
+    NotFiniteError for what is made of operands that are none, ``"division"`` raises
+    DivisionByZeroError, ``"index"`` is what True is, and ``"all"`` all of them. The
+    errors name the line. A checked function is slower, and waits for its results.
+
+    Raises ArgumentError for what is no array and not static, and for unknown modes and
+    checks.
 
     >>> import numpy as np
     >>> jit(lambda x, y: x * y + 1.0)(np.ones(3), np.full(3, 2.0))
     array([3., 3., 3.])
+    >>> jit(lambda x, i: x[i], checks=True)(np.ones(3), 3)
+    Traceback (most recent call last):
+    ...
+    arrayfn.errors.OutOfBoundsError: ... index 3 is out of bounds for axis 0 ...
     """
     if function is None:
         return functools.partial(
@@ -360,6 +400,7 @@ def jit(
             donate_argnums=donate_argnums,
             deterministic=deterministic,
             mode=mode,
+            checks=checks,
         )
     if mode is not None and mode not in MODES:
         raise ArgumentError(
@@ -371,7 +412,8 @@ def jit(
     donated = _tuple(donate_argnums)
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device)
-    return Jitted(function, backend, positions, names, donated, options)
+    kinds = kinds_of(checks)
+    return Jitted(function, backend, positions, names, donated, options, kinds)
 
 
 def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:

@@ -7,17 +7,18 @@ replace kernels in. Its ``compile()`` gives a ``Compiled``, to call.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from arrayfn import tree
-from arrayfn.backends.base import Backend
+from arrayfn.backends.base import Backend, Executable
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import leaf_type
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
+from arrayfn.passes.faults import NO_FAULT, Site, fault_error
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Lowered:
     """A function lowered for one signature, before it is compiled.
 
     ``program`` is as traced; ``kernels`` have a name, a source and why they are fused
-    so; ``plan`` runs them; ``text()`` is all of it, to read.
+    so; ``plan`` runs them; ``text()`` is all of it, to read. With ``sites`` the
+    Program's last result is a fault, that of the check at one of them.
     """
 
     program: Program
@@ -63,6 +65,7 @@ class Lowered:
     in_tree: tree.TreeDef
     out_tree: tree.TreeDef
     backend: Backend
+    sites: tuple[Site, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:
@@ -128,9 +131,25 @@ class Lowered:
         program = replace(self.compiled_program, kernels=tuple(kernels))
         return replace(self, compiled_program=program)
 
+    def load(self) -> Executable:
+        """The callable of flat arrays, which raises the errors of checks."""
+        run = self.backend.load(self.compiled_program)
+        sites = self.sites
+        if not sites:
+            return run
+
+        def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
+            *results, last = run(arrays)
+            fault = int(last)
+            if fault != NO_FAULT:
+                raise fault_error(sites, fault)
+            return results
+
+        return checked
+
     def compile(self) -> Compiled:
         """The callable."""
-        run = self.backend.load(self.compiled_program)
+        run = self.load()
         return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
 
 

@@ -96,16 +96,17 @@ def trace(
     abstract: bool = True,
     axes: Mapping[str, int] | None = None,
     constants: bool = True,
+    checks: frozenset[str] = frozenset(),
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
     With ``values`` the Tracers carry them (None where one is unknown), unless the frame
     is abstract. At top level captured arrays become the Program's constants, but not
     without ``constants``. For each of ``axes``, names and extents, there is one more
-    input, the index of a member.
+    input, the index of a member. ``checks`` are those of ``jit``.
     """
     parent = current_frame()
-    frame = Frame(name, abstract, parent)
+    frame = Frame(name, abstract, parent, checks)
     location = user_location()
     tracers = [
         Tracer(

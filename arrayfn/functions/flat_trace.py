@@ -46,13 +46,14 @@ def trace_function(
     with_values: bool = True,
     axes: Mapping[str, int] | None = None,
     constants: bool = True,
+    checks: frozenset[str] = frozenset(),
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
     ``types`` replaces the leaves' own types (a mapped axis taken out, say). ``axes``
     are named axes that the function is mapped along, and their extents: for each, the
     Program has one more input, a member's index. Without ``constants`` what it closes
-    over is an input always.
+    over is an input always. ``checks`` are those of ``jit``.
     """
     leaves, structure = tree.flatten((args, kwargs))
     check_leaves(function, args, kwargs, leaves)
@@ -76,6 +77,7 @@ def trace_function(
         abstract=abstract,
         axes=axes,
         constants=constants,
+        checks=checks,
     )
     return FlatTrace(traced, out_tree[0])
 

@@ -9,12 +9,14 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.custom import stop_gradient
+from arrayfn.frames import checks_indices
 from arrayfn.lax._operands import typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import expand_dims as _expand_dims
 from arrayfn.numpy import full_like
 from arrayfn.numpy import squeeze as _squeeze
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.index_bounds import from_the_front, in_bounds, known_value
 from arrayfn.primitives import (
     contraction,
     conversion,
@@ -149,23 +151,54 @@ def slice_in_dim(
     return slice(x, starts, limits, steps)
 
 
-def _starts(indices: Sequence[ArrayLike]) -> list[Any]:
-    return typed("dynamic_slice", *indices) if len(indices) else []
+def _starts(
+    x: ArrayLike, indices: Sequence[ArrayLike], lengths: Sequence[int]
+) -> list[Any]:
+    """Where slices of ``lengths`` begin: negative indices count from the end."""
+    shape = ops.type_of_operand("dynamic_slice", x).shape
+    starts = typed("dynamic_slice", *indices) if len(indices) else []
+    if not len(shape) == len(starts) == len(lengths):
+        return starts  # an error, told by the type rule
+    return [
+        _start(index, axis, extent, length)
+        for axis, (index, extent, length) in enumerate(
+            zip(starts, shape, lengths, strict=True)
+        )
+    ]
+
+
+def _start(index: Any, axis: int, extent: int, length: int) -> Any:
+    if index.shape or index.dtype not in dtypes.INTEGERS:
+        return index  # an error, told by the type rule
+    if index.dtype in dtypes.SIGNED:
+        index = from_the_front(index, extent)
+    known = known_value(index)
+    is_inside = known is not None and 0 <= known <= extent - length
+    if is_inside or not checks_indices():
+        return index
+    return in_bounds(index, extent, axis, length)
 
 
 def dynamic_slice(
     x: ArrayLike, start_indices: Sequence[ArrayLike], slice_sizes: Sequence[int], /
 ) -> Array:
-    """The slice of ``slice_sizes`` that begins at scalars, moved inwards if need be."""
-    starts = _starts(list(start_indices))
+    """The slice of ``slice_sizes`` that begins at scalars, moved inwards if need be.
+
+    Scalars that are negative count from the end of their axis.
+    """
+    starts = _starts(x, list(start_indices), slice_sizes)
     return apply(dynamic_slices.dynamic_slice, x, *starts, sizes=tuple(slice_sizes))
 
 
 def dynamic_update_slice(
     x: ArrayLike, update: ArrayLike, start_indices: Sequence[ArrayLike], /
 ) -> Array:
-    """x with ``update`` put where scalars say, moved inwards if need be."""
-    starts = _starts(list(start_indices))
+    """x with ``update`` put where scalars say, moved inwards if need be.
+
+    Scalars that are negative count from the end of their axis.
+    """
+    lengths = ops.type_of_operand("dynamic_update_slice", update).shape
+    starts = _starts(x, list(start_indices), lengths)
     return apply(dynamic_slices.dynamic_update_slice, x, update, *starts)
 
 

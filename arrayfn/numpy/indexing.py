@@ -19,15 +19,24 @@ from arrayfn.ir import ArrayType
 from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.comparison import less, where
+from arrayfn.numpy.index_bounds import (
+    from_the_front,
+    known_value,
+    out_of_bounds,
+    within,
+)
 from arrayfn.numpy.manipulation import broadcast_to, concatenate, expand_dims, reshape
-from arrayfn.primitives import dynamic_slices, indexing_semantics, slicing, views
+from arrayfn.primitives import (
+    dynamic_slices,
+    indexing_semantics,
+    slicing,
+    views,
+)
 from arrayfn.primitives import indexing as primitives
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
-    Tracer,
     apply,
     is_made_of_equations,
 )
@@ -134,9 +143,7 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
                 "arrays used as indices must be of integer (or boolean) type, not "
                 f"{entry.dtype}"
             )
-        if bounded:
-            _check_bounds(entry, extent, axis)
-        return entry
+        return within(entry, extent, axis) if bounded else entry
     if not hasattr(entry, "__index__"):
         raise ArgumentError(
             f"an array is not indexed by {type(entry).__name__}; indices are integers, "
@@ -146,7 +153,7 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
     position = entry.__index__()
     if not -extent <= position < extent:
         if bounded:
-            raise _out_of_bounds(position, extent, axis)
+            raise out_of_bounds(position, extent, axis)
         return np.asarray(position, np.int64)
     return position % extent
 
@@ -159,32 +166,6 @@ def _cut(entry: slice, extent: int) -> Cut:
     if step > 0:
         return Cut(low, count, step, reverse=False)
     return Cut(low + (count - 1) * step, count, -step, reverse=True)
-
-
-def known_value(x: Array) -> Any:
-    """The array that x is, if that is known while tracing, else None.
-
-    What is on a device is not known: it may not be computed yet.
-    """
-    value = x.value if isinstance(x, Tracer) else x
-    return None if isinstance(value, ArrayOnDevice) else value
-
-
-def _check_bounds(index: Array, extent: int, axis: int) -> None:
-    value = known_value(index)
-    if value is None or not value.size:
-        return
-    for position in (int(value.min()), int(value.max())):
-        if not -extent <= position < extent:
-            raise _out_of_bounds(position, extent, axis)
-
-
-def _out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
-    where_ = user_location()
-    prefix = f"{where_.file}:{where_.line}: " if where_ else ""
-    return IndexError(
-        f"{prefix}index {position} is out of bounds for axis {axis} with size {extent}"
-    )
 
 
 # Reading.
@@ -299,16 +280,6 @@ def index_columns(
             column = from_the_front(column, extent)
         columns.append(expand_dims(broadcast_to(column, shape), -1))
     return (columns[0] if len(columns) == 1 else concatenate(columns, -1)), shape
-
-
-def from_the_front(index: Array, extent: int) -> Array:
-    """Positions with those that are negative counted from the end."""
-    value = known_value(index)
-    if value is not None and not (value < 0).any():
-        return index
-    if not isinstance(index, ImmutableArray):
-        return np.where(index < 0, index + extent, index).astype(index.dtype)
-    return where(less(index, 0), index + extent, index)
 
 
 def _gathered(
@@ -431,7 +402,7 @@ def take_along_axis(
     place = ops.normalize_axis("take_along_axis", axis, type.ndim)
     index = np.asarray(indices) if dtypes.is_python_scalar(indices) else indices
     if mode is None:
-        _check_bounds(index, type.shape[place], place)
+        index = within(index, type.shape[place], place)
     others = tuple(k for k in range(type.ndim) if k != place)
     shape = ops.broadcast_shape(
         "take_along_axis",

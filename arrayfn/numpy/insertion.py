@@ -15,7 +15,8 @@ from arrayfn.numpy.comparison import not_equal, where
 from arrayfn.numpy.creation import arange
 from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.data_dependent import known
-from arrayfn.numpy.indexing import from_the_front, take
+from arrayfn.numpy.index_bounds import from_the_front
+from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import (
     broadcast_to,
     concatenate,

@@ -15,7 +15,7 @@ from arrayfn.numpy.arithmetic import sqrt
 from arrayfn.numpy.averages import mean, var
 from arrayfn.numpy.comparison import isnan, logical_and, logical_not
 from arrayfn.numpy.cumulative import cumprod, cumsum
-from arrayfn.numpy.indexing import known_value
+from arrayfn.numpy.index_bounds import known_value
 from arrayfn.numpy.reductions import (
     all,
     argmax,

@@ -35,7 +35,7 @@ from arrayfn.numpy.comparison import (
     right_shift,
     where,
 )
-from arrayfn.numpy.indexing import known_value
+from arrayfn.numpy.index_bounds import known_value
 from arrayfn.numpy.manipulation import (
     broadcast_arrays,
     concatenate,

@@ -22,13 +22,13 @@ from arrayfn.numpy.arithmetic import (
     power,
 )
 from arrayfn.numpy.comparison import where
+from arrayfn.numpy.index_bounds import known_value
 from arrayfn.numpy.indexing import (
     Cut,
     Entry,
     getitem,
     index_columns,
     is_array,
-    known_value,
     parse,
     place_of_arrays,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.primitives import (
+    bounds,
     callbacks,
     calls,
     collectives,
@@ -56,6 +57,7 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *cumulative.ROWS,
     *indexing.ROWS,
     *dynamic_slices.ROWS,
+    *bounds.ROWS,
     *random_bits.ROWS,
     *sorting.ROWS,
     *fourier.ROWS,

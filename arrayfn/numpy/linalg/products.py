@@ -16,7 +16,7 @@ from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import ceil, multiply
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import eye, zeros_like
-from arrayfn.numpy.indexing import known_value
+from arrayfn.numpy.index_bounds import known_value
 from arrayfn.numpy.linalg import _matrices as m
 from arrayfn.numpy.linalg.norms import matrix_norm
 from arrayfn.numpy.linalg.solutions import inv, solve

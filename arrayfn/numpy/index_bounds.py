@@ -1,0 +1,64 @@
+"""Whether indices lie within their axis, and from which end they count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn.errors import user_location
+from arrayfn.frames import checks_indices
+from arrayfn.numpy._operands import Array
+from arrayfn.numpy.comparison import less, where
+from arrayfn.primitives import bounds
+from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer, apply
+
+
+def known_value(x: Array) -> Any:
+    """The array that x is, if that is known while tracing, else None.
+
+    What is on a device is not known: it may not be computed yet.
+    """
+    value = x.value if isinstance(x, Tracer) else x
+    return None if isinstance(value, ArrayOnDevice) else value
+
+
+def within(index: Any, extent: int, axis: int) -> Any:
+    """``index``, which is to lie within an axis.
+
+    IndexError if it is known not to; where it is not known yet, and the function has
+    such checks, an equation that says so.
+    """
+    value = known_value(index)
+    if value is None:
+        return in_bounds(index, extent, axis) if checks_indices() else index
+    if not value.size:
+        return index
+    for position in (int(value.min()), int(value.max())):
+        if not -extent <= position < extent:
+            raise out_of_bounds(position, extent, axis)
+    return index
+
+
+def in_bounds(index: Any, extent: int, axis: int, length: int = 0) -> Any:
+    """The equation of indices that are to be in bounds: see ``primitives.bounds``."""
+    return apply(bounds.in_bounds, index, extent=extent, axis=axis, length=length)
+
+
+def out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
+    """The error of a position that is known."""
+    where_ = user_location()
+    prefix = f"{where_.file}:{where_.line}: " if where_ else ""
+    return IndexError(
+        f"{prefix}index {position} is out of bounds for axis {axis} with size {extent}"
+    )
+
+
+def from_the_front(index: Array, extent: int) -> Array:
+    """Positions with those that are negative counted from the end."""
+    value = known_value(index)
+    if value is not None and not (value < 0).any():
+        return index
+    if not isinstance(index, ImmutableArray):
+        return np.where(index < 0, index + extent, index).astype(index.dtype)
+    return where(less(index, 0), index + extent, index)

@@ -1,0 +1,401 @@
+"""Checks of indices and numbers, written into a Program.
+
+``with_checks`` gives a Program with one more result, a *fault* (see ``faults``), and
+the sites that faults name. Numbers are checked as NumPy's ``errstate`` does it: NaN is
+a fault where no operand is NaN, an infinity where all are finite; what was given to the
+function, or is a constant of it, is none. What results do not depend on is not checked.
+
+Loops and branches give a fault too: that of a loop is the first iteration's that has
+one, and a ``while_loop`` ends there. Calls are checked in their bodies, but for those
+that have a kernel of their own, which are checked by their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, current_builder, rename
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
+from arrayfn.passes.dce import dce
+from arrayfn.passes.faults import (
+    DETAIL_BITS,
+    DIVISION,
+    GREATEST_INDEX,
+    INDEX,
+    INF,
+    KINDS,
+    NAN,
+    NO_FAULT,
+    Site,
+)
+from arrayfn.primitives import conversion, discrete, indexing, reductions, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Body, Composition, Primitive
+from arrayfn.primitives.bounds import in_bounds
+from arrayfn.primitives.control_flow import all_of
+from arrayfn.primitives.control_flow_cond import cond
+from arrayfn.primitives.control_flow_scan import scan
+from arrayfn.primitives.control_flow_while import while_loop
+
+_NONE: Final = Literal(NO_FAULT, dtypes.int64)
+_DIVISIONS: Final = frozenset(
+    (e.div, e.reciprocal, e.floor_divide, e.remainder, e.fmod)
+)
+_MOVES: Final = frozenset(("view", "structure", "sorting"))
+"""Families whose results are elements of their operands."""
+
+IsWhole = Callable[[Equation], bool]
+
+
+def kinds_of(checks: object) -> frozenset[str]:
+    """What ``jit``'s ``checks`` asks for: some of ``KINDS``.
+
+    True is those of indices, and ``"all"`` is all. Raises ArgumentError for others.
+    """
+    if isinstance(checks, bool):
+        return frozenset((INDEX,) if checks else ())
+    if checks == "all":
+        return frozenset(KINDS)
+    several = isinstance(checks, (tuple, list, set, frozenset))
+    asked = set[object](checks) if several else {checks}
+    kinds = frozenset(kind for kind in KINDS if kind in asked)
+    if len(kinds) != len(asked):
+        raise ArgumentError(
+            f"jit has no checks {checks!r}; there are {', '.join(map(repr, KINDS))}, "
+            "several of them in a tuple, 'all', and True, which is 'index'",
+            user_location(),
+        )
+    return kinds
+
+
+def with_checks(
+    program: Program, kinds: AbstractSet[str], is_whole: IsWhole
+) -> tuple[Program, tuple[Site, ...]]:
+    """``program`` that also gives a fault, and the sites; none if nothing is checked.
+
+    Calls that ``is_whole`` names are left as they are.
+    """
+    checker = _Checker(kinds, is_whole)
+    checked = checker.program(dce(program))
+    if checked is None:
+        return program, ()
+    return checked, tuple(checker.sites)
+
+
+class _Checker:
+    """Writes checks into Programs, and numbers their sites."""
+
+    def __init__(self, kinds: AbstractSet[str], is_whole: IsWhole) -> None:
+        self.kinds = kinds
+        self.is_whole = is_whole
+        self.sites: list[Site] = []
+
+    def program(self, program: Program) -> Program | None:
+        """``program`` with a fault as its last result; None if it has no check."""
+        before = len(self.sites)
+        builder = ProgramBuilder(program.name)
+        with builder:
+            inputs = builder.inputs_of(program)
+            environment = builder.bind_inputs(program, inputs)
+            fault = self.walk(program, environment)
+        if len(self.sites) == before:
+            return None
+        outputs = [rename(a, environment) for a in program.outputs]
+        return builder.build([*outputs, fault])
+
+    def walk(self, program: Program, environment: dict[Var, Atom]) -> Atom:
+        """Emit the equations of ``program`` and their checks; the fault of all."""
+        builder = current_builder()
+        faults: list[Atom] = []
+        for equation in program.equations:
+            builder.source = equation.source
+            row = equation.primitive
+            assert isinstance(row, Primitive)
+            operands = [rename(a, environment) for a in equation.inputs]
+            body = equation.params.get("body") if isinstance(row.kernel, Body) else None
+            if row is in_bounds:
+                environment[equation.outputs[0]] = operands[0]
+                faults += self._index(operands[0], equation)
+            elif row in _LOOPS:
+                results, fault = _LOOPS[row](self, equation, operands)
+                environment.update(zip(equation.outputs, results, strict=True))
+                faults.append(fault)
+            elif body is not None and not self.is_whole(equation):
+                environment.update(builder.bind_inputs(body, operands))
+                faults.append(self.walk(body, environment))
+                results = [rename(a, environment) for a in body.outputs]
+                environment.update(zip(equation.outputs, results, strict=True))
+            elif equation.subprograms() and isinstance(row.kernel, Composition):
+                made = self._expanded(equation)
+                environment.update(builder.bind_inputs(made, operands))
+                faults.append(self.walk(made, environment))
+                results = [rename(a, environment) for a in made.outputs]
+                environment.update(zip(equation.outputs, results, strict=True))
+            else:
+                builder.replay(equation, environment)
+                results = [environment[v] for v in equation.outputs]
+                faults += self._numbers(equation, row, operands, results)
+        return _first(faults)
+
+    def _expanded(self, equation: Equation) -> Program:
+        """A Composition that holds Programs, as the Program that it is made of."""
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        assert isinstance(row.kernel, Composition)
+        builder = ProgramBuilder(row.name)
+        builder.source = equation.source
+        with builder:
+            inputs = [
+                a if isinstance(a, Literal) else builder.input(a.type)
+                for a in equation.inputs
+            ]
+            made = row.kernel.expand(*inputs, **equation.params)
+            program = builder.build(made if isinstance(made, list) else [made])
+        return _with_literals(program, equation.inputs)
+
+    def _index(self, index: Atom, equation: Equation) -> list[Atom]:
+        """The fault of indices that ``in_bounds`` speaks of."""
+        if INDEX not in self.kinds or 0 in index.type.shape:
+            return []
+        params: dict[str, Any] = dict(equation.params)
+        extent, length = params["extent"], params["length"]
+        low, high = (0, extent - length) if length else (-extent, extent - 1)
+        value = _as_int64(index)
+        bad = discrete.bitwise_or(discrete.lt(value, low), discrete.gt(value, high))
+        site = Site(INDEX, "index", index.type, equation.source, **params)
+        near = e.minimum(e.maximum(value, -GREATEST_INDEX), GREATEST_INDEX)
+        return [self._fault(site, bad, e.add(near, GREATEST_INDEX))]
+
+    def _numbers(
+        self,
+        equation: Equation,
+        row: Primitive,
+        operands: Sequence[Atom],
+        results: Sequence[Atom],
+    ) -> list[Atom]:
+        """The faults of an equation's divisor and results."""
+        faults: list[Atom] = []
+        if row in _DIVISIONS and DIVISION in self.kinds:
+            faults += self._divisor(row, operands[-1], equation)
+        if row.family in _MOVES or row is indexing.gather or row.effect:
+            return faults
+        inexact = [x for x in operands if x.type.dtype in dtypes.INEXACT]
+        for result in results:
+            if result.type.dtype not in dtypes.INEXACT or 0 in result.type.shape:
+                continue
+            for kind, is_bad, was_bad in (
+                (NAN, discrete.isnan, discrete.isnan),
+                (
+                    INF,
+                    discrete.isinf,
+                    lambda x: discrete.bitwise_not(discrete.isfinite(x)),
+                ),
+            ):
+                if kind in self.kinds:
+                    each = row.family == "elementwise"
+                    site = Site(
+                        kind,
+                        row.name,
+                        _plain(result.type),
+                        equation.source,
+                        is_elementwise=each,
+                    )
+                    bad = is_bad(result)
+                    if each:
+                        for x in inexact:
+                            bad = discrete.bitwise_and(
+                                bad, discrete.bitwise_not(was_bad(x))
+                            )
+                        faults.append(self._fault(site, bad, _positions(result.type)))
+                        continue
+                    fault = self._fault(site, bad, _positions(result.type))
+                    for x in inexact:
+                        fault = e.select(_any(was_bad(x)), _NONE, fault)
+                    faults.append(fault)
+        return faults
+
+    def _divisor(self, row: Primitive, y: Atom, equation: Equation) -> list[Atom]:
+        if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
+            return []
+        site = Site(DIVISION, row.name, _plain(y.type), equation.source)
+        return [
+            self._fault(
+                site,
+                discrete.eq(y, conversion.literal(0, y.type.dtype)),
+                _positions(y.type),
+            )
+        ]
+
+    def _fault(self, site: Site, bad: Atom, detail: Atom) -> Atom:
+        """The fault at ``site``, with the least ``detail`` of what is ``bad``."""
+        number = len(self.sites) << DETAIL_BITS
+        self.sites.append(site)
+        fault = e.select(bad, e.add(detail, number), _NONE)
+        axes = tuple(range(len(fault.type.shape)))
+        return reductions.reduce_min(fault, axes=axes) if axes else fault
+
+
+# Loops and branches.
+
+
+def _scan(
+    checker: _Checker, equation: Equation, operands: Sequence[Atom]
+) -> tuple[Sequence[Atom], Atom]:
+    params: dict[str, Any] = dict(equation.params)
+    before = params["consts"] + params["carry"]
+    body = checker.program(params["program"])
+    if body is None:
+        return all_of(scan(*operands, **params)), _NONE
+    carry = params["carry"]
+    params |= {"program": _carrying(body, before, carry), "carry": carry + 1}
+    made = all_of(scan(*operands[:before], _NONE, *operands[before:], **params))
+    return [*made[:carry], *made[carry + 1 :]], made[carry]
+
+
+def _while_loop(
+    checker: _Checker, equation: Equation, operands: Sequence[Atom]
+) -> tuple[Sequence[Atom], Atom]:
+    params: dict[str, Any] = dict(equation.params)
+    condition = checker.program(params["cond_program"])
+    body = checker.program(params["body_program"])
+    if condition is None and body is None:
+        return all_of(while_loop(*operands, **params)), _NONE
+    first = params["cond_consts"]
+    second = first + params["body_consts"]
+    asked = condition or _with_none(params["cond_program"])
+    step = body or _with_none(params["body_program"])
+    # The body is given what the condition is, to tell the condition's fault.
+    params |= {
+        "cond_program": _while_none(params["cond_program"]),
+        "body_program": _step(asked, step, first),
+        "body_consts": second,
+    }
+    made = all_of(while_loop(*operands[:first], *operands, _NONE, **params))
+    results, fault = made[:-1], made[-1]
+    if condition is not None:
+        last = current_builder().inline(condition, [*operands[:first], *results])[-1]
+        fault = _keeping(fault, last)
+    return results, fault
+
+
+def _cond(
+    checker: _Checker, equation: Equation, operands: Sequence[Atom]
+) -> tuple[Sequence[Atom], Atom]:
+    branches: tuple[Program, ...] = equation.params["branches"]
+    checked = [checker.program(branch) for branch in branches]
+    if not any(checked):
+        return all_of(cond(*operands, branches=branches)), _NONE
+    made = all_of(
+        cond(
+            *operands,
+            branches=tuple(
+                has or _with_none(branch)
+                for has, branch in zip(checked, branches, strict=True)
+            ),
+        )
+    )
+    return made[:-1], made[-1]
+
+
+_LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
+
+
+def _carrying(body: Program, before: int, carry: int) -> Program:
+    """A scan's ``body``, whose last result is a fault, with the first one carried."""
+    builder = ProgramBuilder(body.name)
+    with builder:
+        inputs = [builder.input(v.type, v.hint) for v in body.inputs[:before]]
+        known = builder.input(_NONE.type, "fault")
+        inputs += [builder.input(v.type, v.hint) for v in body.inputs[before:]]
+        *results, fault = builder.inline(body, inputs)
+        first = _keeping(known, fault)
+    return builder.build([*results[:carry], first, *results[carry:]])
+
+
+def _while_none(condition: Program) -> Program:
+    """A loop's ``condition`` of one more value, a fault, that there is none."""
+    builder = ProgramBuilder(condition.name)
+    with builder:
+        inputs = builder.inputs_of(condition)
+        fault = builder.input(_NONE.type, "fault")
+        (goes_on,) = builder.inline(condition, inputs)
+        both = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
+    return builder.build([both])
+
+
+def _step(condition: Program, body: Program, first: int) -> Program:
+    """A loop's ``body`` that carries a fault, of ``condition`` and of its own."""
+    builder = ProgramBuilder(body.name)
+    with builder:
+        fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
+        inputs = builder.inputs_of(body)
+        builder.input(_NONE.type, "fault")
+        carry = inputs[len(inputs) - len(body.outputs) + 1 :]
+        asked = builder.inline(condition, [*fixed, *carry])[-1]
+        *results, fault = builder.inline(body, inputs)
+        first_fault = _keeping(asked, fault)
+    return builder.build([*results, first_fault])
+
+
+def _with_none(program: Program) -> Program:
+    """``program`` with a fault that is none."""
+    return Program(
+        program.name, program.inputs, program.equations, (*program.outputs, _NONE)
+    )
+
+
+# Small Programs.
+
+
+def _keeping(known: Atom, fault: Atom) -> Atom:
+    """``known``, or ``fault`` where that is none."""
+    return e.select(discrete.eq(known, _NONE), fault, known)
+
+
+def _first(faults: Iterable[Atom]) -> Atom:
+    least: Atom = _NONE
+    for fault in faults:
+        if fault is not _NONE:
+            least = fault if least is _NONE else e.minimum(least, fault)
+    return least
+
+
+def _positions(type: ArrayType) -> Atom:
+    """The place of each element in row-major order, as int64."""
+    if not type.shape:
+        return Literal(0, dtypes.int64)
+    flat = views.iota(shape=(type.size,), axis=0, dtype=dtypes.int64)
+    return views.reshape(flat, shape=type.shape)
+
+
+def _any(mask: Atom) -> Atom:
+    axes = tuple(range(len(mask.type.shape)))
+    return reductions.reduce_or(mask, axes=axes) if axes else mask
+
+
+def _as_int64(index: Atom) -> Atom:
+    """Indices as int64; those that are too great for it as the greatest."""
+    if isinstance(index, Literal):
+        return Literal(index.value, dtypes.int64)
+    if index.type.dtype == dtypes.uint64:
+        index = e.minimum(index, NO_FAULT)
+    if index.type.dtype == dtypes.int64:
+        return index
+    return conversion.convert(index, dtypes.int64)
+
+
+def _plain(type: ArrayType) -> ArrayType:
+    return ArrayType(type.shape, type.dtype)
+
+
+def _with_literals(program: Program, operands: Sequence[Atom]) -> Program:
+    """``program`` of the Vars among ``operands``, as one of all of them."""
+    inputs = iter(program.inputs)
+    whole = tuple(
+        Var(a.type) if isinstance(a, Literal) else next(inputs) for a in operands
+    )
+    return Program(program.name, whole, program.equations, program.outputs)

@@ -1,0 +1,113 @@
+"""What a checked Program finds: one number that says which check failed, and where.
+
+A *fault* is an int64: the number of the ``Site`` above 40 bits of detail, or
+``NO_FAULT``, which is greater than all others. The least of several is so the first in
+the Program. The detail of an index is the index itself, raised to be positive; that of
+a number is its position in the row-major result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from arrayfn.errors import (
+    ArrayfnError,
+    DivisionByZeroError,
+    NotFiniteError,
+    OutOfBoundsError,
+    SourceLocation,
+)
+from arrayfn.frames import INDEX
+from arrayfn.ir import ArrayType
+
+NAN: Final = "nan"
+INF: Final = "inf"
+DIVISION: Final = "division"
+KINDS: Final = (INDEX, DIVISION, NAN, INF)
+
+DETAIL_BITS: Final = 40
+GREATEST_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
+"""Of the indices that a fault tells; what is beyond is told as this or its negative."""
+NO_FAULT: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One check of a Program: of what kind, of what, on which line.
+
+    ``type`` is that of the indices, the result, or the divisor. ``extent``, ``axis``
+    and ``length`` are those of ``in_bounds``.
+    """
+
+    kind: str
+    name: str
+    type: ArrayType
+    location: SourceLocation | None
+    extent: int = 0
+    axis: int = 0
+    length: int = 0
+    is_elementwise: bool = False
+
+    def error(self, detail: int) -> ArrayfnError:
+        """The error of a fault here."""
+        if self.kind == INDEX:
+            return OutOfBoundsError(self._of_index(detail), self.location)
+        place = _place(self.type, detail)
+        if self.kind == DIVISION:
+            return DivisionByZeroError(
+                f"{self.name} divides by zero{place}; where that may be, divide by "
+                "arrayfn.numpy.where(y == 0, 1, y), and choose the result there with "
+                "another where",
+                self.location,
+            )
+        return NotFiniteError(f"{self.name} {self._made(place)}", self.location)
+
+    def _made(self, place: str) -> str:
+        """What was made, of what, and what to do about it."""
+        if self.kind == NAN:
+            what = f"makes NaN{place} of operands without NaN: they are outside its "
+            what += "domain"
+        else:
+            what = f"makes an infinity{place} of finite operands: it overflows, or has "
+            what += "a pole there"
+        if self.name == "convert":
+            return f"{what}; keep the wider dtype"
+        if not self.is_elementwise:
+            return f"{what}; look at the operands that this line gives it"
+        return (
+            f"{what}. Where that may be, compute it of operands that do, "
+            f"{self.name}(arrayfn.numpy.where(ok, x, 1)), and choose the result there "
+            "with another where: a branch that where does not choose is computed too"
+        )
+
+    def _of_index(self, detail: int) -> str:
+        value = detail - GREATEST_INDEX
+        beyond = " (or beyond)" if abs(value) == GREATEST_INDEX else ""
+        if self.length:
+            return (
+                f"a slice of {self.length} elements from {value}{beyond} is out of "
+                f"bounds for axis {self.axis} with size {self.extent}; it would be "
+                "moved inwards: clip where it begins with arrayfn.numpy.clip if that "
+                "is meant"
+            )
+        return (
+            f"index {value}{beyond} is out of bounds for axis {self.axis} with size "
+            f"{self.extent}; if that may be, say what it means: x.at[i].get(mode="
+            "'clip' or 'fill') to read, x.at[i].set(y, mode='drop' or 'clip') to write"
+        )
+
+
+def _place(type: ArrayType, position: int) -> str:
+    if not type.shape:
+        return ""
+    index = np.unravel_index(position, type.shape)
+    return f" at [{', '.join(str(int(k)) for k in index)}] of {type}"
+
+
+def fault_error(sites: Sequence[Site], fault: int) -> ArrayfnError:
+    """The error that a fault, which is not ``NO_FAULT``, stands for."""
+    return sites[fault >> DETAIL_BITS].error(fault & ((1 << DETAIL_BITS) - 1))

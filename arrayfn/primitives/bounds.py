@@ -1,0 +1,77 @@
+"""in_bounds: indices that are to lie within an axis, where a function asks for checks.
+
+Indexing emits it into functions that are traced for ``jit(..., checks=...)``, of the
+indices as they were written, before negative ones are counted from the end. It changes
+nothing by itself: ``passes.checks`` makes a test of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from arrayfn import dtypes
+from arrayfn.errors import DTypeError
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import families, views
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    ZERO_TANGENT,
+    Array,
+    AxisMap,
+    Dim,
+    Primitive,
+    Sample,
+    View,
+)
+
+
+def _types(index: ArrayType, *, extent: int, axis: int, length: int) -> ArrayType:
+    if index.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"in_bounds: indices are integers, not {index}")
+    return ArrayType(index.shape, index.dtype, weak=index.weak)
+
+
+def _reference(index: Array, *, extent: int, axis: int, length: int) -> Array:
+    return index
+
+
+def _view(
+    index: ArrayType, *, extent: int, axis: int, length: int
+) -> tuple[AxisMap, ...]:
+    return tuple(AxisMap(axis) for axis in range(index.ndim))
+
+
+def _batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    extent: int,
+    axis: int,
+    length: int,
+) -> tuple[list[Atom], list[Dim]]:
+    mapped = views.move_axis(inputs[0], dims[0] or 0, 0)
+    return [in_bounds(mapped, extent=extent, axis=axis, length=length)], [0]
+
+
+def _samples() -> Iterable[Sample]:
+    for dtype in (dtypes.int32, dtypes.uint8):
+        x = families.random_array(dtype, (3, 4), 64, 0, 5)
+        yield Sample((x,), {"extent": 5, "axis": 1, "length": 0}, ())
+
+
+in_bounds = Primitive(
+    name="in_bounds",
+    family="view",
+    types=_types,
+    reference=_reference,
+    kernel=View(_view),
+    jvp=ZERO_TANGENT,
+    transpose=NOT_LINEAR,
+    batch=_batch,
+    samples=_samples,
+    doc="The operand, indices that are to lie within an axis: of elements, negative "
+    "ones counted from its end, or where slices of a length begin.",
+)
+
+ROWS = (in_bounds,)
