@@ -30,13 +30,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The names of the kernels that are compiled from here on, with an empty cache."""
     monkeypatch.setenv("ARRAYFN_CACHE_DIR", str(tmp_path / "cache"))
     names: list[str] = []
-    compile_kernels = code._compile
+    prepare = code._prepare
 
-    def counted(kernels: dict[str, Kernel]) -> dict[str, bytes]:
-        names.extend(kernel.name for kernel in kernels.values())
-        return compile_kernels(kernels)
+    def counted(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
+        names.append(kernel.name)
+        return prepare(kernel, symbol)
 
-    monkeypatch.setattr(code, "_compile", counted)
+    monkeypatch.setattr(code, "_prepare", counted)
     return names
 
 
@@ -302,8 +302,8 @@ PROGRAM = """
     from arrayfn.backends.cpu.libraries import gemm, lu, sorting
 
     count = []
-    compile_kernels = code._compile
-    code._compile = lambda k: count.extend(k) or compile_kernels(k)
+    prepare = code._prepare
+    code._prepare = lambda *given: count.append(given) or prepare(*given)
 
     def loss(w, x):
         return anp.mean(anp.log1p(anp.exp(x @ w)) ** 2)

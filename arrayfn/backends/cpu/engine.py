@@ -28,6 +28,10 @@ class Engine:
         """The address of a symbol of loaded code, or None."""
         return self._addresses.get(symbol)
 
+    def has_loaded(self, key: str) -> bool:
+        """Whether the code of ``key`` is loaded."""
+        return key in self._loaded
+
     def address(self, symbol: str) -> int:
         """The address of a symbol of loaded code; KeyError if there is none."""
         return self._addresses[symbol]

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.cpu import image_layout
-from arrayfn.backends.cpu.code import kernel_addresses
-from arrayfn.backends.cpu.entry import image_free
+from arrayfn.backends.cpu.code import kernel_unit
+from arrayfn.backends.cpu.engine import ENGINE
+from arrayfn.backends.cpu.entry import call_tuple, image_free
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, products_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
-from arrayfn.backends.cpu.native_code import native_address
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.loading import Unit, load
+from arrayfn.backends.cpu.native_code import native_address, native_units
 from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
@@ -83,9 +86,11 @@ def bind(
     types say otherwise. They are kept, not copied. Raises BackendError for a plan that
     this runtime cannot run.
     """
-    process = runtime()
     kernels = list(kernels)
-    entries = _entries(kernels, process)
+    entries = _entries(kernels)
+    process = runtime()
+    if any(entry.uses_blas for entry in entries.values()):
+        _let_runner_set_threads(process)
     missing = {call.kernel for call in kernel_calls(plan.steps)} - entries.keys()
     if missing:
         raise BackendError(
@@ -117,21 +122,27 @@ def _types(plan: ExecutionPlan, kind: str) -> tuple[ArrayType, ...]:
     return tuple(found[index] for index in sorted(found))
 
 
-def _entries(
-    kernels: Iterable[Kernel | LibraryKernel], process: Runtime
-) -> Mapping[str, Entry]:
+def _entries(kernels: Iterable[Kernel | LibraryKernel]) -> Mapping[str, Entry]:
     """The entry of each kernel, by its name."""
-    entries: dict[str, Entry] = {}
-    sources: list[Kernel] = []
+    units: dict[str, Unit] = {}
+    providers: dict[str, Provider] = {}
     for kernel in kernels:
         if isinstance(kernel, Kernel):
-            sources.append(kernel)
+            units[kernel.name] = kernel_unit(kernel)
         else:
-            entries[kernel.name] = entry = _library_entry(kernel)
-            if entry.uses_blas:
-                _let_runner_set_threads(process)
-    for name, address in kernel_addresses(sources).items():
-        entries[name] = Entry(address)
+            providers[kernel.provider] = provider_of(kernel.provider)
+    # All at once, and the runtime's routines with them: LLVM compiles them in parallel.
+    routines = (provider.routine for provider in providers.values())
+    load([*units.values(), *native_units(call_tuple, *routines)])
+    entries = {name: Entry(ENGINE.address(u.symbols[0])) for name, u in units.items()}
+    for kernel in kernels:
+        if isinstance(kernel, LibraryKernel):
+            provider = providers[kernel.provider]
+            address = native_address(provider.routine)
+            words = provider_words(kernel.provider)
+            entries[kernel.name] = Entry(
+                address, words, provider.uses_blas, provider.pool
+            )
     return entries
 
 
@@ -143,10 +154,3 @@ def _let_runner_set_threads(process: Runtime) -> None:
             words = (ctypes.c_int64 * 2).from_address(address)
             words[:] = (library.get_threads, library.set_threads)
             address += image_layout.BLAS_LIBRARY_BYTES
-
-
-def _library_entry(kernel: LibraryKernel) -> Entry:
-    provider = provider_of(kernel.provider)
-    address = native_address(provider.routine)
-    words = provider_words(kernel.provider)
-    return Entry(address, words, provider.uses_blas, provider.pool)

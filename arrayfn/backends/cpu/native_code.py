@@ -10,7 +10,7 @@ attribute of its module, and is there when a provider asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +21,10 @@ from arrayfn.backends.cpu import (
     native_operations,
     target,
 )
-from arrayfn.backends.cpu.code import LOCK, Compilation, compile_all, toolchain
 from arrayfn.backends.cpu.engine import ENGINE
+from arrayfn.backends.cpu.loading import Unit, load, toolchain
 from arrayfn.backends.cpu.native import CFunction, Routine
-from arrayfn.backends.object_cache import content_key, object_cache
+from arrayfn.backends.object_cache import content_key
 
 Module = Mapping[str, Any]  # by its names, as ``vars`` gives them
 _COMPILER: Final = (native, native_compiler, native_operations)
@@ -36,8 +36,7 @@ def native_address(routine: Routine) -> int:
     Raises NativeSyntaxError where a routine uses what its language does not have.
     """
     if ENGINE.find(routine.symbol) is None:
-        with LOCK:
-            _load(routine.module)
+        load(native_units(routine))
     return ENGINE.address(routine.symbol)
 
 
@@ -46,37 +45,42 @@ def native_addresses(*routines: Routine) -> tuple[int, ...]:
     return tuple(map(native_address, routines))
 
 
-def _load(module: Module) -> None:
-    """Load a module, and before it those whose routines it calls."""
-    modules = {_key(part): part for part in _with_callees(module)}
-    codes = {key: object_cache().get(key) for key in modules}
-    missing = {key: modules[key] for key, code in codes.items() if code is None}
-    compiled = compile_all(_compilation(key, part) for key, part in missing.items())
-    for key, part in modules.items():
-        own = (routine for routine in _routines(part) if routine.module is part)
-        code = codes[key] or compiled[key]
-        ENGINE.load(key, code, tuple(routine.symbol for routine in own))
+def native_units(*routines: Routine) -> list[Unit]:
+    """The code of the modules of ``routines``, as far as it is not loaded.
+
+    A module is behind those that it imports routines from.
+    """
+    modules: dict[str, Module] = {}
+
+    def add(routine: Routine) -> None:
+        module = routine.module
+        if module["__name__"] not in modules and ENGINE.find(routine.symbol) is None:
+            for used in _routines(module):
+                if used.module is not module:
+                    add(used)
+            modules[module["__name__"]] = module
+
+    for routine in routines:
+        add(routine)
+    return [_unit(module) for module in modules.values()]
+
+
+def _unit(module: Module) -> Unit:
+    own = (routine for routine in _routines(module) if routine.module is module)
+    symbols = tuple(routine.symbol for routine in own)
+    return Unit(_key(module), symbols, partial(_prepare, module))
+
+
+def _prepare(module: Module) -> Callable[[], bytes]:
+    text = native_compiler.compile_module(module, target.host().triple)
+    if module.get("LOOPS_OVER_DATA", False):
+        return partial(target.compile_vectorized, text, interleave=False)
+    return partial(target.compile_quickly, text)
 
 
 def _routines(module: Module) -> list[Routine]:
     """The native routines of a module, and those that it imports."""
     return [value for value in module.values() if isinstance(value, Routine)]
-
-
-def _with_callees(module: Module) -> list[Module]:
-    """``module`` behind those that it imports routines from, as far as not loaded."""
-    found: dict[str, Module] = {}
-
-    def add(module: Module) -> None:
-        if module["__name__"] in found:
-            return
-        for routine in _routines(module):
-            if routine.module is not module and ENGINE.find(routine.symbol) is None:
-                add(routine.module)
-        found[module["__name__"]] = module
-
-    add(module)
-    return list(found.values())
 
 
 @cache
@@ -95,12 +99,3 @@ def _key(module: Module) -> str:
     )
     source = Path(module["__file__"]).read_text("utf-8")
     return content_key("native", source, "\n".join(constants), _compiler())
-
-
-def _compilation(key: str, module: Module) -> Compilation:
-    text = native_compiler.compile_module(module, target.host().triple)
-    if module.get("LOOPS_OVER_DATA", False):
-        return Compilation(
-            key, partial(target.compile_vectorized, text, interleave=False)
-        )
-    return Compilation(key, partial(target.compile_quickly, text))

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu import entry, heap, image_layout, pool
-from arrayfn.backends.cpu.code import LOCK
+from arrayfn.backends.cpu.loading import LOCK
 from arrayfn.backends.cpu.native import Routine
 from arrayfn.backends.cpu.native_code import native_address, native_addresses
 from arrayfn.errors import ArgumentError, BackendError

@@ -1,10 +1,13 @@
 """The host as an LLVM target: its name and features, optimisation, object code.
 
 The only user of llvmlite's optimiser and code generator. Nothing here imports Numba.
+Code can be compiled in several threads at once: each text is a module in a context of
+its own, and what takes long is called without llvmlite's lock.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from dataclasses import dataclass
 from functools import cache
@@ -75,8 +78,7 @@ def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     """Optimise a kernel's LLVM IR ``text`` fully and return its object code.
 
     Vectorised loops are interleaved all (``interleave``), or where metadata asks for
-    it. Releases the GIL while LLVM works, so modules can be compiled in parallel
-    threads. Runtime unrolling is off: the loop vectoriser interleaves already, and
+    it. Runtime unrolling is off: the loop vectoriser interleaves already, and
     unrolled remainders doubled the time to compile a kernel without making it faster.
     """
     machine = target_machine()
@@ -87,8 +89,9 @@ def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     options.slp_vectorization = False
     options.loop_unrolling = False
     builder = llvm().create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return bytes(machine.emit_object(module))
+    passes = builder.getModulePassManager()
+    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    return _emit(machine, module)
 
 
 def compile_quickly(text: str) -> bytes:
@@ -101,15 +104,46 @@ def compile_quickly(text: str) -> bytes:
     module = _parse(text, machine)
     options = llvm().create_pipeline_tuning_options(speed_level=1)
     builder = llvm().create_pass_builder(machine, options)
-    passes = llvm().create_new_function_pass_manager()
+    passes = llvm().create_new_module_pass_manager()
     passes.add_sroa_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
-    return bytes(machine.emit_object(module))
+    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    return _emit(machine, module)
 
 
 def _parse(text: str, machine: Any) -> Any:
-    module = llvm().parse_assembly(text)
+    module = llvm().parse_assembly(text, llvm().create_context())
     module.data_layout = str(machine.target_data)
     return module
+
+
+def _emit(machine: Any, module: Any) -> bytes:
+    """The object code of a module, as llvmlite's ``emit_object``, without its lock."""
+    library = _library()
+    with library.OutputString() as problem:
+        emit = _unlocked("LLVMPY_TargetMachineEmitToMemory")
+        buffer = emit(machine, module, 1, problem)
+        if not buffer:
+            raise RuntimeError(str(problem))
+    try:
+        begin = library.lib.LLVMPY_GetBufferStart(buffer)
+        return ctypes.string_at(begin, library.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        library.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+@cache
+def _library() -> Any:
+    return importlib.import_module("llvmlite.binding.ffi")
+
+
+@cache
+def _unlocked(name: str) -> Any:
+    """A function of LLVM's as llvmlite calls it, without the lock that it holds.
+
+    LLVM itself works in many threads, as long as they share no context.
+    """
+    library = _library().lib
+    locked = getattr(library, name)
+    function = ctypes.CDLL(library._name, handle=library._handle)[name]
+    function.argtypes, function.restype = locked.argtypes, locked.restype
+    return function

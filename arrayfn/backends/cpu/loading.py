@@ -1,0 +1,113 @@
+"""Object code to addresses: from the engine, the disk cache, or a compiler.
+
+A compiler's own part is Python and goes on in the calling thread, one unit after the
+other; LLVM works on units that are ready in threads of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from arrayfn.backends.cpu import target
+from arrayfn.backends.cpu.engine import ENGINE
+from arrayfn.backends.object_cache import content_key, object_cache
+
+LOCK: Final = threading.RLock()
+"""Held while code is compiled and loaded; a fork waits for it."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Code that is compiled, kept and loaded as one.
+
+    ``key`` says what it is made from, ``symbols`` what it defines. ``prepare`` does
+    Python's part of compiling it, and returns LLVM's.
+    """
+
+    key: str
+    symbols: tuple[str, ...]
+    prepare: Callable[[], Callable[[], bytes]]
+
+
+def load(units: Iterable[Unit]) -> None:
+    """Load ``units``: what each calls is in those before it.
+
+    Those that the cache does not have are compiled. ``ENGINE`` then has the addresses
+    of their symbols. Does nothing, and waits for nobody, where all are loaded.
+    """
+    missing = {unit.key: unit for unit in units if not ENGINE.has_loaded(unit.key)}
+    if missing:
+        with LOCK:
+            for key, code in _codes(missing).items():
+                ENGINE.load(key, code, missing[key].symbols)
+
+
+def _codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
+    """The object code of ``units``, which go by their keys, compiled where need be."""
+    cache = object_cache()
+    found = {key: cache.get(key) for key in units}
+    compilations: dict[str, _Compilation] = {}
+    for key, code in found.items():
+        if code is None:
+            compilations[key] = _Compilation(key, units[key].prepare())
+            compilations[key].start()
+    for compilation in compilations.values():
+        compilation.join()
+    for key, compilation in compilations.items():
+        cache.put(key, compilation.result())
+    return {key: code or compilations[key].result() for key, code in found.items()}
+
+
+class _Compilation(threading.Thread):
+    """LLVM's part of a compilation; as many run as there are cores."""
+
+    slots = threading.Semaphore(os.cpu_count() or 1)
+
+    def __init__(self, key: str, work: Callable[[], bytes]) -> None:
+        super().__init__(name=f"arrayfn-llvm-{key[:8]}")
+        self.key = key
+        self.work = work
+        self.code: bytes | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Compile; an error is kept for the thread that waits."""
+        try:
+            with self.slots:
+                self.code = self.work()
+        except Exception as error:  # noqa: BLE001  # raised again in result()
+            self.error = error
+
+    def result(self) -> bytes:
+        """The object code, once it has run."""
+        if self.code is None:
+            raise self.error or RuntimeError(f"{self.name} did not run")
+        return self.code
+
+
+@cache
+def toolchain() -> str:
+    """What all object code depends on besides its source: LLVM and the processor."""
+    return content_key(
+        target.llvm_version(),
+        str(target.host()),
+        *source_texts("backends/cpu/target.py"),
+    )
+
+
+def source_texts(*patterns: str) -> list[str]:
+    """The files of arrayfn that ``patterns`` match, in order."""
+    root = Path(__file__).parents[2]
+    paths = {path for pattern in patterns for path in root.glob(pattern)}
+    return [path.read_text("utf-8") for path in sorted(paths)]
