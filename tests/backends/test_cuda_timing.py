@@ -94,6 +94,27 @@ def test_a_hot_card_decides_between_ways_that_take_long(card: Card) -> None:
     assert timing.fastest([heating, *ways(card, [1.05e-3])]) == 1
 
 
+def test_every_other_round_goes_the_other_way_round(card: Card) -> None:
+    first, second = ways(card, [1e-3], [1.001e-3])
+    order: list[int] = []
+    launch = card.launch
+
+    def launched(graph: int) -> None:
+        order.append(graph)
+        launch(graph)
+
+    card.launch = launched  # type: ignore[method-assign]
+    timing.in_turns([first, second], [0, 1], 3, 2e-3)
+    assert order == [0, 1, 1, 0, 0, 1]
+
+
+def test_what_is_clearly_slower_is_left_out_after_some_rounds(card: Card) -> None:
+    three = ways(card, [1e-3], [1.001e-3], [1.1e-3])
+    times = timing.in_turns(three, [0, 1, 2], 9, 1e-2, timing.BEHIND)
+    assert [*times] == [0, 1]
+    assert card.seconds < 0.24
+
+
 def test_no_graphs_are_left(card: Card) -> None:
     timing.measured(ways(card, [1e-3], [1.01e-3], [3e-3]))
     assert not card.graphs

@@ -3,8 +3,8 @@
 What a provider's name says is in ``product_forms``.
 
 cuBLASLt proposes several algorithms. They are timed when a product is first seen on a
-machine, some 0.1 s, and the choice is kept in the disk cache: it is the same from then
-on, and so are the bits of results.
+machine, for 0.1 to 0.3 s, and the choice is kept in the disk cache: it is the same from
+then on, and so are the bits of results.
 """
 
 from __future__ import annotations

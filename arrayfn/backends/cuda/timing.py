@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,14 +11,17 @@ from typing import Final
 from arrayfn.backends.cuda.driver import device
 
 ROUND_SECONDS: Final = 1e-3  # of repeated calls in a round
-HOT_SECONDS: Final = 6e-3  # in a round of what takes long enough to heat the card
+HOT_SECONDS: Final = 8e-3  # in a round of what takes long enough to heat the card
+HOT_ROUNDS: Final = 9
 HEATS: Final = 4e-5  # seconds of a call, from where that matters
 ROUNDS: Final = 5
 LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
 BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
 WITHIN: Final = 1.5  # times as slow as the fastest at first: not tried again
 NEAR: Final = 1.06  # times as slow in rounds: not tried while the card is hot
-FINALISTS: Final = 3  # that are
+FINALISTS: Final = 4  # that are
+BEHIND: Final = 1.02  # times as slow, on a hot card: out after some rounds
+CLEAR_ROUNDS: Final = 3  # so many
 START: Final = 2e-5  # seconds to enqueue one call, that may be in its time
 NOISE: Final = 1.003  # what is not faster by that is not faster
 
@@ -66,23 +70,39 @@ def measured(ways: Sequence[Way], budget: float = BUDGET_SECONDS) -> dict[int, f
     near = sorted(sorted(near, key=found.__getitem__)[:FINALISTS])
     if least < HEATS or len(near) == 1:
         return {k: found[k] for k in near}
-    return in_turns(ways, near, ROUNDS, HOT_SECONDS)
+    return in_turns(ways, near, HOT_ROUNDS, HOT_SECONDS, BEHIND)
 
 
 def in_turns(
-    ways: Sequence[Way], numbers: Sequence[int], rounds: int, seconds: float
+    ways: Sequence[Way],
+    numbers: Sequence[int],
+    rounds: int,
+    seconds: float,
+    behind: float = math.inf,
 ) -> dict[int, float]:
-    """The median seconds of the ways ``numbers``, over rounds of so many seconds."""
+    """The median seconds of the ways ``numbers``, over rounds of so many seconds.
+
+    Every other round goes the other way round: what a card does after something that
+    draws more power is slower. Ways that after some rounds are slower than the fastest
+    by a factor of ``behind`` are left out.
+    """
     graphs: dict[int, tuple[int, int]] = {}
     times: dict[int, list[float]] = {k: [] for k in numbers}
     for k in numbers:
         once = _seconds(lambda way=ways[k]: way(device().stream))
         count = max(1, int(seconds / once))
         graphs[k] = _graph(ways[k], count), count
-    for _ in range(rounds):
-        for k, (graph, count) in graphs.items():
+    for turn in range(rounds):
+        for k in list(times) if turn % 2 == 0 else list(reversed(times)):
+            graph, count = graphs[k]
             took = _seconds(lambda graph=graph: device().launch(graph))
             times[k].append(took / count)
+        medians = {k: statistics.median(t) for k, t in times.items()}
+        if turn + 1 >= CLEAR_ROUNDS:
+            most = behind * min(medians.values())
+            times = {k: t for k, t in times.items() if medians[k] <= most}
+        if len(times) == 1 < len(numbers):
+            break
     for graph, _ in graphs.values():
         device().forget(graph)
     return {k: statistics.median(t) for k, t in times.items()}
