@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 
 from arrayfn import layout as layouts
-from arrayfn.backends.cpu import native_compiler, runtime, target
+from arrayfn.backends.cpu import runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, products_blas
-from arrayfn.backends.cpu.native_code import native_addresses
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+from arrayfn.backends.native import compiler, target
+from arrayfn.backends.native.code import native_addresses
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_tiles
@@ -726,7 +727,7 @@ def test_a_plan_with_a_missing_kernel_is_an_error():
 
 
 NATIVE = """
-from arrayfn.backends.cpu.native import native, load, store, stack, call, address_of
+from arrayfn.backends.native import native, load, store, stack, call, address_of
 
 LIMIT = 40
 
@@ -797,10 +798,8 @@ def test_native_routines_compute_as_python_does(tmp_path):
 def test_what_native_routines_cannot_say_is_an_error_with_its_line(
     tmp_path, body, message
 ):
-    source = (
-        f"from arrayfn.backends.cpu.native import native\n@native\ndef f(n):\n{body}\n"
-    )
+    source = f"from arrayfn.backends.native import native\n@native\ndef f(n):\n{body}\n"
     module = native_module(tmp_path / "routines.py", source)
-    with pytest.raises(native_compiler.NativeSyntaxError, match=message) as caught:
-        native_compiler.compile_module(vars(module), target.host().triple)
+    with pytest.raises(compiler.NativeSyntaxError, match=message) as caught:
+        compiler.compile_module(vars(module), target.host().triple)
     assert (caught.value.lineno, caught.value.filename) == (4, module.__file__)

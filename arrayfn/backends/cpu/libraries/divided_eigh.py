@@ -28,7 +28,7 @@ from arrayfn.backends.cpu.libraries.reflections import (
 )
 from arrayfn.backends.cpu.libraries.scaling import rescale, scale_of_both
 from arrayfn.backends.cpu.libraries.shared_products import copy_apart, share
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     address_of,
     call,
     load,
@@ -39,7 +39,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
-from arrayfn.backends.cpu.native_code import native_addresses
+from arrayfn.backends.native.code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 LEAF: Final = 32  # extent of pieces, at least

@@ -55,7 +55,7 @@ from arrayfn.backends.cpu.libraries.shared_products import (
     tool_words,
 )
 from arrayfn.backends.cpu.libraries.tridiagonal import tridiagonal_panels
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     address_of,
     call,
     load,
@@ -66,7 +66,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
-from arrayfn.backends.cpu.native_code import native_address
+from arrayfn.backends.native.code import native_address
 
 # sytrd
 SYTRD: Final = FUNCTIONS

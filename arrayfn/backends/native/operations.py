@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from arrayfn.backends.cpu.native import LANES, LINE_BYTES
+from arrayfn.backends.native import LANES, LINE_BYTES
 
 _LANES: Final = f"<{LANES} x double>"
 _FUNCTIONS: Final = (

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from arrayfn.backends.cpu import native, native_operations
-from arrayfn.backends.cpu.native import CFunction, Routine
+from arrayfn.backends import native
+from arrayfn.backends.native import CFunction, Routine, operations
 
 
 class NativeSyntaxError(SyntaxError):
@@ -61,7 +61,7 @@ def compile_module(module: Mapping[str, Any], triple: str) -> str:
         if isinstance(node, ast.FunctionDef) and _is_native(node):
             routine = _Routine(node, module, path, architecture, externals)
             routines.append(routine.text())
-    declarations = [*externals.values(), *native_operations.declarations(architecture)]
+    declarations = [*externals.values(), *operations.declarations(architecture)]
     return "\n".join([f'target triple = "{triple}"', *declarations, *routines, ""])
 
 
@@ -341,7 +341,7 @@ class _Routine:
         values = [self.value(argument) for argument in arguments]
         if isinstance(target, (CFunction, Routine)):
             return self.call_of(node, target, values)
-        operation = native_operations.OPERATIONS.get(getattr(target, "__name__", ""))
+        operation = operations.OPERATIONS.get(getattr(target, "__name__", ""))
         if operation is not None and getattr(native, name, None) is target:
             return operation(self, *values)
         raise self.error(node, f"{name!r} is not a native routine")

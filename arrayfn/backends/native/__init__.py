@@ -2,11 +2,11 @@
 
 The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) are
 written as Python functions over integers: every value is an i64, and addresses are
-integers. ``native_compiler`` turns them into LLVM IR. The functions below are the
+integers. ``compiler`` turns them into LLVM IR. The functions below are the
 operations that integer arithmetic does not cover; they exist only in compiled code.
 
 A Python module with native routines is compiled as one, when one of its routines is
-first needed (``native_code``). Where it says ``LOOPS_OVER_DATA: Final = True`` it is
+first needed (``code``). Where it says ``LOOPS_OVER_DATA: Final = True`` it is
 optimised as kernels are, which takes ten times as long; other modules are short of
 loops that would gain by it.
 """
