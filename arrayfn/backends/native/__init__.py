@@ -43,13 +43,15 @@ class CFunction:
 class Routine:
     """A native routine. Called from Python, it runs as Python, as far as it can.
 
-    ``symbol`` is its name in object code, that of its module and its own; ``module``
-    the names of that module.
+    ``symbol`` is its name in object code, that of its module and its own; ``variables``
+    are its local ones, the ``arity`` parameters first; ``module`` has the names of its
+    module.
     """
 
     function: Callable[..., int]
     symbol: str
     arity: int
+    variables: tuple[str, ...]
     module: Mapping[str, Any]
 
     def __call__(self, *arguments: int) -> int:
@@ -59,8 +61,9 @@ class Routine:
 def native(function: FunctionType) -> Routine:
     """Mark a function of integers as native."""
     symbol = f"{function.__module__}.{function.__name__}"
-    arity = function.__code__.co_argcount
-    return Routine(function, symbol, arity, function.__globals__)
+    code = function.__code__
+    arity, variables = code.co_argcount, code.co_varnames
+    return Routine(function, symbol, arity, variables, function.__globals__)
 
 
 def load(address: int) -> int:
