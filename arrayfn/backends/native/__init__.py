@@ -217,6 +217,51 @@ def columns_products_f32(
     raise _native_only()
 
 
+def columns_update_products(
+    a: int,
+    step: int,
+    length: int,
+    v: int,
+    w: int,
+    x: int,
+    y: int,
+    factors: int,
+    totals: int,
+) -> None:
+    """Take ``v f + w g`` from four columns of f64, and multiply what is left.
+
+    Columns are ``length`` bytes, whole lines, ``step`` apart. To ``y`` is added their
+    sum times h, to the four ``totals`` their products with x. The four f of the columns
+    are at ``factors``, then the four g, then the four h.
+    """
+    raise _native_only()
+
+
+def lines_product(x: int, y: int, length: int) -> int:
+    """The bits of the inner product of ``length`` bytes of f64, whole lines."""
+    raise _native_only()
+
+
+def lines_rotate(x: int, y: int, length: int, cosine: int, sine: int) -> None:
+    """``x, y = c x - s y, s x + c y``, of ``length`` bytes of f64, whole lines.
+
+    c and s are given by their bits.
+    """
+    raise _native_only()
+
+
+def secular_sums(
+    poles: int, weights: int, length: int, origin: int, shift: int, sums: int
+) -> None:
+    """Sums of a secular equation over ``length`` bytes of f64, whole lines.
+
+    A term is ``w / ((p - origin) - shift)``, of a weight w and its pole p; the last two
+    are given by their bits. The three ``sums`` are written: of each term times its
+    weight, of its square, and of the magnitude of the former.
+    """
+    raise _native_only()
+
+
 def float_of(value: int) -> int:
     """The bits of the f64 nearest to the integer ``value``."""
     raise _native_only()
