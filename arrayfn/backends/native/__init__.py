@@ -14,7 +14,7 @@ loops that would gain by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ class Routine:
 
     ``symbol`` is its name in object code, that of its module and its own; ``variables``
     are its local ones, the ``arity`` parameters first; ``module`` has the names of its
-    module.
+    module. ``is_inlined`` if it exists in its callers only.
     """
 
     function: Callable[..., int]
@@ -53,6 +53,7 @@ class Routine:
     arity: int
     variables: tuple[str, ...]
     module: Mapping[str, Any]
+    is_inlined: bool = False
 
     def __call__(self, *arguments: int) -> int:
         return self.function(*arguments)
@@ -64,6 +65,15 @@ def native(function: FunctionType) -> Routine:
     code = function.__code__
     arity, variables = code.co_argcount, code.co_varnames
     return Routine(function, symbol, arity, variables, function.__globals__)
+
+
+def inlined(function: FunctionType) -> Routine:
+    """Mark a function as native and part of whatever routine of its module calls it.
+
+    In a module that loops over data, one text so serves several widths or kinds: each
+    caller has a copy made for the constants that it gives.
+    """
+    return replace(native(function), is_inlined=True)
 
 
 def load(address: int) -> int:

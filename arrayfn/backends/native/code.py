@@ -61,8 +61,11 @@ def native_units(*routines: Routine) -> list[Unit]:
 
 
 def _unit(module: Module) -> Unit:
-    own = (routine for routine in _routines(module) if routine.module is module)
-    symbols = tuple(routine.symbol for routine in own)
+    symbols = tuple(
+        routine.symbol
+        for routine in _routines(module)
+        if routine.module is module and not routine.is_inlined
+    )
     return Unit(_key(module), symbols, partial(_prepare, module))
 
 

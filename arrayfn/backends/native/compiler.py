@@ -102,7 +102,11 @@ class _Compiler:
         if not self.terminated:
             self.emit("ret i64 0")
         signature = ", ".join(f"i64 %{name}.in" for name in parameters)
-        head = f'define i64 @"{self.routine.symbol}"({signature}) nounwind {{'
+        linkage, attributes = "", "nounwind"
+        if self.routine.is_inlined:
+            linkage, attributes = "internal ", "alwaysinline nounwind"
+        name = f'"{self.routine.symbol}"'
+        head = f"define {linkage}i64 @{name}({signature}) {attributes} {{"
         return "\n".join([head, ".entry:", *self.entry, *self.body, "}"])
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
