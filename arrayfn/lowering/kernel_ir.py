@@ -155,6 +155,11 @@ class Store:
 Statement = Load | Compute | Count | Reduce | Store
 
 
+def is_element_store(statement: Statement) -> bool:
+    """Whether a statement stores one element, not a result of the reduced axes."""
+    return isinstance(statement, Store) and statement.level == "element"
+
+
 def uses(statement: Statement) -> list[Value]:
     """The values that ``statement`` needs."""
     scalars: list[Scalar | None] = []

@@ -41,10 +41,9 @@ from arrayfn.lowering.templates.nest_builder import (
     output_place,
     place_of,
 )
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windows import Windows
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 FUNCTIONS: Final = {

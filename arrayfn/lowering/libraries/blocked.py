@@ -17,11 +17,11 @@ from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
     Place,
-    Reads,
     grain_of,
     place_of,
 )
 from arrayfn.lowering.libraries.triangular import substitution
+from arrayfn.passes.reads import Reads
 
 LEAST: Final = 384  # extent of matrices that are worth several threads each
 EIGH_LEAST: Final = 160  # and of Hermitian ones, for their spectra

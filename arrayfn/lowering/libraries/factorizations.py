@@ -18,10 +18,10 @@ from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
     Place,
-    Reads,
     grain_of,
     place_of,
 )
+from arrayfn.passes.reads import Reads
 
 BLOCK: Final = 64
 

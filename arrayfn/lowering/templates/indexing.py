@@ -23,10 +23,9 @@ from arrayfn.lowering.templates.nest_builder import (
     place_of,
     source_of,
 )
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windows import Windows
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 _ZERO = Constant(0, dtypes.int64)
