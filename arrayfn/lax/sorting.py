@@ -76,6 +76,7 @@ def top_k(operand: ArrayLike, k: int) -> tuple[Array, Array]:
     >>> top_k(np.array([1.0, 3.0, 2.0, 3.0]), 3)
     (array([3., 3., 2.]), array([1, 3, 2], dtype=int32))
     """
+    k = ops.whole(k)
     (x,) = typed("top_k", operand)
     type = ops.type_of_operand("top_k", x)
     if not type.ndim or not 0 <= k <= type.shape[-1]:

@@ -186,8 +186,9 @@ def dynamic_slice(
 
     Scalars that are negative count from the end of their axis.
     """
-    starts = _starts(x, list(start_indices), slice_sizes)
-    return apply(dynamic_slices.dynamic_slice, x, *starts, sizes=tuple(slice_sizes))
+    sizes = tuple(map(ops.whole, slice_sizes))
+    starts = _starts(x, list(start_indices), sizes)
+    return apply(dynamic_slices.dynamic_slice, x, *starts, sizes=sizes)
 
 
 def dynamic_update_slice(

@@ -271,6 +271,7 @@ fix = trunc
 
 def round(x: ArrayLike, /, decimals: int = 0) -> Array:
     """x rounded to ``decimals`` places, halves to even, in x's dtype."""
+    decimals = ops.whole(decimals)
     dtype = ops.type_of_operand("round", x).dtype
     if dtype in dtypes.COMPLEX:
         parts = round(real(x), decimals), round(imag(x), decimals)

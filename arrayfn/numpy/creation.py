@@ -260,6 +260,7 @@ def linspace(
     start and stop may be arrays; the numbers then run along a new ``axis``. With
     ``retstep``, a pair of that and the step.
     """
+    num = ops.whole(num)
     start = ops.placed("linspace", start, device)
     given = ops.common_dtype("linspace", (start, stop))
     inexact = dtypes.float64 if given not in dtypes.INEXACT else given
@@ -336,6 +337,7 @@ def on_diagonal(shape: tuple[int, int], k: int) -> Array:
 
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
+    k = ops.whole(k)
     rows = apply(views.iota, shape=shape, axis=0, dtype=dtypes.int64)
     columns = apply(views.iota, shape=shape, axis=1, dtype=dtypes.int64)
     return (add(rows, k) if k else rows), columns

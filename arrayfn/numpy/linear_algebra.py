@@ -226,6 +226,7 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
 
 def diag(x: ArrayLike, /, k: int = 0) -> Array:
     """Diagonal k of a matrix; of a vector, the matrix with that diagonal k."""
+    k = ops.whole(k)
     type = ops.type_of_operand("diag", x)
     if type.ndim != 1:
         return diagonal(x, k)

@@ -67,7 +67,8 @@ def pad(
     array([3., 2., 1., 2., 3., 2.])
     """
     type = ops.type_of_operand("pad", x)
-    widths = _pairs("pad_width", pad_width, type.ndim)
+    pairs = _pairs("pad_width", pad_width, type.ndim)
+    widths = [(ops.whole(before), ops.whole(after)) for before, after in pairs]
     if any(before < 0 or after < 0 for before, after in widths):
         raise ArgumentError("pad adds no negative number", user_location())
     if not isinstance(mode, str) or mode not in _MODES:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
-from arrayfn.numpy.arithmetic import subtract
+from arrayfn.numpy.arithmetic import remainder, subtract
 from arrayfn.numpy.comparison import not_equal
+from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import (
     broadcast_to,
     concatenate,
@@ -18,7 +20,7 @@ from arrayfn.numpy.manipulation import (
     swapaxes,
 )
 from arrayfn.primitives import views
-from arrayfn.tracing import apply
+from arrayfn.tracing import apply, is_made_of_equations
 
 
 def flip(x: ArrayLike, /, axis: Axis = None) -> Array:
@@ -50,10 +52,17 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     return flip(swapaxes(x, first, second), second)
 
 
-def roll(x: ArrayLike, /, shift: int | Sequence[int], axis: Axis = None) -> Array:
+def roll(
+    x: ArrayLike, /, shift: ArrayLike | Sequence[ArrayLike], axis: Axis = None
+) -> Array:
     """x shifted along ``axis``; what leaves at the end enters at the beginning.
 
-    With ``axis=None``, x is shifted as a vector and keeps its shape.
+    With ``axis=None``, x is shifted as a vector and keeps its shape. Of several axes
+    each has its ``shift``, which may be a traced integer.
+
+    >>> import numpy as np
+    >>> roll(np.arange(4), 1)
+    array([3, 0, 1, 2])
     """
     shape = ops.type_of_operand("roll", x).shape
     if axis is None:
@@ -64,11 +73,29 @@ def roll(x: ArrayLike, /, shift: int | Sequence[int], axis: Axis = None) -> Arra
     for by, along in zip(shifts, axes, strict=True):
         place = ops.normalize_axis("roll", along, len(shape))
         extent = shape[place]
+        if is_made_of_equations((by,)):
+            value = _rolled(value, by, place)
+            continue
         cut = -ops.whole(by) % extent if extent else 0
         if cut:
             parts = (cut, extent), (0, cut)
             value = concatenate([slice_along(value, *p, place) for p in parts], place)
     return value
+
+
+def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
+    """x shifted along one axis by a number that is not known yet."""
+    type = ops.type_of_operand("roll", shift)
+    if type.shape or type.dtype not in dtypes.INTEGERS:
+        raise ArgumentError(
+            f"roll shifts an axis by an integer, not by {type}; give a tuple of "
+            "integers for several axes",
+            user_location(),
+        )
+    extent = x.shape[axis]
+    by = ops.convert(shift, dtypes.int64)
+    places = apply(views.iota, shape=(extent,), axis=0, dtype=dtypes.int64)
+    return take(x, remainder(subtract(places, by), max(extent, 1)), axis, mode="clip")
 
 
 def tile(x: ArrayLike, /, reps: int | Sequence[int]) -> Array:

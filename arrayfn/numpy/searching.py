@@ -127,6 +127,7 @@ def bincount(
                 "bincount takes elements that are not negative", user_location()
             )
         length = max(int(value.max()) + 1 if value.size else 0, minlength)
+    length = ops.whole(length)
     added = ops.full(1, type.shape, dtypes.int64) if weights is None else weights
     return _counted(x, added, length)
 

@@ -7,6 +7,7 @@ arrays, and arrays made of parts, are in ``slicing``.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -278,6 +279,7 @@ rev = Primitive(
 
 
 def _iota_types(*, shape: Shape, axis: int, dtype: DType) -> ArrayType:
+    shape = tuple(map(operator.index, shape))  # an error for a traced value
     if not 0 <= axis < len(shape):
         raise ShapeError(f"iota counts along an axis of {shape}, not axis {axis}")
     if dtype in dtypes.COMPLEX or dtype == dtypes.bool_:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
 from arrayfn.functions import trace_function
@@ -323,3 +324,35 @@ def test_from_dlpack_copies():
     result = anp.from_dlpack(V)
     np.testing.assert_array_equal(result, V)
     assert not np.shares_memory(result, V)
+
+
+@pytest.mark.parametrize("shift", [0, 1, -1, 5, -7])
+def test_roll_by_a_traced_shift(shift):
+    x = np.arange(12.0).reshape(3, 4)
+    for axis in (0, 1, None):
+        rolled = af.jit(lambda x, s, axis=axis: anp.roll(x, s, axis=axis))(x, shift)
+        np.testing.assert_array_equal(rolled, np.roll(x, shift, axis=axis))
+    both = af.jit(lambda x, s: anp.roll(x, (s, 1), (0, 1)))(x, shift)
+    np.testing.assert_array_equal(both, np.roll(x, (shift, 1), (0, 1)))
+    back = af.jit(af.grad(lambda x, s: (anp.roll(x, s) * np.arange(4.0)).sum()))
+    np.testing.assert_array_equal(back(x[0], shift), np.roll(np.arange(4.0), -shift))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        anp.eye,
+        anp.tri,
+        lambda n: anp.linspace(0, 1, n),
+        lambda n: anp.pad(np.ones(3), (0, n)),
+        lambda n: anp.diag(np.ones(3), n),
+        lambda n: anp.bincount(np.arange(3), length=n),
+        lambda n: af.nn.one_hot(np.arange(3), n),
+        lambda n: af.lax.iota(np.int32, n),
+        lambda n: af.lax.top_k(np.ones(3), n),
+        lambda n: af.lax.dynamic_slice(np.ones(3), (0,), (n,)),
+    ],
+)
+def test_a_shape_of_a_traced_value_is_an_error_that_says_so(function):
+    with pytest.raises(AbstractValueError, match=r"a shape needs.*static_argnums"):
+        af.jit(function)(2)

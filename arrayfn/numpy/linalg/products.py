@@ -113,6 +113,7 @@ def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
 def matrix_power(x: ArrayLike, n: int, /) -> Array:
     """x (..., m, m) times itself, n times in all; its inverse for negative n."""
     m.check_square("matrix_power", ops.type_of_operand("matrix_power", x).shape)
+    n = ops.whole(n)
     if n < 0:
         return linear_algebra.matrix_power(inv(x), -n)
     return linear_algebra.matrix_power(x, n)
