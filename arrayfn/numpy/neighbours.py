@@ -36,7 +36,8 @@ from arrayfn.numpy.searching import searchsorted
 
 
 def _inexact(name: str, x: ArrayLike) -> ArrayLike:
-    return ops.as_array(ops.as_floating(name, x))
+    dtype = ops.type_of_operand(name, x).dtype
+    return ops.as_array(ops.convert(x, ops.floating_dtype(dtype)))
 
 
 def trapezoid(

@@ -33,8 +33,7 @@ from arrayfn.backends.cpu.image_layout import (
     OUTPUT_SPECS,
     TUPLE_ITEMS,
 )
-from arrayfn.backends.cpu.runner import run_frame
-from arrayfn.backends.native import (
+from arrayfn.backends.cpu.native import (
     CFunction,
     call,
     load,
@@ -46,6 +45,7 @@ from arrayfn.backends.native import (
     store,
     store_i32,
 )
+from arrayfn.backends.cpu.runner import run_frame
 
 # Byte offsets into the spec of an input or output.
 SPEC_DESCR: Final = 0  # a PyArray_Descr

@@ -28,8 +28,7 @@ from arrayfn.lowering.cuda.sort_keys import PARTS, Keys
 from arrayfn.lowering.cuda.sort_tiles import DIGIT, DIGITS, Moved, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import WrittenCall
-from arrayfn.lowering.libraries.calls import Place, place_of
-from arrayfn.passes.reads import Reads
+from arrayfn.lowering.libraries.calls import Place, Reads, place_of
 
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
 LONGEST: Final = 2**31 - 1  # elements of a row: positions are of 32 bits

@@ -1,10 +1,11 @@
 """Products of few rows and a large matrix that lies across what is summed over.
 
 ``c[m, n] = a[m, k] @ b[k, n]``. Each lane of a warp has four neighbouring columns of
-``b``, whose products with all rows of ``a`` it adds up in registers. The warps of a
-block take rows of ``b`` by turns, some at a time, and what they have is added up in the
-order of warps. What a warp needs of ``a`` comes to its own part of shared memory, some
-steps ahead: warps wait for no others.
+``b``, whose products with all rows of ``a`` it adds up in registers; a strip of columns
+may take a part of a warp, whose other lanes then have other rows of ``b``. Warps take
+rows of ``b`` by turns. What a warp needs of ``a`` and ``b`` comes to its own part of
+shared memory, some steps ahead: warps wait for no others. At the end all sums of a
+column are added up, in the order of lanes and warps.
 """
 
 from __future__ import annotations
@@ -12,101 +13,136 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.lowering.cuda.thin_tiles import LANES, ThinTile
+from arrayfn.lowering.cuda.thin_tiles import LANES, ThinTile, all_lanes
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
-_COLUMNS: Final = WARP * LANES  # of a warp
+_COLUMNS: Final = WARP * LANES  # of a warp all of whose lanes have others
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsTile(ThinTile):
-    """A warp loads ``ahead`` rows of b at once; ``beside`` warps have other columns."""
+    """A lane takes ``ahead`` rows of b at a time; ``across`` lanes have a strip."""
 
     ahead: int = 8
-    beside: int = 1
+    across: int = 8
 
     @property
     def columns(self) -> int:
         """Of a block."""
-        return _COLUMNS * self.beside
+        return self.across * LANES
+
+    @property
+    def deep(self) -> int:
+        """The rows of b that a warp takes at a time."""
+        return self.ahead * WARP // self.across
 
     @property
     def step(self) -> int:
         """The rows of b that the warps take at a time."""
-        return self.warps // self.beside * self.ahead
+        return self.warps * self.deep
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of shared memory, that a step of all warps takes."""
+        return 4 * self.warps * (self.rows * self.deep + self.ahead * _COLUMNS)
+
+    @property
+    def words(self) -> int:
+        """Of shared memory: all steps that are on their way, and then the sums."""
+        own = self.warps * self.rows * self.columns
+        return max(self.stages * self.stage_bytes // 4, own)
 
 
 def columns_text(tile: ColumnsTile) -> Written:
     """The kernel."""
     rows, warps, stages, ahead = tile.rows, tile.warps, tile.stages, tile.ahead
-    own = rows * _COLUMNS  # sums of a warp
-    words = rows * ahead  # of a that a warp needs at a time
-    words_shared = warps * max(stages * words, own)
+    own = rows * tile.columns  # sums of a warp
+    words = rows * tile.deep  # of a that a warp needs at a time
+    stage = words + ahead * _COLUMNS
     body = f"""{tile.begin}
-side = remainder(warp, {tile.beside}) * {_COLUMNS}
-from_column = min_i64(strip + side + lane * {LANES}, n - {LANES})
-from_row = first + quotient(warp, {tile.beside}) * {ahead}
-copied = lane * {LANES}
-from_a = min_i64(quotient(copied, {ahead}), rows - 1) * a_row
-from_step = remainder(copied, {ahead})
-room = arena_f32(0, {words_shared})
+group = quotient(lane, {tile.across})
+within = remainder(lane, {tile.across}) * {LANES}
+from_column = min_i64(strip + within, n - {LANES})
+from_row = first + warp * {tile.deep}
+room = arena_f32(0, {tile.words})
 near = registers_f32({LANES})
-b_rows = registers_f32({ahead * LANES})
+b_rows = registers_f32({LANES * LANES})
 sums = registers_f32({rows * LANES})
 for i in unrolled({rows * LANES}):
     sums[i] = f32(0)
 for slot in range({stages - 1}):
-    step = warp * {stages} + slot
+    place = (warp * {stages} + slot) * {stage}
     begin = from_row + slot * {tile.step}
 {_fetched(tile, 1)}
 slot = i64(0)
 for row in range(from_row, end, {tile.step}):
-    for i in unrolled({ahead}):
-        load_f32x4(b_in, (row + i) * ldb + from_column, b_rows, i * {LANES})
     await_copies({stages - 2})
     warp_barrier()
-    step = warp * {stages} + remainder(slot + {stages - 1}, {stages})
+    place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
     begin = row + {(stages - 1) * tile.step}
 {_fetched(tile, 1)}
-    place = (warp * {stages} + slot) * {words}
+    place = (warp * {stages} + slot) * {stage}
+    from_b = place + {words} + lane * {LANES}
+    from_a = place + group * {ahead}
     for i in unrolled({ahead // LANES}):
+        for j in unrolled({LANES}):
+            at = from_b + (i * {LANES} + j) * {_COLUMNS}
+            load_f32x4(room, at, b_rows, j * {LANES})
         for m in unrolled({rows}):
-            load_f32x4(room, place + m * {ahead} + i * {LANES}, near, 0)
+            load_f32x4(room, from_a + m * {tile.deep} + i * {LANES}, near, 0)
             for j in unrolled({LANES}):
                 for l in unrolled({LANES}):
-                    b = b_rows[(i * {LANES} + j) * {LANES} + l]
+                    b = b_rows[j * {LANES} + l]
                     sums[m * {LANES} + l] = fma_f32(near[j], b, sums[m * {LANES} + l])
     slot = remainder(slot + 1, {stages})
 await_copies(0)
-barrier()
-cluster_wait()
-for m in unrolled({rows}):
-    store_f32x4(room, warp * {own} + m * {_COLUMNS} + copied, sums, m * {LANES})
-barrier()
-for number in range(thread, {rows * tile.columns}, {tile.threads}):
-    m = quotient(number, {tile.columns})
-    column = remainder(number, {tile.columns})
-    at = m * {_COLUMNS} + remainder(column, {_COLUMNS})
-    at = at + quotient(column, {_COLUMNS}) * {own}
-    sum = room[at]
-    for other in range({tile.beside}, {warps}, {tile.beside}):
-        sum = sum + room[other * {own} + at]
-{indented(tile.sent, 1)}{tile.end}"""
-    return tile.written(body, 4 * words_shared, "c = a @ b")
+{_of_lanes(tile)}barrier()
+if group == 0:
+    for m in unrolled({rows}):
+        place = warp * {own} + m * {tile.columns} + within
+        store_f32x4(room, place, sums, m * {LANES})
+{tile.joined}barrier()
+for number in range(thread, {own}, {tile.threads}):
+    sum = room[number]
+    for other in range(1, {warps}):
+        sum = sum + room[other * {own} + number]
+{indented(tile.given, 1)}{tile.end}"""
+    return tile.written(body, 4 * tile.words, "c = a @ b")
 
 
 def _fetched(tile: ColumnsTile, levels: int) -> str:
-    """Begins to copy what belongs to ``step`` of a: from ``begin`` on, or zeros."""
-    words = tile.rows * tile.ahead
-    copy = "copy_f32x4(a_in, from_a + begin + from_step, room, target, live)"
-    if not tile.along:
-        copy = f"""for i in unrolled({LANES}):
-        source = from_a + (begin + from_step + i) * a_step
-        copy_f32x1(a_in, source, room, target + i, live)"""
-    text = f"""live = select_i64(begin < end, 1, 0)
-if copied < {words}:
-    target = step * {words} + copied
-    {copy}
+    """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
+    rows, deep, ahead = tile.rows, tile.deep, tile.ahead
+    if tile.along:
+        lanes, source = LANES, "m * a_row + begin + k"
+        m, k = f"quotient(at, {deep // LANES})", f"remainder(at, {deep // LANES})"
+    else:
+        # Neighbouring lanes have rows that lie side by side.
+        lanes, source = 1, "m * a_row + (begin + k) * a_step"
+        m, k = f"remainder(at, {rows})", f"quotient(at, {rows})"
+    text = f"""{all_lanes(rows * deep // lanes)}
+    k = {k} * {lanes}
+    m = {m}
+    target = place + m * {deep} + k
+    m = min_i64(m, rows - 1)
+    live = select_i64(begin + k < end, 1, 0)
+    copy_f32x{lanes}(a_in, {source}, room, target, live)
+for i in unrolled({ahead}):
+    k = begin + group * {ahead} + i
+    live = select_i64(k < end, 1, 0)
+    target = place + {rows * deep} + i * {_COLUMNS} + lane * {LANES}
+    copy_f32x4(b_in, k * ldb + from_column, room, target, live)
 close_copies()"""
     return indented(text, levels)
+
+
+def _of_lanes(tile: ColumnsTile) -> str:
+    """Adds up what lanes have of a column."""
+    if tile.across == WARP:
+        return ""
+    steps = (WARP // tile.across).bit_length() - 1
+    return f"""for i in unrolled({tile.rows * LANES}):
+    for step in unrolled({steps}):
+        sums[i] = sums[i] + shuffle_xor_f32(sums[i], {WARP // 2} >> step)
+"""

@@ -78,11 +78,10 @@ for i in unrolled({own}):
         sum = sum + shuffle_xor_f32(sum, 16 >> step)
     if lane == 0:
         held[i // {lines} * {tile.columns} + warp * {lines} + i % {lines}] = sum
-cluster_wait()
-barrier()
+{tile.joined}barrier()
 for number in range(thread, {rows * tile.columns}, {tile.threads}):
     sum = held[number]
-{indented(tile.sent, 1)}{tile.end}"""
+{indented(tile.given, 1)}{tile.end}"""
     shared = 4 * (ring * b_words + stages * a_words)
     return tile.written(body, shared, "c = a @ b.T")
 

@@ -6,18 +6,26 @@ The library's take up to three times as long. Of few columns the product is tran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.thin_columns import ColumnsTile, columns_text
 from arrayfn.lowering.cuda.thin_lines import LinesTile, lines_text
-from arrayfn.lowering.cuda.thin_tiles import LANES
+from arrayfn.lowering.cuda.thin_tiles import LANES, ThinTile
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 
 _FEWEST: Final = 2  # rows: with one the library reads the matrix as fast
+_STAGES: Final = 5  # of copies that are on their way
+_BUSY: Final = 0.5  # of all multiprocessors: as many can read as fast as all
+_BUSY_ROWS: Final = 24  # of a; of more rows more of them are needed to multiply
+_BEGUN: Final = 6 << 20  # bytes that could be read while blocks begin and end
+_JOINED: Final = 20 << 20  # and while clusters do
+_PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhere
 _STEP: Final = 8  # what is summed over is a multiple of
 
 
@@ -50,8 +58,12 @@ class ThinProduct:
         last = self.k if self.turned else self.n
         starts = (self.b.offset, self.ldb, self.k, last, *along)
         whole = not any(start % LANES for start in starts) and not self.k % _STEP
-        nbytes = self.n * self.k * self.b.array.type.dtype.itemsize
-        return is_thin and whole and nbytes >= gpu.thin_bytes
+        return is_thin and whole and self.nbytes >= gpu.thin_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Of the matrix."""
+        return self.n * self.k * self.b.array.type.dtype.itemsize
 
     def call(self, gpu: GpuConfig) -> WrittenCall:
         """Its launch."""
@@ -66,7 +78,7 @@ class ThinProduct:
 def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
     """The launch for the product ``call``; None where the library is to compute it."""
     p = call.integers
-    if call.provider != "gemm_f32" or p["batch"] != 1 or gpu.most_cluster < 2:
+    if call.provider != "gemm_f32" or p["batch"] != 1 or not gpu.most_cluster:
         return None
     a, b, c = call.reads["a"], call.reads["b"], call.writes["c"]
     lda, ldb, ldc = p["lda"], p["ldb"], p["ldc"]
@@ -86,20 +98,40 @@ def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
 def columns_tile(product: ThinProduct, gpu: GpuConfig) -> ColumnsTile:
     """The tile of a matrix that lies across what is summed over."""
     rows, along = power_of_two(product.m), product.a_step == 1
-    strips = ColumnsTile(rows, cluster=1).blocks(product.n)
-    return ColumnsTile(rows, cluster=_cluster(strips, gpu), along=along)
+    tiles = (
+        ColumnsTile(rows, cluster=cluster, along=along, across=across)
+        for cluster, across in itertools.product(_clusters(gpu), (32, 16, 8))
+    )
+    best = min(tiles, key=partial(_cost, product, gpu))
+    return replace(best, stages=min(_STAGES, gpu.shared_bytes // best.stage_bytes))
 
 
 def lines_tile(product: ThinProduct, gpu: GpuConfig) -> LinesTile:
     """The tile of a matrix that lies along what is summed over."""
     rows, along = power_of_two(product.m), product.a_step == 1
-    strips = LinesTile(rows, cluster=1).blocks(product.n)
-    return LinesTile(rows, cluster=_cluster(strips, gpu), along=along)
+    # Warps that multiply many rows have more lines, of which they use each more often.
+    warps, lines, stages = (8, 4, 5) if rows < gpu.thin_rows else (4, 8, 4)
+    tiles = (
+        LinesTile(rows, warps, stages, cluster, along, lines=lines)
+        for cluster in _clusters(gpu)
+    )
+    return min(tiles, key=partial(_cost, product, gpu))
 
 
-def _cluster(strips: int, gpu: GpuConfig) -> int:
-    """The blocks that share columns: two where that occupies the card, else many.
+def _clusters(gpu: GpuConfig) -> list[int]:
+    return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.most_cluster)]
 
-    What is between, four, is slower than either.
+
+def _cost(product: ThinProduct, gpu: GpuConfig, tile: ThinTile) -> float:
+    """About the bytes that could be read in the time that the product takes.
+
+    What runs at once takes as long as its part of the matrix, or, where it is less than
+    it needs to be to read as fast as the card can, as that would take.
     """
-    return 2 if 2 * strips >= gpu.multiprocessors * 3 // 4 else gpu.most_cluster
+    blocks = tile.blocks(product.n)
+    most = gpu.multiprocessors if tile.cluster <= _PAIR else gpu.grouped
+    busy = gpu.multiprocessors * max(_BUSY, product.m / _BUSY_ROWS)
+    whole, rest = divmod(blocks, most)
+    took = whole * max(most, busy) + (max(rest, busy) if rest else 0)
+    begun = -(-blocks // most) * _BEGUN + (_JOINED if tile.cluster > 1 else 0)
+    return took / blocks * product.nbytes + begun

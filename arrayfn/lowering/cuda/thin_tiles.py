@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written
+from arrayfn.lowering.cuda.written import Written, indented
 
 LANES: Final = 4  # elements of b that a lane has at a time: 128 bits
-_BLOCKS: Final = 2  # that a multiprocessor has room for
 INTEGERS: Final = (
     *("rows", "n", "k", "a_row", "a_step", "ldb", "c_row", "c_column", "part"),
 )
@@ -34,7 +33,7 @@ class ThinTile(ABC):
     rows: int
     warps: int = 8
     stages: int = 4
-    cluster: int = 2
+    cluster: int = 1
     along: bool = True
 
     @property
@@ -68,14 +67,17 @@ class ThinTile(ABC):
     @property
     def begin(self) -> str:
         """Which part of the product a block has, and what the others send to it."""
-        return f"""
+        part = f"""
 thread = thread_index()
 lane = remainder(thread, {WARP})
 warp = quotient(thread, {WARP})
 rank = remainder(block_index(), {self.cluster})
 strip = quotient(block_index(), {self.cluster}) * {self.columns}
 first = rank * part
-end = min_i64(first + part, k)
+end = min_i64(first + part, k)"""
+        if self.cluster == 1:
+            return part
+        return f"""{part}
 signals = signals_i64(1)
 if thread == 0:
     signal_init(signals, 0)
@@ -84,8 +86,15 @@ cluster_arrive()
 received = shared_f32({self.rows * self.columns})"""
 
     @property
-    def sent(self) -> str:
-        """Sends ``sum``, the result ``number`` of the block's, to who adds it up."""
+    def joined(self) -> str:
+        """Waits until what blocks of the cluster have can be sent."""
+        return "cluster_wait()\n" if self.cluster > 1 else ""
+
+    @property
+    def given(self) -> str:
+        """Gives ``sum``, the result ``number`` of the block's, to who adds it up."""
+        if self.cluster == 1:
+            return self._stored
         return f"""owner = quotient(number, {self.share})
 target = rank * {self.share} + remainder(number, {self.share})
 send_f32(received, target, sum, owner, signals, 0)"""
@@ -93,6 +102,8 @@ send_f32(received, target, sum, owner, signals, 0)"""
     @property
     def end(self) -> str:
         """Adds up what the blocks have sent, and writes it."""
+        if self.cluster == 1:
+            return ""
         return f"""
 await_signal(signals, 0, 0)
 for at in range(thread, {self.share}, {self.threads}):
@@ -100,11 +111,15 @@ for at in range(thread, {self.share}, {self.threads}):
     for other in range(1, {self.cluster}):
         sum = sum + received[other * {self.share} + at]
     number = rank * {self.share} + at
-    m = quotient(number, {self.columns})
-    column = strip + remainder(number, {self.columns})
-    if m < rows and column < n:
-        c_out[m * c_row + column * c_column] = sum
+{indented(self._stored, 1)}
 """
+
+    @property
+    def _stored(self) -> str:
+        return f"""m = quotient(number, {self.columns})
+column = strip + remainder(number, {self.columns})
+if m < rows and column < n:
+    c_out[m * c_row + column * c_column] = sum"""
 
     def written(self, body: str, shared: int, what: str) -> Written:
         """The kernel of this text, for so many bytes of shared memory."""
@@ -117,6 +132,13 @@ for at in range(thread, {self.share}, {self.threads}):
             f"{what}, where a has up to {self.rows} rows: b is read once.",
             "a product of few rows, which takes as long as its matrix takes to read",
             shared=shared,
-            together=_BLOCKS,
+            together=1,
             cluster=self.cluster,
         )
+
+
+def all_lanes(count: int) -> str:
+    """Begins what the lanes of a warp do ``count`` times in all, each for an ``at``."""
+    if count < WARP:
+        return f"if lane < {count}:\n    at = lane"
+    return f"for turn in unrolled({count // WARP}):\n    at = turn * {WARP} + lane"

@@ -14,8 +14,9 @@ from arrayfn.lowering.templates.nest_builder import (
     place_of,
     source_of,
 )
-from arrayfn.passes.reads import Reads
+from arrayfn.passes.reads import Read
 
+Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 

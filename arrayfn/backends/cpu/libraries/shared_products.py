@@ -26,8 +26,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     memset,
     one_bits,
 )
-from arrayfn.backends.cpu.pool import JOB_SLOT_COUNT, pool_launch
-from arrayfn.backends.native import (
+from arrayfn.backends.cpu.native import (
     LINE_BYTES,
     address_of,
     call,
@@ -39,7 +38,8 @@ from arrayfn.backends.native import (
     store_i32,
     store_u8,
 )
-from arrayfn.backends.native.code import native_address
+from arrayfn.backends.cpu.native_code import native_address
+from arrayfn.backends.cpu.pool import JOB_SLOT_COUNT, pool_launch
 from arrayfn.dtypes import BY_SHORT_NAME
 
 # Byte offsets into the tools.

@@ -68,7 +68,7 @@ from arrayfn.backends.cpu.libraries.widening import (
     place_of,
     widen,
 )
-from arrayfn.backends.native import (
+from arrayfn.backends.cpu.native import (
     call,
     load,
     load_i32,
