@@ -202,8 +202,7 @@ class Lowering:
         own = [p.array for p in made.partials]
         if made.board is not None:
             own.append(made.board)
-            zeros = np.zeros(made.board.type.shape, made.board.type.dtype)
-            self.constants.append((made.board, zeros))
+            self.board(made.board)
         pointers += [(array, 0) for array in own]
         return CallStep(
             kernel=name,
@@ -216,6 +215,11 @@ class Lowering:
             reads=[o.array for o in made.arrays if not o.written],
             writes=[o.array for o in made.arrays if o.written] + own,
         )
+
+    def board(self, board: Var) -> None:
+        """Have ``board`` be zeros before the first call."""
+        zeros = np.zeros(board.type.shape, board.type.dtype)
+        self.constants.append((board, zeros))
 
     def add_kernel(self, kernel: Kernel) -> str:
         """The name under which ``kernel`` is known: an equal one's, if there is one."""

@@ -17,7 +17,7 @@ from tests.backends.functions import random
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    block_index, post_c64, post_f32, post_f64, post_i8, posted_c64, posted_f32,
+    block_index, fence, post_c64, post_f32, post_f64, post_i8, posted_c64, posted_f32,
     posted_f64, posted_i8, thread_index, ticket,
 )
 
@@ -32,6 +32,19 @@ RUNNING = """
             before = before + posted_T(board, number - 1)
         post_T(board, number, before)
         out[number] = before
+"""
+
+
+THROUGH_MEMORY = """
+    if i == 0:
+        before = x[number]
+        if number > 0:
+            number = number + posted_i8(board, number - 1) - 1
+            fence()
+            before = before + out[number - 1]
+        out[number] = before
+        fence()
+        post_i8(board, number, 1)
 """
 
 
@@ -50,6 +63,10 @@ def test_what_a_block_posts_those_after_it_find(dtype):
     kind = {"f32": "f4", "f64": "f8", "i8": "i1", "c64": "c8"}[dtype]
     out = run(RUNNING.replace("_T", f"_{dtype}"), 6, kind)
     assert out.tolist() == [0, 1, 3, 6, 10, 15]
+
+
+def test_what_lies_in_memory_is_there_after_two_fences():
+    assert run(THROUGH_MEMORY, 5).tolist() == [0, 1, 3, 6, 10]
 
 
 def test_a_board_serves_launch_after_launch():

@@ -10,8 +10,9 @@ from arrayfn.lowering.plan import Kernel, Parameter
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    approximate_exp2_f32, approximate_exp_f32, await_copies, barrier, close_copies,
-    copy_u16x8, greatest_bf16x4, least_bf16x4, load_matrix_u16, load_transposed_u16,
+    approximate_exp2_f32, approximate_exp_f32, approximate_rsqrt_f32, await_copies,
+    barrier, close_copies, copy_u16x8, greatest_bf16x4, least_bf16x4, load_matrix_u16,
+    load_transposed_u16,
     multiply_bf16, multiply_f16, pack_f16, quotient, registers_f32, registers_u16,
     remainder, shared_u16, store_bf16x2, thread_index, widen_bf16x2, widen_f16x2,
 )
@@ -81,12 +82,14 @@ def test_values_are_rounded_in_pairs_and_powers_of_two_are_taken():
     pack_f16(1.0, 0.1, pair, 0)
     out[lane * 2] = pair[0]
     out[lane * 2 + 1] = approximate_exp2_f32(-3.0 if lane else -140.0)
+    out[lane + 64] = approximate_rsqrt_f32(16.0)
 """,
         np.zeros(1, np.float16),
     )
     assert out[0] == np.float16(1.0).view(np.uint16)
     assert out[1] == 0.0  # no subnormal numbers
     assert out[3] == 0.125
+    assert out[64] == 0.25
 
 
 def test_halves_are_widened_and_rounded_in_vectors():

@@ -9,7 +9,7 @@ from arrayfn import dtypes
 from arrayfn.backends.cuda import kernel_compiler, missing_here
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda import jacobi, small_cholesky
+from arrayfn.lowering.cuda import cholesky, jacobi
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.table import TABLE
@@ -129,7 +129,7 @@ def test_only_the_lower_triangle_is_read():
 
 
 def test_rows_and_columns_lie_in_registers():
-    small = small_cholesky.factor
+    small = cholesky.small_factors
     for n in (16, 64):
         x = af.ir.Var(af.ir.ArrayType((n, n), dtypes.float32))
         w = af.ir.Var(af.ir.ArrayType((n,), dtypes.float32))

@@ -5,11 +5,11 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import kernel_compiler, missing_here
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda import substitution
+from arrayfn.lowering.cuda import cholesky, cholesky_tiles, substitution
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.calls import evaluate
@@ -260,10 +260,11 @@ def test_a_lower_triangle_by_columns_is_not_copied():
 
 
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_systems_with_few_sides_are_solved_block_by_block(left, monkeypatch):
+def test_systems_with_few_sides_are_solved_by_one_kernel(left, monkeypatch):
     monkeypatch.setattr(substitution, "LEAST_ROWS", 1)
+    monkeypatch.setattr(substitution, "_ROWS", {dtypes.float64: 16})
     a = random(34, 34) + 20 * np.eye(34)
-    b = random(34, 3, seed=1)
+    b = random(34, 9, seed=1)
     b = b if left else b.T.copy()
 
     def solution(a, b):
@@ -272,23 +273,62 @@ def test_systems_with_few_sides_are_solved_block_by_block(left, monkeypatch):
 
     program = trace_function(solution, (a, b), {}).program
     compiled = lower(program)
-    # The second kernel is called once for each block of 32 rows.
-    names = [step.kernel.rpartition("_")[0] for step in compiled.plan.steps]
-    assert names.count("triangles") == 1 + 2
+    (solve,) = [s for s in compiled.plan.steps if s.kernel.startswith("triangles")]
+    assert solve.items == 3 * 2  # blocks of 16 rows, and of 8 sides
     (result,) = run_plan(compiled, (a, b))
     np.testing.assert_allclose(result, evaluate(program, (a, b))[0], 1e-12, 1e-12)
 
 
-def test_kernels_of_triangular_systems_keep_sums_in_registers(monkeypatch):
-    monkeypatch.setattr(substitution, "LEAST_ROWS", 1)
+def test_the_kernel_of_triangular_systems_keeps_sums_in_registers():
     solve = lax.linalg.triangular_solve
     x = random(130, 130, dtype=np.float32)
     program = trace_function(solve, (x, x[:3]), {}).program
-    names = [kernel.name.rpartition("_")[0] for kernel in lower(program).kernels]
-    assert names.count("triangles") == 2
-    for kernel in lower(program).kernels:
-        if kernel.name.startswith("triangles"):
-            assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))
+    (kernel,) = [k for k in lower(program).kernels if k.name.startswith("triangles")]
+    assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))
+
+
+def test_large_matrices_are_factored_by_tiles(monkeypatch):
+    n = 33
+    monkeypatch.setattr(cholesky, "MOST_SMALL", {})
+    monkeypatch.setattr(cholesky_tiles, "SIZE", 16)
+    x = random(2, n, n)
+    x = x @ x.swapaxes(-1, -2) + n * np.eye(n)
+    x[1, n - 1, n - 1] = -1  # the very last pivot
+    compiled = lowered(anp.linalg.cholesky, x)
+    assert providers(compiled) == []
+    (factor,) = run_plan(compiled, [x])
+    np.testing.assert_allclose(factor[0], np.linalg.cholesky(x[0]), 1e-12, 1e-12)
+    assert np.isnan(factor[1]).all()
+
+
+def test_the_kernel_of_tiles_keeps_its_part_of_them_in_registers():
+    x = positive_definite(200)
+    (kernel, *_) = lowered(anp.linalg.cholesky, x).kernels
+    assert kernel.name.startswith("cholesky")
+    ptx = kernel_compiler.compile_ptx(kernel, (9, 0))
+    assert ".local" not in ptx
+    assert ptx.count("fence.acq_rel.gpu") == 3
+
+
+def positive_definite(n, dtype=np.float32):
+    x = random(n, n)
+    return (x @ x.T + n * np.eye(n)).astype(dtype)
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+def test_on_a_gpu_large_matrices_are_factored_by_tiles(dtype):
+    run = af.jit(anp.linalg.cholesky, device="cuda")
+    bound = 100 * np.finfo(dtype).eps
+    for n in (129, 300, 1024):
+        x = positive_definite(n, dtype)
+        factor = np.asarray(run(x))
+        wide = factor.astype(np.float64)
+        assert np.linalg.norm(wide @ wide.T - x) <= bound * np.linalg.norm(x)
+        assert all(np.asarray(run(x)).tobytes() == factor.tobytes() for _ in range(5))
+        x[n // 2, n // 2] = -1
+        assert np.isnan(np.asarray(run(x))).all()
 
 
 @pytest.mark.cuda

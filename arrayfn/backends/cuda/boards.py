@@ -142,8 +142,15 @@ def _of_words(b: Any, dtype: str, read: Callable[[int], Any], first: int) -> Any
     return b.trunc(bits, ir.IntType(width(dtype))) if width(dtype) < 32 else bits
 
 
+def _fence(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    assembly(b, "fence.acq_rel.gpu;", "", ())
+
+
 BOARD_EMITTERS: Final[dict[str, Emitter]] = {
     "ticket": _ticket,
     "post": _post,
     "posted": _posted,
+    "fence": _fence,
 }

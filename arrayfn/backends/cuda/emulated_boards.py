@@ -78,4 +78,5 @@ def never_posted(block: Any, board: Any, at: int) -> EmulationError:
 BOARDS: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "ticket": _ticket,
     "post": _post,
+    "fence": lambda thread, function, arguments: None,
 }

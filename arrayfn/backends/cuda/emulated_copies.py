@@ -10,7 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulated_matrices import exp, exp2, halves, widened
+from arrayfn.backends.cuda.emulated_matrices import (
+    exp,
+    exp2,
+    halves,
+    rsqrt,
+    widened,
+)
 from arrayfn.backends.cuda.emulated_memory import EmulationError, Memory, SharedMemory
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import HALVES
@@ -111,6 +117,7 @@ COPIES: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "anew": lambda thread, function, arguments: arguments[0],
     "approximate_exp2": lambda thread, function, arguments: exp2(*arguments),
     "approximate_exp": lambda thread, function, arguments: exp(*arguments),
+    "approximate_rsqrt": lambda thread, function, arguments: rsqrt(*arguments),
     "unrolled": lambda thread, function, arguments: range(*arguments),
 }
 """By the kinds of functions."""

@@ -42,6 +42,11 @@ def exp(x: Any) -> Any:
     return exp2(np.float32(x) * np.float32(1 / np.log(2)))
 
 
+def rsqrt(x: Any) -> Any:
+    """1 / sqrt(x) in float32."""
+    return np.float32(1) / np.sqrt(np.float32(x))
+
+
 def _load_matrix(function: DeviceFunction, arguments: Arguments) -> None:
     rows = np.array(
         [[shared[at + k] for k in range(8)] for shared, at, _, _ in arguments]

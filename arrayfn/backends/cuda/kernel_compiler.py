@@ -57,7 +57,8 @@ _INTEGERS: Final = (
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
     *("shuffle_xor", "shuffle_up", "shuffle_from"),
-    *("approximate_exp2", "approximate_exp", "inverse", "divide", "posted"),
+    *("approximate_exp2", "approximate_exp", "approximate_rsqrt"),
+    *("inverse", "divide", "posted"),
     *EXTREMES,
 )
 _TRUTHS: Final = ("divides",)

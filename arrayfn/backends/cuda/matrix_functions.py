@@ -194,6 +194,12 @@ def _exp(
     return _exp2(b, function, [b.fmul(args[0], F32(LOG2_E))], element, count)
 
 
+def _rsqrt(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> Any:
+    return pure_assembly(b, "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", args, F32)
+
+
 MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "load_matrix": _load_matrix(""),
     "load_transposed": _load_matrix(".trans"),
@@ -208,6 +214,7 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "await_copies": _await_copies,
     "approximate_exp2": _exp2,
     "approximate_exp": _exp,
+    "approximate_rsqrt": _rsqrt,
     "unrolled": lambda b, function, args, element, count: mark(b),
 }
 """By the kinds of functions."""

@@ -18,7 +18,8 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.layout import Shape
-from arrayfn.lowering.cuda import jacobi, small_cholesky
+from arrayfn.lowering.cuda import cholesky as factors
+from arrayfn.lowering.cuda import cholesky_tiles, jacobi
 from arrayfn.lowering.cuda.matrix_nests import Names, Nests, matrices_of, turned
 from arrayfn.lowering.cuda.permutation import Permutation
 from arrayfn.lowering.cuda.triangular import System, solved
@@ -66,12 +67,23 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """
     output = equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
-    if small_cholesky.is_small(output.type.dtype, n):
-        yield small_cholesky.factor(output)
+    if factors.is_small(output.type.dtype, n):
+        yield factors.small_factors(output)
         return
     status, nests = _status(matrices), Nests(equation, names)
     whole = matrices_of(output.type, output)
     extents = (matrices, n, n)
+    if cholesky_tiles.is_tiled(output.type.dtype, n):
+        yield cholesky_tiles.tiled_factors(output, status)
+        yield nests.moved(
+            whole,
+            whole,
+            extents,
+            "the lower triangle, or NaN",
+            status=status,
+            triangle="lower",
+        )
+        return
     place, factor = Place(output), whole
     is_turned = n > BATCHED * matrices or (matrices == 1 and n >= TURNED)
     if is_turned:

@@ -58,6 +58,7 @@ i, j and k on, a's being its left half from above, then its right one.
 ``pack_T(x, y, tile, place)`` rounds two values to halves, into registers.
 ``approximate_exp2_f32`` is 2**x within 2 ulp, and ``approximate_exp_f32`` is e**x with
 a relative error of up to 2**-17: both are 0 instead of subnormal numbers.
+``approximate_rsqrt_f32`` is 1 / sqrt(x) within 2 ulp, of numbers that are normal.
 Loops over ``unrolled(n)``, which is ``range(n)``, are written out in machine code.
 
 In a kernel whose blocks all run at once, ``grid_barrier(meeting, blocks)`` waits until
@@ -70,7 +71,8 @@ Blocks that do not all run at once hand values on to those that begin later.
 puts a value at place k of the board, once a launch, and ``posted_T(board, k)`` waits
 until it is there, which a block does for lower tickets alone. A board is words of u64
 that no one else touches, 0 before the first launch: one, and for each place as many as
-a value has parts of 32 bits.
+a value has parts of 32 bits. Besides the value, who waited for it sees what was written
+to memory before a ``fence`` of who posted it, after a ``fence`` of its own.
 """
 
 from __future__ import annotations
@@ -142,11 +144,13 @@ Kind = Literal[
     "pack",
     "approximate_exp2",
     "approximate_exp",
+    "approximate_rsqrt",
     "grid_barrier",
     "window",
     "ticket",
     "post",
     "posted",
+    "fence",
     "unrolled",
 ]
 
@@ -170,12 +174,17 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "await_copies",
     "grid_barrier",
     "ticket",
+    "fence",
     "unrolled",
 )
 
 
 EXTREMES: Final[tuple[Kind, ...]] = ("greatest", "least")
-POWERS: Final[tuple[Kind, ...]] = ("approximate_exp2", "approximate_exp")
+POWERS: Final[tuple[Kind, ...]] = (
+    "approximate_exp2",
+    "approximate_exp",
+    "approximate_rsqrt",
+)
 DIVISIONS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides")
 SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.dtypes import short_name
-from arrayfn.ir import Var
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_text import wrapped
 from arrayfn.lowering.libraries.calls import Place
@@ -85,7 +86,10 @@ class Written:
 
 @dataclass(frozen=True)
 class WrittenCall:
-    """A launch of ``blocks`` blocks: the arrays that are read are before the others."""
+    """A launch of ``blocks`` blocks: the arrays that are read are before the others.
+
+    A ``board``, by which blocks hand values on, is the last of the arrays.
+    """
 
     text: Written
     reads: Sequence[Place]
@@ -93,10 +97,16 @@ class WrittenCall:
     integers: Sequence[int]
     blocks: int
     over: Sequence[tuple[Var, Var]] = ()  # results that may lie where operands do
+    board: Var | None = None
+
+    @property
+    def _written(self) -> Sequence[Place]:
+        board = () if self.board is None else (Place(self.board),)
+        return (*self.writes, *board)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel."""
-        places = (*self.reads, *self.writes)
+        places = (*self.reads, *self._written)
         return self.text.kernel(name, [short_name(p.array.type.dtype) for p in places])
 
     def step(self, kernel: str) -> CallStep:
@@ -105,7 +115,7 @@ class WrittenCall:
             kernel=kernel,
             pointers=[
                 (p.array, p.offset * p.array.type.dtype.itemsize)
-                for p in (*self.reads, *self.writes)
+                for p in (*self.reads, *self._written)
             ],
             scratch=[],
             integers=list(self.integers),
@@ -113,9 +123,15 @@ class WrittenCall:
             grain=1,
             scratch_bytes=0,
             reads=[p.array for p in self.reads],
-            writes=[p.array for p in self.writes],
+            writes=[p.array for p in self._written],
             over=list(self.over),
         )
+
+
+def board_of(values: int, dtype: DType) -> Var:
+    """A board of so many values of ``dtype``."""
+    words = 1 + values * max(1, dtype.itemsize // 4)
+    return Var(ArrayType((words,), dtypes.uint64))
 
 
 def indented(text: str, levels: int) -> str:

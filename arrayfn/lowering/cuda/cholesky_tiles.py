@@ -1,0 +1,252 @@
+"""Cholesky factors of large matrices by one kernel, a block of threads for each tile.
+
+Blocks begin column by column of tiles, from the diagonal down. Each takes the products
+of the tiles left of its own from it, as they are there, and then factors its tile, if
+it is on the diagonal, or solves it by the factor there. Nobody waits for a whole
+column, and nothing but the factor is written. (Left-looking, by tiles: Buttari,
+Langou, Kurzak, Dongarra, A class of parallel tiled linear algebra algorithms for
+multicore architectures, 2009.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import Var
+from arrayfn.lowering.cuda.cholesky import (
+    LANES,
+    VECTOR_BYTES,
+    factoring,
+    memory,
+)
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indented
+from arrayfn.lowering.libraries.calls import Place
+
+_KNOWN: Final = (dtypes.float32, dtypes.float64)
+MOST_ROWS: Final = 8192
+SIZE: Final = 64
+_PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
+"""The rows and columns of a product that a thread has, by the size of tiles."""
+
+
+def is_tiled(dtype: DType, n: int) -> bool:
+    """Whether the kernel factors matrices of ``n`` rows."""
+    return dtype in _KNOWN and n <= MOST_ROWS
+
+
+def tiled_factors(matrices: Var, status: Var) -> WrittenCall:
+    """The lower factors of ``matrices`` [..., n, n], over their lower triangles.
+
+    ``status`` [matrices] is 1 where there is none, and then what is written is too.
+    """
+    dtype, n = matrices.type.dtype, matrices.type.shape[-1]
+    count = math.prod(matrices.type.shape[:-2])
+    rows = -(-n // SIZE)
+    tiles = rows * (rows + 1) // 2
+    return WrittenCall(
+        _Tiles(dtype, SIZE).text(),
+        (),
+        (Place(matrices), Place(status)),
+        (n, rows, count, count * tiles),
+        count * tiles,
+        board=board_of(count * rows * rows, dtypes.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """The kernel for tiles of ``size`` rows and columns."""
+
+    dtype: DType
+    size: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return LANES * self.size
+
+    @property
+    def vector(self) -> int:
+        """Elements that are read at a time."""
+        return VECTOR_BYTES // self.dtype.itemsize
+
+    def text(self) -> Written:
+        """The kernel."""
+        size, itemsize = self.size, self.dtype.itemsize
+        parts = (self._begin(), self._products(), self._diagonal(), self._below())
+        # A tile and its neighbour, rows apart by vectors; a triangle's columns.
+        return Written(
+            "cholesky",
+            "\n".join(parts),
+            ("a", "status", "board"),
+            ("n", "rows", "matrices", "blocks"),
+            self.threads,
+            f"Factors matrices by tiles of {size} rows and columns.",
+            "Cholesky factors, a block for each tile",
+            shared=(size * self._pitch + self._second) * itemsize,
+        )
+
+    @property
+    def _pitch(self) -> int:
+        return self.size + self.vector
+
+    @property
+    def _triangle(self) -> int:
+        """The elements from a column of the triangle to the next."""
+        return LANES * self._group + self.vector
+
+    @property
+    def _group(self) -> int:
+        """Those of a column that one lane reads, and some to be in another bank."""
+        return self.size // LANES + self.vector
+
+    @property
+    def _second(self) -> int:
+        """The elements of the second part of shared memory."""
+        return max(self.size * self._pitch, self.size * self._triangle)
+
+    def _begin(self) -> str:
+        t, size = short_name(self.dtype), self.size
+        m, k = _PARTS[size]
+        return f"""
+thread = thread_index()
+row = quotient(thread, {LANES})
+lane = remainder(thread, {LANES})
+number = ticket(board, blocks)
+matrix = remainder(number, matrices)
+number = quotient(number, matrices)
+begin = matrix * n * n
+flags = matrix * rows * rows
+column = i64(0)
+while number >= rows - column:
+    number = number - (rows - column)
+    column = column + 1
+line = column + number
+tile = arena_{t}(0, {size * self._pitch})
+beside = arena_{t}({size * self._pitch * self.dtype.itemsize}, {self._second})
+{memory(self.dtype, size)}
+sums = registers_{t}({m * k})
+left = registers_{t}({m * self.vector})
+right = registers_{t}({self.vector})
+down = quotient(thread, {size // k})
+along = remainder(thread, {size // k})
+for part in unrolled({m * k}):
+    y = line * {size} + down + part // {k} * {size // m}
+    x = column * {size} + along + part % {k} * {size // k}
+    value = {t}(0)
+    if x == y:
+        value = {t}(1)
+    if (y < n) and (x <= y):
+        value = a[begin + y * n + x]
+    sums[part] = value"""
+
+    def _products(self) -> str:
+        """Takes from the tile the products of the tiles left of it."""
+        t, size, vector = short_name(self.dtype), self.size, self.vector
+        pitch = self._pitch
+        m, k = _PARTS[size]
+        return f"""
+for before in range(column):
+    if thread == 0:
+        there = posted_i32(board, flags + line * rows + before)
+        there = posted_i32(board, flags + column * rows + before)
+        fence()
+    barrier()
+    for at in range(thread, {size * size}, {self.threads}):
+        y = at // {size}
+        x = before * {size} + at % {size}
+        value = {t}(0)
+        other = {t}(0)
+        if line * {size} + y < n:
+            value = a[begin + (line * {size} + y) * n + x]
+        if column * {size} + y < n:
+            other = a[begin + (column * {size} + y) * n + x]
+        tile[y * {pitch} + at % {size}] = value
+        beside[y * {pitch} + at % {size}] = other
+    barrier()
+    for x in range({size // vector}):
+        for y in unrolled({m}):
+            place = (down + y * {size // m}) * {pitch} + x * {vector}
+            load_{t}x{vector}(tile, place, left, y * {vector})
+        for y in unrolled({k}):
+            place = (along + y * {size // k}) * {pitch} + x * {vector}
+            load_{t}x{vector}(beside, place, right, 0)
+            for part in unrolled({m}):
+                for e in unrolled({vector}):
+                    less = neg_{t}(left[part * {vector} + e])
+                    old = sums[part * {k} + y]
+                    sums[part * {k} + y] = fma_{t}(less, right[e], old)
+    barrier()
+for part in unrolled({m * k}):
+    y = down + part // {k} * {size // m}
+    tile[y * {size + 1} + along + part % {k} * {size // k}] = sums[part]
+barrier()"""
+
+    def _diagonal(self) -> str:
+        """Factors a tile on the diagonal; the last one says whether all are."""
+        size = self.size
+        factor = f"""{factoring(self.dtype, size, str(size))}
+for at in range(thread, {size * size}, {self.threads}):
+    y = line * {size} + at // {size}
+    x = column * {size} + at % {size}
+    if (y < n) and (x <= y):
+        value = tile[at // {size} * {size + 1} + at % {size}]
+        a[begin + y * n + x] = value * pivots[at % {size}]
+if (line == rows - 1) and (thread == 0):
+    status[matrix] = select_i32(failed, i32(1), i32(0))"""
+        return f"if line == column:\n{indented(factor, 1)}"
+
+    def _below(self) -> str:
+        """Solves a tile below the diagonal: a lane has every fourth of its row."""
+        t, size, vector = short_name(self.dtype), self.size, self.vector
+        each, pitch, triangle = size // LANES, size + 1, self._triangle
+        solve = f"""if thread == 0:
+    there = posted_i32(board, flags + column * rows + column)
+    fence()
+barrier()
+for at in range(thread, {size * size}, {self.threads}):
+    y = at // {size}
+    x = at % {size}
+    value = a[begin + (column * {size} + y) * n + column * {size} + x]
+    place = x * {triangle} + remainder(y, {LANES}) * {self._group}
+    beside[place + quotient(y, {LANES})] = value
+    if x == y:
+        pivots[x] = {t}(1) / value
+for k in unrolled({each}):
+    own[k] = tile[row * {pitch} + k * {LANES} + lane]
+barrier()
+first = remainder(thread, {WARP}) - lane
+for part in range({each // vector}):
+    for k in unrolled({LANES * vector}):
+        x = part * {LANES * vector} + k
+        value = own[k // {LANES}] * pivots[x]
+        value = shuffle_from_{t}(value, first + k % {LANES})
+        if lane == k % {LANES}:
+            tile[row * {pitch} + x] = value
+        value = neg_{t}(value)
+        for e in unrolled({each // vector}):
+            if part + e < {each // vector}:
+                place = x * {triangle} + lane * {self._group} + (part + e) * {vector}
+                load_{t}x{vector}(beside, place, near, 0)
+                for f in unrolled({vector}):
+                    old = own[e * {vector} + f]
+                    own[e * {vector} + f] = fma_{t}(value, near[f], old)
+    for k in unrolled({each - vector}):
+        own[k] = own[k + {vector}]
+barrier()
+for at in range(thread, {size * size}, {self.threads}):
+    y = line * {size} + at // {size}
+    if y < n:
+        place = at // {size} * {pitch} + at % {size}
+        a[begin + y * n + column * {size} + at % {size}] = tile[place]"""
+        return f"""if line > column:
+{indented(solve, 1)}
+barrier()
+if thread == 0:
+    fence()
+    post_i32(board, flags + line * rows + column, i32(1))"""
