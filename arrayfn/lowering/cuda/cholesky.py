@@ -1,10 +1,11 @@
 """Cholesky factors by kernels: of small matrices by a block of threads, else by tiles.
 
-A block factors a tile in shared memory. Four lanes share a row, of which each has every
-fourth element in registers. Each step takes one column of the factor from the columns
-after it, which all threads read from shared memory; each fourth one moves the row, so
-that its next elements are always the first: one text serves all steps, with a barrier
-in each. Columns lie in shared memory by turns, and are scaled at the end.
+A block factors a tile in shared memory, eight columns at a time. Four lanes share a
+row, of which each has every fourth element in registers. Of the eight rows in which the
+columns meet the diagonal every thread has all elements: it factors them by itself, and
+with them its own row, so that threads meet but twice. Then the columns after these are
+freed of them, and move up in the registers: one text serves all steps. Columns are
+scaled at the end.
 
 A pivot that is not positive is NaN from there on, so the last one tells of all.
 """
@@ -23,6 +24,9 @@ from arrayfn.lowering.libraries.calls import Place
 LANES: Final = 4
 """That share a row."""
 LEAST_TILE: Final = 8
+_PANEL: Final = 8
+"""Columns that are factored at a time."""
+_SHARE: Final = _PANEL // LANES
 MOST_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
 """Rows of what is factored by one block."""
 VECTOR_BYTES: Final = 16
@@ -82,11 +86,20 @@ for at in range(thread, n * n, {threads}):
 
 def memory(dtype: DType, size: int) -> str:
     """What ``factoring`` needs besides the tile."""
-    t, each = short_name(dtype), size // LANES
-    return f"""columns = shared_{t}({2 * LANES * _group(dtype, size)})
+    t = short_name(dtype)
+    return f"""raw = shared_{t}({size * _pitch(dtype)})
+panel = shared_{t}({_PANEL * LANES * _group(dtype, size)})
 pivots = shared_{t}({size})
 near = registers_{t}({_vector(dtype, size)})
-own = registers_{t}({each + 1})"""
+own = registers_{t}({size // LANES + _SHARE})
+corner = registers_{t}({_PANEL * _PANEL})
+mine = registers_{t}({_PANEL})
+factors = registers_{t}({_PANEL})"""
+
+
+def _pitch(dtype: DType) -> int:
+    """From a row of a panel to the next, which begins in another bank."""
+    return _PANEL + VECTOR_BYTES // dtype.itemsize
 
 
 def _vector(dtype: DType, size: int) -> int:
@@ -106,37 +119,58 @@ def factoring(dtype: DType, size: int, count: str) -> str:
     are to be multiplied by; ``failed`` says that there is no factor.
     """
     t, each, pitch = short_name(dtype), size // LANES, size + 1
-    vector, group = _vector(dtype, size), _group(dtype, size)
+    wide, vector = VECTOR_BYTES // dtype.itemsize, _vector(dtype, size)
+    group, rows = _group(dtype, size), _pitch(dtype)
     kept = LANES * group
     return f"""for j in unrolled({each}):
     own[j] = tile[row * {pitch} + j * {LANES} + lane]
-own[{each}] = {t}(0)
-for first in range(quotient({count} + {LANES - 1}, {LANES})):
-    ahead = quotient(row, {LANES}) - first
-    spot = remainder(row, {LANES}) * {group} + max_i64(ahead, 0)
-    for k in unrolled({LANES}):
-        here = remainder(k, 2) * {kept}
-        mine = (lane == k) and (ahead >= 0)
-        if mine:
-            columns[here + spot] = own[0]
-        barrier()
-        pivot = columns[here + k * {group}]
-        value = columns[here + spot]
+for j in unrolled({_SHARE}):
+    own[{each} + j] = {t}(0)
+for first in range(quotient({count} + {_PANEL - 1}, {_PANEL})):
+    for j in unrolled({_SHARE}):
+        raw[row * {rows} + j * {LANES} + lane] = own[j]
+    barrier()
+    for part in unrolled({_PANEL // wide}):
+        for i in unrolled({_PANEL}):
+            place = (first * {_PANEL} + i) * {rows} + part * {wide}
+            load_{t}x{wide}(raw, place, corner, i * {_PANEL} + part * {wide})
+        load_{t}x{wide}(raw, row * {rows} + part * {wide}, mine, part * {wide})
+    for k in unrolled({_PANEL}):
+        pivot = corner[k * {_PANEL} + k]
         if not (pivot > {t}(0)):
             pivot = {t.upper()}_NAN
-        if mine:
-            tile[row * {pitch} + first * {LANES} + k] = value
         if thread == 0:
-            pivots[first * {LANES} + k] = pivot
-        factor = neg_{t}(value / pivot)
-        for part in unrolled({each // vector}):
-            place = here + lane * {group} + part * {vector}
-            load_{t}x{vector}(columns, place, near, 0)
-            for j in unrolled({vector}):
-                old = own[part * {vector} + j]
-                own[part * {vector} + j] = fma_{t}(factor, near[j], old)
+            pivots[first * {_PANEL} + k] = pivot
+        inverse = {t}(1) / pivot
+        factors[k] = neg_{t}(mine[k] * inverse)
+        for j in unrolled({_PANEL}):
+            if j > k:
+                below = corner[j * {_PANEL} + k]
+                mine[j] = fma_{t}(factors[k], below, mine[j])
+                factor = neg_{t}(below * inverse)
+                for i in unrolled({_PANEL}):
+                    if (i > k) and (i <= j):
+                        old = corner[j * {_PANEL} + i]
+                        above = corner[i * {_PANEL} + k]
+                        corner[j * {_PANEL} + i] = fma_{t}(factor, above, old)
+    ahead = quotient(row, {LANES}) - (first + 1) * {_SHARE}
+    spot = remainder(row, {LANES}) * {group} + ahead
+    for k in unrolled({_PANEL}):
+        if lane == k % {LANES}:
+            tile[row * {pitch} + first * {_PANEL} + k] = mine[k]
+            if ahead >= 0:
+                panel[k * {kept} + spot] = mine[k]
+    barrier()
     for j in unrolled({each}):
-        own[j] = own[j + 1]
+        own[j] = own[j + {_SHARE}]
+    for part in unrolled({each // vector}):
+        if part * {vector} + (first + 1) * {_SHARE} < {each}:
+            for k in unrolled({_PANEL}):
+                place = k * {kept} + lane * {group} + part * {vector}
+                load_{t}x{vector}(panel, place, near, 0)
+                for j in unrolled({vector}):
+                    old = own[part * {vector} + j]
+                    own[part * {vector} + j] = fma_{t}(factors[k], near[j], old)
 barrier()
 failed = isnan_{t}(pivots[{count} - 1])
 barrier()

@@ -1,0 +1,254 @@
+"""Columns that are turned by pairs until each is orthogonal to all others.
+
+This is Jacobi's method, one-sided (Hestenes, Inversion of matrices by
+biorthogonalization, 1958), by a block of threads for each matrix, whose columns lie in
+shared memory. A group of lanes has a pair of columns; all pairs of a round have no
+column in common, and meet as in a tournament (Brent and Luk, The solution of
+singular-value and symmetric eigenvalue problems on multiprocessor arrays, 1985): after
+a sweep each column is where it was. Sweeps end with the first in which no pair was
+turned, which is the same one on each run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.written import indented
+
+REAL: Final = (dtypes.float32, dtypes.float64)
+MOST_ROWS: Final = 64
+_LEAST_ROWS: Final = 8
+_MOST_SWEEPS: Final = 40
+"""Ten are many; what has not converged then is NaN."""
+_MOST_LANES: Final = 8
+_FIFTH_ORDER: Final = 2**0.5 - 1 - 0.375
+"""The tangent of half an angle is t/2 - t**3/8 + this t**5, t being the angle's.
+
+It is exact at 1. Where it is not, the pair is turned again in the next sweep; that the
+turn keeps lengths is what ``sine`` sees to.
+"""
+_VECTOR_BYTES: Final = 16
+
+
+def rows_of(n: int) -> int:
+    """The rows of the kernel that matrices of ``n`` rows or columns are given to."""
+    rows = _LEAST_ROWS
+    while rows < n:
+        rows *= 2
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How up to ``rows`` columns are spread over a block.
+
+    Of each its first ``rows`` elements are what is to be orthogonal; it may have
+    ``more``, which are turned as they are.
+    """
+
+    dtype: DType
+    rows: int
+    more: int = 0
+
+    @property
+    def height(self) -> int:
+        """Of a column."""
+        return self.rows + self.more
+
+    @property
+    def vector(self) -> int:
+        """Neighbouring elements that a lane has, of each of its parts of a column."""
+        return _VECTOR_BYTES // self.dtype.itemsize
+
+    @property
+    def lanes(self) -> int:
+        """That share a pair of columns."""
+        return min(_MOST_LANES, self.rows // self.vector)
+
+    @property
+    def step(self) -> int:
+        """From a part that a lane has to its next."""
+        return self.lanes * self.vector
+
+    @property
+    def own(self) -> int:
+        """Elements of a column that a lane has."""
+        return self.height // self.lanes
+
+    @property
+    def compared(self) -> int:
+        """Those of them that are to be orthogonal."""
+        return self.rows // self.lanes
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return max(WARP, self.rows // 2 * self.lanes)
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return self.threads // WARP
+
+    @property
+    def size(self) -> int:
+        """Elements of all columns; they lie in memory twice, by turns."""
+        return self.rows * self.height
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return 2 * self.size * self.dtype.itemsize
+
+    def begin(self, count: str) -> str:
+        """Who has which of ``count`` columns, at places ``first`` and ``second``."""
+        t, own, vector = short_name(self.dtype), self.own, self.vector
+        return f"""thread = thread_index()
+lane = remainder(thread, {self.lanes})
+group = quotient(thread, {self.lanes})
+pairs = quotient({count} + 1, 2)
+columns = arena_{t}(0, {2 * self.size})
+results = shared_{t}({self.rows})
+marks = shared_{t}({self.warps})
+x = registers_{t}({own})
+y = registers_{t}({own})
+near = registers_{t}({vector})
+live = group < pairs
+first = select_i64(live, group, 0) * {self.height} + lane * {vector}
+second = select_i64(live, pairs + group, 1) * {self.height} + lane * {vector}"""
+
+    def greatest(self) -> str:
+        """``scale`` of all: the greatest, NaN if it is not finite, 1 if it is 0."""
+        t = short_name(self.dtype)
+        return f"""for step in unrolled(5):
+    scale = max_{t}(scale, shuffle_xor_{t}(scale, 16 >> step))
+if remainder(thread, {WARP}) == 0:
+    marks[quotient(thread, {WARP})] = scale
+barrier()
+for warp in unrolled({self.warps}):
+    scale = max_{t}(scale, marks[warp])
+if scale == {t}(0):
+    scale = {t}(1)
+if not (scale < {t.upper()}_INF):
+    scale = {t.upper()}_NAN"""
+
+    def sweeps(self, more: str = "") -> str:
+        """Turns pairs of columns until all are orthogonal of which ``more`` holds."""
+        t, height, vector = short_name(self.dtype), self.height, self.vector
+        # The cosine of columns that are orthogonal but for rounding errors.
+        least = math.sqrt(self.rows) * float(np.finfo(self.dtype).eps)
+        return f"""
+after_x = group + 1
+after_y = pairs + group - 1
+if group == pairs - 1:
+    after_x = 2 * pairs - 1
+if group == 0:
+    after_x = i64(0)
+    after_y = i64(1)
+to_x = after_x * {height} + lane * {vector}
+to_y = after_y * {height} + lane * {vector}
+here = i64(0)
+turned = i64(1)
+sweep = i64(0)
+while (turned > 0) and (sweep < {_MOST_SWEEPS}):
+    turned = i64(0)
+    sweep = sweep + 1
+    for turn in range(2 * pairs - 1):
+{indented(self.loaded("here"), 2)}
+        xx = {t}(0)
+        yy = {t}(0)
+        xy = {t}(0)
+        for k in unrolled({self.compared}):
+            xx = fma_{t}(x[k], x[k], xx)
+            yy = fma_{t}(y[k], y[k], yy)
+            xy = fma_{t}(x[k], y[k], xy)
+{indented(self.over_lanes("xx"), 2)}
+{indented(self.over_lanes("yy"), 2)}
+{indented(self.over_lanes("xy"), 2)}
+        sine = {t}(0)
+        half = {t}(0)
+        if xy * xy > {t}({least * least!r}) * xx * yy{more}:
+            gap = {self._near("yy - xx")}
+            twice = {self._near("xy + xy")}
+            squares = fma_f32(gap, gap, twice * twice)
+            length = squares * approximate_rsqrt_f32(squares)
+            tangent = twice * inverse_f32(abs_f32(gap) + length)
+            if gap < f32(0):
+                tangent = neg_f32(tangent)
+            squares = tangent * tangent
+            part = fma_f32(squares, f32({_FIFTH_ORDER!r}), f32(-0.125))
+            half = {self._wide("tangent * fma_f32(squares, part, f32(0.5))")}
+            sine = {self._over(f"fma_{t}(half, half, {t}(1))", "(half + half)")}
+            turned = i64(1)
+        here = {self.size} - here
+        for k in unrolled({self.own}):
+            less = fma_{t}(half, x[k], y[k])
+            more = fma_{t}(neg_{t}(half), y[k], x[k])
+            x[k] = fma_{t}(neg_{t}(sine), less, x[k])
+            y[k] = fma_{t}(sine, more, y[k])
+        if live:
+{indented(self.stored("to_x", "to_y"), 3)}
+        barrier()
+{indented(self._agreed(), 1)}"""
+
+    def _near(self, value: str) -> str:
+        """In float32, which is enough for an angle."""
+        t = short_name(self.dtype)
+        return value if t == "f32" else f"convert_{t}_f32({value})"
+
+    def _wide(self, value: str) -> str:
+        """Of float32."""
+        t = short_name(self.dtype)
+        return value if t == "f32" else f"convert_f32_{t}({value})"
+
+    def _over(self, divisor: str, value: str) -> str:
+        """``value`` over a divisor from 1 to 2."""
+        if self.dtype == dtypes.float32:
+            return f"{value} * inverse_f32({divisor})"
+        return f"{value} / ({divisor})"
+
+    def _agreed(self) -> str:
+        """``turned`` of all threads of the block."""
+        t = short_name(self.dtype)
+        if self.warps == 1:
+            return (
+                "turned = convert_i32_i64(popcount_i32(ballot((turned > 0) and live)))"
+            )
+        return f"""some = popcount_i32(ballot((turned > 0) and live))
+if remainder(thread, {WARP}) == 0:
+    marks[quotient(thread, {WARP})] = convert_i32_{t}(some)
+barrier()
+turned = i64(0)
+for warp in unrolled({self.warps}):
+    if marks[warp] > {t}(0):
+        turned = i64(1)
+barrier()"""
+
+    def stored(self, x: str, y: str) -> str:
+        """Both columns of a pair, to places of shared memory from ``here`` on."""
+        t, vector, step = short_name(self.dtype), self.vector, self.step
+        return f"""for k in unrolled({self.own // vector}):
+    at = here + k * {step}
+    store_{t}x{vector}(columns, at + {x}, x, k * {vector})
+    store_{t}x{vector}(columns, at + {y}, y, k * {vector})"""
+
+    def loaded(self, here: str) -> str:
+        """Both columns of a pair, from ``here`` on."""
+        t, step = short_name(self.dtype), self.step
+        return f"""for k in unrolled({self.own // self.vector}):
+    at = {here} + k * {step}
+    load_{t}x{self.vector}(columns, at + first, x, k * {self.vector})
+    load_{t}x{self.vector}(columns, at + second, y, k * {self.vector})"""
+
+    def over_lanes(self, name: str) -> str:
+        """A sum over the lanes of a group."""
+        t = short_name(self.dtype)
+        return f"""for step in unrolled({self.lanes.bit_length() - 1}):
+    {name} = {name} + shuffle_xor_{t}({name}, {self.lanes // 2} >> step)"""
