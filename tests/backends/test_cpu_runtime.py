@@ -804,3 +804,43 @@ def test_what_native_routines_cannot_say_is_an_error_with_its_line(
     with pytest.raises(native_compiler.NativeSyntaxError, match=message) as caught:
         native_compiler.compile_module(vars(module), target.host().triple)
     assert (caught.value.lineno, caught.value.filename) == (4, module.__file__)
+
+
+ON_ONE_CORE = """
+import os, time
+import numpy as np
+import arrayfn as af
+
+def tasks():
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+def core(task):
+    with open(f"/proc/self/task/{task}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[36])
+
+af.set_num_threads(2)
+x = np.ones(1 << 20)
+f = af.jit(lambda x: af.numpy.exp(x))
+before = tasks()
+f(x)
+(worker,) = tasks() - before
+cores = os.sched_getaffinity(0)
+one = min(cores)
+os.sched_setaffinity(0, {one})
+os.sched_setaffinity(worker, {one})
+f(x)
+os.sched_setaffinity(worker, cores)
+stop = time.monotonic() + 30
+while core(worker) == one and time.monotonic() < stop:
+    f(x)
+assert core(worker) != one
+assert os.sched_getaffinity(worker) == cores
+"""
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs two cores, and Linux, to see which one a thread runs on",
+)
+def test_a_worker_leaves_the_core_of_the_launching_thread() -> None:
+    subprocess.run([sys.executable, "-c", ON_ONE_CORE], check=True)

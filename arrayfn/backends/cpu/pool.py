@@ -24,6 +24,7 @@ from arrayfn.backends.cpu.native import (
     load,
     native,
     pause,
+    stack,
     store,
 )
 
@@ -33,6 +34,10 @@ THREADS: Final = 8  # threads of a launch, the launching one included
 STARTED: Final = 16  # workers that exist
 STOP: Final = 24
 SPINS: Final = 32  # turns an idle worker spins before it sleeps
+# Addresses of C functions, or 0 where the system lacks them.
+GET_CORE: Final = 40
+GET_CORES: Final = 48
+SET_CORES: Final = 56
 MUTEX: Final = 128
 CONDITION: Final = 256
 SLEEPERS: Final = 384
@@ -49,6 +54,7 @@ JOB_SLOT_COUNT: Final = 824
 JOB_COPIES: Final = 832  # where workers keep their own copies of the arguments
 JOB_COPY_STRIDE: Final = 840
 JOB_SCRATCH_STRIDE: Final = 848
+JOB_CORE: Final = 856  # of the launching thread
 IDENTITIES: Final = 1024  # word t holds t: what worker t is started with
 MAX_THREADS: Final = 256
 POOL_BYTES: Final = IDENTITIES + 16 * MAX_THREADS
@@ -58,6 +64,8 @@ REMAINING: Final = 0xFFFFFFFF
 LAUNCH: Final = 1 << 32
 CHUNKS_PER_THREAD: Final = 4
 YIELD_AFTER: Final = 4096
+CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
+LOW_HALF: Final = 0xFFFFFFFF
 
 pthread_create = CFunction("pthread_create", 4, "i32")
 pthread_join = CFunction("pthread_join", 2, "i32")
@@ -142,6 +150,7 @@ def pool_worker(identity: int) -> int:
     spins = 0
     while atomic_load(pool + STOP) == 0:
         if pool_has_work(pool, worker):
+            pool_keep_apart(pool)
             pool_work(pool, worker)
             spins = 0
         elif spins < load(pool + SPINS):
@@ -156,6 +165,45 @@ def pool_worker(identity: int) -> int:
             pthread_mutex_unlock(pool + MUTEX)
             spins = 0
     return 0
+
+
+@native
+def pool_core(pool: int) -> int:
+    """The core that this thread runs on."""
+    if load(pool + GET_CORE) == 0:
+        return 0
+    return call(load(pool + GET_CORE)) & LOW_HALF
+
+
+@native
+def pool_keep_apart(pool: int) -> int:
+    """Leave the core of the launching thread, if this worker runs there too.
+
+    A system may leave two busy threads on one core for seconds while another is idle:
+    they look for work, and so seem to need no other.
+    """
+    core = pool_core(pool)
+    if load(pool + GET_CORE) == 0 or core != load(pool + JOB_CORE):
+        return 0
+    cores = stack(CORES_WORDS)
+    size = 8 * CORES_WORDS
+    if call(load(pool + GET_CORES), 0, size, cores) & LOW_HALF:
+        return 0
+    count = 0
+    for k in range(CORES_WORDS):
+        bits = load(cores + 8 * k)
+        while bits != 0:
+            bits &= bits - 1
+            count += 1
+    if count < load(pool + THREADS) or core >= 64 * CORES_WORDS:
+        return 0
+    place = cores + 8 * (core // 64)
+    usable = load(place)
+    store(place, usable & ((1 << (core % 64)) ^ -1))
+    call(load(pool + SET_CORES), 0, size, cores)
+    store(place, usable)
+    call(load(pool + SET_CORES), 0, size, cores)
+    return 1
 
 
 @native
@@ -219,6 +267,7 @@ def pool_launch(pool: int, entry: int, arguments: int, items: int, grain: int) -
     store(pool + JOB_ITEMS, items)
     store(pool + JOB_CHUNK, chunk)
     store(pool + JOB_CHUNKS, chunks)
+    store(pool + JOB_CORE, pool_core(pool))
     atomic_store(pool + DONE, 0)
     atomic_add(pool + TICKET, LAUNCH + chunks)
     if atomic_add(pool + SLEEPERS, 0) > 0:

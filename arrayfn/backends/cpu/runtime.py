@@ -27,6 +27,11 @@ THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
 METH_FASTCALL: Final = 0x80
 SPINS: Final = 2000
 HEAP_LIMIT: Final = 512 << 20
+_CORE_FUNCTIONS: Final = {
+    pool.GET_CORE: "sched_getcpu",
+    pool.GET_CORES: "sched_getaffinity",
+    pool.SET_CORES: "sched_setaffinity",
+}
 MADV_HUGEPAGE: Final = 14
 
 
@@ -111,6 +116,12 @@ def _numpy_api() -> int:
     return int(pointer(capsule, None))
 
 
+def _c_function(name: str) -> int:
+    """The address of a function of the C library; 0 if it has no such function."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
+
+
 def _heap_limit() -> int:
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -171,6 +182,8 @@ def _make() -> Runtime:
         _word(the_heap + heap.HUGE_ADVICE).value = MADV_HUGEPAGE
     _word(the_pool + pool.THREADS).value = default_threads()
     _word(the_pool + pool.SPINS).value = SPINS
+    for place, function in _CORE_FUNCTIONS.items():
+        _word(the_pool + place).value = _c_function(function)
     handler = _MemoryHandler(
         b"arrayfn",
         1,
