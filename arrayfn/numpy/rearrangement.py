@@ -20,7 +20,7 @@ from arrayfn.numpy.manipulation import (
     swapaxes,
 )
 from arrayfn.primitives import views
-from arrayfn.tracing import apply, is_made_of_equations
+from arrayfn.tracing import ImmutableArray, apply
 
 
 def flip(x: ArrayLike, /, axis: Axis = None) -> Array:
@@ -73,7 +73,7 @@ def roll(
     for by, along in zip(shifts, axes, strict=True):
         place = ops.normalize_axis("roll", along, len(shape))
         extent = shape[place]
-        if is_made_of_equations((by,)):
+        if isinstance(by, ImmutableArray):  # known by the Program alone
             value = _rolled(value, by, place)
             continue
         cut = -ops.whole(by) % extent if extent else 0
