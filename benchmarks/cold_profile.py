@@ -20,12 +20,8 @@ from rich.table import Table
 os.environ["ARRAYFN_CACHE_DIR"] = tempfile.mkdtemp(prefix="arrayfn-cold-")
 _BEGIN = time.perf_counter()
 
-from arrayfn.backends.cpu import (  # noqa: E402
-    code,
-    executable,
-    native_compiler,
-    target,
-)
+from arrayfn.backends.cpu import code, executable  # noqa: E402
+from arrayfn.backends.native import compiler, target  # noqa: E402
 from arrayfn.functions import gradients  # noqa: E402
 from arrayfn.lowering import lower  # noqa: E402
 from benchmarks.cases import CASES  # noqa: E402
@@ -62,7 +58,7 @@ def main() -> None:
     timed("nests of fused groups", lower, "build_nest")
     timed("print kernels", lower, "print_kernel")
     timed("start the runtime (compiles it, too)", executable, "runtime")
-    timed("native routines to LLVM IR", native_compiler, "compile_module")
+    timed("native routines to LLVM IR", compiler, "compile_module")
     timed("LLVM on native routines, summed over threads", target, "compile_quickly")
     timed("kernels to LLVM IR", code, "_ir")
     timed("LLVM, summed over threads", target, "compile_vectorized")

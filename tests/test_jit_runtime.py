@@ -298,7 +298,7 @@ PROGRAM = """
     import numpy as np
     import arrayfn as af, arrayfn.numpy as anp
     from arrayfn.backends.cpu import code
-    from arrayfn.backends.cpu.engine import ENGINE
+    from arrayfn.backends.native.engine import ENGINE
     from arrayfn.backends.cpu.libraries import gemm, lu, sorting
 
     count = []

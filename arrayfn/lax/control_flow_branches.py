@@ -14,7 +14,6 @@ from arrayfn.lax.control_flow_tracing import (
     check_function,
     close,
     described,
-    results_of,
     sharing,
     with_types,
 )
@@ -22,6 +21,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
 from arrayfn.tracing import apply
 
@@ -129,7 +129,7 @@ def _choose(
         *tree.leaves(tuple(operands)),
         branches=tuple(with_types(p, types) for p in programs),
     )
-    return tree.unflatten(closed[0].out_tree, results_of(results))
+    return tree.unflatten(closed[0].out_tree, all_of(results))
 
 
 def _check_structures(name: str, closed: Sequence[Closed]) -> None:

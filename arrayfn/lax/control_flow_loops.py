@@ -21,11 +21,11 @@ from arrayfn.lax.control_flow_tracing import (
     keep_types,
     plain_type,
     renamed,
-    results_of,
 )
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import concatenate
 from arrayfn.numpy._operands import ArrayLike
+from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_scan import scan as scan_primitive
 from arrayfn.primitives.control_flow_while import while_loop as while_primitive
 from arrayfn.tracing import ImmutableArray, apply
@@ -66,7 +66,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
         cond_consts=len(condition.captured),
         body_consts=len(body.captured),
     )
-    return tree.unflatten(body.out_tree, results_of(results))
+    return tree.unflatten(body.out_tree, all_of(results))
 
 
 def _check_condition(condition: Closed) -> None:
@@ -226,7 +226,7 @@ def _scan(
         paths,
     )
     body = carried.closed
-    results = results_of(
+    results = all_of(
         apply(
             scan_primitive,
             *body.captured,

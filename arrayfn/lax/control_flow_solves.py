@@ -22,10 +22,10 @@ from arrayfn.lax.control_flow_tracing import (
     described,
     plain_type,
     renamed,
-    results_of,
     sharing,
     with_types,
 )
+from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.linear_solve import linear_solve
 from arrayfn.tracing import apply, apply_program
 from arrayfn.transforms.transpose import transpose
@@ -97,7 +97,7 @@ def custom_linear_solve(
     elif symmetric:
         systems.append(systems[0])
     values, programs = sharing(systems)
-    results = results_of(
+    results = all_of(
         apply(
             linear_solve,
             *values,

@@ -267,11 +267,6 @@ def as_type(leaf: Any, wanted: ArrayType) -> Any:
     return apply(conversion.convert_element_type, leaf, **to)
 
 
-def results_of(value: Any) -> list[Any]:
-    """What ``apply`` gave, as a list."""
-    return list(value) if isinstance(value, tuple) else [value]
-
-
 def renamed(function: Function, inner: Function) -> Function:
     """``inner`` with the name and signature of ``function``."""
     named = functools.wraps(function)(inner)

@@ -9,7 +9,7 @@ outside, a slice of ``xs`` or ``ys`` is a pointer into the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.lowering.in_place import Storage
@@ -21,10 +21,9 @@ from arrayfn.lowering.steps import (
     SliceOf,
 )
 from arrayfn.passes.aliasing import branched_in_place
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 
 Block = Callable[[Program], list[PlanStep]]
-Reads = Mapping[Var, Read]
 
 
 def control_step(

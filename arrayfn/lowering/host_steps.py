@@ -15,12 +15,11 @@ from typing import Any, Final
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.layout import from_strides
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import Primitive
 
-Reads = Mapping[Var, Read]
 Places = Mapping[Var, tuple[Place, ArrayType]]
 """Results that are parts of other arrays: where they begin, and their layout there."""
 
@@ -104,19 +103,12 @@ def _call(
     number = HOST_STEPS.add(step)
     return LibraryCall(
         provider=f"{kind}_{number}",
-        reads={f"x{k}": _place(a, reads) for k, a in enumerate(equation.inputs)},
+        reads={f"x{k}": place_of(a, reads) for k, a in enumerate(equation.inputs)},
         writes={f"y{k}": Place(v) for k, v in enumerate(equation.outputs)},
         integers={"number": number},
         items=1,
         library=text,
     )
-
-
-def _place(atom: Atom, reads: Reads) -> Place:
-    assert isinstance(atom, Var)
-    read = reads[atom]
-    base = read.base.type
-    return Place(read.base, read.offset(base.layout.strides(base.shape)))
 
 
 def _type_of(atom: Atom, reads: Reads) -> ArrayType:

@@ -138,7 +138,8 @@ class Store:
     """``operand[...] = value``, narrowed to its dtype; only where ``where`` is true.
 
     ``at`` moves the place by computed steps, which must lead to an element if the store
-    happens. ``value`` may be what a Reduce of this stage has come to: a scan.
+    happens. ``value`` may be what a Reduce of this stage has come to: a scan. If it
+    ``adds``, the value is added to what is there, in any order with others (a GPU's).
     """
 
     operand: int
@@ -148,9 +149,15 @@ class Store:
     source: SourceLocation | None = None
     at: tuple[Step, ...] = ()
     where: Value | None = None
+    adds: bool = False
 
 
 Statement = Load | Compute | Count | Reduce | Store
+
+
+def is_element_store(statement: Statement) -> bool:
+    """Whether a statement stores one element, not a result of the reduced axes."""
+    return isinstance(statement, Store) and statement.level == "element"
 
 
 def uses(statement: Statement) -> list[Value]:

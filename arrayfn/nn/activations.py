@@ -57,7 +57,7 @@ def gelu(x: ArrayLike, /, approximate: bool = True) -> Array:
     With ``approximate``, by their formula with tanh, whose slope is computed with it:
     a gradient keeps that one array.
     """
-    x = _floating("gelu", x)
+    x = ops.as_floating("gelu", x)
     if approximate:
         return _gelu_by_tanh(x)
     tail = ops.floating(special.erfc, "gelu", anp.multiply(x, -math.sqrt(0.5)))
@@ -133,7 +133,7 @@ def identity(x: ArrayLike, /) -> Array:
 
 def squareplus(x: ArrayLike, /, b: ArrayLike = 4) -> Array:
     """(x + sqrt(x**2 + b)) / 2, a softplus of roots (Barron, 2021)."""
-    x = _floating("squareplus", x)
+    x = ops.as_floating("squareplus", x)
     root = anp.sqrt(anp.add(anp.square(x), b))
     return anp.multiply(0.5, anp.add(x, root))
 
@@ -155,7 +155,7 @@ def log1mexp(x: ArrayLike, /) -> Array:
 
     Maechler, Accurately computing log(1 - exp(-|a|)), 2012.
     """
-    return _log1mexp(_floating("log1mexp", x))
+    return _log1mexp(ops.as_floating("log1mexp", x))
 
 
 @custom_jvp
@@ -201,11 +201,6 @@ def hard_swish(x: ArrayLike, /) -> Array:
 
 
 hard_silu = hard_swish
-
-
-def _floating(name: str, x: ArrayLike) -> ArrayLike:
-    dtype = ops.type_of_operand(name, x).dtype
-    return ops.convert(x, ops.floating_dtype(dtype))
 
 
 __all__ = [

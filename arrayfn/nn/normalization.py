@@ -27,7 +27,7 @@ def standardize(
     ``where`` is true; ``epsilon`` is added to the variance. Halves are computed in
     float32.
     """
-    x = _floating("standardize", x)
+    x = ops.as_floating("standardize", x)
     dtype = ops.type_of_operand("standardize", x).dtype
     wide = ops.convert(x, dtypes.compute_dtype(dtype))
     centre = _mean(wide, axis, where) if mean is None else mean
@@ -76,7 +76,7 @@ def rms_norm(
 
     Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
-    x = _floating("rms_norm", x)
+    x = ops.as_floating("rms_norm", x)
     dtype = ops.type_of_operand("rms_norm", x).dtype
     wide = ops.convert(x, dtypes.compute_dtype(dtype))
     size = anp.mean(anp.square(wide), axis, keepdims=True)
@@ -140,7 +140,7 @@ def batch_norm(
     >>> y.round(3).tolist(), mean.round(3)
     ([[-1.0], [1.0]], array([0.1]))
     """
-    x = _floating("batch_norm", x)
+    x = ops.as_floating("batch_norm", x)
     type = ops.type_of_operand("batch_norm", x)
     if not training:
         value = standardize(x, mean=mean, variance=variance, epsilon=epsilon)
@@ -162,11 +162,6 @@ def batch_norm(
 def _affine(x: Array, scale: ArrayLike | None, bias: ArrayLike | None) -> Array:
     x = x if scale is None else anp.multiply(x, scale)
     return x if bias is None else anp.add(x, bias)
-
-
-def _floating(name: str, x: ArrayLike) -> ArrayLike:
-    dtype = ops.type_of_operand(name, x).dtype
-    return ops.convert(x, ops.floating_dtype(dtype))
 
 
 __all__ = ["batch_norm", "group_norm", "layer_norm", "rms_norm", "standardize"]

@@ -203,6 +203,11 @@ def floating(primitive: Primitive, name: str, *operands: ArrayLike) -> Array:
     return apply(primitive, *floated(name, *operands))
 
 
+def as_floating(name: str, x: ArrayLike) -> ArrayLike:
+    """``x`` with a floating-point dtype."""
+    return convert(x, floating_dtype(type_of_operand(name, x).dtype))
+
+
 def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     """``operands`` promoted to a floating-point dtype and broadcast."""
     converted, types, dtype = promoted(name, operands)

@@ -36,8 +36,7 @@ from arrayfn.numpy.searching import searchsorted
 
 
 def _inexact(name: str, x: ArrayLike) -> ArrayLike:
-    dtype = ops.type_of_operand(name, x).dtype
-    return ops.as_array(ops.convert(x, ops.floating_dtype(dtype)))
+    return ops.as_array(ops.as_floating(name, x))
 
 
 def trapezoid(

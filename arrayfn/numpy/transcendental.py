@@ -167,7 +167,7 @@ atanh = arctanh
 
 def deg2rad(x: ArrayLike, /) -> Array:
     """Degrees as radians."""
-    return multiply(_floating(x, "deg2rad"), math.pi / 180.0)
+    return multiply(ops.as_floating("deg2rad", x), math.pi / 180.0)
 
 
 radians = deg2rad
@@ -175,7 +175,7 @@ radians = deg2rad
 
 def rad2deg(x: ArrayLike, /) -> Array:
     """Radians as degrees."""
-    return multiply(_floating(x, "rad2deg"), 180.0 / math.pi)
+    return multiply(ops.as_floating("rad2deg", x), 180.0 / math.pi)
 
 
 degrees = rad2deg
@@ -183,13 +183,8 @@ degrees = rad2deg
 
 def sinc(x: ArrayLike, /) -> Array:
     """sin(pi x) / (pi x), and 1 at 0."""
-    angle = multiply(_floating(x, "sinc"), math.pi)
+    angle = multiply(ops.as_floating("sinc", x), math.pi)
     at_zero = equal(angle, 0)
     # A number that is not 0 in place of 0 keeps the gradient finite there.
     safe = where(at_zero, 1.0, angle)
     return where(at_zero, 1.0, divide(sin(safe), safe))
-
-
-def _floating(x: ArrayLike, name: str) -> ArrayLike:
-    dtype = ops.type_of_operand(name, x).dtype
-    return ops.convert(x, ops.floating_dtype(dtype))

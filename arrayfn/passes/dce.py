@@ -6,18 +6,16 @@ used.
 
 from __future__ import annotations
 
-from arrayfn.ir import Equation, Program, Var
+from collections.abc import Sequence
+
+from arrayfn.ir import Atom, Equation, Program
 from arrayfn.primitives.base import has_effect
 
 
 def dce(program: Program) -> Program:
     """``program`` without what its outputs do not need. Inputs stay."""
-    live: set[Var] = {a for a in program.outputs if isinstance(a, Var)}
-    kept: list[Equation] = []
-    for equation in reversed(program.equations):
-        if any(v in live for v in equation.outputs) or has_effect(equation):
-            kept.append(equation)
-            live.update(a for a in equation.inputs if isinstance(a, Var))
+    kept = needed(program.equations, program.outputs)
+    live = {a for equation in kept for a in equation.inputs} | {*program.outputs}
     constants = [
         (var, value)
         for var, value in zip(program.constants, program.constant_values, strict=True)
@@ -26,8 +24,19 @@ def dce(program: Program) -> Program:
     return Program(
         program.name,
         program.inputs,
-        tuple(reversed(kept)),
+        tuple(kept),
         program.outputs,
         tuple(var for var, _ in constants),
         tuple(value for _, value in constants),
     )
+
+
+def needed(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
+    """The ``equations`` that have an effect, or that ``outputs`` follow from."""
+    live: set[Atom] = set(outputs)
+    kept: list[Equation] = []
+    for equation in reversed(equations):
+        if any(v in live for v in equation.outputs) or has_effect(equation):
+            kept.append(equation)
+            live.update(equation.inputs)
+    return kept[::-1]

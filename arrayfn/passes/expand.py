@@ -93,17 +93,17 @@ def _product(
     if by_library and (wanted in dtypes.INEXACT or _in_words(equation)):
         return None
     if (whole := _integer_product(x, y, equation, products)) is not None:
-        return _converted(whole, wanted)
+        return conversion.as_dtype(whole, wanted)
     computed = dtypes.compute_dtype(wanted)
     params.pop("preferred_element_type", None)
-    x, y = (_converted(v, computed) for v in operands)
+    x, y = (conversion.as_dtype(v, computed) for v in operands)
     if scalar:
         product = e.mul(x, y)
     elif computed in dtypes.INTEGERS:
         product = sum_of_products(x, y, params["contract"], params["batch"])
     else:
         product = contraction.dot_general(x, y, **params)
-    return _converted(product, wanted)
+    return conversion.as_dtype(product, wanted)
 
 
 def _integer_product(
@@ -164,10 +164,6 @@ def _padded(x: Atom, axes: Sequence[int]) -> Atom:
     config[axes[-1]] = (0, -shape[axes[-1]] % WORD, 0)
     zero = conversion.literal(0, x.type.dtype)
     return slicing.pad(x, zero, config=tuple(config))
-
-
-def _converted(x: Atom, dtype: DType) -> Atom:
-    return x if x.type.dtype == dtype else conversion.convert(x, dtype)
 
 
 def sum_of_products(

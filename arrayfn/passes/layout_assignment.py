@@ -43,6 +43,7 @@ from arrayfn.primitives.base import (
     Template,
     View,
 )
+from arrayfn.primitives.control_flow import plain
 
 TakesView = Callable[[Equation, ArrayType, int], bool]
 """Whether the kernel of a call reads an operand of this type and layout as it lies,
@@ -111,8 +112,11 @@ class _Assignment:
         returned: Collection[int],
         takes_view: TakesView,
         along: Along,
+        *,
+        inside: bool = False,
     ) -> None:
         self.program = program
+        self.inside = inside
         self.takes_view = takes_view
         self.along = along
         # Copies that nothing writes over: row-major, and with axes in another order.
@@ -137,7 +141,10 @@ class _Assignment:
     def run(self) -> Program:
         program = self.program
         with self.builder as builder:
-            inputs = builder.inputs_of(program)
+            inputs = [
+                builder.input(plain(v.type) if self.inside else v.type, v.hint)
+                for v in program.inputs
+            ]
             self.environment = builder.bind_inputs(program, inputs)
             constants = (self.environment[c] for c in program.constants)
             borrowed = [v for v in (*inputs, *constants) if isinstance(v, Var)]
@@ -223,9 +230,12 @@ class _Assignment:
         writable: Collection[int],
         returned: Collection[int] = frozenset(),
     ) -> Program:
-        """The Program of a loop or branch with layouts."""
+        """The Program of a loop or branch with layouts.
+
+        It is given row-major operands, also where what it closes over is not.
+        """
         return _Assignment(
-            program, writable, returned, self.takes_view, self.along
+            program, writable, returned, self.takes_view, self.along, inside=True
         ).run()
 
     def branches(self, equation: Equation) -> tuple[Program, ...]:

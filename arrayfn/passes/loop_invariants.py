@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.passes.dce import needed
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
     Contraction,
@@ -111,12 +112,12 @@ def _hoisted(
     alone = Program(
         body.name,
         body.inputs[:count],
-        tuple(_needed(body.equations, taken)),
+        tuple(needed(body.equations, taken)),
         tuple(taken),
     )
     results = builder.inline(alone, operands[first:second])
     out = set(wanted)
-    left = _needed([q for q in body.equations if q not in out], body.outputs)
+    left = needed([q for q in body.equations if q not in out], body.outputs)
     read = {a for q in left for a in q.inputs} | {*body.outputs}
     pairs = [
         *zip(body.inputs[:count], operands[first:second], strict=True),
@@ -133,13 +134,3 @@ def _hoisted(
     params: dict[str, Any] = {**equation.params, key: program, name: len(consts)}
     inputs = [*operands[:first], *(x for _, x in consts), *operands[second:]]
     return builder.emit(equation.primitive, inputs, params)
-
-
-def _needed(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
-    live: set[Atom] = set(outputs)
-    kept: list[Equation] = []
-    for equation in reversed(equations):
-        if any(v in live for v in equation.outputs) or has_effect(equation):
-            kept.append(equation)
-            live.update(equation.inputs)
-    return kept[::-1]

@@ -19,6 +19,7 @@ from typing import Any, Final
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.passes.dce import needed
 from arrayfn.primitives import contraction, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Control, Primitive, has_effect
@@ -133,7 +134,7 @@ class _Scan:
         alone = Program(
             self.body.name,
             tuple(v for v, _ in inputs),
-            tuple(_needed(self.equations, taken)),
+            tuple(needed(self.equations, taken)),
             tuple(taken),
         )
         mapped = [False] * len(self.fixed) + [True] * len(self.xs)
@@ -188,7 +189,7 @@ class _Scan:
             *ys,
             *extra,
         ]
-        equations = _needed(self.equations, outputs)
+        equations = needed(self.equations, outputs)
         read = {a for q in equations for a in q.inputs} | {*outputs}
         fixed = [(v, x) for v, x in self.fixed if v in read]
         xs = [(v, x) for v, x in self.xs if v in read]
@@ -230,13 +231,3 @@ class _Scan:
         }
         result = contraction.dot_general(x, y, **params)
         return result if first in self.zeros else e.add(first, result)
-
-
-def _needed(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
-    live: set[Atom] = set(outputs)
-    kept: list[Equation] = []
-    for equation in reversed(equations):
-        if any(v in live for v in equation.outputs) or has_effect(equation):
-            kept.append(equation)
-            live.update(equation.inputs)
-    return kept[::-1]

@@ -1,11 +1,12 @@
 """Steps of scans written out: those that ``unroll`` asks for, and single ones.
 
-After it: no scan has one step, or an ``unroll`` other than 1.
+After it: no scan has one step, or an ``unroll`` other than 1. What was in the body of
+one went through the passes up to here before it was written out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from arrayfn.builder import ProgramBuilder, rename
@@ -13,8 +14,11 @@ from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import slicing, views
 
 
-def unroll_loops(program: Program) -> Program:
-    """``program`` with the steps of its scans written out as their params say."""
+def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Program:
+    """``program`` with the steps of its scans written out as their params say.
+
+    ``simplify`` is what the pipeline does to Programs inside.
+    """
     if not any(_is_unrolled(equation) for equation in program.equations):
         return program
     builder = ProgramBuilder(program.name)
@@ -26,7 +30,7 @@ def unroll_loops(program: Program) -> Program:
                 builder.replay(equation, environment)
                 continue
             operands = [rename(a, environment) for a in equation.inputs]
-            results = _Unrolled(builder, equation).emit(operands)
+            results = _Unrolled(builder, equation, simplify).emit(operands)
             environment.update(zip(equation.outputs, results, strict=True))
     return builder.build([rename(a, environment) for a in program.outputs])
 
@@ -41,11 +45,16 @@ def _is_unrolled(equation: Equation) -> bool:
 class _Unrolled:
     """A scan whose steps are written out, ``together`` in a row."""
 
-    def __init__(self, builder: ProgramBuilder, equation: Equation) -> None:
+    def __init__(
+        self,
+        builder: ProgramBuilder,
+        equation: Equation,
+        simplify: Callable[[Program], Program],
+    ) -> None:
         params = equation.params
         self.builder = builder
         self.equation = equation
-        self.body: Program = params["program"]
+        self.body = simplify(params["program"])
         self.consts, self.carry = params["consts"], params["carry"]
         self.reverse = params["reverse"]
         self.length = params["length"]

@@ -52,6 +52,11 @@ def pipeline(
     so many to multiply; with ``transforms`` long Fourier transforms are cut.
     """
 
+    def unrolled(program: Program, settled: Settled | None = None) -> Program:
+        """Scans that are written out; their bodies go through the passes before."""
+        known = set[Program]() if settled is None else settled
+        return unroll_loops(program, lambda inner: simplified(inner, known))
+
     def control_flow(program: Program, settled: Settled | None = None) -> Program:
         """Loops and branches; their Programs go through the passes but the layouts."""
         known = set[Program]() if settled is None else settled
@@ -71,7 +76,7 @@ def pipeline(
         # that came out of here are not, or it would be twice as often at each depth.
         if program not in settled:
             for apply in passes:
-                if apply in (control_flow, with_own_sums):
+                if apply in (unrolled, control_flow, with_own_sums):
                     program = apply(program, settled)
                 else:
                     program = apply(program)
@@ -88,7 +93,7 @@ def pipeline(
         cse,
         simplify,
         dce,
-        unroll_loops,
+        unrolled,
         control_flow,
         loop_invariants,
         products_out_of_loops,

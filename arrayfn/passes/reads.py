@@ -6,7 +6,7 @@ element at ``offset + scale * w[axis]`` along each base axis; views compose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from arrayfn.ir import Atom, Equation, Program, Var
@@ -40,6 +40,10 @@ class Read:
     def is_identity(self) -> bool:
         """Whether the value is the base itself."""
         return all(m == AxisMap(k) for k, m in enumerate(self.axes))
+
+
+Reads = Mapping[Var, Read]
+"""How the values of a Program are read."""
 
 
 def identity_read(var: Var) -> Read:

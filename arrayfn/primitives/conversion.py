@@ -47,6 +47,11 @@ def convert(x: Atom, dtype: DType) -> Atom:
     return convert_element_type(x, dtype=dtype)
 
 
+def as_dtype(x: Atom, dtype: DType) -> Atom:
+    """``x`` with a ``dtype``, weak or not; itself, if it has that."""
+    return x if x.type.dtype == dtype else convert(x, dtype)
+
+
 def _types(x: ArrayType, *, dtype: DType, weak: bool = False) -> ArrayType:
     if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX:
         raise DTypeError(

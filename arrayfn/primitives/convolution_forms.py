@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
 from arrayfn.primitives import contraction, conversion, slicing, views
@@ -81,7 +80,7 @@ def sum_of_slices(
     )
     # Halves are computed in float32 and rounded once.
     wide = dtypes.compute_dtype(type.dtype)
-    w = _as_dtype(w, wide)
+    w = conversion.as_dtype(w, wide)
     total: Atom | None = None
     for place in np.ndindex(*geometry.sizes):
         left = _spread(geometry.tap(x, place), lhs[INNER], x_axes, type.shape)
@@ -90,14 +89,10 @@ def sum_of_slices(
             at[position[own[axis]]] = k
         right = _element(w, of_kernel, at)
         right = _spread(right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape)
-        term = e.mul(_as_dtype(left, wide), right)
+        term = e.mul(conversion.as_dtype(left, wide), right)
         total = term if total is None else e.add(total, term)
     assert total is not None
-    return _as_dtype(total, type.dtype)
-
-
-def _as_dtype(x: Atom, dtype: DType) -> Atom:
-    return x if x.type.dtype == dtype else conversion.convert(x, dtype)
+    return conversion.as_dtype(total, type.dtype)
 
 
 def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:

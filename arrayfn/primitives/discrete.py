@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.primitives.base import ZERO_TANGENT
+from arrayfn.primitives.base import ZERO_TANGENT, Primitive
 from arrayfn.primitives.families import boolean, elementwise
 
 _BITS = dtypes.INTEGERS | {dtypes.bool_}
@@ -49,92 +49,51 @@ round = elementwise(
 
 # Comparison and classification.
 
-eq = elementwise(
+
+def _predicate(
+    name: str, reference: Any, accepts: frozenset[Any], doc: str, arity: int = 1
+) -> Primitive:
+    """A function whose result is a bool."""
+    return elementwise(
+        name,
+        reference,
+        ZERO_TANGENT,
+        arity=arity,
+        accepts=accepts,
+        result=boolean,
+        doc=doc,
+    )
+
+
+def _comparison(name: str, reference: Any, doc: str) -> Primitive:
+    """A comparison of numbers that have an order."""
+    return _predicate(name, reference, dtypes.ALL - dtypes.COMPLEX, doc, arity=2)
+
+
+eq = _predicate(
     "eq",
     np.equal,
-    ZERO_TANGENT,
+    dtypes.ALL,
+    "Whether the operands are equal; NaN equals nothing.",
     arity=2,
-    accepts=dtypes.ALL,
-    result=boolean,
-    doc="Whether the operands are equal; NaN equals nothing.",
 )
-ne = elementwise(
-    "ne",
-    np.not_equal,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=dtypes.ALL,
-    result=boolean,
-    doc="Whether the operands differ.",
+ne = _predicate("ne", np.not_equal, dtypes.ALL, "Whether the operands differ.", arity=2)
+lt = _comparison("lt", np.less, "Whether the first operand is less.")
+le = _comparison("le", np.less_equal, "Whether the first operand is less or equal.")
+gt = _comparison("gt", np.greater, "Whether the first operand is greater.")
+ge = _comparison(
+    "ge", np.greater_equal, "Whether the first operand is greater or equal."
 )
-_ORDERED = dtypes.ALL - dtypes.COMPLEX
-lt = elementwise(
-    "lt",
-    np.less,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is less.",
+isfinite = _predicate(
+    "isfinite", np.isfinite, dtypes.INEXACT, "Whether neither infinite nor NaN."
 )
-le = elementwise(
-    "le",
-    np.less_equal,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is less or equal.",
-)
-gt = elementwise(
-    "gt",
-    np.greater,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is greater.",
-)
-ge = elementwise(
-    "ge",
-    np.greater_equal,
-    ZERO_TANGENT,
-    arity=2,
-    accepts=_ORDERED,
-    result=boolean,
-    doc="Whether the first operand is greater or equal.",
-)
-isfinite = elementwise(
-    "isfinite",
-    np.isfinite,
-    ZERO_TANGENT,
-    accepts=dtypes.INEXACT,
-    result=boolean,
-    doc="Whether neither infinite nor NaN.",
-)
-isinf = elementwise(
-    "isinf",
-    np.isinf,
-    ZERO_TANGENT,
-    accepts=dtypes.INEXACT,
-    result=boolean,
-    doc="Whether infinite.",
-)
-isnan = elementwise(
-    "isnan",
-    np.isnan,
-    ZERO_TANGENT,
-    accepts=dtypes.INEXACT,
-    result=boolean,
-    doc="Whether NaN.",
-)
-signbit = elementwise(
+isinf = _predicate("isinf", np.isinf, dtypes.INEXACT, "Whether infinite.")
+isnan = _predicate("isnan", np.isnan, dtypes.INEXACT, "Whether NaN.")
+signbit = _predicate(
     "signbit",
     np.signbit,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    result=boolean,
-    doc="Whether the sign bit is set: also of -0.0 and of negative NaN.",
+    dtypes.FLOATS,
+    "Whether the sign bit is set: also of -0.0 and of negative NaN.",
 )
 
 

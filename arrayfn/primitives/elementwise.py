@@ -32,7 +32,6 @@ from arrayfn.primitives.families import (
 
 _NUMBERS = dtypes.ALL - {dtypes.bool_}
 _REALS = _NUMBERS - dtypes.COMPLEX
-_SIGNED = _NUMBERS - dtypes.UNSIGNED
 
 
 # Arithmetic. Addition and its kin are linear in all operands together.

@@ -18,7 +18,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import discrete
+from arrayfn.primitives import conversion, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
@@ -91,7 +91,7 @@ def _lu_jvp(
         last = discrete.ge(row, m.integer(k))
         right = e.add(
             right,
-            m.as_dtype(
+            conversion.as_dtype(
                 discrete.bitwise_and(discrete.eq(row, column), last), right.type.dtype
             ),
         )

@@ -81,11 +81,6 @@ def real_part(x: Atom) -> Atom:
     return complex_numbers.real(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
-def as_dtype(x: Atom, dtype: DType) -> Atom:
-    """``x`` in a dtype."""
-    return x if x.type.dtype == dtype else conversion.convert(x, dtype)
-
-
 def constant(value: float, like: Atom) -> Atom:
     """A scalar of the dtype of ``like``."""
     return conversion.literal(value, like.type.dtype)

@@ -15,7 +15,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import complex_numbers, discrete
+from arrayfn.primitives import complex_numbers, conversion, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
@@ -90,7 +90,7 @@ def _eigh_jvp(
     if t is None:
         return [None, None]
     inner = _rotated(t, vh)
-    factor = m.as_dtype(differences(w), inner.type.dtype)
+    factor = conversion.as_dtype(differences(w), inner.type.dtype)
     turned = m.adjoint(e.mul(factor, inner))
     return [m.multiply(turned, vh), m.real_part(m.diagonal(inner))]
 
@@ -210,7 +210,7 @@ def _eig_jvp(
 def _inner(t: Atom, vt: Atom) -> Atom:
     """V^-1 dA V, from the transposes of dA and of V."""
     v = m.turn(vt)
-    change = m.multiply(m.turn(m.as_dtype(t, vt.type.dtype)), v)
+    change = m.multiply(m.turn(conversion.as_dtype(t, vt.type.dtype)), v)
     return solve(change, v, transpose=False, conjugate=False)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import DifferentiationError, ShapeError
 from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import conversion
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
@@ -87,8 +88,8 @@ def _jvp(
     across, down = m.as_row(s, k), m.as_column(s, k)
     unit = m.identity(across.type)
     gaps = e.mul(e.add(across, down), e.sub(across, down))
-    factor = m.as_dtype(e.sub(e.reciprocal(e.add(gaps, unit)), unit), dtype)
-    across, down = m.as_dtype(across, dtype), m.as_dtype(down, dtype)
+    factor = conversion.as_dtype(e.sub(e.reciprocal(e.add(gaps, unit)), unit), dtype)
+    across, down = conversion.as_dtype(across, dtype), conversion.as_dtype(down, dtype)
     by_columns, by_rows = e.mul(inner, across), e.mul(down, inner)
     du = e.mul(factor, e.add(by_columns, m.adjoint(by_columns)))
     if dtype in dtypes.COMPLEX:
@@ -107,7 +108,7 @@ def _jvp(
 def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
     """What of ``change`` is not in the span of ``u``, over the singular values."""
     rest = e.sub(change, m.multiply(u, m.multiply(uh, change)))
-    return e.div(rest, m.as_dtype(m.as_row(s, u.type.shape[-2]), u.type.dtype))
+    return e.div(rest, conversion.as_dtype(m.as_row(s, u.type.shape[-2]), u.type.dtype))
 
 
 def _samples() -> Iterable[Sample]:

@@ -164,6 +164,18 @@ def _range(x: Atom, axis: int, start: int, count: int) -> Atom:
     return slicing.slice_(x, start=begin, limit=limit, strides=(1,) * x.type.ndim)
 
 
+def _batch_of(row: Callable[[], Primitive]) -> Any:
+    """The batching rule of ``row``: the same windows, behind the mapped axis."""
+
+    def batch(
+        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        x = views.move_axis(inputs[0], dims[0] or 0, 0)
+        return [row()(x, **SlidingWindows(**params).shifted().params())], [0]
+
+    return batch
+
+
 def _reduce_row(
     name: str,
     reduction: Callable[[], Primitive],
@@ -187,12 +199,6 @@ def _reduce_row(
         axes = tuple(range(x.ndim, windows.ndim))
         return reduction().reference(windows, axes=axes)
 
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
-        x = views.move_axis(inputs[0], dims[0] or 0, 0)
-        return [row(x, **SlidingWindows(**params).shifted().params())], [0]
-
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             shape, geometry = GEOMETRIES[position % 2]
@@ -214,7 +220,7 @@ def _reduce_row(
         kernel=Composition(_reduce_expansion(combine, reduction)),
         jvp=jvp,
         transpose=transpose,
-        batch=batch,
+        batch=_batch_of(lambda: row),
         samples=samples,
         tolerance=Tolerance(float32=4e-6, float64=1e-14),
         doc=doc,
@@ -349,12 +355,6 @@ def _position_row(
             position = e.select(better, here, position)
         return position
 
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
-        x = views.move_axis(inputs[0], dims[0] or 0, 0)
-        return [row(x, **SlidingWindows(**params).shifted().params())], [0]
-
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(
             d for d in dtypes.SHORT_NAMES if d in _ORDERED
@@ -374,7 +374,7 @@ def _position_row(
         kernel=Composition(expand),
         jvp=ZERO_TANGENT,
         transpose=NOT_LINEAR,
-        batch=batch,
+        batch=_batch_of(lambda: row),
         samples=samples,
         doc="The first position of the extremum in each window, counted row-major; of "
         "the first NaN, if there is one.",

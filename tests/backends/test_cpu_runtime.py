@@ -20,12 +20,14 @@ import numpy as np
 import pytest
 
 from arrayfn import layout as layouts
-from arrayfn.backends.cpu import native_compiler, runtime, target
+from arrayfn.backends.cpu import runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, products_blas
-from arrayfn.backends.cpu.native_code import native_addresses
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+from arrayfn.backends.native import compiler, target
+from arrayfn.backends.native.code import native_addresses
+from arrayfn.backends.native.engine import ENGINE
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_tiles
@@ -726,7 +728,7 @@ def test_a_plan_with_a_missing_kernel_is_an_error():
 
 
 NATIVE = """
-from arrayfn.backends.cpu.native import native, load, store, stack, call, address_of
+from arrayfn.backends.native import native, load, store, stack, call, address_of
 
 LIMIT = 40
 
@@ -759,9 +761,9 @@ def through_a_pointer(n: int, unused: int) -> int:
 """
 
 
-def native_module(path: Any, source: str) -> ModuleType:
+def native_module(path: Any, source: str, name: str = "routines") -> ModuleType:
     path.write_text(source)
-    specification = importlib.util.spec_from_file_location("routines", path)
+    specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -783,6 +785,42 @@ def test_native_routines_compute_as_python_does(tmp_path):
     assert [through(n, 0) for n in (3, 4)] == [0, -module.triangle(4, 0)]
 
 
+INLINED = """
+from typing import Final
+from arrayfn.backends.native import inlined, load, load_i32, native
+
+LOOPS_OVER_DATA: Final = True
+
+@inlined
+def total(place: int, count: int, size: int) -> int:
+    total = 0
+    for k in range(count):
+        if size == 4:
+            total += load_i32(place + 4 * k)
+        else:
+            total += load(place + 8 * k)
+    return total
+
+@native
+def total_32(place: int, count: int) -> int:
+    return total(place, count, 4)
+
+@native
+def total_64(place: int, count: int) -> int:
+    return total(place, count, 8)
+"""
+
+
+def test_one_inlined_routine_serves_two_widths(tmp_path):
+    module = native_module(tmp_path / "widths.py", INLINED, "widths")
+    addresses = native_addresses(module.total_32, module.total_64)
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    for address, dtype in zip(addresses, (np.int32, np.int64), strict=True):
+        x = np.array([3, -5, 40], dtype)
+        assert prototype(address)(x.ctypes.data, 3) == 38
+    assert ENGINE.find(module.total.symbol) is None
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -797,12 +835,10 @@ def test_native_routines_compute_as_python_does(tmp_path):
 def test_what_native_routines_cannot_say_is_an_error_with_its_line(
     tmp_path, body, message
 ):
-    source = (
-        f"from arrayfn.backends.cpu.native import native\n@native\ndef f(n):\n{body}\n"
-    )
+    source = f"from arrayfn.backends.native import native\n@native\ndef f(n):\n{body}\n"
     module = native_module(tmp_path / "routines.py", source)
-    with pytest.raises(native_compiler.NativeSyntaxError, match=message) as caught:
-        native_compiler.compile_module(vars(module), target.host().triple)
+    with pytest.raises(compiler.NativeSyntaxError, match=message) as caught:
+        compiler.compile_module(vars(module), target.host().triple)
     assert (caught.value.lineno, caught.value.filename) == (4, module.__file__)
 
 

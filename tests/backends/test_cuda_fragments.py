@@ -14,7 +14,8 @@ from arrayfn.lowering.cuda.vocabulary import (
     barrier, close_copies, copy_u16x8, greatest_bf16x4, least_bf16x4, load_matrix_u16,
     load_transposed_u16,
     multiply_bf16, multiply_f16, pack_f16, quotient, registers_f32, registers_u16,
-    remainder, shared_u16, store_bf16x2, thread_index, widen_bf16x2, widen_f16x2,
+    registers_u8, remainder, shared_u16, store_bf16x2, thread_index, turn_u16x2,
+    turn_u8x4, widen_bf16x2, widen_f16x2,
 )
 
 def kernel(x, y, out):
@@ -108,6 +109,21 @@ def test_halves_are_widened_and_rounded_in_vectors():
     np.testing.assert_array_equal(y, np.array([1.5, 0.1], dtypes.bfloat16))
     x = np.array([1.5, -0.1], np.float16)
     np.testing.assert_array_equal(run(body.format(dtype="f16"), x, y)[:2], x)
+
+
+@pytest.mark.parametrize(("word", "lanes"), [("u8", 4), ("u16", 2)])
+def test_words_of_elements_are_turned_in_registers(word, lanes):
+    body = f"""
+    tile = registers_{word}({lanes * lanes + 1})
+    for k in range({lanes * lanes}):
+        tile[1 + k] = k
+    turn_{word}x{lanes}(tile, 1)
+    for k in range({lanes * lanes}):
+        out[lane * {lanes * lanes} + k] = tile[1 + k]
+    """
+    out = run(body, np.zeros(1, np.float16), size=32 * lanes * lanes)
+    expected = np.arange(lanes * lanes).reshape(lanes, lanes).T
+    np.testing.assert_array_equal(out[-lanes * lanes :], expected.ravel())
 
 
 @pytest.mark.parametrize("last", [4.0, np.nan])

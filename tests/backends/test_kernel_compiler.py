@@ -9,9 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu import kernel_compiler, numba_compiler, target
-from arrayfn.backends.cpu.engine import ENGINE
+from arrayfn.backends.cpu import kernel_compiler, numba_compiler
 from arrayfn.backends.cpu.kernel_compiler import UnsupportedKernelError
+from arrayfn.backends.native import target
+from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.object_cache import content_key
 from arrayfn.lowering.plan import Parameter
 

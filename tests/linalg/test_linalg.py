@@ -329,6 +329,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few rows, so that small matrices have several."""
     monkeypatch.setattr(blocked, "LEAST", 4)
     monkeypatch.setattr(blocked, "EIGH_LEAST", 4)
+    monkeypatch.setattr(blocked, "CACHED_MOST", 0)
+    monkeypatch.setattr(blocked, "CACHED_LEAST", 4)
     for name in ("CHOLESKY_BLOCK", "LU_BLOCK", "QR_BLOCK"):
         monkeypatch.setattr(blocked, name, 3)
     monkeypatch.setattr(blocked, "CHUNK", 4)

@@ -9,7 +9,7 @@ import pytest
 
 import arrayfn as af
 from arrayfn.backends.cpu.libraries import symmetric_loops
-from arrayfn.backends.cpu.native_code import native_address, native_addresses
+from arrayfn.backends.native.code import native_address, native_addresses
 from arrayfn.scipy import linalg as sl
 
 DTYPES = [np.float32, np.float64]
@@ -141,7 +141,7 @@ def test_a_singular_matrix_has_factors() -> None:
 
 
 FLOATS = """
-from arrayfn.backends.cpu.native import *
+from arrayfn.backends.native import *
 
 @native
 def scalars(x: int, y: int) -> int:

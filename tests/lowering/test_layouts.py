@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayfn import dtypes
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
 from arrayfn.ir import ArrayType, Atom, Literal, Program, type_of
 from arrayfn.jit import jit
 from arrayfn.lowering.plan import KernelCall
@@ -257,3 +259,42 @@ def test_tiles_of_large_elements_are_smaller(dtype: type, tile: int) -> None:
     assert isinstance(call, KernelCall)
     assert tile in call.arguments
     assert call.scratch >= tile * tile * x.itemsize
+
+
+CLOSED_OVER = {
+    "transposed": lambda x: x.T,
+    "reversed": lambda x: x[::-1],
+    "strided": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "broadcast": lambda x: np.broadcast_to(x[0], x.shape),
+}
+
+
+@pytest.mark.parametrize("form", CLOSED_OVER)
+@pytest.mark.parametrize("n", [2, 40])  # a loop that is one kernel, and one with BLAS
+def test_loops_and_branches_read_what_they_close_over_as_it_lies(
+    form: str, n: int
+) -> None:
+    rng = np.random.default_rng(5)
+    m = CLOSED_OVER[form](rng.standard_normal((n, n)) / n)
+    x = rng.standard_normal((n, n))
+
+    def scanned(x: Any) -> Any:
+        return lax.scan(lambda c, _: (m @ c @ m.T + m, c @ m), x, None, length=3)
+
+    def repeated(x: Any) -> Any:
+        return lax.while_loop(
+            lambda s: (s[0] < 3) & (anp.sum(m[0]) < 100),
+            lambda s: (s[0] + 1, m @ s[1] + m),
+            (0, x),
+        )
+
+    def chosen(x: Any) -> Any:
+        return lax.cond(x[0, 0] > 5, lambda y: y, lambda y: y @ m + m, x)
+
+    for f in (scanned, repeated, chosen):
+        for have, want in zip(
+            af.tree.leaves(af.jit(f)(x)),
+            af.tree.leaves(af.jit(f, device="reference")(x)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(have, want, rtol=1e-12, atol=1e-13)

@@ -11,8 +11,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu import kernel_compiler, target
+from arrayfn.backends.cpu import kernel_compiler
 from arrayfn.backends.cpu.code import kernel_addresses
+from arrayfn.backends.native import target
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES

@@ -31,7 +31,7 @@ def test_the_results_stay(reverse: bool, length: int, unroll: int, loops: int) -
         return lax.scan(step, (0, h), xs, reverse=reverse, unroll=unroll)
 
     program = af.make_program(f)(XS[0], XS[:length])
-    after = unroll_loops(program)
+    after = unroll_loops(program, lambda body: body)
     after.check()
     left = [q for q in after.equations if q.primitive.name == "scan"]
     assert len(left) == loops
@@ -47,6 +47,34 @@ def test_a_loop_without_arrays_or_results() -> None:
     program = af.make_program(
         lambda x: lax.fori_loop(0, 5, lambda k, x: x * 2 + k, x, unroll=True)
     )(1.0)
-    after = unroll_loops(program)
+    after = unroll_loops(program, lambda body: body)
     assert all(q.primitive.name != "scan" for q in after.equations)
     assert evaluate(after, [np.asarray(1.0)]) == evaluate(program, [np.asarray(1.0)])
+
+
+@pytest.mark.parametrize(("length", "unroll"), [(1, 1), (4, 2), (5, True)])
+def test_calls_in_a_body_that_is_written_out_are_compiled(
+    length: int, unroll: int
+) -> None:
+    @af.custom_jvp
+    def f(x: Any) -> Any:
+        return anp.sin(x)
+
+    f.defjvps(lambda t, y, x: t * anp.cos(x))
+
+    def inner(x: Any, y: Any) -> Any:
+        return lax.scan(lambda c, z: (f(c) + z, None), x, y[None])[0]
+
+    def g(x: Any, ys: Any) -> Any:
+        return lax.scan(
+            lambda c, y: (af.jit(inner)(c, y), anp.linalg.det(c[:1, None])),
+            x,
+            ys,
+            unroll=unroll,
+        )
+
+    arguments = (XS[0], XS[:length])
+    for have, want in zip(
+        af.jit(g)(*arguments), af.jit(g, device="reference")(*arguments), strict=True
+    ):
+        np.testing.assert_allclose(have, want, rtol=1e-13)

@@ -79,7 +79,7 @@ def test_the_order_of_the_passes() -> None:
         "cse",
         "simplify",
         "dce",
-        "unroll_loops",
+        "unrolled",
         "control_flow",
         "loop_invariants",
         "products_out_of_loops",

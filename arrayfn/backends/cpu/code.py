@@ -14,9 +14,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from arrayfn.backends.cpu import target
-from arrayfn.backends.cpu.engine import ENGINE
-from arrayfn.backends.cpu.loading import Unit, load, source_texts, toolchain
+from arrayfn.backends.native import target
+from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
 from arrayfn.backends.object_cache import content_key
 from arrayfn.lowering.plan import Kernel
 

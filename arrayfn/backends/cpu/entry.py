@@ -33,7 +33,8 @@ from arrayfn.backends.cpu.image_layout import (
     OUTPUT_SPECS,
     TUPLE_ITEMS,
 )
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.cpu.runner import run_frame
+from arrayfn.backends.native import (
     CFunction,
     call,
     load,
@@ -45,7 +46,6 @@ from arrayfn.backends.cpu.native import (
     store,
     store_i32,
 )
-from arrayfn.backends.cpu.runner import run_frame
 
 # Byte offsets into the spec of an input or output.
 SPEC_DESCR: Final = 0  # a PyArray_Descr

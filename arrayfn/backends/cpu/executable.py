@@ -11,16 +11,17 @@ import numpy as np
 
 from arrayfn.backends.cpu import image_layout
 from arrayfn.backends.cpu.code import kernel_unit
-from arrayfn.backends.cpu.engine import ENGINE
 from arrayfn.backends.cpu.entry import call_tuple, image_free
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, products_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.loading import Unit, load
-from arrayfn.backends.cpu.native_code import native_address, native_units
-from arrayfn.backends.cpu.runtime import Runtime, new_builtin, new_capsule, runtime
+from arrayfn.backends.cpu.runtime import Runtime, runtime
+from arrayfn.backends.native.code import native_address, native_units
+from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native.loading import Unit, load
+from arrayfn.backends.native.objects import new_builtin, new_capsule
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import (

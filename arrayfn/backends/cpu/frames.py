@@ -36,8 +36,8 @@ from arrayfn.backends.cpu.image_layout import (
     WORKSPACE_PATCH_COUNT,
     WORKSPACE_PATCHES,
 )
-from arrayfn.backends.cpu.native import CFunction, load, native, stack, store
 from arrayfn.backends.cpu.pool import THREADS
+from arrayfn.backends.native import CFunction, load, native, stack, store
 
 memcpy = CFunction("memcpy", 3)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.native import CFunction, load, native, stack, store
+from arrayfn.backends.native import CFunction, load, native, stack, store
 
 # Byte offsets into the heap.
 COUNT: Final = 0

@@ -13,7 +13,6 @@ from typing import Any, Final
 from llvmlite import ir
 
 from arrayfn import dtypes
-from arrayfn.backends.cpu import target
 from arrayfn.backends.cpu.kernel_memory import memory_function
 from arrayfn.backends.cpu.kernel_module import (
     accumulates,
@@ -30,6 +29,7 @@ from arrayfn.backends.kernel_language import (
 )
 from arrayfn.backends.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic
+from arrayfn.backends.native import target
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
 from arrayfn.lowering.scalars.memory import MEMORY

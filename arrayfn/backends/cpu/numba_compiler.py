@@ -55,9 +55,9 @@ from arrayfn.backends import (  # it registers the vocabulary
 )
 from arrayfn.backends.cpu import (  # it registers the memory functions
     numba_memory,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    target,
 )
 from arrayfn.backends.cpu.kernel_module import add_entry
+from arrayfn.backends.native import target
 from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Parameter
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     CFunction,
     address_of,
     atomic_add,

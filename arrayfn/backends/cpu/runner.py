@@ -65,15 +65,6 @@ from arrayfn.backends.cpu.image_layout import (
     STEPS,
     USES_BLAS,
 )
-from arrayfn.backends.cpu.native import (
-    CFunction,
-    call,
-    load,
-    load_i32,
-    load_u8,
-    native,
-    store,
-)
 from arrayfn.backends.cpu.pool import (
     JOB_COPIES,
     JOB_COPY_STRIDE,
@@ -85,6 +76,15 @@ from arrayfn.backends.cpu.pool import (
     pool_enter,
     pool_launch,
     pool_leave,
+)
+from arrayfn.backends.native import (
+    CFunction,
+    call,
+    load,
+    load_i32,
+    load_u8,
+    native,
+    store,
 )
 
 PyEval_SaveThread = CFunction("PyEval_SaveThread", 0)

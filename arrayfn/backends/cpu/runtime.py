@@ -18,13 +18,19 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu import entry, heap, image_layout, pool
-from arrayfn.backends.cpu.loading import LOCK
-from arrayfn.backends.cpu.native import Routine
-from arrayfn.backends.cpu.native_code import native_address, native_addresses
+from arrayfn.backends.native import Routine
+from arrayfn.backends.native.code import native_address, native_addresses
+from arrayfn.backends.native.loading import LOCK
+from arrayfn.backends.native.objects import (
+    METH_FASTCALL,
+    MethodDef,
+    immortal,
+    method,
+    new_capsule,
+)
 from arrayfn.errors import ArgumentError, BackendError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
-METH_FASTCALL: Final = 0x80
 SPINS: Final = 2000
 HEAP_LIMIT: Final = 512 << 20
 _CORE_FUNCTIONS: Final = {
@@ -33,15 +39,6 @@ _CORE_FUNCTIONS: Final = {
     pool.SET_CORES: "sched_setaffinity",
 }
 MADV_HUGEPAGE: Final = 14
-
-
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
 
 
 class _MemoryHandler(ctypes.Structure):
@@ -67,7 +64,7 @@ class Runtime:
     blas: int
     memory_handler: int
     numpy_api: int
-    methods: dict[str, _MethodDef]
+    methods: dict[str, MethodDef]
     keepalive: tuple[Any, ...]
 
 
@@ -94,17 +91,6 @@ def default_threads() -> int:
             f"{THREADS_VARIABLE}={text!r}: it is a number from 1 to {pool.MAX_THREADS}"
         )
     return int(text)
-
-
-def _immortal(size: int) -> int:
-    """Zeroed memory, aligned to a page, that outlives the interpreter's objects."""
-    libc = ctypes.CDLL(None)
-    libc.posix_memalign.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-    address = ctypes.c_void_p()
-    if libc.posix_memalign(ctypes.byref(address), 4096, size) or not address.value:
-        raise MemoryError
-    ctypes.memset(address, 0, size)
-    return address.value
 
 
 def _numpy_api() -> int:
@@ -168,15 +154,15 @@ def _check_interpreter(api: int) -> None:
 def _make() -> Runtime:
     _check_interpreter(_numpy_api())
     methods = {
-        name: _MethodDef(name.encode(), native_address(routine), METH_FASTCALL, None)
+        name: method(routine, METH_FASTCALL)
         for name, routine in (
             ("call_tuple", entry.call_tuple),
             ("call_single", entry.call_single),
             ("call_into", entry.call_into),
         )
     }
-    the_pool = _immortal(pool.POOL_BYTES)
-    the_heap = _immortal(heap.HEAP_BYTES)
+    the_pool = immortal(pool.POOL_BYTES)
+    the_heap = immortal(heap.HEAP_BYTES)
     _word(the_heap + heap.LIMIT).value = _heap_limit()
     if os.uname().sysname == "Linux":
         _word(the_heap + heap.HUGE_ADVICE).value = MADV_HUGEPAGE
@@ -195,13 +181,13 @@ def _make() -> Runtime:
             heap.handler_free,
         ),
     )
-    handler_address = _immortal(ctypes.sizeof(handler))
+    handler_address = immortal(ctypes.sizeof(handler))
     ctypes.memmove(handler_address, ctypes.byref(handler), ctypes.sizeof(handler))
     capsule = new_capsule(handler_address, b"mem_handler", 0)
     made = Runtime(
         pool=the_pool,
         heap=the_heap,
-        blas=_immortal(image_layout.BLAS_BYTES),
+        blas=immortal(image_layout.BLAS_BYTES),
         memory_handler=id(capsule),
         numpy_api=_numpy_api(),
         methods=methods,
@@ -213,28 +199,6 @@ def _make() -> Runtime:
     os.register_at_fork(after_in_child=lambda: reset(the_pool, 0))
     atexit.register(lambda: stop(the_pool, 0))
     return made
-
-
-_CAPSULE_NAMES: Final[dict[bytes, ctypes.c_char_p]] = {}
-
-
-def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
-    """A PyCapsule; its name lives as long as the process."""
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    kept = (
-        None if name is None else _CAPSULE_NAMES.setdefault(name, ctypes.c_char_p(name))
-    )
-    return new(pointer, kept, destructor)
-
-
-def new_builtin(method: _MethodDef, owner: Any) -> Any:
-    """A builtin function with ``owner`` as its ``self``."""
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return new(ctypes.addressof(method), owner, None)
 
 
 def get_num_threads() -> int:

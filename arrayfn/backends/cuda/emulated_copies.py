@@ -78,6 +78,14 @@ def _widen(thread: Any, function: DeviceFunction, arguments: Any) -> None:
         wide[at + k] = value
 
 
+def _turn(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    tile, place = arguments
+    n = function.lanes
+    values = [tile[place + k] for k in range(n * n)]
+    for k in range(n * n):
+        tile[place + k] = values[k % n * n + k // n]
+
+
 def _extreme(thread: Any, function: DeviceFunction, arguments: Any) -> Any:
     tile, place, x = arguments
     bits = [tile[place + k] for k in range(function.lanes)]
@@ -112,6 +120,7 @@ COPIES: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "await_copies": _await_copies,
     "pack": _pack,
     "widen": _widen,
+    "turn": _turn,
     "greatest": _extreme,
     "least": _extreme,
     "anew": lambda thread, function, arguments: arguments[0],

@@ -19,6 +19,7 @@ from arrayfn.backends.cuda.assembly import (
     Emitter,
     assembly,
     global_address,
+    intrinsic,
     pure_assembly,
     shared_address,
 )
@@ -150,6 +151,31 @@ def _extreme(name: str) -> Emitter:
     return emitter
 
 
+# Each step takes two words, and chooses bytes of both (PTX ISA, prmt: byte k of the
+# result is the one that digit k names).
+_HALVES: Final = 0x5410, 0x7632
+_PAIRS: Final = 0x5140, 0x7362
+
+
+def _turn(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> None:
+    tile, place = args
+    words = _words(b, tile, place)
+    rows = [b.load(_at(b, words, k)) for k in range(function.lanes)]
+    pairs = [rows]
+    if function.lanes == 4:
+        halves = rows[:2], rows[2:]
+        pairs = [[_bytes(b, digits, half) for half in halves] for digits in _PAIRS]
+    made = [_bytes(b, digits, pair) for pair in pairs for digits in _HALVES]
+    for k, word in enumerate(made):
+        b.store(word, _at(b, words, k))
+
+
+def _bytes(b: Any, digits: int, pair: Sequence[Any]) -> Any:
+    return intrinsic(b, "llvm.nvvm.prmt", I32, [*pair, I32(digits)])
+
+
 def _anew(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> Any:
@@ -206,6 +232,7 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "multiply": _multiply,
     "pack": _pack,
     "widen": _widen,
+    "turn": _turn,
     "anew": _anew,
     "greatest": _extreme("max"),
     "least": _extreme("min"),

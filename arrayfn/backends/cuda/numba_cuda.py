@@ -112,6 +112,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "least": (f32, pointer_type("u16"), i64, f32),
         "widen": (none, pointer_type("u16"), i64, types.CPointer(f32), i64),
         "send": (none, types.CPointer(value), i64, value, i64, signals, i64),
+        "turn": (none, pointer, i64),
         "pack": (none, f32, f32, pointer, i64),
         "multiply": (none, types.CPointer(f32), i64, pointer, i64, pointer, i64),
         "copy": (none, pointer, i64, pointer, i64, i64),

@@ -15,6 +15,7 @@ from arrayfn.lowering.kernel_ir import (
     Statement,
     Store,
     Value,
+    is_element_store,
     uses,
 )
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
@@ -41,7 +42,7 @@ class StagedPrinter(KernelPrinter):
             pending = [
                 value.name
                 for s in nest.statements
-                if s.stage == stage and (isinstance(s, Reduce) or _is_element_store(s))
+                if s.stage == stage and (isinstance(s, Reduce) or is_element_store(s))
                 for value in uses(s)
             ]
             while pending:
@@ -62,7 +63,7 @@ class StagedPrinter(KernelPrinter):
                 for s in nest.statements
                 if (isinstance(s, (Load, Compute, Count)) and s.result.name in needed)
                 or (isinstance(s, Reduce) and s.stage == stage)
-                or (_is_element_store(s) and s.stage == stage)
+                or (is_element_store(s) and s.stage == stage)
             ]
             self.stage_bodies.append(body)
 
@@ -149,7 +150,3 @@ class StagedPrinter(KernelPrinter):
 
 def _is_element(s: Statement) -> bool:
     return not isinstance(s, Reduce) and s.level == "element"
-
-
-def _is_element_store(s: Statement) -> bool:
-    return isinstance(s, Store) and s.level == "element"

@@ -18,10 +18,11 @@ from arrayfn.lowering.cuda import attention_gradient as gradients
 from arrayfn.lowering.cuda.attention import forward, shared_bytes, tiles_of
 from arrayfn.lowering.cuda.attention_text import kernel_text, signature
 from arrayfn.lowering.cuda.attention_tiles import LONGEST_HEAD, UNLIMITED, Form
-from arrayfn.lowering.libraries.calls import Reads, place_of
+from arrayfn.lowering.libraries.calls import place_of
 from arrayfn.lowering.operator_kernels import static_of
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import CallStep
+from arrayfn.passes.reads import Reads
 
 Fresh = Callable[[str], str]
 Made = tuple[Kernel, CallStep]

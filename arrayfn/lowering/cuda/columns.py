@@ -12,7 +12,7 @@ from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce
 
-ROOM: Final = 8  # 32-bit registers for running values
+ROOM: Final = 4  # 32-bit registers for running values
 
 
 @dataclass

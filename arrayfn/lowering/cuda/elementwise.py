@@ -187,7 +187,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             if isinstance(s, (Load, Store)):
                 operand = self.nest.operands[s.operand]
                 steps = all(step.stride % lanes == 0 for step in s.at)
-                if s.at and known and steps and is_vector(operand, lanes):
+                adds = isinstance(s, Store) and s.adds
+                if s.at and known and steps and is_vector(operand, lanes) and not adds:
                     far.append(s)
                 elif isinstance(s, Load) and known and not operand.strides[inner]:
                     same[s.result] = s

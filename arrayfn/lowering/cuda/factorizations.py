@@ -10,7 +10,7 @@ A call is of all matrices of a batch; how it does them is the provider's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,9 +26,8 @@ from arrayfn.lowering.cuda.triangular import System, solved
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 
-Reads = Mapping[Var, Read]
 Made = LibraryCall | Nest | Permutation | WrittenCall
 
 BATCHED: Final = 128

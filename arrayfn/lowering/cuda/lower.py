@@ -36,6 +36,7 @@ from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes, threads_for
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.phases import phased
+from arrayfn.lowering.cuda.places import with_indices
 from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool, pooled
 from arrayfn.lowering.cuda.positions import one_reduction
 from arrayfn.lowering.cuda.products import PRODUCTS, along_contracted, provider_of
@@ -251,6 +252,7 @@ class _CudaLowering(Lowering):
         return step
 
     def nest(self, nest: Nest) -> None:
+        nest = with_indices(nest, self.steps, self.uses, self.storage.of)
         self.steps += [NestStep(piece, []) for piece in cut(nest, self.gpu)]
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:

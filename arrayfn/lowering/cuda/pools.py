@@ -32,7 +32,8 @@ from arrayfn.lowering.cuda.stencils import (
     blocks_of,
 )
 from arrayfn.lowering.cuda.written import Written, WrittenCall
-from arrayfn.lowering.libraries.calls import Place, Reads, place_of
+from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives import slicing
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.window_elements import window_put

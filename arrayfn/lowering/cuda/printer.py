@@ -106,6 +106,21 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         pointer = self.pointer(operand).removesuffix("_in").removesuffix("_out")
         return f"{pointer}_tile"
 
+    def store(self, s: Store, variables: dict[int, str]) -> None:
+        if not s.adds:
+            super().store(s, variables)
+            return
+        if s.where is not None:
+            self.open(f"if {self.name_of(s.where)}:")
+        dtype = self.stored_name(self.nest.operands[s.operand].dtype)
+        add, at = (
+            self.use_device(f"atomic_add_{dtype}"),
+            self.index_of_place(s, variables),
+        )
+        self.line(f"{add}({self.pointer(s.operand)}, {at}, {self.scalar(s.value)})")
+        if s.where is not None:
+            self.close()
+
     # Vectors of neighbouring elements.
 
     def vectors(
@@ -123,6 +138,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             s.level == "element"
             and not s.at
             and not conditional
+            and not (isinstance(s, Store) and s.adds)
             and is_vector(self.nest.operands[s.operand], lanes)
         )
 

@@ -23,7 +23,6 @@ from arrayfn.lowering.cuda.segments import (
     THREADS,
     Split,
     Updates,
-    add_at_once,
     add_in_bins,
     combine,
     merged,
@@ -35,16 +34,16 @@ from arrayfn.lowering.cuda.sorting import Rows, sort_rows
 from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Value
 from arrayfn.lowering.libraries.calls import Place as Pointer
+from arrayfn.lowering.templates.indexing import added
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
     Place,
     output_place,
     place_of,
 )
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windows import Windows
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 FUNCTIONS: Final = {
@@ -163,18 +162,24 @@ def scatter(
     s = _scatter(equation)
     n, limit = s.count, s.limit
     function = FUNCTIONS[equation.primitive.name]
+    target = equation.outputs[0]
+    in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
+    is_atomic = function == "add" and target.type.dtype in in_any_order
+    is_atomic = is_atomic and s.width <= _NARROW
+    in_bins = s.width == 1 and power_of_two(limit) <= _BINS <= n
+    if is_atomic and not in_bins:
+        yield from added(equation, reads, names)
+        return
     keys = Var(ArrayType((n,), dtypes.uint32))
     yield _keys(s, reads, names, keys)
-    target = equation.outputs[0]
     source = _updates_place(equation, reads)
     if isinstance(equation.inputs[2], Literal):
         yield _filled(equation, names, source.array)
     updates = _updates(s, source, function, vectors)
     given = Pointer(source.array, source.offset)
     out = Pointer(target)
-    in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
-    if function == "add" and target.type.dtype in in_any_order and s.width <= _NARROW:
-        yield _added(s, updates, [Pointer(keys), given], out, gpu)
+    if is_atomic:
+        yield _in_bins(s, updates, [Pointer(keys), given], out, gpu)
         return
     sorted_keys = Pointer(Var(ArrayType((n,), dtypes.uint32)))
     moved = Moved(Keys(dtypes.uint32), gives="words")
@@ -255,18 +260,17 @@ def _is_carried(source: Place) -> bool:
     return source.dtype == source.array.type.dtype and source.dtype in _ATOMIC
 
 
-def _added(
+def _in_bins(
     s: _Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> WrittenCall:
-    """Updates added in any order: first in each block, if targets are few."""
+    """Updates added in any order, first in each block: targets are few."""
     plain = replace(updates, ordered=False, lanes=1)
-    size = power_of_two(s.limit)
-    if s.width > 1 or size > _BINS or s.count < _BINS:
-        return _call(add_at_once(plain), plain, read, [out], s, s.count)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
     share = -(-s.count // blocks)
     integers = [s.count, share, s.limit, *plain.integers]
-    return WrittenCall(add_in_bins(plain, size), read, [out], integers, blocks)
+    return WrittenCall(
+        add_in_bins(plain, power_of_two(s.limit)), read, [out], integers, blocks
+    )
 
 
 def _combined(

@@ -266,34 +266,6 @@ if at < n:
     )
 
 
-def add_at_once(updates: Updates) -> Written:
-    """Updates added as they come, by additions that nothing interrupts."""
-    u = updates
-    name = short_name(u.target)
-    body = f"""
-thread = block_index() * {THREADS} + thread_index()
-at = quotient(thread, lines)
-if at < n:
-    line = remainder(thread, lines)
-    key = convert_u32_i64(keys_in[at])
-    if key < limit:
-{indented(u.element.lines("line", "inside", "within"), 2)}
-{indented(u.find(), 2)}
-{indented(u.key.lines("key", "place"), 2)}
-        value = updates_in[update + within]
-        atomic_add_{name}(target_out, place + inside, value)
-"""
-    return Written(
-        "add_at_once",
-        body,
-        (*u.arrays_in, "target_out"),
-        ("n", "lines", "limit", *u.split_names),
-        THREADS,
-        "Adds updates in whatever order threads come.",
-        "updates added as they come",
-    )
-
-
 def add_in_bins(updates: Updates, bins: int) -> Written:
     """Single elements added as they come to few targets, first by blocks."""
     u = updates

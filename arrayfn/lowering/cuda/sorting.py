@@ -28,7 +28,8 @@ from arrayfn.lowering.cuda.sort_keys import PARTS, Keys
 from arrayfn.lowering.cuda.sort_tiles import DIGIT, DIGITS, Moved, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import WrittenCall
-from arrayfn.lowering.libraries.calls import Place, Reads, place_of
+from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.passes.reads import Reads
 
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
 LONGEST: Final = 2**31 - 1  # elements of a row: positions are of 32 bits

@@ -35,6 +35,7 @@ from arrayfn.lowering.kernel_ir import (
     Statement,
     Store,
     Value,
+    is_element_store,
 )
 from arrayfn.lowering.titles import computed
 
@@ -185,9 +186,7 @@ def _partial(
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
         return (*strides[:axis], chunk, within, *strides[axis + 1 :])
 
-    roots = [
-        s for s in nest.statements if isinstance(s, Reduce) or _is_element_store(s)
-    ]
+    roots = [s for s in nest.statements if isinstance(s, Reduce) or is_element_store(s)]
     needed = _closure(nest.statements, roots)
     kept, used = _only_used(nest.operands, needed)
     operands = [
@@ -381,10 +380,6 @@ def _closure(
         if name not in stop:
             pending += names_of(producers[name])
     return [s for s in statements if any(s is c for c in chosen)]
-
-
-def _is_element_store(s: Statement) -> bool:
-    return isinstance(s, Store) and s.level == "element"
 
 
 def _only_used(

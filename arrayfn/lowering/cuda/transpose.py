@@ -112,21 +112,24 @@ class TransposePrinter(CudaPrinter[Transpose]):
     ) -> None:
         """Words of ``pack`` elements along one axis become such along the other.
 
-        In the tile lines of words lie a word more apart. When the elements of a word
-        along the last axis are read from there, ``pack`` lanes read parts of one word,
-        and the others' lie in other banks.
+        A thread has ``pack`` of them, one above the other, and turns them. In the tile
+        lines lie a word further apart than they are long, and after 32 lines there is
+        one word more: those that a warp writes, ``pack`` lines apart, lie in different
+        banks, and so do those of a line, which it reads.
         """
         schedule, nest, body = self.schedule, self.nest, self.nest.statements
         across, inner, pack = schedule.axis, len(nest.axes) - 1, schedule.pack
         side, warps = schedule.side, schedule.threads // WARP
-        pitch = side + pack
-        count = side * side // pack // schedule.threads
-        unrolled, barrier = self.use_device("unrolled"), self.use_device("barrier")
+        pitch, size = side + pack, side * (side + pack) + pack * pack
+        words = side * WARP // schedule.threads
+        unrolled, quotient = self.use_device("unrolled"), self.use_device("quotient")
         for k in turned:
             dtype = self.stored_name(nest.operands[k].dtype)
-            shared = self.use_device(f"shared_{dtype}")
-            self.line(f"{self.tile_name(k)} = {shared}({side * pitch})")
-            self.registers(self.lines_name(k), dtype, count * pack)
+            self.line(
+                f"{self.tile_name(k)} = {self.use_device(f'shared_{dtype}')}({size})"
+            )
+            self.registers(self.lines_name(k), dtype, words * pack)
+            self.registers(self.turned_name(k), dtype, pack)
         vectors = [
             k
             for k in dict.fromkeys(
@@ -134,53 +137,76 @@ class TransposePrinter(CudaPrinter[Transpose]):
             )
             if k not in turned and is_vector(nest.operands[k], pack)
         ]
-        self.declare_tiles(vectors, pack)
-        self.open(f"for part in {unrolled}({count}):")
+        read = [k for k in vectors if not nest.operands[k].written]
+        written = [k for k in vectors if nest.operands[k].written]
+        self.declare_tiles(read, words * pack)
+        self.declare_tiles(written, pack)
+        # All loads are on their way before the first word is waited for.
         self.line(f"i{across} = tile{across} + lane * {pack}")
-        self.line(f"i{inner} = tile{inner} + warp + part * {warps}")
+        self.open(f"for part in {unrolled}({words // pack}):")
+        self.open(f"for slot in {unrolled}({pack}):")
+        self.line(f"i{inner} = tile{inner} + (warp + part * {warps}) * {pack} + slot")
         if not whole:
             self.open(self.inside(everywhere))
         for k in turned:
-            word = self.vector_name(k, pack)
+            load = self.use_device(f"load_{self.vector_name(k, pack)}")
             at, lines = self.index(k, everywhere), self.lines_name(k)
-            load = self.use_device(f"load_{word}")
-            self.line(f"{load}({self.pointer(k)}, {at}, {lines}, part * {pack})")
-        self.close_all(2 - whole)
-        self.open(f"for part in {unrolled}({count}):")
-        self.line(f"line = warp + part * {warps}")
+            place = f"(part * {pack} + slot) * {pack}"
+            self.line(f"{load}({self.pointer(k)}, {at}, {lines}, {place})")
+        self.close_all(3 - whole)
+        self.line(f"first = tile{inner} + lane * {pack}")
+        at_first = {**everywhere, inner: "first"}
+        if read:
+            self.open_words(words, at_first, whole)
+            for k in read:
+                self.load_vector(k, pack, at_first, f"part * {pack}")
+            self.close_all(2 - whole)
+        self.line(
+            f"begin = lane * {pack * pitch} + {quotient}(lane, {WARP // pack}) * {pack}"
+        )
+        self.open(f"for part in {unrolled}({words // pack}):")
+        for k in turned:
+            word = self.vector_name(k, pack)
+            lines = self.lines_name(k)
+            turn = self.use_device(f"turn_{word}")
+            self.line(f"{turn}({lines}, part * {pack * pack})")
+        self.open(f"for slot in {unrolled}({pack}):")
+        self.line(f"column = (warp + part * {warps}) * {pack}")
         for k in turned:
             store = self.use_device(f"store_{self.vector_name(k, pack)}")
-            at, lines = f"line * {pitch} + lane * {pack}", self.lines_name(k)
-            self.line(f"{store}({self.tile_name(k)}, {at}, {lines}, part * {pack})")
-        self.close()
-        self.line(f"{barrier}()")
-        quotient, remainder = self.use_device("quotient"), self.use_device("remainder")
-        beside = WARP // pack  # lanes along the last axis
-        begin = f"{quotient}(warp, {pack}) * {pack} + {quotient}(lane, {beside})"
-        self.line(f"begin = {begin}")
-        self.line(f"column = {remainder}(warp, {pack}) * {beside}")
-        self.line(f"column = (column + {remainder}(lane, {beside})) * {pack}")
-        self.line(f"first = tile{inner} + column")
-        self.open(f"for part in range({count}):")
-        self.line(f"line = begin + part * {warps}")
-        self.line(f"i{across} = tile{across} + line")
-        at_first = {**everywhere, inner: "first"}
-        if not whole:
-            self.open(self.inside(at_first))
-        for k in vectors:
-            if not nest.operands[k].written:
-                self.load_vector(k, pack, at_first, "0")
+            at, lines = f"begin + slot * {pitch} + column", self.lines_name(k)
+            place = f"(part * {pack} + slot) * {pack}"
+            self.line(f"{store}({self.tile_name(k)}, {at}, {lines}, {place})")
+        self.close_all(2)
+        self.line(f"{self.use_device('barrier')}()")
+        self.open_words(words, at_first, whole)
+        for k in turned:
+            load = self.use_device(f"load_{self.vector_name(k, pack)}")
+            at = f"line * {pitch} + ({quotient}(line, {WARP}) + lane) * {pack}"
+            self.line(f"{load}({self.tile_name(k)}, {at}, {self.turned_name(k)}, 0)")
         self.open(f"for slot in range({pack}):")
-        at = f"(column + slot) * {pitch} + line"
-        self.staged = {k: f"{self.tile_name(k)}[{at}]" for k in turned}
-        self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in vectors}
+        self.staged = {k: f"{self.turned_name(k)}[slot]" for k in turned}
+        self.staged |= {k: f"{self.tile_name(k)}[part * {pack} + slot]" for k in read}
+        self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in written}
         if self.moves_along(body, inner):
             self.line(f"i{inner} = first + slot")
         for s in body:
             self.emit(s, everywhere)
         self.staged = {}
         self.close()
-        for k in vectors:
-            if nest.operands[k].written:
-                self.store_vector(k, pack, at_first, "0")
+        for k in written:
+            self.store_vector(k, pack, at_first, "0")
         self.close_all(2 - whole)
+
+    def open_words(self, words: int, variables: dict[int, str], whole: bool) -> None:
+        """Open the loop over the words along the last axis that a thread has."""
+        across, warps = self.schedule.axis, self.schedule.threads // WARP
+        self.open(f"for part in {self.use_device('unrolled')}({words}):")
+        self.line(f"line = warp + part * {warps}")
+        self.line(f"i{across} = tile{across} + line")
+        if not whole:
+            self.open(self.inside(variables))
+
+    def turned_name(self, operand: int) -> str:
+        """The registers for a word of an operand from its tile."""
+        return self.tile_name(operand).removesuffix("_tile") + "_turned"

@@ -11,6 +11,7 @@ is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements
 lie at a multiple of the vector's size. ``store_TxN`` goes the other way; where T is a
 half, the registers are float32, and each is rounded. ``widen_TxN(tile, place, wide,
 at)`` makes float32 registers of N halves in others, anew each time: they are not kept.
+``turn_TxN(tile, place)`` transposes N vectors of N elements there, each of 32 bits.
 ``greatest_TxN(tile, place, x)`` is the greatest of N halves in registers and the
 float32 x, ``least_TxN`` the least; NaN if one is. ``anew_i64(x)`` is x, which the
 compiler does not know: what it loads from there it loads again.
@@ -123,6 +124,7 @@ Kind = Literal[
     "load",
     "store",
     "widen",
+    "turn",
     "anew",
     "greatest",
     "least",
@@ -234,6 +236,8 @@ _COPIED: Final = {
     **dict.fromkeys(("i64", "u64", "f64"), (1, 2)),
 }
 """How many elements are copied into shared memory at a time: 4 to 16 bytes."""
+_TURNED: Final = {"i8": 4, "u8": 4, "i16": 2, "u16": 2}
+"""How many elements are a word that is turned."""
 
 
 def _functions() -> Iterator[DeviceFunction]:
@@ -264,6 +268,8 @@ def _functions() -> Iterator[DeviceFunction]:
         for n in LANES:
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
+    for t, n in _TURNED.items():
+        yield DeviceFunction(f"turn_{t}x{n}", "turn", t, n)
     for t, counts in _COPIED.items():
         for n in counts:
             yield DeviceFunction(f"copy_{t}x{n}", "copy", t, n)

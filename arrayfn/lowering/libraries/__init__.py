@@ -19,7 +19,8 @@ from arrayfn.lowering.libraries import (
     sorting,
     triangular,
 )
-from arrayfn.lowering.libraries.calls import LibraryCall, Reads
+from arrayfn.lowering.libraries.calls import LibraryCall
+from arrayfn.passes.reads import Reads
 
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
     "callback": callbacks.callback,

@@ -17,14 +17,19 @@ from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
     Place,
-    Reads,
     grain_of,
     place_of,
 )
 from arrayfn.lowering.libraries.triangular import substitution
+from arrayfn.passes.reads import Reads
 
 LEAST: Final = 384  # extent of matrices that are worth several threads each
 EIGH_LEAST: Final = 160  # and of Hermitian ones, for their spectra
+# Real symmetric matrices that one thread makes tridiagonal in its cache, and that are
+# decomposed sooner than other threads have begun to help.
+CACHED_LEAST: Final = 8
+CACHED_MOST: Final = 384
+ALONE_MOST: Final = 192
 MANY: Final = 16  # matrices of a batch from which they keep all threads busy
 CHOLESKY_BLOCK: Final = 128
 LU_BLOCK: Final = 64
@@ -41,9 +46,17 @@ def is_blocked(type: ArrayType) -> bool:
     return min(type.shape[-2:]) >= LEAST and math.prod(type.shape[:-2]) < MANY
 
 
-def is_blocked_eigh(type: ArrayType) -> bool:
-    """Whether ``eigh`` of matrices of ``type`` is."""
-    return type.shape[-1] >= EIGH_LEAST and math.prod(type.shape[:-2]) < MANY
+def is_blocked_spectrum(type: ArrayType) -> bool:
+    """Whether Hermitian matrices of ``type`` are reduced by us, and not by LAPACK."""
+    n = type.shape[-1]
+    if n < CACHED_LEAST:
+        return False
+    return _is_cached(type) or (n >= EIGH_LEAST and math.prod(type.shape[:-2]) < MANY)
+
+
+def _is_cached(type: ArrayType) -> bool:
+    """Whether one thread makes a matrix tridiagonal, in its cache."""
+    return type.shape[-1] <= CACHED_MOST and type.dtype not in dtypes.COMPLEX
 
 
 def _suffix(type: ArrayType) -> str:
@@ -254,10 +267,12 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
     suffix = _suffix(type)
     size, real = type.dtype.itemsize, dtypes.real_of(type.dtype).itemsize
     reflections = Var(type)
-    panels = -(-(n - 1) // QR_BLOCK)
-    triangles = Var(ArrayType((count, panels, SQUARES, QR_BLOCK, QR_BLOCK), type.dtype))
+    block = QR_BLOCK if n >= LEAST else QR_BLOCK // 2
+    panels = -(-(n - 1) // block)
+    triangles = Var(ArrayType((count, panels, SQUARES, block, block), type.dtype))
     words = 3 * PANEL * n
     chunk = CHUNK if n >= 4 * CHUNK else CHUNK // 2
+    cached = _is_cached(type)
     yield LibraryCall(
         provider=f"sytrd_{suffix}",
         reads={},
@@ -272,22 +287,36 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
             "tau": n * size,
             "work": words * size,
             "small": n * n * real,
-            "real_work": 2 * n * (n + 2) * real,
+            "real_work": max(2 * n * (n + 2) * real, _in_lines(n)),
             "integer_work": 9 * n * INTEGER_BYTES,
         },
-        integers={"n": n, "block": QR_BLOCK, "words": words},
+        integers={
+            "n": n,
+            "block": block,
+            "words": words,
+            "cached": int(cached),
+            "alone": int(n <= ALONE_MOST),
+        },
         items=count,
+        grain=grain_of(5 * n**3),
         library="LAPACK",
     )
     yield LibraryCall(
         provider=f"larfb_eigh_{suffix}",
         reads={"reflections": Place(reflections), "t": Place(triangles)},
         writes={"a": Place(vectors)},
-        scratch={"work": 2 * QR_BLOCK * chunk * size},
-        integers={"n": n, "block": QR_BLOCK, "chunk": chunk},
+        scratch={"work": 2 * block * chunk * size},
+        integers={"n": n, "block": block, "chunk": chunk},
         items=count * -(-n // chunk),
+        grain=grain_of(chunk * n * n),
         library="LAPACK",
     )
+
+
+def _in_lines(n: int) -> int:
+    """Bytes of a square of f64 whose rows are whole lines, and of some more."""
+    whole = -(-n // 8) * 8
+    return 8 * whole * (whole + 4)
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -296,6 +325,7 @@ def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     n = x.shape[-1]
     size, real = x.dtype.itemsize, dtypes.real_of(x.dtype).itemsize
     words = 3 * PANEL * n
+    cached = _is_cached(x)
     yield LibraryCall(
         provider=f"sytrd_values_{_suffix(x)}",
         reads={"x": place_of(equation.inputs[0], reads)},
@@ -308,11 +338,18 @@ def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             "tau": n * size,
             "work": words * size,
             "small": 0,
-            "real_work": n * max(real, 8),
+            "real_work": _in_lines(n) if cached else n * max(real, 8),
             "integer_work": 0,
         },
-        integers={"n": n, "block": QR_BLOCK, "words": words},
+        integers={
+            "n": n,
+            "block": QR_BLOCK,
+            "words": words,
+            "cached": int(cached),
+            "alone": int(n <= ALONE_MOST),
+        },
         items=math.prod(x.shape[:-2]),
+        grain=grain_of(2 * n**3),
         library="LAPACK",
     )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from arrayfn.ir import Atom, Equation
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, Reads, place_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.callbacks import SITES, CallSite, Form
 from arrayfn.primitives.named_functions import FUNCTIONS
 

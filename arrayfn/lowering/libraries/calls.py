@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Var
 from arrayfn.lowering.plan import LibraryKernel, Parameter
-from arrayfn.passes.reads import Read
-
-Reads = Mapping[Var, Read]
+from arrayfn.passes.reads import Reads
 
 ITEM_WORK = 1 << 17  # multiply-adds that are worth waking a thread for
 START = 8  # multiply-adds that take as long as to begin with a matrix, or an element

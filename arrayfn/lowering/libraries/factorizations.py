@@ -18,10 +18,10 @@ from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
     Place,
-    Reads,
     grain_of,
     place_of,
 )
+from arrayfn.passes.reads import Reads
 
 BLOCK: Final = 64
 
@@ -132,7 +132,7 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd with vectors, over the operand."""
     vectors, values = equation.outputs
-    if blocked.is_blocked_eigh(vectors.type):
+    if blocked.is_blocked_spectrum(vectors.type):
         yield from blocked.eigh(equation)
         return
     writes = {"a": Place(vectors), "w": Place(values)}
@@ -142,7 +142,7 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd without vectors, over a copy of the operand."""
     x = equation.inputs[0]
-    if blocked.is_blocked(x.type):
+    if blocked.is_blocked_spectrum(x.type):
         yield from blocked.eigvalsh(equation, reads)
         return
     given = {"x": place_of(x, reads)}

@@ -13,10 +13,10 @@ from arrayfn.ir import Equation
 from arrayfn.lowering.libraries.calls import (
     LibraryCall,
     Place,
-    Reads,
     grain_of,
     place_of,
 )
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.fourier import factor
 
 ITEM: Final = 4096  # elements that are worth a call

@@ -9,7 +9,8 @@ from arrayfn.errors import BackendError
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.contraction import Gemm, as_gemm
 from arrayfn.lowering.gemm_tiles import PROVIDERS, GemmTiles
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, Reads
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.passes.reads import Reads
 
 
 def product(

@@ -8,7 +8,8 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Equation
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, Reads, grain_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of
+from arrayfn.passes.reads import Reads
 
 BLOCK: Final = 64
 INTEGER_BYTES: Final = 4

@@ -17,10 +17,10 @@ from arrayfn.lowering.cpu.schedule import CPU
 from arrayfn.lowering.libraries.calls import (
     LibraryCall,
     Place,
-    Reads,
     grain_of,
     place_of,
 )
+from arrayfn.passes.reads import Reads
 
 LONG: Final = 1 << 16  # elements from which a row is cut
 PART: Final = 1 << 15  # elements that one item merges

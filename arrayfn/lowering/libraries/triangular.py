@@ -12,10 +12,10 @@ from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
     Place,
-    Reads,
     grain_of,
     place_of,
 )
+from arrayfn.passes.reads import Reads
 
 CHUNK: Final = 128  # right-hand sides of an item: enough to amortise packing the matrix
 LEAST: Final = 32  # where there are few matrices, and each thread is to have some sides

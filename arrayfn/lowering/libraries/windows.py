@@ -27,9 +27,9 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, Reads, grain_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of
 from arrayfn.lowering.steps import NestStep, PlanStep
-from arrayfn.passes.reads import affine_view
+from arrayfn.passes.reads import Reads, affine_view
 
 SCRATCH: Final = 384 * 1024  # bytes of windows in one item: most of a core's own cache
 LEAST: Final = 256  # rows of an item for which the kernel is worth packing

@@ -13,9 +13,8 @@ from typing import Final
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates import indexing, scans, structure, windowed
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] = {

@@ -23,10 +23,9 @@ from arrayfn.lowering.templates.nest_builder import (
     place_of,
     source_of,
 )
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windows import Windows
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 _ZERO = Constant(0, dtypes.int64)
@@ -73,40 +72,62 @@ def scatter(
     """The scatter that combines by ``function``, or puts."""
 
     def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-        x, indices, updates = equation.inputs
-        if not updates.type.size or not x.type.size:
-            return
-        params = dict(equation.params)
-        mode, unique = params.pop("mode"), params.pop("unique_indices")
-        params.pop("indices_are_sorted", None)
-        windows = Windows(**params)
-        sizes = windows.sizes(x.type.ndim, updates.type.shape)
-        geometry = _Geometry(windows, x.type.shape, sizes, updates.type.ndim)
-        target = output_place(equation)
-        b = NestBuilder(equation, names)
-        begins = geometry.begins(b, indices, reads)
-        inside = None
-        if mode == "clip":
-            begins = geometry.clamped(b, begins)
-        elif (inside := geometry.inside(b, begins)) is not None and function:
-            begins = _or_zero(b, begins, inside)
-        steps = geometry.steps(begins, target)
-        target = geometry.windows_of(target)
-        source = source_of(updates, reads)
-        if function is None:
-            b.move(updates, source, target, target_at=steps, where=inside)
-        else:
-            dtype, name = compute_dtype(target.dtype), names[equation.outputs[0]]
-            own = b.operand(target, written=True)
-            before = b.load(f"{name}_before", own, steps)
-            arguments = (before, b.scalar(updates, source))
-            result = b.compute(name, function, *arguments, dtype=dtype, of=dtype)
-            b.store(own, result, steps, inside)
-        in_order = () if unique else geometry.meeting_axes()
-        reason = "writes at computed places, in the order of the updates"
-        yield _updates_nest(b, target, updates.type.shape, in_order, reason)
+        return _scattered(equation, reads, names, function)
 
     return nests
+
+
+def added(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
+    """The scatter-add whose updates are added as they come, on a GPU."""
+    return _scattered(equation, reads, names, "add", as_they_come=True)
+
+
+def _scattered(
+    equation: Equation,
+    reads: Reads,
+    names: Names,
+    function: str | None,
+    *,
+    as_they_come: bool = False,
+) -> Iterable[Nest]:
+    x, indices, updates = equation.inputs
+    if not updates.type.size or not x.type.size:
+        return
+    params = dict(equation.params)
+    mode, unique = params.pop("mode"), params.pop("unique_indices")
+    params.pop("indices_are_sorted", None)
+    windows = Windows(**params)
+    sizes = windows.sizes(x.type.ndim, updates.type.shape)
+    geometry = _Geometry(windows, x.type.shape, sizes, updates.type.ndim)
+    target = output_place(equation)
+    b = NestBuilder(equation, names)
+    begins = geometry.begins(b, indices, reads)
+    inside = None
+    if mode == "clip":
+        begins = geometry.clamped(b, begins)
+    elif (inside := geometry.inside(b, begins)) is not None and function:
+        begins = _or_zero(b, begins, inside)
+    steps = geometry.steps(begins, target)
+    target = geometry.windows_of(target)
+    source = source_of(updates, reads)
+    if function is None:
+        b.move(updates, source, target, target_at=steps, where=inside)
+    elif as_they_come:
+        value = b.scalar(updates, source)
+        own = b.operand(target, written=True)
+        b.store(own, value, steps, inside, adds=True)
+        yield b.nest(updates.type.shape, "additions at computed places, as they come")
+        return
+    else:
+        dtype, name = compute_dtype(target.dtype), names[equation.outputs[0]]
+        own = b.operand(target, written=True)
+        before = b.load(f"{name}_before", own, steps)
+        arguments = (before, b.scalar(updates, source))
+        result = b.compute(name, function, *arguments, dtype=dtype, of=dtype)
+        b.store(own, result, steps, inside)
+    in_order = () if unique else geometry.meeting_axes()
+    reason = "writes at computed places, in the order of the updates"
+    yield _updates_nest(b, target, updates.type.shape, in_order, reason)
 
 
 def _updates_nest(

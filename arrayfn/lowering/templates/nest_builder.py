@@ -191,11 +191,13 @@ class NestBuilder:
         value: Scalar,
         at: Sequence[Step] = (),
         where: Value | None = None,
+        *,
+        adds: bool = False,
     ) -> None:
-        """Put ``value`` at the place being computed, ``at`` steps further."""
+        """Put, or add, ``value`` at the place being computed, ``at`` steps further."""
         source = self.equation.source
         self.statements.append(
-            Store(operand, value, "element", 0, source, tuple(at), where)
+            Store(operand, value, "element", 0, source, tuple(at), where, adds)
         )
 
     def index(self, scalar: Scalar, dtype: DType) -> Value:

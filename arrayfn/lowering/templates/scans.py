@@ -23,11 +23,10 @@ from arrayfn.lowering.templates.nest_builder import (
     output_place,
     place_of,
 )
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives import reductions
 from arrayfn.primitives.base import Primitive, Reduction
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 CHUNK: Final = 16384  # elements

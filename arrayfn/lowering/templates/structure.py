@@ -14,9 +14,8 @@ from arrayfn.lowering.templates.nest_builder import (
     place_of,
     source_of,
 )
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 

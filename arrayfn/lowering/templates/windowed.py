@@ -12,10 +12,9 @@ from arrayfn.lowering.templates.nest_builder import (
     output_place,
     source_of,
 )
-from arrayfn.passes.reads import Read
+from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windowed import SlidingWindows
 
-Reads = Mapping[Var, Read]
 Names = Mapping[Var, str]
 
 

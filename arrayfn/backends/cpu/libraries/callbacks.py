@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.native import call, load, native
+from arrayfn.backends.native import call, load, native
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import Kernel, LibraryKernel

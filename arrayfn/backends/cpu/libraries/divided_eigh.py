@@ -1,7 +1,7 @@
 """Eigenvectors of a real tridiagonal matrix: divide and conquer, shared by threads.
 
 LAPACK's stedc (Cuppen 1981; Gu and Eisenstat 1995) with its parts as work items. The
-matrix is cut into pieces, whose decompositions are LAPACK's; two neighbours make the
+matrix is cut into pieces, which the QL algorithm decomposes; two neighbours make the
 poles of a secular equation, whose roots are independent of each other, and so are the
 eigenvectors: products with those of the pieces. Pieces and items follow from the
 extent alone, so the bits do not depend on the number of threads.
@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import secular_loops
+from arrayfn.backends.cpu.libraries import secular_loops, tridiagonal_loops
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
 from arrayfn.backends.cpu.libraries.matrices import (
-    LETTER_I,
     LETTER_N,
     least,
     memset,
@@ -28,7 +27,7 @@ from arrayfn.backends.cpu.libraries.reflections import (
 )
 from arrayfn.backends.cpu.libraries.scaling import rescale, scale_of_both
 from arrayfn.backends.cpu.libraries.shared_products import copy_apart, share
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     address_of,
     call,
     load,
@@ -37,27 +36,29 @@ from arrayfn.backends.cpu.native import (
     stack,
     store,
     store_i32,
-    store_u8,
 )
-from arrayfn.backends.cpu.native_code import native_addresses
+from arrayfn.backends.native.code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 LEAF: Final = 32  # extent of pieces, at least
 ROOTS: Final = 32  # of an item
+MANY: Final = 16  # roots that are worth vectors
 ROWS: Final = secular_loops.ROWS
 VECTORS: Final = 128  # of an item
 
 # Byte offsets into what the routines need, after the words of ``reflections``.
-STEDC: Final = 80
-LAED2: Final = 88
-LAED4: Final = 96
-LAMRG: Final = 104
-LASCL: Final = 112
-WEIGHTS: Final = 120
-VECTOR: Final = 128
-CUT: Final = 136
-SORT: Final = 144
-DIVIDED_WORDS: Final = 19
+LAED2: Final = 80
+LAED4: Final = 88
+LAMRG: Final = 96
+LASCL: Final = 104
+WEIGHTS: Final = 112
+VECTOR: Final = 120
+CUT: Final = 128
+SORT: Final = 136
+PREPARE: Final = 144
+ROOT: Final = 152
+PIECE: Final = 160
+DIVIDED_WORDS: Final = 21
 
 # Byte offsets into what all parts are told.
 TOOLS: Final = 0
@@ -91,7 +92,7 @@ TOLD_WORDS: Final = 24
 def divided_words(dtype: str) -> tuple[int, ...]:
     """What the routines need for matrices of ``dtype``: functions of its real part."""
     real = short_name(real_of(BY_SHORT_NAME[dtype]))
-    functions = ("stedc", "laed2", "laed4", "lamrg", "lascl")
+    functions = ("laed2", "laed4", "lamrg", "lascl")
     return (
         *reflection_words(real),
         *(lapack_address(LETTERS[real] + name) for name in functions),
@@ -100,6 +101,9 @@ def divided_words(dtype: str) -> tuple[int, ...]:
             secular_loops.secular_vector,
             secular_loops.secular_cut,
             secular_loops.secular_sort,
+            secular_loops.secular_prepare,
+            secular_loops.secular_root,
+            tridiagonal_loops.tridiagonal_values,
         ),
     )
 
@@ -163,34 +167,25 @@ def pieces_run(told: int, begin: int, end: int) -> int:
     size = load(words + SIZE)
     n = load(told + EXTENT)
     pieces = load(told + PIECES)
-    letters = stack(1)
-    ints = stack(3)
-    store_u8(letters, LETTER_I)
-    store_i32(ints + 4, n)
     for piece in range(begin, end):
         first = n * piece // pieces
         extent = n * (piece + 1) // pieces - first
-        integers = load(told + INTEGERS)
-        store_i32(ints, extent)
-        store_i32(ints + 8, 1 + extent * (extent + 4))
-        store_i32(ints + 12, 3 + 5 * extent)
-        call(
-            load(words + STEDC),
-            letters,
-            ints,
-            load(told + D) + first * size,
+        order = load(told + INTEGERS) + first * 4
+        values = load(told + D) + first * size
+        failed = call(
+            load(words + PIECE),
+            values,
             load(told + E) + first * size,
             load(told + Z) + (first * n + first) * size,
-            ints + 4,
+            n,
+            extent,
             load(told + WORK) + first * 2 * (n + 2) * size,
-            ints + 8,
-            integers + (n + 8 * first) * 4,
-            ints + 12,
-            ints + 16,
+            size,
         )
-        if load_i32(ints + 16) != 0:
+        if failed:
             store(told + FAILED, 1)
-        write_order(integers + first * 4, extent)
+        write_order(order, extent)
+        call(load(words + SORT), order, values, extent, size)
     return 0
 
 
@@ -245,6 +240,16 @@ def merge(whole: int, item: int) -> int:
     if count == 0:
         return write_order(order, both)
     store(told + COUNT, count)
+    if count >= MANY:
+        # The small vectors' place is free until there are roots.
+        call(
+            load(words + PREPARE),
+            small_lines(told),
+            load(told + POLES),
+            load(told + GIVEN_WEIGHTS),
+            count,
+            size,
+        )
     share(tools, address_of(roots_run), told, (count + ROOTS - 1) // ROOTS)
     if count > 2:
         share(tools, address_of(weights_run), told, (count + ROWS - 1) // ROWS)
@@ -300,6 +305,12 @@ def distances(told: int) -> int:
 
 
 @native
+def small_lines(told: int) -> int:
+    """Where the poles and weights are in float64, until there are small vectors."""
+    return (load(told + SMALL) + 7) & -8
+
+
+@native
 def roots_run(told: int, begin: int, end: int) -> int:
     """Roots of a secular equation."""
     words = load(told + WORDS)
@@ -310,6 +321,19 @@ def roots_run(told: int, begin: int, end: int) -> int:
     ints = stack(2)
     store_i32(ints, count)
     for root in range(begin * ROOTS, least(end * ROOTS, count)):
+        if count >= MANY and root < count - 1:
+            failed = call(
+                load(words + ROOT),
+                small_lines(told),
+                count,
+                root,
+                load(told + RHO),
+                values + root * size,
+                distances(told) + root * n * size,
+                size,
+            )
+            if failed == 0:
+                continue
         store_i32(ints + 4, root + 1)
         call(
             load(words + LAED4),

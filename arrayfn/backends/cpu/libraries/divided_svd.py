@@ -73,7 +73,7 @@ from arrayfn.backends.cpu.libraries.singular_items import (
     singular_weights_run,
     small_singular_run,
 )
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     address_of,
     call,
     load,
@@ -83,7 +83,7 @@ from arrayfn.backends.cpu.native import (
     store,
     store_i32,
 )
-from arrayfn.backends.cpu.native_code import native_addresses
+from arrayfn.backends.native.code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 LEAF: Final = 32  # extent of pieces, at least

@@ -30,7 +30,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     real_bytes,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     call,
     load,
     load_i32,

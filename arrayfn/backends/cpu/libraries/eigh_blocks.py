@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries import symmetric_loops
+from arrayfn.backends.cpu.libraries import symmetric_loops, tridiagonal_loops
 from arrayfn.backends.cpu.libraries.divided_eigh import (
     DIVIDED_WORDS,
     divided_eigh,
@@ -55,7 +55,7 @@ from arrayfn.backends.cpu.libraries.shared_products import (
     tool_words,
 )
 from arrayfn.backends.cpu.libraries.tridiagonal import tridiagonal_panels
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     address_of,
     call,
     load,
@@ -66,7 +66,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
-from arrayfn.backends.cpu.native_code import native_address
+from arrayfn.backends.native.code import native_address
 
 # sytrd
 SYTRD: Final = FUNCTIONS
@@ -74,7 +74,8 @@ LASCL: Final = FUNCTIONS + 8
 REAL_LASCL: Final = FUNCTIONS + 16
 STERF: Final = FUNCTIONS + 24
 LOWER_COLUMNS: Final = FUNCTIONS + 32
-REFLECTION: Final = FUNCTIONS + 40
+TRIDIAGONAL: Final = FUNCTIONS + 40
+REFLECTION: Final = FUNCTIONS + 48
 DIVIDED: Final = REFLECTION + 8 * REFLECTION_WORDS
 TOOLS: Final = DIVIDED + 8 * DIVIDED_WORDS
 AFTER_TOOLS: Final = TOOLS + 8 * TOOL_WORDS
@@ -91,6 +92,8 @@ INTEGER_WORK: Final = AFTER_TOOLS + 72
 SIZE: Final = AFTER_TOOLS + 80
 BLOCK: Final = AFTER_TOOLS + 88
 WORDS: Final = AFTER_TOOLS + 96
+CACHED: Final = AFTER_TOOLS + 104
+ALONE: Final = AFTER_TOOLS + 112
 
 COPIED: Final = 64  # rows of an item
 ORDERED: Final = 64  # columns of one
@@ -119,6 +122,9 @@ def tridiagonal_run(arguments: int, begin: int, end: int) -> int:
     n = load(arguments + SIZE)
     size = load(arguments + ITEM_BYTES)
     real = real_bytes(arguments)
+    if load(arguments + ALONE):
+        # Its parts take no longer than a thread needs to wake.
+        store(arguments + TOOLS, 0)
     for item in range(begin, end):
         vectors = load(arguments + VECTORS) + item * n * n * size
         values = load(arguments + VALUES) + item * n * real
@@ -219,6 +225,17 @@ def reduce_hermitian(arguments: int, values: int, a: int) -> int:
     tau = load(arguments + TAU)
     store_u8(letters, LETTER_L)
     size = load(arguments + ITEM_BYTES)
+    if load(arguments + CACHED):
+        return call(
+            load(arguments + TRIDIAGONAL),
+            a,
+            n,
+            values,
+            sides,
+            tau,
+            load(arguments + REAL_WORK),
+            size,
+        )
     done = 0
     if load(arguments + COMPLEX) == 0:
         tools = arguments + TOOLS
@@ -356,6 +373,7 @@ def words(dtype: str) -> tuple[int, ...]:
     return (
         *functions,
         native_address(symmetric_loops.lower_columns),
+        native_address(tridiagonal_loops.tridiagonal_in_cache),
         *reflection_words(dtype),
         *divided_words(dtype),
         *tool_words(dtype),

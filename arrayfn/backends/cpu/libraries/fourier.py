@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.native import call, load, native, stack, store
+from arrayfn.backends.native import call, load, native, stack, store
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
 
 UFUNC_FUNCTIONS: Final = 32  # byte offsets in a PyUFuncObject

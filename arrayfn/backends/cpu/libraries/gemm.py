@@ -16,7 +16,8 @@ import numpy as np
 from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
 from arrayfn.backends.cpu.libraries.matrices import one_bits
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.cpu.pointer import Pointer
+from arrayfn.backends.native import (
     CFunction,
     call,
     load,
@@ -25,7 +26,6 @@ from arrayfn.backends.cpu.native import (
     store,
     store_u8,
 )
-from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.dtypes import BY_SHORT_NAME
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     CFunction,
     Routine,
     load,
@@ -19,7 +19,7 @@ from arrayfn.backends.cpu.native import (
     store,
     store_i32,
 )
-from arrayfn.backends.cpu.native_code import native_address
+from arrayfn.backends.native.code import native_address
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
 memcpy = CFunction("memcpy", 3)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arrayfn.backends.cpu.native import Routine
+from arrayfn.backends.native import Routine
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.small_matrices import LIMIT
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     LANES,
     call,
     load,

@@ -35,7 +35,7 @@ from arrayfn.backends.cpu.libraries.reflections import (
     panel_squares,
     reflection_words,
 )
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     call,
     load,
     native,

@@ -22,7 +22,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
     memset,
     one_bits,
 )
-from arrayfn.backends.cpu.native import call, load, native, stack, store, store_u8
+from arrayfn.backends.native import call, load, native, stack, store, store_u8
 from arrayfn.dtypes import BY_SHORT_NAME
 
 BY_COLUMNS: Final = 0

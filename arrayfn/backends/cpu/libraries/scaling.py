@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.backends.cpu.libraries.matrices import LETTER_G
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     call,
     load,
     load_i32,

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
+    LINE_BYTES,
     add_f64,
     div_f64,
+    float_of,
     less_f64,
     load,
     load_i32,
     mul_f64,
     narrow_f64,
     native,
+    secular_sums,
     sqrt_f64,
     stack,
     store,
@@ -31,6 +34,14 @@ from arrayfn.backends.cpu.native import (
 LOOPS_OVER_DATA: Final = True
 ROWS: Final = 64  # weights at once
 ONE: Final = 1023 << 52
+HALF: Final = 1022 << 52
+TWO: Final = 1024 << 52
+FOUR: Final = 1025 << 52
+INFINITY: Final = 2047 << 52
+# Of the sums of terms, the rounding of one: what a root leaves may be as large.
+ROUNDING_F64: Final = (1023 - 53) << 52
+ROUNDING_F32: Final = (1023 - 32) << 52
+TURNS: Final = 12  # more are left to LAPACK
 SIGN: Final = -(1 << 63)
 MAGNITUDE: Final = (1 << 63) - 1
 
@@ -51,6 +62,129 @@ def write_real(address: int, bits: int, size: int) -> int:
     else:
         store_i32(address, narrow_f64(bits))
     return 0
+
+
+@native
+def secular_lines(lines: int, numbers: int, count: int, size: int, filled: int) -> int:
+    """Write numbers as f64 into whole lines, which ``filled`` fills."""
+    for i in range(count):
+        store(lines + 8 * i, real_at(numbers + i * size, size))
+    stop = (8 * count + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+    place = 8 * count
+    while place < stop:
+        store(lines + place, filled)
+        place += 8
+    return stop
+
+
+@native
+def secular_prepare(lines: int, poles: int, weights: int, count: int, size: int) -> int:
+    """Poles, and then weights, as ``secular_root`` reads them."""
+    length = secular_lines(lines, poles, count, size, INFINITY)
+    return secular_lines(lines + length, weights, count, size, 0)
+
+
+@native
+def secular_root(
+    lines: int,
+    count: int,
+    root: int,
+    rho: int,
+    value: int,
+    distances: int,
+    size: int,
+) -> int:
+    """The root between poles ``root`` and the next: its value and distances to poles.
+
+    ``1 / rho + sum w^2 / (p - x)`` is 0 there, rho being at an address. Two poles are
+    taken as they are, and the others for what they are near the last x, with its slope
+    (Li, Solving secular equations stably and efficiently, 1993: fixed weights). Not 0
+    if that takes too long: then nothing is written.
+    """
+    length = (8 * count + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+    weights = lines + length
+    sums = stack(3)
+    constant = div_f64(ONE, real_at(rho, size))
+    left = load(lines + 8 * root)
+    right = load(lines + 8 * root + 8)
+    weight = load(weights + 8 * root)
+    other = load(weights + 8 * root + 8)
+    gap = sub_f64(right, left)
+    middle = mul_f64(HALF, gap)
+    # In which half of the gap the root is; its distance from the pole there is exact.
+    secular_sums(lines, weights, length, left, middle, sums)
+    rest = add_f64(constant, load(sums))
+    at_left = less_f64(0, rest)
+    own = mul_f64(weight, weight)
+    others = mul_f64(other, other)
+    rest = add_f64(rest, div_f64(sub_f64(own, others), middle))
+    both = add_f64(own, others)
+    if at_left:
+        origin = left
+        low = 0
+        high = middle
+        b = mul_f64(rest, gap)
+        shift = root_below(rest, add_f64(b, both), mul_f64(own, gap))
+    else:
+        origin = right
+        low = middle ^ SIGN
+        high = 0
+        b = mul_f64(rest, gap)
+        shift = root_below(rest, sub_f64(both, b), mul_f64(others, gap) ^ SIGN)
+    rounding = ROUNDING_F64
+    if size == 4:
+        rounding = ROUNDING_F32
+    terms = float_of(8 + count // 8)
+    for _ in range(TURNS):
+        if less_f64(low, shift) == 0 or less_f64(shift, high) == 0:
+            shift = mul_f64(HALF, add_f64(low, high))
+        secular_sums(lines, weights, length, origin, shift, sums)
+        rest = add_f64(constant, load(sums))
+        slope = load(sums + 8)
+        bound = mul_f64(terms, add_f64(constant, load(sums + 16)))
+        bound = add_f64(bound, mul_f64(shift & MAGNITUDE, slope))
+        if less_f64(mul_f64(rounding, bound), rest & MAGNITUDE) == 0:
+            write_real(value, add_f64(origin, shift), size)
+            for j in range(count):
+                distance = sub_f64(sub_f64(load(lines + 8 * j), origin), shift)
+                write_real(distances + j * size, distance, size)
+            return 0
+        if less_f64(rest, 0):
+            low = shift
+        else:
+            high = shift
+        to_left = sub_f64(sub_f64(left, origin), shift)
+        to_right = sub_f64(sub_f64(right, origin), shift)
+        if at_left:
+            term = div_f64(weight, to_left)
+            c = add_f64(
+                sub_f64(rest, mul_f64(to_right, slope)),
+                mul_f64(gap, mul_f64(term, term)),
+            )
+        else:
+            term = div_f64(other, to_right)
+            c = sub_f64(
+                sub_f64(rest, mul_f64(to_left, slope)),
+                mul_f64(gap, mul_f64(term, term)),
+            )
+        product = mul_f64(to_left, to_right)
+        a = sub_f64(mul_f64(add_f64(to_left, to_right), rest), mul_f64(product, slope))
+        step = root_below(c, a, mul_f64(product, rest))
+        # The function grows: a step goes against its sign.
+        if less_f64(mul_f64(rest, step), 0) == 0:
+            step = div_f64(rest, slope) ^ SIGN
+        shift = add_f64(shift, step)
+    return 1
+
+
+@native
+def root_below(a: int, b: int, c: int) -> int:
+    """Of the roots of ``a x^2 - b x + c``, that with less of the square root."""
+    square = sub_f64(mul_f64(b, b), mul_f64(FOUR, mul_f64(a, c)))
+    root = sqrt_f64(square & MAGNITUDE)
+    if less_f64(0, b):
+        return div_f64(mul_f64(TWO, c), add_f64(b, root))
+    return div_f64(sub_f64(b, root), mul_f64(TWO, a))
 
 
 @native
@@ -76,10 +210,11 @@ def secular_weights(
         pole = real_at(poles + j * size, size)
         column = distances + (j * leading + first) * size
         for i in range(rows):
-            if first + i != j:
-                gap = sub_f64(real_at(poles + (first + i) * size, size), pole)
-                ratio = div_f64(real_at(column + i * size, size), gap)
-                store(own + 8 * i, mul_f64(load(own + 8 * i), ratio))
+            gap = sub_f64(real_at(poles + (first + i) * size, size), pole)
+            if first + i == j:
+                gap = real_at(column + i * size, size)
+            ratio = div_f64(real_at(column + i * size, size), gap)
+            store(own + 8 * i, mul_f64(load(own + 8 * i), ratio))
     for i in range(rows):
         place = (first + i) * size
         root = sqrt_f64(load(own + 8 * i) ^ SIGN)

@@ -26,7 +26,8 @@ from arrayfn.backends.cpu.libraries.matrices import (
     memset,
     one_bits,
 )
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.cpu.pool import JOB_SLOT_COUNT, pool_launch
+from arrayfn.backends.native import (
     LINE_BYTES,
     address_of,
     call,
@@ -38,8 +39,7 @@ from arrayfn.backends.cpu.native import (
     store_i32,
     store_u8,
 )
-from arrayfn.backends.cpu.native_code import native_address
-from arrayfn.backends.cpu.pool import JOB_SLOT_COUNT, pool_launch
+from arrayfn.backends.native.code import native_address
 from arrayfn.dtypes import BY_SHORT_NAME
 
 # Byte offsets into the tools.

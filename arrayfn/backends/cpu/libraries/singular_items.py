@@ -19,7 +19,7 @@ from arrayfn.backends.cpu.libraries.matrices import (
 )
 from arrayfn.backends.cpu.libraries.reflections import ONE, SIZE, ZERO, multiply
 from arrayfn.backends.cpu.libraries.shared_products import copy_apart
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     call,
     load,
     load_i32,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     add_f64,
     div_f64,
     less_f64,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     LANES,
     div_f64,
     lanes_add_product,

@@ -17,8 +17,8 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.cpu.libraries import merging, sorting_loops
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.native import CFunction, call, load, native, store
-from arrayfn.backends.cpu.native_code import native_addresses
+from arrayfn.backends.native import CFunction, call, load, native, store
+from arrayfn.backends.native.code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, DType
 
 memcpy = CFunction("memcpy", 3)

@@ -68,7 +68,7 @@ from arrayfn.backends.cpu.libraries.widening import (
     place_of,
     widen,
 )
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     call,
     load,
     load_i32,

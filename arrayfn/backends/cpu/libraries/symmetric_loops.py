@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     columns_products_f32,
     columns_products_f64,
     load,

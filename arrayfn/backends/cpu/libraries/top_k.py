@@ -22,8 +22,8 @@ from arrayfn.backends.cpu.libraries.sorting import (
     sort_function,
     values_of,
 )
-from arrayfn.backends.cpu.native import CFunction, call, load, native, store, store_i32
-from arrayfn.backends.cpu.native_code import native_addresses
+from arrayfn.backends.native import CFunction, call, load, native, store, store_i32
+from arrayfn.backends.native.code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME
 
 memcpy = CFunction("memcpy", 3)

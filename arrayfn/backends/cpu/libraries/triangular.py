@@ -18,7 +18,7 @@ from arrayfn.backends.cpu.libraries.gemm import at_least
 from arrayfn.backends.cpu.libraries.matrices import least, one_bits, small_address
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.small_matrices import LIMIT
-from arrayfn.backends.cpu.native import (
+from arrayfn.backends.native import (
     LANES,
     call,
     load,

@@ -24,7 +24,7 @@ from arrayfn.backends.cpu.libraries.shared_products import (
     share,
     symmetric_product,
 )
-from arrayfn.backends.cpu.native import address_of, load, native, stack, store
+from arrayfn.backends.native import address_of, load, native, stack, store
 
 PANEL: Final = 32
 CHUNK: Final = 128  # columns that a thread brings up to date at once

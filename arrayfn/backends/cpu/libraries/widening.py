@@ -6,7 +6,7 @@ from typing import Final
 
 from arrayfn.backends.cpu.libraries.matrices import copy_real, least, memset
 from arrayfn.backends.cpu.libraries.shared_products import copy_apart, share
-from arrayfn.backends.cpu.native import address_of, load, load_i32, native, store
+from arrayfn.backends.native import address_of, load, load_i32, native, store
 
 COLUMNS_OF_ITEM: Final = 64
 

@@ -24,8 +24,8 @@ from arrayfn.backends.cpu.libraries.gemm import (
     matrix_matrix_onto,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.native import call, load, native, stack, store
-from arrayfn.backends.cpu.native_code import native_address
+from arrayfn.backends.native import call, load, native, stack, store
+from arrayfn.backends.native.code import native_address
 
 # Arguments: the words of a GEMM, the address of the copying loop, then those of
 # ``lowering.libraries.windows``.

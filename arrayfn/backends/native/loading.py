@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from arrayfn.backends.cpu import target
-from arrayfn.backends.cpu.engine import ENGINE
+from arrayfn.backends.native import target
+from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.object_cache import content_key, object_cache
 
 LOCK: Final = threading.RLock()
@@ -102,7 +102,7 @@ def toolchain() -> str:
     return content_key(
         target.llvm_version(),
         str(target.host()),
-        *source_texts("backends/cpu/target.py"),
+        *source_texts("backends/native/target.py"),
     )
 
 

@@ -15,19 +15,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from arrayfn.backends.cpu import (
-    native,
-    native_compiler,
-    native_operations,
-    target,
-)
-from arrayfn.backends.cpu.engine import ENGINE
-from arrayfn.backends.cpu.loading import Unit, load, toolchain
-from arrayfn.backends.cpu.native import CFunction, Routine
+from arrayfn.backends import native
+from arrayfn.backends.native import CFunction, Routine, compiler, operations, target
+from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native.loading import Unit, load, toolchain
 from arrayfn.backends.object_cache import content_key
 
 Module = Mapping[str, Any]  # by its names, as ``vars`` gives them
-_COMPILER: Final = (native, native_compiler, native_operations)
+_COMPILER: Final = (native, compiler, operations)
 
 
 def native_address(routine: Routine) -> int:
@@ -66,13 +61,16 @@ def native_units(*routines: Routine) -> list[Unit]:
 
 
 def _unit(module: Module) -> Unit:
-    own = (routine for routine in _routines(module) if routine.module is module)
-    symbols = tuple(routine.symbol for routine in own)
+    symbols = tuple(
+        routine.symbol
+        for routine in _routines(module)
+        if routine.module is module and not routine.is_inlined
+    )
     return Unit(_key(module), symbols, partial(_prepare, module))
 
 
 def _prepare(module: Module) -> Callable[[], bytes]:
-    text = native_compiler.compile_module(module, target.host().triple)
+    text = compiler.compile_module(module, target.host().triple)
     if module.get("LOOPS_OVER_DATA", False):
         return partial(target.compile_vectorized, text, interleave=False)
     return partial(target.compile_quickly, text)

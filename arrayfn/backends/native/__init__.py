@@ -2,11 +2,11 @@
 
 The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) are
 written as Python functions over integers: every value is an i64, and addresses are
-integers. ``native_compiler`` turns them into LLVM IR. The functions below are the
+integers. ``compiler`` turns them into LLVM IR. The functions below are the
 operations that integer arithmetic does not cover; they exist only in compiled code.
 
 A Python module with native routines is compiled as one, when one of its routines is
-first needed (``native_code``). Where it says ``LOOPS_OVER_DATA: Final = True`` it is
+first needed (``code``). Where it says ``LOOPS_OVER_DATA: Final = True`` it is
 optimised as kernels are, which takes ten times as long; other modules are short of
 loops that would gain by it.
 """
@@ -14,7 +14,7 @@ loops that would gain by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Literal
 
@@ -43,14 +43,17 @@ class CFunction:
 class Routine:
     """A native routine. Called from Python, it runs as Python, as far as it can.
 
-    ``symbol`` is its name in object code, that of its module and its own; ``module``
-    the names of that module.
+    ``symbol`` is its name in object code, that of its module and its own; ``variables``
+    are its local ones, the ``arity`` parameters first; ``module`` has the names of its
+    module. ``is_inlined`` if it exists in its callers only.
     """
 
     function: Callable[..., int]
     symbol: str
     arity: int
+    variables: tuple[str, ...]
     module: Mapping[str, Any]
+    is_inlined: bool = False
 
     def __call__(self, *arguments: int) -> int:
         return self.function(*arguments)
@@ -59,8 +62,18 @@ class Routine:
 def native(function: FunctionType) -> Routine:
     """Mark a function of integers as native."""
     symbol = f"{function.__module__}.{function.__name__}"
-    arity = function.__code__.co_argcount
-    return Routine(function, symbol, arity, function.__globals__)
+    code = function.__code__
+    arity, variables = code.co_argcount, code.co_varnames
+    return Routine(function, symbol, arity, variables, function.__globals__)
+
+
+def inlined(function: FunctionType) -> Routine:
+    """Mark a function as native and part of whatever routine of its module calls it.
+
+    In a module that loops over data, one text so serves several widths or kinds: each
+    caller has a copy made for the constants that it gives.
+    """
+    return replace(native(function), is_inlined=True)
 
 
 def load(address: int) -> int:
@@ -211,6 +224,51 @@ def columns_products_f32(
     y: int, x: int, a: int, step: int, length: int, factors: int, totals: int
 ) -> None:
     """As ``columns_products_f64``, of f32."""
+    raise _native_only()
+
+
+def columns_update_products(
+    a: int,
+    step: int,
+    length: int,
+    v: int,
+    w: int,
+    x: int,
+    y: int,
+    factors: int,
+    totals: int,
+) -> None:
+    """Take ``v f + w g`` from four columns of f64, and multiply what is left.
+
+    Columns are ``length`` bytes, whole lines, ``step`` apart. To ``y`` is added their
+    sum times h, to the four ``totals`` their products with x. The four f of the columns
+    are at ``factors``, then the four g, then the four h.
+    """
+    raise _native_only()
+
+
+def lines_product(x: int, y: int, length: int) -> int:
+    """The bits of the inner product of ``length`` bytes of f64, whole lines."""
+    raise _native_only()
+
+
+def lines_rotate(x: int, y: int, length: int, cosine: int, sine: int) -> None:
+    """``x, y = c x - s y, s x + c y``, of ``length`` bytes of f64, whole lines.
+
+    c and s are given by their bits.
+    """
+    raise _native_only()
+
+
+def secular_sums(
+    poles: int, weights: int, length: int, origin: int, shift: int, sums: int
+) -> None:
+    """Sums of a secular equation over ``length`` bytes of f64, whole lines.
+
+    A term is ``w / ((p - origin) - shift)``, of a weight w and its pole p; the last two
+    are given by their bits. The three ``sums`` are written: of each term times its
+    weight, of its square, and of the magnitude of the former.
+    """
     raise _native_only()
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from arrayfn.backends.cpu import native, native_operations
-from arrayfn.backends.cpu.native import CFunction, Routine
+from arrayfn.backends import native
+from arrayfn.backends.native import CFunction, Routine, operations
 
 
 class NativeSyntaxError(SyntaxError):
@@ -58,37 +58,33 @@ def compile_module(module: Mapping[str, Any], triple: str) -> str:
     path = module["__file__"]
     tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and _is_native(node):
-            routine = _Routine(node, module, path, architecture, externals)
-            routines.append(routine.text())
-    declarations = [*externals.values(), *native_operations.declarations(architecture)]
+        if isinstance(node, ast.FunctionDef):
+            routine = module.get(node.name)
+            if isinstance(routine, Routine):
+                compiler = _Compiler(node, routine, path, architecture, externals)
+                routines.append(compiler.text())
+    declarations = [*externals.values(), *operations.declarations(architecture)]
     return "\n".join([f'target triple = "{triple}"', *declarations, *routines, ""])
 
 
-def _is_native(node: ast.FunctionDef) -> bool:
-    return any(
-        isinstance(d, ast.Name) and d.id == "native" for d in node.decorator_list
-    )
-
-
-class _Routine:
+class _Compiler:
     """Compiles one function. Values are texts of i64 operands; conditions, of i1."""
 
     def __init__(
         self,
         node: ast.FunctionDef,
-        module: Mapping[str, Any],
+        routine: Routine,
         path: str,
         architecture: str,
         externals: dict[str, str],
     ) -> None:
         self.node = node
-        self.module = module
+        self.routine = routine
+        self.module = routine.module
         self.path = path
         self.architecture = architecture
         self.externals = externals
-        self.parameters = [argument.arg for argument in node.args.args]
-        self.locals = set(self.parameters)
+        self.locals = set(routine.variables)
         self.entry: list[str] = []
         self.body: list[str] = []
         self.loops: list[tuple[str, str]] = []
@@ -97,19 +93,20 @@ class _Routine:
 
     def text(self) -> str:
         """The definition."""
-        for statement in ast.walk(self.node):
-            if isinstance(statement, ast.Name) and isinstance(statement.ctx, ast.Store):
-                self.locals.add(statement.id)
-        for name in sorted(self.locals):
+        parameters = self.routine.variables[: self.routine.arity]
+        for name in self.routine.variables:
             self.entry.append(f"  %{name} = alloca i64")
-        for name in self.parameters:
+        for name in parameters:
             self.entry.append(f"  store i64 %{name}.in, ptr %{name}")
         self.statements(self.node.body)
         if not self.terminated:
             self.emit("ret i64 0")
-        signature = ", ".join(f"i64 %{name}.in" for name in self.parameters)
-        symbol = self.module[self.node.name].symbol
-        head = f'define i64 @"{symbol}"({signature}) nounwind {{'
+        signature = ", ".join(f"i64 %{name}.in" for name in parameters)
+        linkage, attributes = "", "nounwind"
+        if self.routine.is_inlined:
+            linkage, attributes = "internal ", "alwaysinline nounwind"
+        name = f'"{self.routine.symbol}"'
+        head = f"define {linkage}i64 @{name}({signature}) {attributes} {{"
         return "\n".join([head, ".entry:", *self.entry, *self.body, "}"])
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
@@ -341,7 +338,7 @@ class _Routine:
         values = [self.value(argument) for argument in arguments]
         if isinstance(target, (CFunction, Routine)):
             return self.call_of(node, target, values)
-        operation = native_operations.OPERATIONS.get(getattr(target, "__name__", ""))
+        operation = operations.OPERATIONS.get(getattr(target, "__name__", ""))
         if operation is not None and getattr(native, name, None) is target:
             return operation(self, *values)
         raise self.error(node, f"{name!r} is not a native routine")

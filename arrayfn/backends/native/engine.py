@@ -11,8 +11,8 @@ import ctypes
 import threading
 from typing import Any
 
-from arrayfn.backends.cpu import target
-from arrayfn.backends.cpu.target import llvm
+from arrayfn.backends.native import target
+from arrayfn.backends.native.target import llvm
 
 
 class Engine:

@@ -1,0 +1,62 @@
+"""Objects of CPython with native code behind them, and memory that outlives them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from arrayfn.backends.native import Routine
+from arrayfn.backends.native.code import native_address
+
+METH_NOARGS: Final = 0x4
+METH_FASTCALL: Final = 0x80
+
+
+class MethodDef(ctypes.Structure):
+    """CPython's ``PyMethodDef``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+def method(routine: Routine, flags: int) -> MethodDef:
+    """What a builtin function of ``routine`` is made of."""
+    name = routine.function.__name__.encode()
+    return MethodDef(name, native_address(routine), flags, None)
+
+
+def immortal(size: int) -> int:
+    """Zeroed memory, aligned to a page, that outlives the interpreter's objects."""
+    libc = ctypes.CDLL(None)
+    libc.posix_memalign.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+    address = ctypes.c_void_p()
+    if libc.posix_memalign(ctypes.byref(address), 4096, size) or not address.value:
+        raise MemoryError
+    ctypes.memset(address, 0, size)
+    return address.value
+
+
+_CAPSULE_NAMES: Final[dict[bytes, ctypes.c_char_p]] = {}
+
+
+def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
+    """A PyCapsule; its name lives as long as the process."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    kept = (
+        None if name is None else _CAPSULE_NAMES.setdefault(name, ctypes.c_char_p(name))
+    )
+    return new(pointer, kept, destructor)
+
+
+def new_builtin(method: MethodDef, owner: Any) -> Any:
+    """A builtin function with ``owner`` as its ``self``."""
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return new(ctypes.addressof(method), owner, None)

@@ -1,0 +1,192 @@
+"""Indices computed where a gather or a scatter reads them.
+
+``x[i]`` counts negative indices from the end before it gathers. As a kernel of its own
+that is a launch, and indices go through memory twice more. What makes indices is cheap,
+and elementwise: it becomes a part of the one nest that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from arrayfn.dtypes import short_name
+from arrayfn.ir import Var
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Compute,
+    Load,
+    Nest,
+    Scalar,
+    Statement,
+    Store,
+    Value,
+)
+from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
+
+INDEXED: Final = frozenset(
+    ("gather", "scatter", *(f"scatter_{name}" for name in ("add", "mul", "min", "max")))
+)
+"""The primitives whose nests read indices."""
+_MOST: Final = 16  # cost of what is computed again for each element
+
+
+def with_indices(
+    nest: Nest,
+    steps: list[PlanStep],
+    uses: Mapping[Var, int],
+    root: Callable[[Var], Var],
+) -> Nest:
+    """``nest`` with the indices computed that it alone reads, and their step dropped.
+
+    ``uses`` counts the readers of arrays, ``root`` says whose memory one has.
+    """
+    if not INDEXED.intersection(nest.primitives):
+        return nest
+    written = {root(o.array) for o in nest.operands if o.written}
+    for position in reversed(range(len(steps))):
+        step = steps[position]
+        if not isinstance(step, (NestStep, CallStep)):
+            break
+        made = _merged(step, nest, uses)
+        if made is not None:
+            assert isinstance(step, NestStep)
+            read = {root(o.array) for o in step.nest.operands if not o.written}
+            if not read & written:
+                del steps[position]
+                return made
+        written |= {root(array) for array in step.writes}
+    return nest
+
+
+def _merged(
+    step: NestStep | CallStep, nest: Nest, uses: Mapping[Var, int]
+) -> Nest | None:
+    """``nest`` with what ``step`` computes for it, if that is so and may be."""
+    if not isinstance(step, NestStep) or step.partials:
+        return None
+    first = step.nest
+    stores = [s for s in first.statements if isinstance(s, Store)]
+    if len(stores) != 1 or not _is_flat(first):
+        return None
+    array = first.operands[stores[0].operand].array
+    reads = [o for o in nest.operands if o.array == array and not o.written]
+    if not reads or uses[array] != 1 or reads[0].dtype.kind not in "iu":
+        return None
+    return _Merger(first, stores[0], nest).merge(array)
+
+
+def _is_flat(nest: Nest) -> bool:
+    """Whether it computes each element, in a row, from a few others at its place."""
+    loads = [s for s in nest.statements if isinstance(s, Load)]
+    computed = [s for s in nest.statements if isinstance(s, Compute)]
+    return (
+        len(nest.axes) == 1
+        and not nest.axes[0].reduced
+        and not nest.has_computed_places
+        and len(loads) + len(computed) + 1 == len(nest.statements)
+        and 0 < len(loads) <= 2
+        and sum(s.cost for s in computed) <= _MOST
+        and all(o.strides == (1,) and not o.offset for o in nest.operands if o.written)
+    )
+
+
+@dataclass
+class _Merger:
+    """Puts the statements of ``first`` where ``second`` loads what it stores."""
+
+    first: Nest
+    store: Store
+    second: Nest
+    operands: list[ArrayOperand] = field(default_factory=list[ArrayOperand])
+    statements: list[Statement] = field(default_factory=list[Statement])
+    numbers: dict[int, int] = field(default_factory=dict[int, int])
+    """Those of the second nest's other operands."""
+    read: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    """Those of the first nest's, where the second reads what it stores."""
+    taken: set[str] = field(default_factory=set[str])
+
+    def merge(self, array: Var) -> Nest:
+        second = self.second
+        self.taken = {
+            s.result.name for s in second.statements if not isinstance(s, Store)
+        }
+        loads = [s for s in self.first.statements if isinstance(s, Load)]
+        for k, operand in enumerate(second.operands):
+            if operand.array != array or operand.written:
+                self.numbers[k] = len(self.operands)
+                self.operands.append(operand)
+                continue
+            for s in loads:
+                self.read[k, s.operand] = len(self.operands)
+                self.operands.append(_at(self.first.operands[s.operand], operand))
+        for s in second.statements:
+            if not isinstance(s, (Load, Store)):
+                self.statements.append(s)
+            elif s.operand in self.numbers:
+                self.statements.append(replace(s, operand=self.numbers[s.operand]))
+            else:
+                assert isinstance(s, Load)
+                self.compute(s)
+        return replace(
+            second,
+            operands=tuple(self.operands),
+            statements=tuple(self.statements),
+            primitives=(*self.first.primitives, *second.primitives),
+            reason=f"{second.reason}; with the indices: {self.first.reason}",
+        )
+
+    def compute(self, load: Load) -> None:
+        """The statements of ``first`` at the place that ``load`` reads."""
+        level, stage = load.level, load.stage
+        known: dict[Value, Value] = {}
+        for s in self.first.statements:
+            if isinstance(s, Load):
+                known[s.result] = self.named(s.result)
+                self.statements.append(
+                    replace(
+                        s,
+                        result=known[s.result],
+                        operand=self.read[load.operand, s.operand],
+                        level=level,
+                        stage=stage,
+                    )
+                )
+            elif isinstance(s, Compute):
+                known[s.result] = self.named(s.result)
+                self.statements.append(
+                    replace(
+                        s,
+                        result=known[s.result],
+                        arguments=tuple(_renamed(a, known) for a in s.arguments),
+                        level=level,
+                        stage=stage,
+                    )
+                )
+        value = _renamed(self.store.value, known)
+        same = f"identity_{short_name(load.result.dtype)}"
+        self.statements.append(
+            Compute(load.result, same, (value,), level, stage, 1, load.source)
+        )
+
+    def named(self, value: Value) -> Value:
+        """``value`` by a name that is not taken."""
+        name, number = value.name, 0
+        while name in self.taken:
+            number += 1
+            name = f"{value.name}_{number}"
+        self.taken.add(name)
+        return replace(value, name=name)
+
+
+def _at(source: ArrayOperand, place: ArrayOperand) -> ArrayOperand:
+    """What lies in ``source`` where ``place`` is in the row of results."""
+    (stride,) = source.strides
+    strides = tuple(stride * n for n in place.strides)
+    offset = source.offset + stride * place.offset
+    return replace(source, strides=strides, offset=offset)
+
+
+def _renamed(scalar: Scalar, known: Mapping[Value, Value]) -> Scalar:
+    return known.get(scalar, scalar) if isinstance(scalar, Value) else scalar

@@ -1,0 +1,82 @@
+"""Spectra that are hard: clusters, graded numbers, what over- and underflows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.libraries import blocked
+
+Array = np.ndarray[Any, Any]
+
+
+def symmetric(n: int) -> Iterator[tuple[str, Array]]:
+    """Names and matrices."""
+    rng = np.random.default_rng(n)
+    ones = np.ones(n - 1)
+    sides = np.diag(ones, 1) + np.diag(ones, -1)
+    q, _ = np.linalg.qr(rng.standard_normal((n, n)))
+    x = rng.standard_normal((n, n))
+    count = np.arange(n)
+    yield "random", x + x.T
+    yield "graded", (q * 10.0 ** -np.linspace(0, 12, n)) @ q.T
+    yield "clusters", (q * (1.0 + count % 4)) @ q.T
+    yield "near", (q * (1 + 1e-10 * count)) @ q.T
+    yield "Wilkinson", np.diag(np.abs(count - n // 2).astype(float)) + sides
+    yield "second differences", 2 * np.eye(n) - sides
+    yield "rank 1", np.ones((n, n))
+    yield "diagonal and rank 1", np.diag(x[0]) + np.outer(x[1], x[1])
+    yield "zeros", np.zeros((n, n))
+    yield "identity", np.eye(n)
+    yield "Hilbert", 1 / (1.0 + count[:, None] + count)
+    halves = 2.0**-count
+    yield "geometric", np.diag(halves) + sides * np.minimum.outer(halves, halves)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n", [9, 33, 64, 100])
+def test_hard_spectra_are_as_accurate_as_lapacks(n: int, dtype: Any) -> None:
+    assert blocked.is_blocked_spectrum(ArrayType((n, n), np.dtype(dtype)))
+    both = af.jit(lambda x: tuple(af.linalg.eigh(x)))
+    alone = af.jit(af.linalg.eigvalsh)
+    limits = np.finfo(dtype)
+    # As a multiple of the rounding of a number as large as the greatest.
+    bound = 8 * np.sqrt(n) * limits.eps
+    for name, exact in symmetric(n):
+        for scale in (1.0, float(limits.max) ** 0.5, float(limits.tiny) ** 0.9):
+            x = (exact * scale).astype(dtype)
+            x = (x + x.T) / 2
+            w, v = (
+                part.astype(np.float64) / s
+                for part, s in zip(both(x), (scale, 1.0), strict=True)
+            )
+            wide = x.astype(np.float64) / scale
+            size = max(1e-30, float(np.abs(wide).sum(axis=0).max()))
+            assert np.abs(wide @ v - v * w).max() <= bound * size, name
+            assert np.abs(v.T @ v - np.eye(n)).max() <= bound, name
+            assert np.all(np.diff(w) >= 0), name
+            values = alone(x).astype(np.float64) / scale
+            assert np.abs(values - w).max() <= bound * size, name
+
+
+def test_batches_have_the_spectra_of_their_matrices() -> None:
+    x = np.random.default_rng(3).standard_normal((20, 24, 24))
+    x = x + x.swapaxes(-1, -2)
+    solve = af.jit(lambda x: tuple(af.linalg.eigh(x)))
+    values, vectors = solve(x)
+    for matrix, w, v in zip(x, values, vectors, strict=True):
+        for one, other in zip(solve(matrix), (w, v), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_spectra_of_what_is_not_finite_are_nan() -> None:
+    x = np.eye(40)
+    x[5, 7] = x[7, 5] = np.inf
+    for part in af.jit(lambda x: tuple(af.linalg.eigh(x)))(x):
+        assert np.isnan(part).all()
+    assert np.isnan(af.jit(af.linalg.eigvalsh)(x)).all()
