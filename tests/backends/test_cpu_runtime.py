@@ -811,6 +811,14 @@ def total_64(place: int, count: int) -> int:
 """
 
 
+def test_equal_texts_of_two_modules_are_two_modules(tmp_path):
+    (first, second) = (
+        native_module(tmp_path / "same.py", INLINED, name) for name in ("one", "other")
+    )
+    addresses = native_addresses(first.total_32, second.total_32)
+    assert len(set(addresses)) == 2
+
+
 def test_one_inlined_routine_serves_two_widths(tmp_path):
     module = native_module(tmp_path / "widths.py", INLINED, "widths")
     addresses = native_addresses(module.total_32, module.total_64)

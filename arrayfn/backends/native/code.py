@@ -89,11 +89,11 @@ def _compiler() -> str:
 
 
 def _key(module: Module) -> str:
-    """The cache key: the module's text, and the constants it has from elsewhere."""
-    constants = sorted(
-        f"{name}={value}"
+    """The cache key: the module's text, its symbols, and what it has from elsewhere."""
+    names = sorted(
+        f"{name}={value.symbol if isinstance(value, Routine) else value}"
         for name, value in module.items()
-        if isinstance(value, (int, CFunction))
+        if isinstance(value, (int, CFunction, Routine))
     )
     source = Path(module["__file__"]).read_text("utf-8")
-    return content_key("native", source, "\n".join(constants), _compiler())
+    return content_key("native", source, "\n".join(names), _compiler())
