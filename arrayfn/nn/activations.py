@@ -23,8 +23,8 @@ def relu(x: ArrayLike, /) -> Array:
 
 
 def relu6(x: ArrayLike, /) -> Array:
-    """x limited to [0, 6]."""
-    return anp.minimum(relu(x), 6)
+    """x limited to [0, 6]; the derivative at both ends is 0."""
+    return anp.where(anp.greater_equal(x, 6), 6, relu(x))
 
 
 def leaky_relu(x: ArrayLike, /, negative_slope: ArrayLike = 0.01) -> Array:

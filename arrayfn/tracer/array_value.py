@@ -17,6 +17,7 @@ from arrayfn.tracer.methods import (
     Namespace,
     Operand,
     called,
+    function_for,
     in_place_method,
     is_operand,
     operator,
@@ -107,22 +108,23 @@ class ImmutableArray(Operand):
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any
     ) -> Any:
-        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        own = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        name = f"numpy.{own}" if hasattr(np, ufunc.__name__) else f"the ufunc {own}"
         if options.get("out") is not None or method == "at":
             raise InPlaceError(
-                f"numpy.{name} would change an array {self.CHANGED}; use the value "
+                f"{name} would change an array {self.CHANGED}; use the value "
                 "that a function returns, or x.at[index].add(y) and its kin",
                 user_location(),
             )
-        function = Namespace.ufuncs.get((ufunc, method))
+        function = function_for(ufunc, method)
         if function is None:
             if not all(is_operand(x) for x in inputs):
                 return NotImplemented
             raise ArgumentError(
-                f"numpy.{name} {self.REFUSED}",
+                f"{name} {self.REFUSED}",
                 user_location(),
             )
-        return called(f"numpy.{name}", function, inputs, options)
+        return called(name, function, inputs, options)
 
     def __array_function__(
         self, function: Any, types: Any, args: Any, kwargs: Any

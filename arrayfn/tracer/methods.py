@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
@@ -25,13 +26,26 @@ class Namespace:
     """What operators, methods, ufuncs and NumPy's functions of our arrays call.
 
     ``functions`` are by name, ``ufuncs`` by (ufunc, method), ``array_functions`` by
-    NumPy's function. ``arrayfn.numpy`` fills them.
+    NumPy's function. ``arrayfn.numpy`` fills them; ``special``, which are by the names
+    of SciPy's ufuncs, ``arrayfn.scipy.special``.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
     ufuncs: ClassVar[dict[tuple[Any, str], Callable[..., Any]]] = {}
     array_functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    special: ClassVar[dict[str, Callable[..., Any]]] = {}
     module: ClassVar[Any] = None
+
+
+def function_for(ufunc: Any, method: str) -> Callable[..., Any] | None:
+    """Ours for a method of a ufunc of NumPy's or SciPy's; None if there is none."""
+    found = Namespace.ufuncs.get((ufunc, method))
+    if found is None and method == "__call__":
+        name = ufunc.__name__
+        theirs = sys.modules.get("scipy.special")  # whoever has its ufuncs imported it
+        if getattr(theirs, name, None) is ufunc:
+            return Namespace.special.get(name)
+    return found
 
 
 def operator(name: str) -> Callable[..., Any]:

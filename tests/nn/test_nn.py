@@ -61,6 +61,7 @@ def test_gradients_are_finite_at_extreme_values(name):
 @pytest.mark.parametrize("name", ["relu", "relu6"])
 def test_the_derivative_at_the_corner_is_0(name):
     assert grad(getattr(nn, name))(0.0) == 0.0
+    assert grad(nn.relu6)(6.0) == 0.0
 
 
 def test_nan_passes_through_relu():

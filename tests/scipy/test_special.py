@@ -319,3 +319,26 @@ def test_the_gradient_of_gamma_samples_is_that_of_their_quantile():
         sp.gammaincinv(a + step, quantile) - sp.gammaincinv(a - step, quantile)
     ) / (2 * step)
     np.testing.assert_allclose(lax.random_gamma_grad(a, sample), expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        sp.erf,
+        sp.gammaln,
+        lambda x: sp.betainc(x, 2.0, x / 4),
+        lambda x: np.float32(2) * sp.xlogy(x, x),
+    ],
+)
+def test_ufuncs_of_scipy_are_traced(function):
+    x = np.linspace(0.5, 3.0, 6)
+    np.testing.assert_allclose(af.jit(function)(x), function(x), rtol=1e-12)
+    slope = af.grad(lambda x: function(x).sum())(x)
+    step = 1e-6
+    differences = (function(x + step) - function(x - step)) / (2 * step)
+    np.testing.assert_allclose(slope, differences, rtol=1e-6)
+
+
+def test_a_ufunc_of_scipy_that_is_not_here_is_an_error():
+    with pytest.raises(ArgumentError, match="the ufunc jv cannot be traced"):
+        af.jit(lambda x: sp.jv(1, x))(1.0)

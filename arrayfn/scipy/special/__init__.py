@@ -64,6 +64,7 @@ from arrayfn.scipy.special.integrals import (
     spence,
 )
 from arrayfn.scipy.special.orders import bessel_jn, sph_harm_y
+from arrayfn.tracing import Namespace
 
 __all__ = [
     "bernoulli",
@@ -122,3 +123,5 @@ __all__ = [
     "xlogy",
     "zeta",
 ]
+
+Namespace.special.update({name: globals()[name] for name in __all__})
