@@ -8,7 +8,9 @@ value, gradients = step(params, batch)
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from arrayfn import (
     ad_checkpoint,
@@ -25,7 +27,6 @@ from arrayfn import (
     ops,
     optim,
     random,
-    scipy,
     tree,
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
@@ -68,7 +69,18 @@ from arrayfn.functions import (
 from arrayfn.jit import jit
 from arrayfn.operators import operator
 
+if TYPE_CHECKING:
+    from arrayfn import scipy
+
 immediate.install()
+
+
+def __getattr__(name: str) -> object:
+    """``arrayfn.scipy``, imported when it is asked for: a tenth of all the rest."""
+    if name == "scipy":
+        return import_module("arrayfn.scipy")
+    raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
+
 
 try:
     __version__ = version("arrayfn")
