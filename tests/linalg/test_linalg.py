@@ -329,6 +329,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few rows, so that small matrices have several."""
     monkeypatch.setattr(blocked, "LEAST", 4)
     monkeypatch.setattr(blocked, "EIGH_LEAST", 4)
+    monkeypatch.setattr(blocked, "SVD_LEAST", 4)
     monkeypatch.setattr(blocked, "CACHED_MOST", 0)
     monkeypatch.setattr(blocked, "CACHED_LEAST", 4)
     for name in ("CHOLESKY_BLOCK", "LU_BLOCK", "QR_BLOCK"):

@@ -64,6 +64,27 @@ def test_hard_spectra_are_as_accurate_as_lapacks(n: int, dtype: Any) -> None:
             assert np.abs(values - w).max() <= bound * size, name
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n", [65, 128])
+def test_hard_singular_values_are_as_accurate_as_lapacks(n: int, dtype: Any) -> None:
+    assert blocked.is_blocked_svd(ArrayType((n, n), np.dtype(dtype)))
+    solve = af.jit(lambda x: tuple(af.linalg.svd(x)))
+    bound = 8 * np.sqrt(n) * np.finfo(dtype).eps
+    rng = np.random.default_rng(n)
+    cases = dict(symmetric(n))
+    cases["not symmetric"] = rng.standard_normal((n, n))
+    cases["graded columns"] = rng.standard_normal((n, n)) * 10.0 ** -np.arange(n)
+    for name, exact in cases.items():
+        x = exact.astype(dtype)
+        u, s, vh = (part.astype(np.float64) for part in solve(x))
+        wide = x.astype(np.float64)
+        size = max(1e-30, float(np.abs(wide).sum(axis=0).max()))
+        assert np.abs((u * s) @ vh - wide).max() <= bound * size, name
+        for part in (u, vh):
+            assert np.abs(part.T @ part - np.eye(n)).max() <= bound, name
+        assert np.all(np.diff(s) <= 0), name
+
+
 def test_batches_have_the_spectra_of_their_matrices() -> None:
     x = np.random.default_rng(3).standard_normal((20, 24, 24))
     x = x + x.swapaxes(-1, -2)

@@ -272,6 +272,13 @@ def secular_sums(
     raise _native_only()
 
 
+def secular_square_sums(
+    poles: int, weights: int, length: int, origin: int, shift: int, sums: int
+) -> None:
+    """As ``secular_sums``, of terms ``w / ((p - origin) (p + origin) - shift)``."""
+    raise _native_only()
+
+
 def float_of(value: int) -> int:
     """The bits of the f64 nearest to the integer ``value``."""
     raise _native_only()

@@ -50,9 +50,10 @@ def native_units(*routines: Routine) -> list[Unit]:
     def add(routine: Routine) -> None:
         module = routine.module
         if module["__name__"] not in modules and ENGINE.find(routine.symbol) is None:
-            for used in _routines(module):
-                if used.module is not module:
-                    add(used)
+            for part in (module, *compiler.inlined_modules(module)):
+                for used in _routines(part):
+                    if used.module is not module and not used.is_inlined:
+                        add(used)
             modules[module["__name__"]] = module
 
     for routine in routines:
@@ -95,5 +96,8 @@ def _key(module: Module) -> str:
         for name, value in module.items()
         if isinstance(value, (int, CFunction, Routine))
     )
-    source = Path(module["__file__"]).read_text("utf-8")
-    return content_key("native", source, "\n".join(names), _compiler())
+    sources = (
+        Path(part["__file__"]).read_text("utf-8")
+        for part in (module, *compiler.inlined_modules(module))
+    )
+    return content_key("native", *sources, "\n".join(names), _compiler())

@@ -13,7 +13,7 @@ operands. Anything else raises ``NativeSyntaxError`` with its file and line.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,18 +53,44 @@ def compile_module(module: Mapping[str, Any], triple: str) -> str:
     ``triple`` is the target's.
     """
     architecture = triple.split("-", 1)[0]
-    routines: list[str] = []
     externals: dict[str, str] = {}
+    routines = [
+        _Compiler(node, routine, module, architecture, externals).text()
+        for source in (module, *inlined_modules(module))
+        for node, routine in _definitions(source)
+        if source is module or routine.is_inlined
+    ]
+    declarations = [*externals.values(), *operations.declarations(architecture)]
+    return "\n".join([f'target triple = "{triple}"', *declarations, *routines, ""])
+
+
+def inlined_modules(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The other modules whose inlined routines ``module`` calls, or these call."""
+    found: dict[str, Mapping[str, Any]] = {module["__name__"]: module}
+
+    def add(names: Mapping[str, Any]) -> None:
+        for value in names.values():
+            if isinstance(value, Routine) and value.is_inlined:
+                name = value.module["__name__"]
+                if name not in found:
+                    found[name] = value.module
+                    add(value.module)
+
+    add(module)
+    return list(found.values())[1:]
+
+
+def _definitions(
+    module: Mapping[str, Any],
+) -> Iterator[tuple[ast.FunctionDef, Routine]]:
+    """The native routines that a module defines."""
     path = module["__file__"]
     tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             routine = module.get(node.name)
             if isinstance(routine, Routine):
-                compiler = _Compiler(node, routine, path, architecture, externals)
-                routines.append(compiler.text())
-    declarations = [*externals.values(), *operations.declarations(architecture)]
-    return "\n".join([f'target triple = "{triple}"', *declarations, *routines, ""])
+                yield node, routine
 
 
 class _Compiler:
@@ -74,14 +100,15 @@ class _Compiler:
         self,
         node: ast.FunctionDef,
         routine: Routine,
-        path: str,
+        target: Mapping[str, Any],
         architecture: str,
         externals: dict[str, str],
     ) -> None:
         self.node = node
         self.routine = routine
         self.module = routine.module
-        self.path = path
+        self.target = target  # the module that is compiled
+        self.path = routine.module["__file__"]
         self.architecture = architecture
         self.externals = externals
         self.locals = set(routine.variables)
@@ -366,7 +393,9 @@ class _Compiler:
         """The symbol of a function, which is declared if another module defines it."""
         symbol = f'"{function.symbol}"'
         returns = function.returns if isinstance(function, CFunction) else "i64"
-        if isinstance(function, CFunction) or function.module is not self.module:
+        if isinstance(function, CFunction) or (
+            function.module is not self.target and not function.is_inlined
+        ):
             parameters = ", ".join(["i64"] * function.arity)
             self.externals[symbol] = f"declare {returns} @{symbol}({parameters})"
         return symbol

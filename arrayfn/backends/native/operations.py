@@ -402,16 +402,20 @@ def _secular_sums(
     origin: str,
     shift: str,
     sums: str,
+    squares: bool = False,
 ) -> str:
     """A loop over lines: terms, and their sums."""
-    spread = _real_line(r, origin), _real_line(r, shift)
+    start, less = _real_line(r, origin), _real_line(r, shift)
 
     def of_line(place: str, sums: list[str]) -> list[str]:
         (_, pole), (_, weight) = (
             _line_at(r, address, place) for address in (poles, weights)
         )
-        for less in spread:
-            pole = r.value_of(f"fsub {_LINE} {pole}, {less}")
+        gap = r.value_of(f"fsub {_LINE} {pole}, {start}")
+        if squares:
+            both = r.value_of(f"fadd {_LINE} {pole}, {start}")
+            gap = r.value_of(f"fmul {_LINE} {gap}, {both}")
+        pole = r.value_of(f"fsub {_LINE} {gap}, {less}")
         term = r.value_of(f"fdiv {_LINE} {weight}, {pole}")
         product = r.value_of(f"fmul {_LINE} {term}, {weight}")
         square = r.value_of(f"fmul {_LINE} {term}, {term}")
@@ -476,5 +480,6 @@ OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     "lines_product": _lines_product,
     "lines_rotate": _lines_rotate,
     "secular_sums": _secular_sums,
+    "secular_square_sums": lambda r, *values: _secular_sums(r, *values, squares=True),
     "call": _call,
 }

@@ -24,6 +24,7 @@ from arrayfn.lowering.libraries.triangular import substitution
 from arrayfn.passes.reads import Reads
 
 LEAST: Final = 384  # extent of matrices that are worth several threads each
+SVD_LEAST: Final = 64  # and for their singular vectors
 EIGH_LEAST: Final = 160  # and of Hermitian ones, for their spectra
 # Real symmetric matrices that one thread makes tridiagonal in its cache, and that are
 # decomposed sooner than other threads have begun to help.
@@ -267,7 +268,7 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
     suffix = _suffix(type)
     size, real = type.dtype.itemsize, dtypes.real_of(type.dtype).itemsize
     reflections = Var(type)
-    block = QR_BLOCK if n >= LEAST else QR_BLOCK // 2
+    block = _reflections(n)
     panels = -(-(n - 1) // block)
     triangles = Var(ArrayType((count, panels, SQUARES, block, block), type.dtype))
     words = 3 * PANEL * n
@@ -311,6 +312,11 @@ def eigh(equation: Equation) -> Iterable[LibraryCall]:
         grain=grain_of(chunk * n * n),
         library="LAPACK",
     )
+
+
+def _reflections(n: int) -> int:
+    """How many are applied at once: of few columns more are lost to triangles."""
+    return QR_BLOCK if n >= LEAST else QR_BLOCK // 2
 
 
 def _in_lines(n: int) -> int:
@@ -360,7 +366,8 @@ def is_blocked_svd(type: ArrayType) -> bool:
     Matrices that are much longer one way have QR factors first.
     """
     small, large = sorted(type.shape[-2:])
-    return is_blocked(type) and large * 6 < small * 11
+    few = math.prod(type.shape[:-2]) < MANY
+    return small >= SVD_LEAST and few and large * 6 < small * 11
 
 
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -373,14 +380,15 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     suffix = _suffix(x)
     size, real = x.dtype.itemsize, dtypes.real_of(x.dtype).itemsize
     reflections = Var(ArrayType(x.shape, x.dtype))
-    panels = -(-k // QR_BLOCK)
-    triangles = Var(ArrayType((count, 2, panels, SQUARES, QR_BLOCK, QR_BLOCK), x.dtype))
+    block = _reflections(k)
+    panels = -(-k // block)
+    triangles = Var(ArrayType((count, 2, panels, SQUARES, block, block), x.dtype))
     extents = {
         "rows": rows,
         "columns": columns,
         "u_columns": u.type.shape[-2],
         "vh_rows": vh.type.shape[-1],
-        "block": QR_BLOCK,
+        "block": block,
     }
     words = PANEL * (rows + columns)
     yield LibraryCall(
@@ -409,7 +417,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         provider=f"larfb_svd_{suffix}",
         reads={"reflections": Place(reflections), "t": Place(triangles)},
         writes={"u": Place(u), "vh": Place(vh)},
-        scratch={"work": 2 * QR_BLOCK * CHUNK * size},
+        scratch={"work": 2 * block * CHUNK * size},
         integers={**extents, "chunk": CHUNK},
         items=count
         * (-(-extents["u_columns"] // CHUNK) - (-extents["vh_rows"] // CHUNK)),

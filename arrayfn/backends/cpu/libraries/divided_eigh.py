@@ -328,8 +328,10 @@ def roots_run(told: int, begin: int, end: int) -> int:
                 count,
                 root,
                 load(told + RHO),
+                0,
                 values + root * size,
                 distances(told) + root * n * size,
+                0,
                 size,
             )
             if failed == 0:

@@ -38,12 +38,14 @@ from arrayfn.backends.cpu.libraries.singular_items import (
     LASD0,
     LASD2,
     LEFT,
+    MANY,
     NEW_WEIGHTS,
     OLD_U,
     OLD_V,
     ORDER,
     PIECES,
     POLES,
+    PREPARE,
     RIGHT,
     ROOTS,
     ROWS,
@@ -71,6 +73,7 @@ from arrayfn.backends.cpu.libraries.singular_items import (
     share_first_row,
     singular_roots_run,
     singular_weights_run,
+    small_lines,
     small_singular_run,
 )
 from arrayfn.backends.native import (
@@ -103,6 +106,8 @@ def divided_words(dtype: str) -> tuple[int, ...]:
             singular_loops.singular_vectors,
             singular_loops.singular_floor,
             secular_loops.secular_sort,
+            secular_loops.secular_prepare,
+            secular_loops.secular_root,
         ),
     )
 
@@ -281,6 +286,16 @@ def merge_singular(whole: int, item: int) -> int:
         weights = load(told + NEW_WEIGHTS)
         memcpy(given, weights, count * size)
         call(load(words + SCALED), given, numbers + 16, count, size)
+        if count >= MANY:
+            # The small vectors' place is free until there are roots.
+            call(
+                load(words + PREPARE),
+                small_lines(told),
+                load(told + POLES),
+                given,
+                count,
+                size,
+            )
         share(tools, address_of(singular_roots_run), told, (count + ROOTS - 1) // ROOTS)
         share(tools, address_of(singular_weights_run), told, (count + ROWS - 1) // ROWS)
         items = (count + VECTORS - 1) // VECTORS

@@ -11,24 +11,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.backends.cpu.libraries.reals import real_at, sum_of_squares, write_real
 from arrayfn.backends.native import (
     LINE_BYTES,
     add_f64,
     div_f64,
     float_of,
+    inlined,
     less_f64,
     load,
     load_i32,
     mul_f64,
-    narrow_f64,
     native,
+    secular_square_sums,
     secular_sums,
     sqrt_f64,
     stack,
     store,
     store_i32,
     sub_f64,
-    widen_f32,
 )
 
 LOOPS_OVER_DATA: Final = True
@@ -44,24 +45,6 @@ ROUNDING_F32: Final = (1023 - 32) << 52
 TURNS: Final = 12  # more are left to LAPACK
 SIGN: Final = -(1 << 63)
 MAGNITUDE: Final = (1 << 63) - 1
-
-
-@native
-def real_at(address: int, size: int) -> int:
-    """The bits of a number of ``size`` bytes, as of an f64."""
-    if size == 8:
-        return load(address)
-    return widen_f32(load_i32(address))
-
-
-@native
-def write_real(address: int, bits: int, size: int) -> int:
-    """Write a number of ``size`` bytes from the bits of an f64."""
-    if size == 8:
-        store(address, bits)
-    else:
-        store_i32(address, narrow_f64(bits))
-    return 0
 
 
 @native
@@ -90,46 +73,48 @@ def secular_root(
     count: int,
     root: int,
     rho: int,
+    squares: int,
     value: int,
     distances: int,
+    sums: int,
     size: int,
 ) -> int:
-    """The root between poles ``root`` and the next: its value and distances to poles.
+    """The root x between poles ``root`` and the next, and its distances to all poles.
 
-    ``1 / rho + sum w^2 / (p - x)`` is 0 there, rho being at an address. Two poles are
-    taken as they are, and the others for what they are near the last x, with its slope
-    (Li, Solving secular equations stably and efficiently, 1993: fixed weights). Not 0
-    if that takes too long: then nothing is written.
+    ``1 / rho + sum w^2 / (p - x)`` is 0 there, rho being at an address; or if
+    ``squares`` that of ``p^2 - x^2``, and then the ``sums`` of poles and root are
+    written too. Two poles are taken as they are, and the others for what they are near
+    the last x, with its slope (Li, Solving secular equations stably and efficiently,
+    1993: fixed weights). Not 0 if that takes too long: then nothing is written.
     """
     length = (8 * count + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
     weights = lines + length
-    sums = stack(3)
+    found = stack(3)
     constant = div_f64(ONE, real_at(rho, size))
     left = load(lines + 8 * root)
     right = load(lines + 8 * root + 8)
     weight = load(weights + 8 * root)
     other = load(weights + 8 * root + 8)
-    gap = sub_f64(right, left)
+    gap = from_origin(right, left, squares)
     middle = mul_f64(HALF, gap)
     # In which half of the gap the root is; its distance from the pole there is exact.
-    secular_sums(lines, weights, length, left, middle, sums)
-    rest = add_f64(constant, load(sums))
+    add_terms(lines, weights, length, left, middle, squares, found)
+    rest = add_f64(constant, load(found))
     at_left = less_f64(0, rest)
     own = mul_f64(weight, weight)
     others = mul_f64(other, other)
     rest = add_f64(rest, div_f64(sub_f64(own, others), middle))
     both = add_f64(own, others)
+    b = mul_f64(rest, gap)
     if at_left:
         origin = left
         low = 0
         high = middle
-        b = mul_f64(rest, gap)
         shift = root_below(rest, add_f64(b, both), mul_f64(own, gap))
     else:
         origin = right
         low = middle ^ SIGN
         high = 0
-        b = mul_f64(rest, gap)
         shift = root_below(rest, sub_f64(both, b), mul_f64(others, gap) ^ SIGN)
     rounding = ROUNDING_F64
     if size == 4:
@@ -138,23 +123,21 @@ def secular_root(
     for _ in range(TURNS):
         if less_f64(low, shift) == 0 or less_f64(shift, high) == 0:
             shift = mul_f64(HALF, add_f64(low, high))
-        secular_sums(lines, weights, length, origin, shift, sums)
-        rest = add_f64(constant, load(sums))
-        slope = load(sums + 8)
-        bound = mul_f64(terms, add_f64(constant, load(sums + 16)))
+        add_terms(lines, weights, length, origin, shift, squares, found)
+        rest = add_f64(constant, load(found))
+        slope = load(found + 8)
+        bound = mul_f64(terms, add_f64(constant, load(found + 16)))
         bound = add_f64(bound, mul_f64(shift & MAGNITUDE, slope))
         if less_f64(mul_f64(rounding, bound), rest & MAGNITUDE) == 0:
-            write_real(value, add_f64(origin, shift), size)
-            for j in range(count):
-                distance = sub_f64(sub_f64(load(lines + 8 * j), origin), shift)
-                write_real(distances + j * size, distance, size)
-            return 0
+            return write_root(
+                lines, count, origin, shift, squares, value, distances, sums, size
+            )
         if less_f64(rest, 0):
             low = shift
         else:
             high = shift
-        to_left = sub_f64(sub_f64(left, origin), shift)
-        to_right = sub_f64(sub_f64(right, origin), shift)
+        to_left = sub_f64(from_origin(left, origin, squares), shift)
+        to_right = sub_f64(from_origin(right, origin, squares), shift)
         if at_left:
             term = div_f64(weight, to_left)
             c = add_f64(
@@ -175,6 +158,59 @@ def secular_root(
             step = div_f64(rest, slope) ^ SIGN
         shift = add_f64(shift, step)
     return 1
+
+
+@inlined
+def from_origin(pole: int, origin: int, squares: int) -> int:
+    """How far a pole, or its square, is from that of the origin."""
+    gap = sub_f64(pole, origin)
+    if squares:
+        return mul_f64(gap, add_f64(pole, origin))
+    return gap
+
+
+@native
+def add_terms(
+    lines: int,
+    weights: int,
+    length: int,
+    origin: int,
+    shift: int,
+    squares: int,
+    found: int,
+) -> int:
+    """The sums of the terms at a place."""
+    if squares:
+        secular_square_sums(lines, weights, length, origin, shift, found)
+    else:
+        secular_sums(lines, weights, length, origin, shift, found)
+    return 0
+
+
+@native
+def write_root(
+    lines: int,
+    count: int,
+    origin: int,
+    shift: int,
+    squares: int,
+    value: int,
+    distances: int,
+    sums: int,
+    size: int,
+) -> int:
+    """A root that is ``shift`` from the origin, or whose square is from the square."""
+    if squares:
+        square = add_f64(mul_f64(origin, origin), shift)
+        shift = div_f64(shift, add_f64(origin, sqrt_f64(square)))
+        for j in range(count):
+            sum = add_f64(add_f64(load(lines + 8 * j), origin), shift)
+            write_real(sums + j * size, sum, size)
+    write_real(value, add_f64(origin, shift), size)
+    for j in range(count):
+        distance = sub_f64(sub_f64(load(lines + 8 * j), origin), shift)
+        write_real(distances + j * size, distance, size)
+    return 0
 
 
 @native
@@ -209,16 +245,36 @@ def secular_weights(
     for j in range(count):
         pole = real_at(poles + j * size, size)
         column = distances + (j * leading + first) * size
-        for i in range(rows):
-            gap = sub_f64(real_at(poles + (first + i) * size, size), pole)
-            if first + i == j:
-                gap = real_at(column + i * size, size)
-            ratio = div_f64(real_at(column + i * size, size), gap)
-            store(own + 8 * i, mul_f64(load(own + 8 * i), ratio))
+        # Without branches inside, the loops are of vectors.
+        for i in range(clipped(j - first, rows)):
+            multiply_ratio(own, poles + first * size, pole, column, i, size)
+        for i in range(clipped(j - first + 1, rows), rows):
+            multiply_ratio(own, poles + first * size, pole, column, i, size)
     for i in range(rows):
         place = (first + i) * size
         root = sqrt_f64(load(own + 8 * i) ^ SIGN)
         write_real(weights + place, root | (real_at(given + place, size) & SIGN), size)
+    return 0
+
+
+@inlined
+def clipped(number: int, most: int) -> int:
+    """A number from 0 to ``most``."""
+    if number < 0:
+        return 0
+    if number > most:
+        return most
+    return number
+
+
+@inlined
+def multiply_ratio(
+    own: int, poles: int, pole: int, column: int, i: int, size: int
+) -> int:
+    """Multiply a weight by a distance to a root over that to a pole."""
+    gap = sub_f64(real_at(poles + i * size, size), pole)
+    ratio = div_f64(real_at(column + i * size, size), gap)
+    store(own + 8 * i, mul_f64(load(own + 8 * i), ratio))
     return 0
 
 
@@ -227,40 +283,15 @@ def secular_vector(
     vector: int, weights: int, distances: int, order: int, count: int, size: int
 ) -> int:
     """An eigenvector of length 1, in the order of the 32-bit numbers from 1 there."""
-    # Four sums, for an addition takes longer than to begin the next one.
-    a = 0
-    b = 0
-    c = 0
-    d = 0
-    place = 0
-    stop = count // 4 * 4 * size
-    while place < stop:
-        a = add_square(a, weights + place, distances + place, size)
-        place += size
-        b = add_square(b, weights + place, distances + place, size)
-        place += size
-        c = add_square(c, weights + place, distances + place, size)
-        place += size
-        d = add_square(d, weights + place, distances + place, size)
-        place += size
-    stop = count * size
-    while place < stop:
-        a = add_square(a, weights + place, distances + place, size)
-        place += size
-    total = add_f64(add_f64(a, b), add_f64(c, d))
-    factor = div_f64(ONE, sqrt_f64(total))
+    for i in range(count):
+        distance = real_at(distances + i * size, size)
+        ratio = div_f64(real_at(weights + i * size, size), distance)
+        write_real(distances + i * size, ratio, size)
+    factor = div_f64(ONE, sqrt_f64(sum_of_squares(distances, count, size)))
     for i in range(count):
         source = distances + (load_i32(order + 4 * i) - 1) * size
         write_real(vector + i * size, mul_f64(real_at(source, size), factor), size)
     return 0
-
-
-@native
-def add_square(total: int, weight: int, distance: int, size: int) -> int:
-    """Divide a weight by a distance, into that; the sum with the square."""
-    ratio = div_f64(real_at(weight, size), real_at(distance, size))
-    write_real(distance, ratio, size)
-    return add_f64(total, mul_f64(ratio, ratio))
 
 
 @native

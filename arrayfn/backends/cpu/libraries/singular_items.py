@@ -30,6 +30,7 @@ from arrayfn.backends.native import (
 )
 
 ROOTS: Final = 32  # of an item
+MANY: Final = 16  # roots that are worth vectors
 ROWS: Final = singular_loops.ROWS
 VECTORS: Final = 128  # of an item
 
@@ -44,7 +45,9 @@ WEIGHTS: Final = 128
 BOTH_VECTORS: Final = 136
 FLOOR: Final = 144
 SORT: Final = 152
-DIVIDED_WORDS: Final = 20
+PREPARE: Final = 160
+ROOT: Final = 168
+DIVIDED_WORDS: Final = 22
 
 # Byte offsets into what all parts are told.
 TOOLS: Final = 0
@@ -114,6 +117,12 @@ def only_root(told: int) -> int:
 
 
 @native
+def small_lines(told: int) -> int:
+    """Where the poles and weights are in float64, until there are small vectors."""
+    return (load(told + SMALL_U) + 7) & -8
+
+
+@native
 def singular_roots_run(told: int, begin: int, end: int) -> int:
     """Roots of a secular equation."""
     words = load(told + WORDS)
@@ -124,8 +133,23 @@ def singular_roots_run(told: int, begin: int, end: int) -> int:
     ints = stack(2)
     store_i32(ints, count)
     for root in range(begin * ROOTS, least(end * ROOTS, count)):
-        store_i32(ints + 4, root + 1)
         column = root * n * size
+        if count >= MANY and root < count - 1:
+            failed = call(
+                load(words + ROOT),
+                small_lines(told),
+                count,
+                root,
+                load(told + SQUARE),
+                1,
+                values + root * size,
+                part_of(told, load(told + U)) + column,
+                part_of(told, load(told + V)) + column,
+                size,
+            )
+            if failed == 0:
+                continue
+        store_i32(ints + 4, root + 1)
         call(
             load(words + LASD4),
             ints,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.backends.cpu.libraries.reals import real_at, sum_of_squares, write_real
 from arrayfn.backends.native import (
     add_f64,
     div_f64,
@@ -16,14 +17,11 @@ from arrayfn.backends.native import (
     load,
     load_i32,
     mul_f64,
-    narrow_f64,
     native,
     sqrt_f64,
     stack,
     store,
-    store_i32,
     sub_f64,
-    widen_f32,
 )
 
 LOOPS_OVER_DATA: Final = True
@@ -33,24 +31,6 @@ LEAST_F64: Final = (1023 - 53) << 52
 LEAST_F32: Final = (1023 - 24) << 52
 SIGN: Final = -(1 << 63)
 MAGNITUDE: Final = (1 << 63) - 1
-
-
-@native
-def real_at(address: int, size: int) -> int:
-    """The bits of a number of ``size`` bytes, as of an f64."""
-    if size == 8:
-        return load(address)
-    return widen_f32(load_i32(address))
-
-
-@native
-def write_real(address: int, bits: int, size: int) -> int:
-    """Write a number of ``size`` bytes from the bits of an f64."""
-    if size == 8:
-        store(address, bits)
-    else:
-        store_i32(address, narrow_f64(bits))
-    return 0
 
 
 @native
@@ -69,10 +49,7 @@ def singular_floor(numbers: int, count: int, size: int) -> int:
 @native
 def singular_scale(numbers: int, square: int, count: int, size: int) -> int:
     """Divide numbers by their length, whose square is written to ``square``."""
-    total = 0
-    for i in range(count):
-        number = real_at(numbers + i * size, size)
-        total = add_f64(total, mul_f64(number, number))
+    total = sum_of_squares(numbers, count, size)
     factor = div_f64(ONE, sqrt_f64(total))
     for i in range(count):
         number = real_at(numbers + i * size, size)
@@ -136,27 +113,24 @@ def singular_vectors(
 ) -> int:
     """Both singular vectors of a root, all but their first numbers in an order.
 
-    That has 32-bit numbers from 1.
+    That has 32-bit numbers from 1. ``gaps`` and ``sums`` are lost.
     """
-    total_left = ONE
-    total_right = 0
     for i in range(count):
         place = i * size
         gap = mul_f64(real_at(gaps + place, size), real_at(sums + place, size))
         number = div_f64(real_at(weights + place, size), gap)
         write_real(sums + place, number, size)
-        total_right = add_f64(total_right, mul_f64(number, number))
-        if i > 0:
-            number = mul_f64(number, real_at(poles + place, size))
-            total_left = add_f64(total_left, mul_f64(number, number))
-    factor_left = div_f64(ONE, sqrt_f64(total_left))
-    factor_right = div_f64(ONE, sqrt_f64(total_right))
-    write_real(left, factor_left ^ SIGN, size)
+        write_real(gaps + place, mul_f64(number, real_at(poles + place, size)), size)
+    # The first pole is 0, and the first number of the left vector -1.
+    write_real(gaps, SIGN | ONE, size)
+    factor_left = div_f64(ONE, sqrt_f64(sum_of_squares(gaps, count, size)))
+    factor_right = div_f64(ONE, sqrt_f64(sum_of_squares(sums, count, size)))
+    write_real(left, mul_f64(real_at(gaps, size), factor_left), size)
     write_real(right, mul_f64(real_at(sums, size), factor_right), size)
     for i in range(1, count):
         place = (load_i32(order + 4 * i) - 1) * size
-        number = real_at(sums + place, size)
-        write_real(right + i * size, mul_f64(number, factor_right), size)
-        number = mul_f64(number, real_at(poles + place, size))
-        write_real(left + i * size, mul_f64(number, factor_left), size)
+        number = mul_f64(real_at(sums + place, size), factor_right)
+        write_real(right + i * size, number, size)
+        number = mul_f64(real_at(gaps + place, size), factor_left)
+        write_real(left + i * size, number, size)
     return 0

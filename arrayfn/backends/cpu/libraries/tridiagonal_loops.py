@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.backends.cpu.libraries.reals import real_at, write_real
 from arrayfn.backends.native import (
     LINE_BYTES,
     add_f64,
@@ -16,16 +17,12 @@ from arrayfn.backends.native import (
     lines_product,
     lines_rotate,
     load,
-    load_i32,
     mul_f64,
-    narrow_f64,
     native,
     sqrt_f64,
     stack,
     store,
-    store_i32,
     sub_f64,
-    widen_f32,
 )
 
 LOOPS_OVER_DATA: Final = True
@@ -42,24 +39,6 @@ ROUNDING: Final = (1023 - 53) << 52
 SIGN: Final = -(1 << 63)
 MAGNITUDE: Final = (1 << 63) - 1
 TURNS: Final = 60  # for one eigenvalue, at most
-
-
-@native
-def real_at(address: int, size: int) -> int:
-    """The bits of a number of ``size`` bytes, as of an f64."""
-    if size == 8:
-        return load(address)
-    return widen_f32(load_i32(address))
-
-
-@native
-def write_real(address: int, bits: int, size: int) -> int:
-    """Write a number of ``size`` bytes from the bits of an f64."""
-    if size == 8:
-        store(address, bits)
-    else:
-        store_i32(address, narrow_f64(bits))
-    return 0
 
 
 @native
