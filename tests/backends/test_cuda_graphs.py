@@ -3,8 +3,8 @@
 import pytest
 
 from arrayfn.backends.cuda import graphs
-from arrayfn.backends.cuda.driver import Device
 from arrayfn.backends.cuda.memory import block_size
+from tests.backends.cuda_driver import Driver
 
 
 class Card:
@@ -50,33 +50,20 @@ def test_more_addresses_than_graphs_are_launched_step_by_step(card):
     assert 5 <= len(card.forgotten) <= 5 * 80 // 16
 
 
-class Memory(Device):
-    """A device that numbers its blocks."""
-
-    def __init__(self):
-        self._idle, self._sizes = {}, {}
-        self._idle_bytes, self._most_idle = 0, 1 << 30
-
-    def _new_block(self, size):
-        pointer = 1 + len(self._sizes)
-        self._sizes[pointer] = size
-        self._idle.setdefault(size, [])
-        return pointer
-
-
 @pytest.mark.parametrize("kept", [1, 5])
 def test_steps_that_replace_their_state_repeat_their_addresses(kept):
-    memory, state, losses = Memory(), [], []
+    driver = Driver()
+    memory, state, losses = driver.stock(), [], []
     seen = []
     for _ in range(60):
-        after = [memory.allocate(1000) for _ in range(7)]
-        losses.append(memory.allocate(4))
+        after = [memory.take(1000) for _ in range(7)]
+        losses.append(memory.take(4))
         for pointer in state[::-1]:
-            memory.free(pointer)
+            memory.give(pointer)
         state = after
         seen.append(tuple(after))
         if len(losses) > kept:
-            memory.free(losses.pop(0))
+            memory.give(losses.pop(0))
     assert len(set(seen[3:])) == 2
 
 

@@ -5,14 +5,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda.runner import (
-    BIAS_POINTER,
-    STEP_WORDS,
-    Header,
-    Stage,
-    Step,
-    run,
-)
+from arrayfn.backends.cuda import runner
+from arrayfn.backends.cuda.runner import BIAS_POINTER, STEP_WORDS, Stage
 
 I64, I32 = ctypes.c_int64, ctypes.c_int
 STREAM, CONTEXT = 6, 5
@@ -28,11 +22,10 @@ class Driver:
         self.functions = {
             "SET_CURRENT": kind(I32, I64)(self.noted("SET_CURRENT")),
             "LAUNCH": kind(I32, I64, *[I32] * 7, I64, I64, I64)(self.noted("LAUNCH")),
-            "COOPERATIVE": kind(I32, I64, *[I32] * 7, I64, I64)(
-                self.noted("COOPERATIVE")
-            ),
+            "TOGETHER": kind(I32, I64, *[I32] * 7, I64, I64)(self.noted("TOGETHER")),
+            "LAUNCH_GRAPH": kind(I32, I64, I64)(self.noted("LAUNCH_GRAPH")),
             "FILL": kind(I32, I64, ctypes.c_ubyte, I64, I64)(self.noted("FILL")),
-            "MATMUL": kind(I32, *[I64] * 16)(self.noted("MATMUL")),
+            "MULTIPLY": kind(I32, *[I64] * 16)(self.noted("MULTIPLY")),
             "SET_ATTRIBUTE": kind(I32, I64, I32, ctypes.POINTER(I64), I64)(
                 lambda operation, attribute, value, size: self.noted("SET_ATTRIBUTE")(
                     operation, attribute, value[0], size
@@ -49,49 +42,51 @@ class Driver:
 
 
 def run_plan(driver, bias=False, alpha=False):
-    """Buffers 0 and 2 are given, 1 lies in 2; four steps, one of each kind."""
+    """Buffers 0 and 2 are given, 1 lies in 2; five steps, one of each kind."""
     slots = np.zeros(3, np.int64)
     at = [slots.ctypes.data + 8 * k for k in range(3)]
     table = np.array([at[0], 0, 0, at[1], 1, 5, at[2], 2, 0], np.int64)
-    steps = np.zeros((4, STEP_WORDS), np.int64)
-    steps[0, :5] = [Step.KERNEL, 11, 12, 13, 14]
-    product = [Step.MATMUL, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
+    steps = np.zeros((5, STEP_WORDS), np.int64)
+    steps[0, :5] = [runner.KERNEL, 11, 12, 13, 14]
+    product = [runner.PRODUCT, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
     places = [at[1] if bias else 0, at[0], 17, at[2] if alpha else 0]
     steps[1] = [*product, *places]
-    steps[2, :3] = [Step.FILL, at[1], 99]
-    steps[3, :5] = [Step.COOPERATIVE, 21, 22, 23, 24]
-    header = np.zeros(Header.WORDS, np.int64)
+    steps[2, :3] = [runner.ZEROS, at[1], 99]
+    steps[3, :5] = [runner.COOPERATIVE, 21, 22, 23, 24]
+    steps[4, :2] = [runner.GRAPH, 31]
+    header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
     words = {
-        Header.CONTEXT: CONTEXT,
-        Header.STREAM: STREAM,
-        Header.SLOTS: table.ctypes.data,
-        Header.SLOT_COUNT: 3,
-        Header.STEPS: steps.ctypes.data,
-        Header.STEP_COUNT: 4,
+        runner.CONTEXT: CONTEXT,
+        runner.STREAM: STREAM,
+        runner.SLOTS: table.ctypes.data,
+        runner.SLOT_COUNT: 3,
+        runner.STEPS: steps.ctypes.data,
+        runner.STEP_COUNT: 5,
     }
-    for word, value in words.items():
-        header[word] = value
     for name, function in driver.functions.items():
-        header[Header[name]] = ctypes.cast(function, ctypes.c_void_p).value
+        words[getattr(runner, name)] = ctypes.cast(function, ctypes.c_void_p).value
+    for word, value in words.items():
+        header[word // 8] = value
     buffers = np.array([42, 64000, 300], np.int64)
-    status = run()(header.ctypes.data, buffers.ctypes.data)
+    status = runner.runner()(header.ctypes.data, buffers.ctypes.data)
     return status, slots.tolist()
 
 
 ENTER = ("SET_CURRENT", CONTEXT)
 LAUNCH = ("LAUNCH", 11, 12, 1, 1, 13, 1, 1, 0, STREAM, 14, 0)
-TOGETHER = ("COOPERATIVE", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
+REPLAY = ("LAUNCH_GRAPH", 31, STREAM)
+TOGETHER = ("TOGETHER", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
 
 
 A, B, C = 42, 64005, 300
-PRODUCT = ("MATMUL", 1, 2, 3, A, 5, B, 7, 8, A, 17, C, 10, 11, 12, 13, STREAM)
+PRODUCT = ("MULTIPLY", 1, 2, 3, A, 5, B, 7, 8, A, 17, C, 10, 11, 12, 13, STREAM)
 
 
 def test_a_run_launches_every_step_on_the_addresses_of_the_slots():
     driver = Driver()
     assert run_plan(driver) == (0, [A, B, C])
     filled = ("FILL", B, 0, 99, STREAM)
-    assert driver.calls == [ENTER, LAUNCH, PRODUCT, filled, TOGETHER]
+    assert driver.calls == [ENTER, LAUNCH, PRODUCT, filled, TOGETHER, REPLAY]
 
 
 def test_a_product_is_told_where_its_bias_is():
@@ -112,9 +107,10 @@ def test_a_factor_in_memory_is_where_its_slot_says():
         ("SET_CURRENT", Stage.CONTEXT, 1),
         ("LAUNCH", Stage.KERNEL, 2),
         ("SET_ATTRIBUTE", Stage.MATMUL, 3),
-        ("MATMUL", Stage.MATMUL, 4),
+        ("MULTIPLY", Stage.MATMUL, 4),
         ("FILL", Stage.FILL, 5),
-        ("COOPERATIVE", Stage.COOPERATIVE, 6),
+        ("TOGETHER", Stage.COOPERATIVE, 6),
+        ("LAUNCH_GRAPH", Stage.GRAPH, 7),
     ],
 )
 def test_the_first_failure_ends_a_run(failing, stage, calls):

@@ -89,7 +89,7 @@ def _seconds(provider: str, p: Mapping[str, int], way: Way) -> float:
     run = Executable(lower(program, gpu=gpu, options=options))
     arrays: list[DeviceArray] = []
     for type in map(interned, program.input_types):
-        arrays.append(DeviceArray(type, device().allocate(type.nbytes)))
+        arrays.append(DeviceArray(type, *device().block(type.nbytes)))
         block = random_block(short_name(type.dtype))
         fill(arrays[-1].address(), type.nbytes, block)
     return timing.repeated(lambda: run(arrays))

@@ -7,8 +7,6 @@ asynchronous: ``block_until_ready`` waits.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -51,28 +49,20 @@ class DeviceArray(ArrayOnDevice):
 
     __arrayfn_type__: ArrayType
     pointer: int
-    owner: object  # of memory that is not the pool's
-    shared: bool  # whether another library has seen the memory
+    owner: object  # what the memory dies with
+    shared: bool  # whether another library has the memory, or has seen it
     writable: bool  # only while a kernel of an operator computes it
 
     KIND = "on a GPU"
     CHANGED = "by what is computed on a GPU"
 
-    def __init__(self, type: ArrayType, pointer: int, owner: object = None) -> None:
+    # The native entry of calls makes arrays too, without this: see ``entry``.
+    def __init__(self, type: ArrayType, pointer: int, owner: object) -> None:
         self.__arrayfn_type__ = type
         self.pointer = pointer
         self.owner = owner
         self.shared = False
         self.writable = False
-
-    # At the end of a process the module's names may be gone: what is asked is bound.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        pointer = self.pointer
-        if pointer and self.owner is None and not is_finalizing():
-            if self.shared:
-                # Another library's work on it may not have run yet.
-                device().waiting.cuCtxSynchronize()
-            device().free(pointer)
 
     # What it is.
 
@@ -102,11 +92,10 @@ class DeviceArray(ArrayOnDevice):
         low, count = span(self.__arrayfn_type__)
         size = self.dtype.itemsize
         gpu = device()
-        pointer = gpu.allocate(count * size)
-        base = DeviceArray(self.__arrayfn_type__, pointer)
+        pointer, owner = gpu.block(count * size)
         if count:
             gpu.copy(pointer, self.address() + low * size, count * size)
-        return DeviceArray(base.type, pointer - low * size, base) if low else base
+        return DeviceArray(self.__arrayfn_type__, pointer - low * size, owner)
 
     def __copy__(self) -> DeviceArray:
         return self.copy()
@@ -132,10 +121,16 @@ class DeviceArray(ArrayOnDevice):
             )
         return self.pointer
 
-    def take(self) -> int:
-        """Its memory, for another array; this one has none from now on."""
-        pointer, self.pointer = self.address(), 0
-        return pointer
+    def take(self) -> object:
+        """What its memory dies with, for another array; this one has none now."""
+        owner, self.owner, self.pointer = self.owner, None, 0
+        return owner
+
+    def share(self) -> None:
+        """Note that another library sees the memory."""
+        if not self.shared:
+            self.shared = True
+            device().share(self.owner)
 
     # Its elements.
 
@@ -209,7 +204,7 @@ class DeviceArray(ArrayOnDevice):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """For CuPy, Numba and PyTorch; later work on ``stream`` sees the values."""
-        self.shared = True
+        self.share()
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -233,7 +228,7 @@ class DeviceArray(ArrayOnDevice):
         """A capsule that shares the memory; work on ``stream`` waits for the values."""
         if dl_device not in (None, self.__dlpack_device__()) or copy:
             raise BufferError("DLPack gives this array's own memory, on its own GPU")
-        self.shared = True
+        self.share()
         if stream != -1:
             device().let_wait(_LEGACY_STREAM if stream is None else stream)
         steps = self.layout.strides(self.shape)
@@ -270,14 +265,11 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
     size = type.dtype.itemsize
     low, count = span(type)
     gpu = device()
-    pointer = gpu.allocate(count * size)
-    base = DeviceArray(type, pointer)
-    # Memory is freed where it was allocated.
-    result = DeviceArray(type, pointer - low * size, base) if low else base
+    pointer, owner = gpu.block(count * size)
     if count:
         start = int(host.__array_interface__["data"][0]) + low * size
         gpu.copy_in(pointer, start, count * size)
-    return result
+    return DeviceArray(type, pointer - low * size, owner)
 
 
 def from_cuda(x: Any) -> DeviceArray:
@@ -318,13 +310,14 @@ def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
 def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
     """An array in another library's memory, copied if vectors cannot be read there."""
     type = interned(type)
-    taken = DeviceArray(type, pointer, owner)
     if pointer % ALIGNMENT == 0:
+        taken = DeviceArray(type, pointer, owner)
+        taken.shared = True
         return taken
     low, count = span(type)
     size = type.dtype.itemsize
     gpu = device()
-    base = DeviceArray(type, gpu.allocate(count * size))
-    gpu.copy(base.pointer, pointer + low * size, count * size)
+    copied, block = gpu.block(count * size)
+    gpu.copy(copied, pointer + low * size, count * size)
     gpu.synchronize()
-    return DeviceArray(type, base.pointer - low * size, base)
+    return DeviceArray(type, copied - low * size, block)

@@ -11,16 +11,17 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import cache
-from heapq import heappop, heappush
 from typing import Any, Final
 
+from arrayfn.backends.cuda import stock
 from arrayfn.backends.cuda.memory import (
-    LARGEST_IDLE,
     MemoryStats,
     OutOfMemoryError,
     PoolProperties,
     block_size,
 )
+from arrayfn.backends.cuda.stock import Stock
+from arrayfn.backends.cuda.waiting import waiter
 from arrayfn.errors import BackendError, user_location
 
 # Names and numbers of cuda.h.
@@ -38,13 +39,6 @@ _SHARED_BYTES, _CARVEOUT, _LARGE_CLUSTERS = 8, 9, 14  # of cuFuncSetAttribute
 _PORTABLE_CLUSTER: Final = 8  # blocks
 _POOL_PINNED_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
 
-FUNCTIONS: Final = {
-    "set_current": "cuCtxSetCurrent",
-    "launch": "cuLaunchKernel",
-    "fill": "cuMemsetD8Async",
-    "cooperative": "cuLaunchCooperativeKernel",
-}
-"""What the native runner calls by address."""
 _MOST_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
 
 
@@ -79,16 +73,19 @@ class Device:
         self.pool = self._new_pool()
         self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
-        self._free = self._function("cuMemFreeAsync", 2)
-        self._idle: dict[int, list[int]] = {}
-        self._sizes: dict[int, int] = {}
-        self._idle_bytes = 0
-        self._most_idle = max(_MOST_IDLE, self.memory_stats().total // 16)
+        self._stock = Stock(
+            {name: self.address(name) for name in stock.FUNCTIONS.values()},
+            self.context,
+            self.stream,
+            self.pool,
+            max(_MOST_IDLE, self._card_bytes()[1] // 16),
+        )
         self._launch_graph = self._function("cuGraphLaunch", 2)
-        # Called most often, while other threads may go on.
-        wait = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
-        self._wait = wait(self.address("cuStreamSynchronize"))
-        self._allocate = self.library.cuMemAllocFromPoolAsync
+        self._wait = waiter(
+            self.stream,
+            self.address("cuStreamQuery"),
+            self.address("cuStreamSynchronize"),
+        )
 
     @property
     def name(self) -> str:
@@ -169,18 +166,30 @@ class Device:
         whose results are what the next one is given so comes to have the same two sets
         of addresses by turns, and graphs are kept by addresses.
         """
-        return self.take(block_size(nbytes))
+        pointer = self._stock.take(nbytes)
+        if not pointer:
+            self._make_room(block_size(nbytes))
+            pointer = self._stock.take(nbytes)
+        return pointer
 
-    def take(self, size: int) -> int:
-        """The address of a block of ``size`` bytes, as ``block_size`` gives them."""
-        try:
-            known = heappop(self._idle[size])
-        except (KeyError, IndexError):
-            return self._new_block(size)
-        self._idle_bytes -= size
-        return known
+    def block(self, nbytes: int) -> tuple[int, object]:
+        """As ``allocate``, and an object that the memory is given back with."""
+        made = self._stock.block(nbytes)
+        while made is None:
+            self._make_room(block_size(nbytes))
+            made = self._stock.block(nbytes)
+        return made
 
-    def _new_block(self, size: int) -> int:
+    def shelf(self, nbytes: int) -> int:
+        """What the native entry takes memory of so many bytes from."""
+        return self._stock.shelf(nbytes)
+
+    def share(self, owner: object) -> None:
+        """Have memory of ``block`` wait for other libraries' work when it dies."""
+        self._stock.share(owner)
+
+    def _make_room(self, size: int) -> None:
+        """Have the driver be able to give a block; raises its error if it is not."""
         self.enter()
         pointer = ctypes.c_uint64()
         arguments = (
@@ -189,37 +198,23 @@ class Device:
             ctypes.c_void_p(self.pool),
             ctypes.c_void_p(self.stream),
         )
-        status = self._allocate(*arguments)
+        status = self.library.cuMemAllocFromPoolAsync(*arguments)
         if status == _OUT_OF_MEMORY:
             self.trim()
-            status = self._allocate(*arguments)
+            status = self.library.cuMemAllocFromPoolAsync(*arguments)
         if status == _OUT_OF_MEMORY:
             raise self.out_of_memory(size)
         self.check(status)
-        if size <= LARGEST_IDLE:
-            self._sizes[pointer.value] = size
-            self._idle.setdefault(size, [])
-        return pointer.value
+        stream = ctypes.c_void_p(self.stream)
+        self.check(self.library.cuMemFreeAsync(pointer, stream))
 
     def free(self, pointer: int) -> None:
-        """Give memory back, once what is enqueued before has run."""
-        size = self._sizes.get(pointer)
-        if size is not None and self._idle_bytes < self._most_idle:
-            self._idle_bytes += size
-            heappush(self._idle[size], pointer)
-            return
-        self._sizes.pop(pointer, None)
-        self.enter()
-        self._free(pointer, self.stream)
+        """Give memory of ``allocate`` back, once what is enqueued before has run."""
+        self._stock.give(pointer)
 
     def trim(self) -> None:
         """Give what is kept, and no array has, back to the card."""
-        self.enter()
-        for idle in self._idle.values():
-            taken, idle[:] = list(idle), []
-            for pointer in taken:
-                self._idle_bytes -= self._sizes.pop(pointer)
-                self._free(pointer, self.stream)
+        self._stock.clear()
         self.synchronize()
         self.check(
             self.library.cuMemPoolTrimTo(ctypes.c_void_p(self.pool), ctypes.c_size_t(0))
@@ -238,19 +233,22 @@ class Device:
 
     def memory_stats(self) -> MemoryStats:
         """What memory is used for now."""
+        return MemoryStats(
+            self._pool_bytes(_POOL_USED) - self._stock.idle_bytes,
+            self._pool_bytes(_POOL_USED_HIGH),
+            self._pool_bytes(_POOL_RESERVED),
+            self._pool_bytes(_POOL_RESERVED_HIGH),
+            *self._card_bytes(),
+        )
+
+    def _card_bytes(self) -> tuple[int, int]:
+        """How many bytes of the card's memory are free, and how many it has."""
         self.enter()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.check(
             self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
         )
-        return MemoryStats(
-            self._pool_bytes(_POOL_USED) - self._idle_bytes,
-            self._pool_bytes(_POOL_USED_HIGH),
-            self._pool_bytes(_POOL_RESERVED),
-            self._pool_bytes(_POOL_RESERVED_HIGH),
-            free.value,
-            total.value,
-        )
+        return free.value, total.value
 
     def _pool_bytes(self, attribute: int) -> int:
         value = ctypes.c_uint64()
@@ -314,11 +312,11 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait for all that is enqueued; an error of a kernel is raised here."""
-        status = self._wait(self.stream)
+        status = self._wait()
         if status:
             if status == _NO_CONTEXT:
                 self.enter()
-                status = self._wait(self.stream)
+                status = self._wait()
             self.check(status)
 
     def wait_for(self, stream: int) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cuda import runner
-from arrayfn.backends.cuda.conditional import conditionals
+from arrayfn.backends.cuda.call_entry import CallEntry, Result
 from arrayfn.backends.cuda.device_array import (
     DeviceArray,
     device_put,
@@ -20,11 +18,10 @@ from arrayfn.backends.cuda.device_array import (
     put,
 )
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.graphs import Graphs, segments
-from arrayfn.backends.cuda.image import Image, raise_status
-from arrayfn.backends.cuda.memory import block_size
-from arrayfn.backends.cuda.nodes import Node
-from arrayfn.backends.cuda.walk import CapturingWalk, Walk
+from arrayfn.backends.cuda.graphs import segments
+from arrayfn.backends.cuda.image import Image
+from arrayfn.backends.cuda.replay import Replay
+from arrayfn.backends.cuda.staging import Staging, parts_of
 from arrayfn.dtypes import is_python_scalar
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import type_of
@@ -36,10 +33,11 @@ class Executable:
     """A plan, ready to run on the GPU.
 
     ``call(*inputs)`` returns a tuple of new DeviceArrays, ``call_single(*inputs)`` the
-    only one. Inputs are DeviceArrays, or NumPy arrays and numbers, which are copied to
-    the GPU, exactly as the plan's types say. If one does not fit nothing is run, and
-    the result is the ``int`` 1 + its number. Calls return before the work is done. They
-    are safe from several threads at once.
+    only one; both are builtin functions where a native entry takes what calls it can.
+    Inputs are DeviceArrays, or NumPy arrays and numbers, which are copied to the GPU,
+    exactly as the plan's types say. If one does not fit nothing is run, and the result
+    is the ``int`` 1 + its number. Calls return before the work is done. They are safe
+    from several threads at once.
     """
 
     def __init__(self, compiled: CompiledProgram) -> None:
@@ -57,39 +55,42 @@ class Executable:
         self._addresses = (ctypes.c_int64 * (self._arena + 1))()
         self._inputs = _numbered(plan.buffers, "input")
         self._outputs = _numbered(plan.buffers, "output")
-        self._wanted = tuple(zip(self.input_types, self._inputs, strict=True))
         for number, buffer in enumerate(plan.buffers):
             if buffer.kind == "constant":
                 self._addresses[number] = self._constants[buffer.index].pointer
         donors = [plan.buffers[number].donor for number in self._outputs]
         self._donors = donors if any(d is not None for d in donors) else None
-        allocated = [
-            (number, plan.buffers[number].nbytes)
-            for number, donor in zip(self._outputs, donors, strict=True)
-            if donor is None
-        ]
-        if plan.arena:
-            allocated.append((self._arena, plan.arena))
-        self._allocated = tuple(allocated)
         self._image = Image(compiled, self._arena)
-        self._run = runner.run()
-        self._buffers_address = ctypes.addressof(self._addresses)
-        self._walk = Walk(self._image, self._addresses)
-        self._segments = [
-            (part.nodes, Graphs(partial(self._capture, part.nodes), part.patience))
-            if part.by_graph
-            else (part.nodes, None)
-            for part in segments(self._image.nodes)
+        parts = segments(self._image.nodes)
+        whole = parts[0] if len(parts) == 1 else None
+        staging = self._staging() if whole is not None and whole.by_graph else None
+        self._parts = [
+            Replay(self._image, self._addresses, part, staging) for part in parts
         ]
-        by_graph = any(graphs is not None for _, graphs in self._segments)
-        self._is_native = self._image.is_native and not by_graph
-        self._gpu = device()
-        self._single = self._outputs[0] if len(self._outputs) == 1 else -1
-        simple = not plan.arena and self._donors is None and self._single >= 0
-        self._direct = self._is_native and simple
-        if self._direct:
-            self._result_type = self.output_types[0]
-            self._result_size = block_size(self._allocated[0][1])
+        self.call: Callable[..., tuple[DeviceArray, ...] | int] = self._call
+        self.call_single: Callable[..., DeviceArray | int] = self._call_single
+        if whole is not None and self._donors is None:
+            entry = self._entry()
+            self._parts[0].inform(entry)
+            self.call, self.call_single = entry.functions(self._call, self._call_single)
+
+    def _entry(self) -> CallEntry:
+        """A native entry of the plan."""
+        gpu, buffers = device(), self.plan.buffers
+        numbered = zip(self.output_types, self._outputs, strict=True)
+        return CallEntry(
+            list(self._addresses),
+            tuple(zip(self.input_types, self._inputs, strict=True)),
+            [Result(t, b, gpu.shelf(buffers[b].nbytes)) for t, b in numbered],
+            (self._arena, gpu.shelf(self.plan.arena) if self.plan.arena else 0),
+        )
+
+    def _staging(self) -> Staging | None:
+        """Memory for a graph of the plan that serves all addresses, if it is little."""
+        plan = self.plan
+        numbers = self._inputs, self._outputs
+        parts = parts_of(self.input_types, *numbers, plan.buffers, plan.arena)
+        return Staging(parts, plan.arena) if parts else None
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
         """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
@@ -110,30 +111,12 @@ class Executable:
         )
         return f"argument {number} is to be {self.input_types[number]}, not {what}"
 
-    def call_single(self, *inputs: Any) -> DeviceArray | int:
-        """The only result, or 1 + the number of an input that does not fit."""
-        if not self._direct:
-            result = self.call(*inputs)
-            return result if isinstance(result, int) else result[0]
-        addresses, held = self._addresses, None
-        with self._lock:
-            if len(inputs) != len(self._inputs):
-                return 1
-            for x, (wanted, place) in zip(inputs, self._wanted):  # noqa: B905
-                if x.__class__ is not DeviceArray or x.__arrayfn_type__ is not wanted:
-                    held = self._enter(inputs)
-                    if isinstance(held, int):
-                        return held
-                    break
-                addresses[place] = x.pointer or x.address()
-            addresses[self._single] = pointer = self._gpu.take(self._result_size)
-            status = self._run(self._image.address, self._buffers_address)
-            if status:
-                self._gpu.free(pointer)
-                raise_status(status)
-        return DeviceArray(self._result_type, pointer)
+    def _call_single(self, *inputs: Any) -> DeviceArray | int:
+        """As ``call``, of a plan with one result."""
+        result = self._call(*inputs)
+        return result if isinstance(result, int) else result[0]
 
-    def call(self, *inputs: Any) -> tuple[DeviceArray, ...] | int:
+    def _call(self, *inputs: Any) -> tuple[DeviceArray, ...] | int:
         """The results, or 1 + the number of an input that does not fit."""
         addresses = self._addresses
         with self._lock:
@@ -142,19 +125,17 @@ class Executable:
                 return held
             if self._donors is not None:
                 self._point_to_donors(self._donors, inputs, held)
-            self._start()
+            owners = self._start()
             pointers = [addresses[number] for number in self._outputs]
             for number in self._outputs:
                 addresses[number] = 0
         if self._donors is not None:
-            for donor in self._donors:
+            for k, donor in enumerate(self._donors):
                 if donor is not None:
                     array: DeviceArray = held[donor] if donor in held else inputs[donor]
-                    array.take()
-        return tuple(
-            DeviceArray(type, pointer)
-            for type, pointer in zip(self.output_types, pointers, strict=True)
-        )
+                    owners[k] = array.take()
+        made = zip(self.output_types, pointers, owners, strict=True)
+        return tuple(DeviceArray(*parts) for parts in made)
 
     def _enter(self, inputs: tuple[Any, ...]) -> dict[int, DeviceArray] | int:
         """Set the inputs' addresses. The copies made of inputs, or what does not fit.
@@ -215,7 +196,7 @@ class Executable:
                     user_location(),
                 )
             array: DeviceArray = held[donor] if donor in held else inputs[donor]
-            if array.owner is not None or array.shared:
+            if array.shared:
                 raise ArgumentError(
                     f"argument {donor} is donated, but another library has its memory "
                     "too; pass a copy of it",
@@ -223,41 +204,23 @@ class Executable:
                 )
             self._addresses[output] = address
 
-    def _start(self) -> None:
-        """Allocate, launch, and give the temporaries' memory back."""
-        gpu, addresses = device(), self._addresses
-        taken = 0
-        try:
-            for number, nbytes in self._allocated:
-                addresses[number] = gpu.allocate(nbytes)
-                taken += 1
-            self._launch()
-        except BaseException:
-            for number, _ in self._allocated[:taken]:
-                gpu.free(addresses[number])
-                addresses[number] = 0
-            raise
+    def _start(self) -> list[object]:
+        """Launch with new memory for the results: what it dies with, or their donor."""
+        gpu, addresses, buffers = device(), self._addresses, self.plan.buffers
+        owners: list[object] = []
+        for number in self._outputs:
+            owner: object = None
+            if buffers[number].donor is None:
+                addresses[number], owner = gpu.block(buffers[number].nbytes)
+            owners.append(owner)
+        temporaries: object = None
         if self.plan.arena:
-            gpu.free(addresses[self._arena])
-
-    def _launch(self) -> None:
-        if self._is_native:
-            status = self._run(self._image.address, self._buffers_address)
-            if status:
-                raise_status(status)
-            return
-        gpu, addresses = device(), bytes(self._addresses)
-        for nodes, graphs in self._segments:
-            graph = graphs.find(addresses) if graphs is not None else 0
-            if graph:
-                gpu.launch(graph)
-            else:
-                self._walk.run(nodes, gpu.stream)
-
-    def _capture(self, nodes: Sequence[Node], stream: int) -> None:
-        """Enqueue ``nodes`` on a stream that is being captured."""
-        walk = CapturingWalk(self._image, self._addresses, conditionals())
-        walk.run(nodes, stream)
+            addresses[self._arena], temporaries = gpu.block(self.plan.arena)
+        key = bytes(addresses)
+        for part in self._parts:
+            part.enqueue(key)
+        del temporaries  # what comes later on the stream may have their memory
+        return owners
 
 
 def _numbered(buffers: Sequence[BufferAllocation], kind: str) -> list[int]:

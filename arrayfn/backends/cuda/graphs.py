@@ -24,7 +24,7 @@ from arrayfn.backends.cuda.nodes import (
     launches,
 )
 
-_GRAPH_LAUNCHES: Final = 4  # from here launching a graph is faster than launching steps
+_GRAPH_LAUNCHES: Final = 4  # that Python enqueues in the time that a graph takes
 _MOST_LAUNCHES: Final = 1 << 14  # of a graph
 _MOST_GRAPHS: Final = 64
 _MOST_SEEN: Final = 256
@@ -47,13 +47,17 @@ class Segment:
 
 
 def segments(nodes: Sequence[Node]) -> list[Segment]:
-    """``nodes``, cut such that as much as is possible and worth it is by graphs."""
+    """``nodes``, cut such that as much as is possible and worth it is by graphs.
+
+    A whole plan is worth it in any case: one launch of a graph, and no Python.
+    """
     made: list[Segment] = []
-    for capturable, group in groupby(nodes, _is_capturable):
-        part = tuple(group)
+    groups = [(c, tuple(part)) for c, part in groupby(nodes, _is_capturable)]
+    for capturable, part in groups:
         at_once = capturable and (_waits(part) or _repeats(part))
         count = launches(part)
-        worth = at_once or count >= _GRAPH_LAUNCHES or calls_host(part)
+        few = count < _GRAPH_LAUNCHES and not calls_host(part)
+        worth = at_once or not few or len(groups) == 1
         by_graph = capturable and worth and count <= _MOST_LAUNCHES
         if made and not by_graph and not made[-1].by_graph:
             made[-1] = Segment((*made[-1].nodes, *part), by_graph=False)
@@ -77,6 +81,11 @@ class Graphs:
         self._known: dict[bytes, int] = {}
         self._seen: dict[bytes, int] = {}
         self._runs = 0  # since the last capture
+        self._publish: Callable[[dict[bytes, int]], None] = lambda _: None
+
+    def listen(self, publish: Callable[[dict[bytes, int]], None]) -> None:
+        """Have ``publish`` told the graphs whenever others are known."""
+        self._publish = publish
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
@@ -98,8 +107,11 @@ class Graphs:
         if len(self._known) >= _MOST_GRAPHS:
             if self._patience and self._runs < _BETWEEN_CAPTURES:
                 return 0
-            device().forget(self._known.pop(next(iter(self._known))))
+            oldest = self._known.pop(next(iter(self._known)))
+            self._publish(self._known)
+            device().forget(oldest)
         self._known[addresses] = graph = device().capture(self._enqueue)
+        self._publish(self._known)
         self._runs = 0
         return graph
 

@@ -15,7 +15,7 @@ import numpy as np
 from arrayfn.backends.cuda import cublas, libraries, runner
 from arrayfn.backends.cuda.captures import Access
 from arrayfn.backends.cuda.code import functions
-from arrayfn.backends.cuda.driver import FUNCTIONS, device
+from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.nodes import (
     BranchNode,
     HostCall,
@@ -24,8 +24,7 @@ from arrayfn.backends.cuda.nodes import (
     Node,
     Touches,
 )
-from arrayfn.backends.cuda.runner import STEP_WORDS, WORKSPACE_WORD, Header, Stage
-from arrayfn.backends.cuda.runner import Step as Word
+from arrayfn.backends.cuda.runner import STEP_BYTES, STEP_WORDS, WORKSPACE_WORD, Stage
 from arrayfn.backends.cuda.windows import (
     is_apart,
     window_length,
@@ -80,23 +79,21 @@ class Image:
         self._kept += [table, slots]
         self._table = table.ctypes.data
         header = {
-            Header.CONTEXT: gpu.context,
-            Header.STREAM: gpu.stream,
-            Header.SLOTS: slots.ctypes.data,
-            Header.SLOT_COUNT: len(slots),
-            Header.STEPS: self._table,
-            Header.STEP_COUNT: len(self._rows),
+            runner.CONTEXT: gpu.context,
+            runner.STREAM: gpu.stream,
+            runner.SLOTS: slots.ctypes.data,
+            runner.SLOT_COUNT: len(slots),
+            runner.STEPS: self._table,
+            runner.STEP_COUNT: len(self._rows),
+            **{word: gpu.address(name) for word, name in runner.FUNCTIONS.items()},
         }
-        for name, function in FUNCTIONS.items():
-            header[Header[name.upper()]] = gpu.address(function)
         if self._has_products:
-            header[Header.MATMUL] = cublas.library().matmul
-            header[Header.SET_ATTRIBUTE] = cublas.library().set_attribute
-        self.header = np.zeros(Header.WORDS, np.int64)
+            header[runner.MULTIPLY] = cublas.library().matmul
+            header[runner.SET_ATTRIBUTE] = cublas.library().set_attribute
+        self.header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
         for word, value in header.items():
-            self.header[word] = value
-        self.address = self.header.ctypes.data
-        self._run = runner.run()
+            self.header[word // 8] = value
+        self._run = runner.runner()
 
     @property
     def is_native(self) -> bool:
@@ -106,12 +103,16 @@ class Image:
     def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
         """Enqueue a run of steps on the buffers at ``addresses``."""
         header = self.header
-        header[Header.STREAM] = stream
-        header[Header.STEPS] = self._table + 8 * STEP_WORDS * node.first
-        header[Header.STEP_COUNT] = node.count
-        status = self._run(self.address, ctypes.addressof(addresses))
+        header[runner.STREAM // 8] = stream
+        header[runner.STEPS // 8] = self._table + STEP_BYTES * node.first
+        header[runner.STEP_COUNT // 8] = node.count
+        self.run(header, addresses)
+
+    def run(self, words: Any, addresses: Any) -> None:
+        """Have the runner launch what ``words`` say on the buffers at ``addresses``."""
+        status = self._run(words.ctypes.data, ctypes.addressof(addresses))
         if status:
-            raise_status(status)
+            _raise_status(status)
 
     def accesses(
         self, node: NativeRun | HostCall, addresses: Any
@@ -228,12 +229,12 @@ class Image:
         self._kept.append(parameters)
         function = self._functions[kernel.name]
         shape = [step.items, kernel.threads, parameters.ctypes.data, kernel.shared]
-        word = Word.COOPERATIVE if kernel.cooperative else Word.KERNEL
-        return [word, function, *shape]
+        kind = runner.COOPERATIVE if kernel.cooperative else runner.KERNEL
+        return [kind, function, *shape]
 
     def _touched(self, step: KernelCall, words: list[int]) -> Touches:
         own, small = (0, 0), self._has_few_bytes(step)
-        if words[0] == Word.MATMUL:
+        if words[0] == runner.PRODUCT:
             begin, nbytes = words[WORKSPACE_WORD : WORKSPACE_WORD + 2]
             own = begin, begin + nbytes
             kernel = self._kernels[step.kernel]
@@ -264,7 +265,7 @@ class Image:
         arrays, values = self._named(step, kernel)
         if not values["k"]:
             output = self._buffers[step.writes[0]]
-            return [Word.FILL, self._slot(arrays["c"]), output.nbytes]
+            return [runner.ZEROS, self._slot(arrays["c"]), output.nbytes]
         self._has_products = True
         a, b, c = (arrays[name] for name in "abc")
         added = arrays.get("added", c)
@@ -276,7 +277,7 @@ class Image:
         self._kept.append(made)
         second, first, addend, result = made.layouts
         return [
-            Word.MATMUL,
+            runner.PRODUCT,
             made.handle,
             made.operation,
             made.alpha,
@@ -305,7 +306,7 @@ class Image:
         return HostCall(call.enqueue, places, call.capturable, touches)
 
 
-def raise_status(status: int) -> None:
+def _raise_status(status: int) -> None:
     """Raise the error that the native runner's ``status`` says."""
     code, stage = status >> 8, Stage(status & 255)
     if stage is Stage.MATMUL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import Any, Final
 
 from arrayfn.backends.native import Routine
@@ -23,10 +24,21 @@ class MethodDef(ctypes.Structure):
     )
 
 
+@cache
 def method(routine: Routine, flags: int) -> MethodDef:
     """What a builtin function of ``routine`` is made of."""
     name = routine.function.__name__.encode()
     return MethodDef(name, native_address(routine), flags, None)
+
+
+def builtin_of(routine: Routine, flags: int, owner: Any) -> Any:
+    """A builtin function of ``routine`` with ``owner`` as its ``self``."""
+    return new_builtin(method(routine, flags), owner)
+
+
+def immortal_words(size: int) -> Any:
+    """``immortal`` memory as an array of 64-bit integers."""
+    return (ctypes.c_int64 * (size // 8)).from_address(immortal(size))
 
 
 def immortal(size: int) -> int:

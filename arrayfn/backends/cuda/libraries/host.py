@@ -63,7 +63,9 @@ def operator(number: str, integers: Mapping[str, int], items: int) -> Call:
 
 def _array(type: ArrayType, address: int) -> DeviceArray:
     """An array whose memory is the plan's."""
-    return DeviceArray(type, address, owner=_PLAN)
+    array = DeviceArray(type, address, owner=_PLAN)
+    array.shared = True
+    return array
 
 
 _PLAN: Any = object()

@@ -1,0 +1,226 @@
+"""The native entry of calls, and its memory, with a driver that notes calls."""
+
+import ctypes
+import gc
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from arrayfn import layout
+from arrayfn.backends.cuda import call_entry, runner
+from arrayfn.backends.cuda.call_entry import CallEntry, Result
+from arrayfn.backends.cuda.device_array import DeviceArray, interned
+from arrayfn.backends.cuda.waiting import waiter
+from arrayfn.ir import ArrayType
+from tests.backends.cuda_driver import STREAM, Driver
+
+F32 = interned(ArrayType((16,), np.dtype("float32"), layout.C))
+I32 = interned(ArrayType((4,), np.dtype("int32"), layout.C))
+ARENA_BYTES = 3000
+
+
+class Plan:
+    """A plan of one kernel, of a float32 and an int32 array: buffers 0 to 4.
+
+    Results are 2 and 3, or 2 alone; temporaries 4. ``given`` notes what the fallback
+    is called with.
+    """
+
+    def __init__(self, driver, monkeypatch, results=2, most_idle=1 << 30):
+        monkeypatch.setattr(call_entry, "device", lambda: driver)
+        self.driver = driver
+        self.stock = driver.stock(most_idle)
+        self.given = []
+        shelves = [self.stock.shelf(n) for n in (64, 16, ARENA_BYTES)]
+        made = [Result(F32, 2, shelves[0]), Result(I32, 3, shelves[1])][:results]
+        inputs = ((F32, 0), (I32, 1))
+        self.entry = CallEntry([0] * 5, inputs, made, (4, shelves[2]))
+        self.call, self.call_single = self.entry.functions(self.note, self.note)
+        self.entry.run(self.words())
+        self.x, self.i = self.array(F32, 64), self.array(I32, 16)
+
+    def note(self, *arguments):
+        self.given.append(arguments)
+        return 7
+
+    def words(self):
+        """The runner's plan: a kernel whose arguments are all buffers."""
+        self.slots = np.zeros(5, np.int64)
+        at = [self.slots.ctypes.data + 8 * k for k in range(5)]
+        self.table = np.array([(at[k], k, 0) for k in range(5)], np.int64)
+        self.steps = np.zeros((1, runner.STEP_WORDS), np.int64)
+        self.steps[0, :5] = [runner.KERNEL, 11, 12, 13, self.slots.ctypes.data]
+        words = np.zeros(runner.HEADER_BYTES // 8, np.int64)
+        for word, value in {
+            runner.STREAM: STREAM,
+            runner.SLOTS: self.table.ctypes.data,
+            runner.SLOT_COUNT: 5,
+            runner.STEPS: self.steps.ctypes.data,
+            runner.STEP_COUNT: 1,
+            runner.SET_CURRENT: self.driver.address("cuCtxSetCurrent"),
+            runner.LAUNCH: self.driver.address("cuLaunchKernel"),
+        }.items():
+            words[word // 8] = value
+        return words
+
+    def array(self, type, nbytes):
+        """An array in memory of the stock."""
+        return DeviceArray(type, *self.stock.block(nbytes))
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    return Plan(Driver(), monkeypatch)
+
+
+def test_a_call_launches_the_plan_on_new_memory(plan):
+    y, j = plan.call(plan.x, plan.i)
+    assert (y.type, j.type) == (F32, I32)
+    *arrays, arena = plan.slots.tolist()
+    assert arrays == [plan.x.pointer, plan.i.pointer, y.pointer, j.pointer]
+    assert len({*arrays, arena}) == 5
+    assert plan.driver.calls.count("launch") == 1
+    assert not y.shared
+    assert not y.writable
+    assert not plan.given
+    live = len(plan.driver.live)
+    del y, j
+    kept = plan.call(plan.x, plan.i)
+    # Memory of what died, and of temporaries, is given again.
+    assert plan.slots.tolist() == [*arrays, arena]
+    assert len(plan.driver.live) == live
+    assert len(kept) == 2
+
+
+def test_the_only_result_comes_alone(monkeypatch):
+    plan = Plan(Driver(), monkeypatch, results=1)
+    y = plan.call_single(plan.x, plan.i)
+    assert type(y) is DeviceArray
+    assert y.type is F32
+    (z,) = plan.call(plan.x, plan.i)
+    assert z.pointer != y.pointer
+
+
+def test_whatever_does_not_fit_goes_to_the_fallback(plan):
+    plan.x.pointer, kept = 0, plan.x.pointer
+    unfit = [
+        (),
+        (plan.i,),
+        (plan.i, plan.x),
+        (np.zeros(16, np.float32), plan.i),
+        (1.5, plan.i),
+        (plan.x, plan.i),  # donated
+        (plan.x, plan.i, plan.i),
+    ]
+    assert [plan.call(*arguments) for arguments in unfit] == [7] * len(unfit)
+    assert [[*map(id, a)] for a in plan.given] == [[*map(id, a)] for a in unfit]
+    assert "launch" not in plan.driver.calls
+    plan.x.pointer = kept
+
+
+def test_a_failed_launch_gives_memory_back_and_goes_to_the_fallback(plan):
+    plan.driver.launch_status = 700
+    assert plan.call(plan.x, plan.i) == 7
+    assert plan.given == [(plan.x, plan.i)]
+    idle = plan.stock.idle_bytes
+    plan.driver.launch_status = 0
+    kept = plan.call(plan.x, plan.i)
+    assert plan.stock.idle_bytes == idle - 512 - 256
+    assert len(kept) == 2
+
+
+@pytest.mark.parametrize("room", [2, 3, 4])
+def test_a_call_without_memory_goes_to_the_fallback(monkeypatch, room):
+    plan = Plan(Driver(room), monkeypatch)
+    assert plan.call(plan.x, plan.i) == 7
+    assert "launch" not in plan.driver.calls
+    plan.driver.room = 5
+    assert len(plan.call(plan.x, plan.i)) == 2
+    assert plan.call(plan.x, plan.i)[0].pointer
+
+
+def test_graphs_are_launched_for_their_addresses_alone(plan):
+    result = plan.call(plan.x, plan.i)
+    addresses = plan.slots.tobytes()
+    other = np.array([1, 2, 3, 4, 5], np.int64).tobytes()
+    plan.entry.publish({other: 88, addresses: 99})
+    plan.entry.run(plan.entry.plan, 2)
+    del result
+    plan.driver.calls.clear()
+    kept = [plan.call(plan.x, plan.i)]
+    assert plan.driver.calls == ["graph 99"]
+    plan.driver.calls.clear()
+    kept += [plan.call(plan.x, plan.i) for _ in range(3)]
+    # Two calls at other addresses run the plan, the third one is the fallback's.
+    assert [c for c in plan.driver.calls if c != "allocate"] == ["launch", "launch"]
+    assert kept[3] == 7
+    plan.entry.publish({})
+    assert plan.call(plan.x, plan.i) == 7
+
+
+def test_calls_leave_nothing_behind(plan):
+    plan.call(plan.x, plan.i)
+    gc.collect()
+    things = (F32, I32, plan.x, plan.i)
+    counts, live = [sys.getrefcount(t) for t in things], dict(plan.driver.live)
+    for _ in range(10_000):
+        plan.call(plan.x, plan.i)
+        plan.call(plan.i, plan.x)
+    plan.given.clear()
+    assert [sys.getrefcount(t) for t in things] == counts
+    assert plan.driver.live == live
+
+
+def test_the_lowest_block_is_given_first():
+    memory = Driver().stock()
+    blocks = [memory.take(1000) for _ in range(50)]
+    shuffled = random.Random(0).sample(blocks, 50)
+    for block in shuffled:
+        memory.give(block)
+    assert memory.idle_bytes == 50 * 1024
+    assert [memory.take(1000) for _ in range(50)] == sorted(blocks)
+    assert memory.idle_bytes == 0
+
+
+def test_dead_memory_goes_back_to_the_driver_from_a_limit_on():
+    driver = Driver()
+    memory = driver.stock(most_idle=2000)
+    for block in [memory.take(1000) for _ in range(5)]:
+        memory.give(block)
+    assert len(driver.live) == 2
+    large = memory.take(1 << 30)
+    memory.give(large)
+    assert large not in driver.live
+    memory.clear()
+    assert not driver.live
+    assert memory.idle_bytes == 0
+
+
+def test_memory_that_was_shared_waits_for_others_work():
+    driver = Driver()
+    memory = driver.stock()
+    _, owner = memory.block(64)
+    memory.share(owner)
+    memory.share(owner)
+    assert "synchronize" not in driver.calls
+    del owner
+    assert driver.calls.count("synchronize") == 1
+    assert memory.idle_bytes == 512
+
+
+def test_waiting_asks_first_and_then_lets_others_go_on():
+    asked = []
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int64)
+    answers = iter([600, 600, 0])
+    query = kind(lambda stream: asked.append(("query", stream)) or next(answers, 600))
+    # Called without the GIL, so it takes it again.
+    waiting = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
+    synchronize = waiting(lambda stream: asked.append(("wait", stream)) or 719)
+    at = [ctypes.cast(f, ctypes.c_void_p).value for f in (query, synchronize)]
+    wait = waiter(STREAM, *at)
+    assert wait() == 0
+    assert asked == [("query", STREAM)] * 3
+    assert wait() == 719
+    assert asked[-1] == ("wait", STREAM)
