@@ -48,22 +48,14 @@ class Plan:
     def words(self):
         """The runner's plan: a kernel whose arguments are all buffers."""
         self.slots = np.zeros(5, np.int64)
-        at = [self.slots.ctypes.data + 8 * k for k in range(5)]
-        self.table = np.array([(at[k], k, 0) for k in range(5)], np.int64)
-        self.steps = np.zeros((1, runner.STEP_WORDS), np.int64)
-        self.steps[0, :5] = [runner.KERNEL, 11, 12, 13, self.slots.ctypes.data]
-        words = np.zeros(runner.HEADER_BYTES // 8, np.int64)
-        for word, value in {
+        at = self.slots.ctypes.data
+        given = {
             runner.STREAM: STREAM,
-            runner.SLOTS: self.table.ctypes.data,
-            runner.SLOT_COUNT: 5,
-            runner.STEPS: self.steps.ctypes.data,
-            runner.STEP_COUNT: 1,
             runner.SET_CURRENT: self.driver.address("cuCtxSetCurrent"),
             runner.LAUNCH: self.driver.address("cuLaunchKernel"),
-        }.items():
-            words[word // 8] = value
-        return words
+        }
+        slots = [(at + 8 * k, k, 0) for k in range(5)]
+        return runner.Plan(given, slots, [[runner.KERNEL, 11, 12, 13, at]])
 
     def array(self, type, nbytes):
         """An array in memory of the stock."""

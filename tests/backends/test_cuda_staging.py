@@ -9,10 +9,14 @@ import pytest
 
 from arrayfn import layout
 from arrayfn.backends.cuda import runner, staging
+from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
 from arrayfn.backends.cuda.staging import Part, Staging, copy_parts_ptx, parts_of
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
 
+# Targets, sources and bytes.
+INWARDS = [1000, 90, 20, 2000, 91, 300_000]
+OUTWARDS = [92, 3000, 20]
 F32 = ArrayType((5,), np.dtype("float32"), layout.C)
 
 
@@ -21,18 +25,24 @@ class Card:
 
     def __init__(self):
         self.blocks = 0
-        self.forgotten = []
 
     def block(self, nbytes):
         self.blocks += 1
         return 1000 * self.blocks, object()
 
-    def capture(self, enqueue):
+    def record(self, enqueue):
         enqueue(6)
-        return 77
+        return 70
 
-    def forget(self, graph):
-        self.forgotten.append(graph)
+
+class Recorded(Graph):
+    """A graph that nothing is launched of."""
+
+    def __init__(self, graph):
+        self.launched = graph + 7
+
+    def __del__(self):
+        pass
 
 
 @pytest.fixture
@@ -40,6 +50,8 @@ def card(monkeypatch):
     made = Card()
     monkeypatch.setattr(staging, "device", lambda: made)
     monkeypatch.setattr(staging, "_kernel", lambda parts: 500 + parts)
+    monkeypatch.setattr(staging, "Graph", Recorded)
+    monkeypatch.setattr(Kernel, "capture", lambda kernel, stream: kernel.function)
     return made
 
 
@@ -61,39 +73,41 @@ def test_arguments_are_copied_in_and_results_out(card):
     parts = [Part(0, 20, 0), Part(1, 300_000, 1)], [Part(2, 20, 2)]
     seen = []
     addresses = (ctypes.c_int64 * 5)(0, 0, 0, 44, 0)
-    header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
+    plan = runner.Plan({runner.STREAM: 6}, [], [])
     made = Staging(parts, 100)
-    words = made.capture(addresses, header, lambda at, s: seen.append(([*at], s)))
+    plan = made.capture(addresses, plan, lambda at, s: seen.append(([*at], s)))
     # Three places, what is constant, and temporaries.
     assert seen == [([1000, 2000, 3000, 44, 4000], 6)]
-    count = words[runner.STEP_COUNT // 8]
+    words = plan.words
+    assert words[runner.STREAM // 8] == 6
+    count = int(words[runner.STEP_COUNT // 8])
     steps = words_at(words[runner.STEPS // 8], count * runner.STEP_WORDS)
-    rows = [steps[k : k + runner.STEP_WORDS] for k in range(0, len(steps), 18)]
-    inwards, graph, outwards = rows
+    inwards, outwards, graph = (
+        steps[k * runner.STEP_WORDS :][:4] for k in range(count)
+    )
     assert graph[:2] == [runner.GRAPH, 77]
-    blocks = 300_000 // staging._BLOCK_BYTES
-    assert inwards[:4] == [runner.KERNEL, 502, 2 * blocks, 256]
-    assert outwards[:4] == [runner.KERNEL, 501, 1, 256]
     slots = np.array(words_at(words[runner.SLOTS // 8], 9)).reshape(3, 3)
     for place, buffer, offset in slots:
         assert offset == 0
         ctypes.c_int64.from_address(int(place)).value = 90 + buffer
-    table, _ = words_at(inwards[4], 2)
-    assert words_at(table, 6) == [1000, 90, 20, 2000, 91, 300_000]
-    table, _ = words_at(outwards[4], 2)
-    assert words_at(table, 3) == [92, 3000, 20]
-    assert not header.any()
-    del made
-    assert card.forgotten == [77]
+    for row, node, blocks, table in (
+        (inwards, 502, 2 * (300_000 // staging._BLOCK_BYTES), INWARDS),
+        (outwards, 501, 1, OUTWARDS),
+    ):
+        assert row[:3] == [runner.PARAMETERS, 77, node]
+        kernel = Kernel.from_address(row[3])
+        assert (*kernel.blocks, *kernel.threads) == (blocks, 1, 1, 256, 1, 1)
+        at, _ = words_at(kernel.parameters, 2)
+        assert words_at(at, len(table)) == table
 
 
 def test_a_result_over_an_argument_shares_its_place(card):
     parts = parts_of([F32], [0], [1], buffers("input", "output", donors={0: 0}), 0)
     assert parts == ([Part(0, 20, 0)], [Part(1, 20, 0)])
     seen = []
-    header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
+    plan = runner.Plan({}, [], [])
     Staging(parts, 0).capture(
-        (ctypes.c_int64 * 3)(), header, lambda at, _: seen.append([*at])
+        (ctypes.c_int64 * 3)(), plan, lambda at, _: seen.append([*at])
     )
     assert seen == [[1000, 1000, 0]]
 

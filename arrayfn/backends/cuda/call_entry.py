@@ -13,6 +13,7 @@ import numpy as np
 from arrayfn.backends.cuda import entry, runner
 from arrayfn.backends.cuda.device_array import DeviceArray
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.runner import Plan
 from arrayfn.backends.native.code import native_address
 from arrayfn.backends.native.objects import METH_FASTCALL, builtin_of
 from arrayfn.ir import ArrayType
@@ -36,7 +37,7 @@ class Result:
 class CallEntry:
     """What the entry of one plan reads. Types are kept as they are: ``is`` counts.
 
-    ``plan`` is the runner's words that it runs, if there are some.
+    ``plan`` is what the runner runs, if there is something.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class CallEntry:
         outputs = [(id(r.type), r.buffer, r.shelf) for r in results]
         self._outputs = np.array(outputs, np.int64)
         self._graphs = np.zeros(1, np.int64)
-        self.plan: Any = None
+        self.plan: Plan | None = None
         self._kept = inputs, results
         self._words = np.zeros(entry.CALL_BYTES // 8, np.int64)
         self._set(
@@ -81,14 +82,11 @@ class CallEntry:
         for word, value in words.items():
             self._words[word // 8] = value
 
-    def run(self, plan: Any, left: int = ALWAYS) -> None:
-        """Have the next ``left`` calls for which there is no graph run a plan.
-
-        ``plan`` is the runner's words.
-        """
+    def run(self, plan: Plan, left: int = ALWAYS) -> None:
+        """Have the next ``left`` calls for which there is no graph run ``plan``."""
         if plan is not self.plan:
             self._set({entry.LEFT: 0})
-            self._set({entry.PLAN: _address(plan)})
+            self._set({entry.PLAN: plan.address})
             self.plan = plan
         self._set({entry.LEFT: left})
 

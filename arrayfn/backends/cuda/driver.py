@@ -338,10 +338,17 @@ class Device:
     # Graphs.
 
     def capture(self, enqueue: Callable[[int], None]) -> int:
+        """What can be launched of what ``enqueue`` puts into the stream it is given."""
+        graph = self.record(enqueue)
+        try:
+            return self.instantiate(graph)
+        finally:
+            self.library.cuGraphDestroy(ctypes.c_void_p(graph))
+
+    def record(self, enqueue: Callable[[int], None]) -> int:
         """The graph of what ``enqueue`` puts into the stream that it is given."""
         self.enter()
         stream, graph = ctypes.c_void_p(self.capturing), ctypes.c_void_p()
-        made = ctypes.c_void_p()
         with self.capture_lock:
             self.check(self.library.cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED))
             try:
@@ -349,14 +356,16 @@ class Device:
             finally:
                 status = self.library.cuStreamEndCapture(stream, ctypes.byref(graph))
         self.check(status)
-        try:
-            self.check(
-                self.library.cuGraphInstantiateWithFlags(
-                    ctypes.byref(made), graph, ctypes.c_uint64(0)
-                )
+        return int(graph.value or 0)
+
+    def instantiate(self, graph: int) -> int:
+        """What can be launched of a graph."""
+        made = ctypes.c_void_p()
+        self.check(
+            self.library.cuGraphInstantiateWithFlags(
+                ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
             )
-        finally:
-            self.library.cuGraphDestroy(graph)
+        )
         return int(made.value or 0)
 
     def launch(self, graph: int) -> None:

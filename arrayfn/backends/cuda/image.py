@@ -24,7 +24,7 @@ from arrayfn.backends.cuda.nodes import (
     Node,
     Touches,
 )
-from arrayfn.backends.cuda.runner import STEP_BYTES, STEP_WORDS, WORKSPACE_WORD, Stage
+from arrayfn.backends.cuda.runner import WORKSPACE_WORD, Plan, Stage
 from arrayfn.backends.cuda.windows import (
     is_apart,
     window_length,
@@ -69,30 +69,17 @@ class Image:
         # One slot for each pair of buffer and offset at most, which must not move.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
         self.nodes = self._nodes(plan.steps)
-        table = np.zeros((max(1, len(self._rows)), STEP_WORDS), np.int64)
-        for row, words in zip(table, self._rows, strict=False):
-            row[: len(words)] = words
-        slots = np.array(
-            [(self._address(slot), *place) for place, slot in self._slots.items()],
-            np.int64,
-        ).reshape(-1, 3)
-        self._kept += [table, slots]
-        self._table = table.ctypes.data
-        header = {
+        slots = [(self._address(slot), *at) for at, slot in self._slots.items()]
+        given = {
             runner.CONTEXT: gpu.context,
             runner.STREAM: gpu.stream,
-            runner.SLOTS: slots.ctypes.data,
-            runner.SLOT_COUNT: len(slots),
-            runner.STEPS: self._table,
-            runner.STEP_COUNT: len(self._rows),
             **{word: gpu.address(name) for word, name in runner.FUNCTIONS.items()},
         }
         if self._has_products:
-            header[runner.MULTIPLY] = cublas.library().matmul
-            header[runner.SET_ATTRIBUTE] = cublas.library().set_attribute
-        self.header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
-        for word, value in header.items():
-            self.header[word // 8] = value
+            given[runner.MULTIPLY] = cublas.library().matmul
+            given[runner.SET_ATTRIBUTE] = cublas.library().set_attribute
+        self.plan = Plan(given, slots, self._rows)
+        self._part = self.plan.of(self._rows)
         self._run = runner.runner()
 
     @property
@@ -102,17 +89,21 @@ class Image:
 
     def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
         """Enqueue a run of steps on the buffers at ``addresses``."""
-        header = self.header
-        header[runner.STREAM // 8] = stream
-        header[runner.STEPS // 8] = self._table + STEP_BYTES * node.first
-        header[runner.STEP_COUNT // 8] = node.count
-        self.run(header, addresses)
+        self._part.part(node.first, node.count, stream)
+        self.run(self._part, addresses)
 
-    def run(self, words: Any, addresses: Any) -> None:
-        """Have the runner launch what ``words`` say on the buffers at ``addresses``."""
-        status = self._run(words.ctypes.data, ctypes.addressof(addresses))
+    def run(self, plan: Plan, addresses: Any) -> None:
+        """Have the runner launch ``plan`` on the buffers at ``addresses``."""
+        status = self._run(plan.address, ctypes.addressof(addresses))
         if status:
             _raise_status(status)
+
+    def kernels(self, nodes: Sequence[Node]) -> list[list[int]] | None:
+        """The steps of ``nodes``, if they are ordinary kernels one after the other."""
+        if len(nodes) != 1 or not isinstance(nodes[0], NativeRun):
+            return None
+        rows = self._rows[nodes[0].first :][: nodes[0].count]
+        return rows if all(row[0] == runner.KERNEL for row in rows) else None
 
     def accesses(
         self, node: NativeRun | HostCall, addresses: Any

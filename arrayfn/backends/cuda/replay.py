@@ -1,7 +1,8 @@
 """How a part of a plan is enqueued: by a graph, or else step by step.
 
 A graph is launched in half the time that one kernel takes, but is for the addresses for
-which it was captured. Addresses that come again get their own (``Graphs``); for others
+which it was captured. One of a few kernels is told others before each launch
+(``Retargeting``). Else addresses that come again get their own (``Graphs``); for others
 there may be one on memory of its own (``Staging``).
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+from arrayfn.backends.cuda import retargeting
 from arrayfn.backends.cuda.call_entry import ALWAYS, CallEntry
 from arrayfn.backends.cuda.conditional import conditionals
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Graphs, Segment
 from arrayfn.backends.cuda.image import Image
 from arrayfn.backends.cuda.nodes import launches
+from arrayfn.backends.cuda.retargeting import Retargeting
 from arrayfn.backends.cuda.staging import Staging
 from arrayfn.backends.cuda.walk import CapturingWalk, Walk
 
@@ -37,21 +40,23 @@ class Replay:
         self._nodes = segment.nodes
         self._walk = Walk(image, addresses)
         self._graphs: Graphs | None = None
-        self._entry: CallEntry | None = None
         self._staging: Staging | None = None
-        # What the native runner needs to run it, whatever the addresses are.
-        self._plan = image.header.copy() if image.is_native else None
+        self._entry: CallEntry | None = None
+        # What the native runner runs it by, whatever the addresses are.
+        self._plan = image.plan if image.is_native else None
+        self._kept: object = None
         self._runs = 0
-        self._staged = False
         self._visits = 0  # of the entry's calls, since it last got a graph
+        self._is_retargeted = False
+        self._patience = segment.patience
         if not segment.by_graph:
             return
         count = launches(segment.nodes)
-        self._at_once = not segment.patience
-        is_long = self._at_once or count >= _LONG
-        if is_long or count >= _SHORT:
+        self._is_retargeted = retargeting.is_possible(image, segment.nodes)
+        is_long = not segment.patience or count >= _LONG
+        if staging is not None and (is_long or count >= _SHORT):
             self._staging = staging
-        if self._staging is None or not is_long:
+        if not self._is_retargeted and not (is_long and self._staging):
             capture = partial(self._enqueue, addresses)
             self._graphs = Graphs(capture, segment.patience)
 
@@ -63,33 +68,44 @@ class Replay:
 
     def enqueue(self, addresses: bytes) -> None:
         """Enqueue it for the ``addresses`` that the buffers have now."""
+        self._runs += 1
         graph = self._graphs.find(addresses) if self._graphs is not None else 0
         if graph:
             device().launch(graph)
-        elif self._staging is not None and self._is_staged(self._staging):
-            self._image.run(self._plan, self._walk.addresses)
         else:
-            self._walk.run(self._nodes, device().stream)
+            if self._kept is None and self._runs > self._patience:
+                self._capture()
+            if self._plan is not None:
+                self._image.run(self._plan, self._walk.addresses)
+            else:
+                self._walk.run(self._nodes, device().stream)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what the entry may run, and how often before this is asked again.
+
+        What comes often is then seen soon, and what doesn't costs little.
+        """
         if self._entry is not None and self._plan is not None:
-            # What comes often is seen soon, and what doesn't costs little.
             self._visits = min(self._visits + 1, _MOST_BETWEEN)
-            calls = ALWAYS if self._graphs is None else self._visits
-            self._entry.run(self._plan, calls)
+            is_settled = self._graphs is None and self._kept is not None
+            self._entry.run(self._plan, ALWAYS if is_settled else self._visits)
 
     def _publish(self, graphs: dict[bytes, int]) -> None:
         assert self._entry is not None
         self._visits = 0
         self._entry.publish(graphs)
 
-    def _is_staged(self, staging: Staging) -> bool:
-        """Whether the plan is the graph on memory of its own, captured here if not."""
-        self._runs += 1
-        if not self._staged and (self._at_once or self._runs > 1):
-            self._plan = staging.capture(
-                self._walk.addresses, self._image.header, self._enqueue
-            )
-            self._staged = True
-        return self._staged
+    def _capture(self) -> None:
+        """Make a graph that serves all addresses, if there is to be one."""
+        addresses = self._walk.addresses
+        if self._is_retargeted:
+            self._kept = made = Retargeting(self._image, self._nodes, addresses)
+            self._plan = made.plan
+        elif self._staging is not None:
+            self._kept = self._staging
+            plan = self._image.plan
+            self._plan = self._staging.capture(addresses, plan, self._enqueue)
 
     def _enqueue(self, addresses: Any, stream: int) -> None:
         """Enqueue the nodes on a stream that is being captured."""

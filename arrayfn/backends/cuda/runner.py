@@ -15,10 +15,12 @@ The caller holds the GIL, so slots are not written by two threads at once.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from typing import Final
+
+import numpy as np
 
 from arrayfn.backends.cuda.blocks import I32
 from arrayfn.backends.native import call, load, native, store
@@ -36,9 +38,10 @@ LAUNCH: Final = 56
 FILL: Final = 64
 TOGETHER: Final = 72
 LAUNCH_GRAPH: Final = 80
-MULTIPLY: Final = 88
-SET_ATTRIBUTE: Final = 96
-HEADER_BYTES: Final = 104
+SET_PARAMETERS: Final = 88
+MULTIPLY: Final = 96
+SET_ATTRIBUTE: Final = 104
+HEADER_BYTES: Final = 112
 
 FUNCTIONS: Final = {
     SET_CURRENT: "cuCtxSetCurrent",
@@ -46,6 +49,7 @@ FUNCTIONS: Final = {
     FILL: "cuMemsetD8Async",
     TOGETHER: "cuLaunchCooperativeKernel",
     LAUNCH_GRAPH: "cuGraphLaunch",
+    SET_PARAMETERS: "cuGraphExecKernelNodeSetParams",
 }
 """The driver's, by where their addresses are."""
 
@@ -55,12 +59,14 @@ SLOT_BYTES: Final = 24
 # memory; the blocks of a cooperative one all run at once. A product: handle, operation,
 # alpha, slot of a, layout of a, slot of b, layout of b, beta, slot of c, layout of c,
 # algorithm, workspace, its bytes, slot of the bias or 0, slot of what is added times
-# beta, its layout, slot of alpha or 0. Zeros: slot, bytes. A graph: itself.
+# beta, its layout, slot of alpha or 0. Zeros: slot, bytes. A graph: itself. What a
+# graph's kernel is given: the graph, the node, its CUDA_KERNEL_NODE_PARAMS.
 KERNEL: Final = 0
 PRODUCT: Final = 1
 ZEROS: Final = 2
 COOPERATIVE: Final = 3
 GRAPH: Final = 4
+PARAMETERS: Final = 5
 
 STEP_WORDS: Final = 18
 STEP_BYTES: Final = 8 * STEP_WORDS
@@ -77,6 +83,7 @@ class Stage(IntEnum):
     FILL = 3
     COOPERATIVE = 4
     GRAPH = 5
+    PARAMETERS = 6
 
 
 @native
@@ -138,7 +145,10 @@ def step_run(plan: int, step: int) -> int:
             stream,
             load(step + 32),
         )
-    return call(load(plan + LAUNCH_GRAPH), load(step + 8), stream)
+    if kind == GRAPH:
+        return call(load(plan + LAUNCH_GRAPH), load(step + 8), stream)
+    set_parameters = load(plan + SET_PARAMETERS)
+    return call(set_parameters, load(step + 8), load(step + 16), load(step + 24))
 
 
 @native
@@ -172,6 +182,51 @@ def product_run(plan: int, step: int) -> int:
         load(step + 104),
         load(plan + STREAM),
     )
+
+
+class Plan:
+    """What the runner reads: ``words``, and all that they point to.
+
+    ``given`` are words of the header by their offsets, ``slots`` and ``rows`` what the
+    slots and the steps begin with.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[int, int],
+        slots: Sequence[tuple[int, int, int]],
+        rows: Sequence[Sequence[int]],
+    ) -> None:
+        self._given = given
+        self._slots = slots
+        self._places = np.array(slots, np.int64)
+        self._steps = np.zeros((len(rows), STEP_WORDS), np.int64)
+        for step, row in zip(self._steps, rows, strict=True):
+            step[: len(row)] = row
+        self.words = np.zeros(HEADER_BYTES // 8, np.int64)
+        for word, value in {
+            **given,
+            SLOTS: self._places.ctypes.data,
+            SLOT_COUNT: len(slots),
+            STEPS: self._steps.ctypes.data,
+            STEP_COUNT: len(rows),
+        }.items():
+            self.words[word // 8] = value
+        self.address = int(self.words.ctypes.data)
+
+    def of(
+        self,
+        rows: Sequence[Sequence[int]],
+        slots: Sequence[tuple[int, int, int]] | None = None,
+    ) -> Plan:
+        """Another one of these ``rows``, with the same ``slots`` if none are given."""
+        return Plan(self._given, self._slots if slots is None else slots, rows)
+
+    def part(self, first: int, count: int, stream: int) -> None:
+        """Have only some of the steps run, and on another stream."""
+        self.words[STREAM // 8] = stream
+        self.words[STEPS // 8] = self._steps.ctypes.data + STEP_BYTES * first
+        self.words[STEP_COUNT // 8] = count
 
 
 @cache

@@ -2,13 +2,12 @@
 
 A graph is captured for addresses. Where a call's arrays are small, beside what the
 graph takes, one graph is captured on memory that is its own, and serves all addresses:
-a kernel copies the arguments there, and after the graph another one copies the results
-to where the call has them.
+its first kernel copies the arguments there, its last one the results to where the call
+has them, and these two are told the addresses before each launch.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +18,8 @@ import numpy as np
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.device_array import span
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
+from arrayfn.backends.cuda.runner import Plan
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
 
@@ -126,50 +127,38 @@ def parts_of(
 
 
 class Staging:
-    """The memory of one plan's graph, and the words that the runner runs it by."""
+    """The memory of one plan's graph, and what the copies there and back need."""
 
     def __init__(self, parts: tuple[list[Part], list[Part]], arena: int) -> None:
         """``arena`` is the bytes of temporaries. Memory is taken by ``capture``."""
         self._parts = parts
         self._arena = arena
-        self._graph = 0
         self._kept: list[object] = []
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._graph and not is_finalizing():
-            device().forget(self._graph)
-
     def capture(
-        self, addresses: Any, header: Any, enqueue: Callable[[Any, int], None]
-    ) -> Any:
-        """The runner's words for a graph of what ``enqueue`` puts into a stream.
+        self, addresses: Any, plan: Plan, enqueue: Callable[[Any, int], None]
+    ) -> Plan:
+        """As ``plan``, but by a graph of what ``enqueue`` puts into a stream.
 
         It is given addresses of the buffers, of which those of constants, and whatever
         else stays as it is, come from ``addresses``.
         """
         here = self._addresses(addresses)
-        self._graph = device().capture(lambda stream: enqueue(here, stream))
         given, made = self._parts
         slots: list[tuple[int, int, int]] = []
-        rows = [
-            self._copy(given, here, slots, inwards=True),
-            [runner.GRAPH, self._graph],
-            self._copy(made, here, slots, inwards=False),
-        ]
-        steps = np.zeros((len(rows), runner.STEP_WORDS), np.int64)
-        for step, row in zip(steps, rows, strict=True):
-            step[: len(row)] = row
-        places = np.array(slots, np.int64)
-        words = header.copy()
-        for word, value in (
-            (runner.SLOTS, places.ctypes.data),
-            (runner.SLOT_COUNT, len(slots)),
-            (runner.STEPS, steps.ctypes.data),
-            (runner.STEP_COUNT, len(rows)),
-        ):
-            words[word // 8] = value
-        self._kept += [steps, places]
-        return words
+        inwards = self._copy(given, here, slots, inwards=True)
+        outwards = self._copy(made, here, slots, inwards=False)
+        nodes: list[int] = []
+
+        def all_of_it(stream: int) -> None:
+            nodes.append(inwards.capture(stream))
+            enqueue(here, stream)
+            nodes.append(outwards.capture(stream))
+
+        graph = Graph(device().record(all_of_it))
+        self._kept += [graph, inwards, outwards]
+        copies = list(zip(nodes, (inwards, outwards), strict=True))
+        return plan.of(graph.steps(copies), slots)
 
     def _addresses(self, addresses: Any) -> Any:
         """Those of the buffers, in memory of its own."""
@@ -193,8 +182,8 @@ class Staging:
         slots: list[tuple[int, int, int]],
         *,
         inwards: bool,
-    ) -> list[int]:
-        """The step that copies ``parts``; ``slots`` has where the call's addresses go.
+    ) -> Kernel:
+        """What copies ``parts``; ``slots`` has where the call's addresses go.
 
         Its table has a target, a source and a number of bytes for each.
         """
@@ -209,7 +198,9 @@ class Staging:
         self._kept += [table, each, parameters]
         blocks = len(table) * int(each[0])
         kernel = _kernel(len(table))
-        return [runner.KERNEL, kernel, blocks, _THREADS, parameters.ctypes.data]
+        return Kernel.of(
+            [runner.KERNEL, kernel, blocks, _THREADS, parameters.ctypes.data]
+        )
 
 
 @cache

@@ -1,0 +1,104 @@
+"""Graphs whose kernels are told before a launch what they are given.
+
+That takes a sixth of a microsecond for each such kernel (H200), where a launch of the
+whole graph takes half as long as that of one kernel outside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+
+from arrayfn.backends.cuda import runner
+from arrayfn.backends.cuda.captures import Access, Order, captured
+from arrayfn.backends.cuda.driver import device
+
+
+class Kernel(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS, of a kernel's step of the runner."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("blocks", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("parameters", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+    @classmethod
+    def of(cls, row: Sequence[int]) -> Kernel:
+        """The node of a step, given by its words."""
+        _, function, blocks, threads, parameters, *shared = row
+        made = cls(function)
+        made.blocks[:] = (blocks, 1, 1)
+        made.threads[:] = (threads, 1, 1)
+        made.shared = shared[0] if shared else 0
+        made.parameters = parameters
+        return made
+
+    def capture(self, stream: int) -> int:
+        """Capture it into a stream: its node."""
+        gpu = device()
+        status = gpu.library.cuLaunchKernel(
+            ctypes.c_void_p(self.function),
+            *(*self.blocks, *self.threads, self.shared),
+            ctypes.c_void_p(stream),
+            ctypes.c_void_p(self.parameters),
+            None,
+        )
+        gpu.check(status, "in a capture")
+        _, (node,) = captured(stream)
+        return node
+
+
+class Graph:
+    """A graph, as which it is kept, and what is launched of it."""
+
+    def __init__(self, graph: int) -> None:
+        self._graph = graph
+        self.launched = device().instantiate(graph)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            device().forget(self.launched)
+            device().library.cuGraphDestroy(ctypes.c_void_p(self._graph))
+
+    def steps(self, kernels: Sequence[tuple[int, Kernel]]) -> list[list[int]]:
+        """The runner's steps: ``kernels``, with their nodes, are told; all is launched.
+
+        What the words point to is the caller's to keep.
+        """
+        told = [
+            [runner.PARAMETERS, self.launched, node, ctypes.addressof(kernel)]
+            for node, kernel in kernels
+        ]
+        return [*told, [runner.GRAPH, self.launched]]
+
+
+def graph_of(
+    kernels: Sequence[Kernel], accesses: Sequence[Sequence[Access]]
+) -> tuple[Graph, list[int]]:
+    """A graph and its nodes, each after those whose memory it needs."""
+    gpu = device()
+    gpu.enter()
+    graph = ctypes.c_void_p()
+    gpu.check(gpu.library.cuGraphCreate(ctypes.byref(graph), 0))
+    nodes: list[int] = []
+    order = Order()
+    for kernel, touched in zip(kernels, accesses, strict=True):
+        before = [nodes[k] for k in order.add(touched)]
+        node = ctypes.c_void_p()
+        status = gpu.library.cuGraphAddKernelNode_v2(
+            ctypes.byref(node),
+            graph,
+            (ctypes.c_void_p * max(1, len(before)))(*before),
+            ctypes.c_size_t(len(before)),
+            ctypes.byref(kernel),
+        )
+        gpu.check(status, "in a graph")
+        nodes.append(int(node.value or 0))
+    return Graph(int(graph.value or 0)), nodes
