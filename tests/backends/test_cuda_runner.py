@@ -24,6 +24,7 @@ class Driver:
             "LAUNCH": kind(I32, I64, *[I32] * 7, I64, I64, I64)(self.noted("LAUNCH")),
             "TOGETHER": kind(I32, I64, *[I32] * 7, I64, I64)(self.noted("TOGETHER")),
             "LAUNCH_GRAPH": kind(I32, I64, I64)(self.noted("LAUNCH_GRAPH")),
+            "SET_PARAMETERS": kind(I32, I64, I64, I64)(self.noted("SET_PARAMETERS")),
             "FILL": kind(I32, I64, ctypes.c_ubyte, I64, I64)(self.noted("FILL")),
             "MULTIPLY": kind(I32, *[I64] * 16)(self.noted("MULTIPLY")),
             "SET_ATTRIBUTE": kind(I32, I64, I32, ctypes.POINTER(I64), I64)(
@@ -42,18 +43,19 @@ class Driver:
 
 
 def run_plan(driver, bias=False, alpha=False):
-    """Buffers 0 and 2 are given, 1 lies in 2; five steps, one of each kind."""
+    """Buffers 0 and 2 are given, 1 lies in 2; six steps, one of each kind."""
     slots = np.zeros(3, np.int64)
     at = [slots.ctypes.data + 8 * k for k in range(3)]
     table = np.array([at[0], 0, 0, at[1], 1, 5, at[2], 2, 0], np.int64)
-    steps = np.zeros((5, STEP_WORDS), np.int64)
+    steps = np.zeros((6, STEP_WORDS), np.int64)
     steps[0, :5] = [runner.KERNEL, 11, 12, 13, 14]
     product = [runner.PRODUCT, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
     places = [at[1] if bias else 0, at[0], 17, at[2] if alpha else 0]
     steps[1] = [*product, *places]
     steps[2, :3] = [runner.ZEROS, at[1], 99]
     steps[3, :5] = [runner.COOPERATIVE, 21, 22, 23, 24]
-    steps[4, :2] = [runner.GRAPH, 31]
+    steps[4, :4] = [runner.PARAMETERS, 31, 32, 33]
+    steps[5, :2] = [runner.GRAPH, 31]
     header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
     words = {
         runner.CONTEXT: CONTEXT,
@@ -61,7 +63,7 @@ def run_plan(driver, bias=False, alpha=False):
         runner.SLOTS: table.ctypes.data,
         runner.SLOT_COUNT: 3,
         runner.STEPS: steps.ctypes.data,
-        runner.STEP_COUNT: 5,
+        runner.STEP_COUNT: 6,
     }
     for name, function in driver.functions.items():
         words[getattr(runner, name)] = ctypes.cast(function, ctypes.c_void_p).value
@@ -74,6 +76,7 @@ def run_plan(driver, bias=False, alpha=False):
 
 ENTER = ("SET_CURRENT", CONTEXT)
 LAUNCH = ("LAUNCH", 11, 12, 1, 1, 13, 1, 1, 0, STREAM, 14, 0)
+TELL = ("SET_PARAMETERS", 31, 32, 33)
 REPLAY = ("LAUNCH_GRAPH", 31, STREAM)
 TOGETHER = ("TOGETHER", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
 
@@ -86,7 +89,7 @@ def test_a_run_launches_every_step_on_the_addresses_of_the_slots():
     driver = Driver()
     assert run_plan(driver) == (0, [A, B, C])
     filled = ("FILL", B, 0, 99, STREAM)
-    assert driver.calls == [ENTER, LAUNCH, PRODUCT, filled, TOGETHER, REPLAY]
+    assert driver.calls == [ENTER, LAUNCH, PRODUCT, filled, TOGETHER, TELL, REPLAY]
 
 
 def test_a_product_is_told_where_its_bias_is():
@@ -110,7 +113,8 @@ def test_a_factor_in_memory_is_where_its_slot_says():
         ("MULTIPLY", Stage.MATMUL, 4),
         ("FILL", Stage.FILL, 5),
         ("TOGETHER", Stage.COOPERATIVE, 6),
-        ("LAUNCH_GRAPH", Stage.GRAPH, 7),
+        ("SET_PARAMETERS", Stage.PARAMETERS, 7),
+        ("LAUNCH_GRAPH", Stage.GRAPH, 8),
     ],
 )
 def test_the_first_failure_ends_a_run(failing, stage, calls):

@@ -76,6 +76,7 @@ class Graphs:
     """
 
     def __init__(self, enqueue: Callable[[int], None], patience: int) -> None:
+        self._gpu = device()
         self._enqueue = enqueue
         self._patience = patience
         self._known: dict[bytes, int] = {}
@@ -90,7 +91,7 @@ class Graphs:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             for graph in self._known.values():
-                device().forget(graph)
+                self._gpu.forget(graph)
 
     def find(self, addresses: bytes) -> int:
         """The graph for ``addresses``, or 0: then steps are launched one by one."""
@@ -109,8 +110,8 @@ class Graphs:
                 return 0
             oldest = self._known.pop(next(iter(self._known)))
             self._publish(self._known)
-            device().forget(oldest)
-        self._known[addresses] = graph = device().capture(self._enqueue)
+            self._gpu.forget(oldest)
+        self._known[addresses] = graph = self._gpu.capture(self._enqueue)
         self._publish(self._known)
         self._runs = 0
         return graph

@@ -59,13 +59,14 @@ class Graph:
     """A graph, as which it is kept, and what is launched of it."""
 
     def __init__(self, graph: int) -> None:
+        self._gpu = device()
         self._graph = graph
-        self.launched = device().instantiate(graph)
+        self.launched = self._gpu.instantiate(graph)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            device().forget(self.launched)
-            device().library.cuGraphDestroy(ctypes.c_void_p(self._graph))
+            self._gpu.forget(self.launched)
+            self._gpu.library.cuGraphDestroy(ctypes.c_void_p(self._graph))
 
     def steps(self, kernels: Sequence[tuple[int, Kernel]]) -> list[list[int]]:
         """The runner's steps: ``kernels``, with their nodes, are told; all is launched.

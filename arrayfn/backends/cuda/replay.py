@@ -23,7 +23,7 @@ from arrayfn.backends.cuda.staging import Staging
 from arrayfn.backends.cuda.walk import CapturingWalk, Walk
 
 _LONG: Final = 64  # launches, beside which two copies are nothing
-_SHORT: Final = 4  # launches, which take no longer than two copies and a graph
+_SHORT: Final = 4  # launches: fewer take no longer than copies and a graph
 _MOST_BETWEEN: Final = 1 << 10
 
 
