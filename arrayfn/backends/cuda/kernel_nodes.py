@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from arrayfn.backends.cuda import runner
-from arrayfn.backends.cuda.captures import Access, Order, captured
+from arrayfn.backends.cuda.captures import captured
 from arrayfn.backends.cuda.driver import device
 
 
@@ -78,28 +78,3 @@ class Graph:
             for node, kernel in kernels
         ]
         return [*told, [runner.GRAPH, self.launched]]
-
-
-def graph_of(
-    kernels: Sequence[Kernel], accesses: Sequence[Sequence[Access]]
-) -> tuple[Graph, list[int]]:
-    """A graph and its nodes, each after those whose memory it needs."""
-    gpu = device()
-    gpu.enter()
-    graph = ctypes.c_void_p()
-    gpu.check(gpu.library.cuGraphCreate(ctypes.byref(graph), 0))
-    nodes: list[int] = []
-    order = Order()
-    for kernel, touched in zip(kernels, accesses, strict=True):
-        before = [nodes[k] for k in order.add(touched)]
-        node = ctypes.c_void_p()
-        status = gpu.library.cuGraphAddKernelNode_v2(
-            ctypes.byref(node),
-            graph,
-            (ctypes.c_void_p * max(1, len(before)))(*before),
-            ctypes.c_size_t(len(before)),
-            ctypes.byref(kernel),
-        )
-        gpu.check(status, "in a graph")
-        nodes.append(int(node.value or 0))
-    return Graph(int(graph.value or 0)), nodes

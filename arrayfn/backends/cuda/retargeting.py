@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
-from arrayfn.backends.cuda.captures import Access
+from arrayfn.backends.cuda.captures import Access, SideBySide, captured
+from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.image import Image
-from arrayfn.backends.cuda.kernel_nodes import Kernel, graph_of
+from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
 from arrayfn.backends.cuda.nodes import NativeRun, Node
 from arrayfn.backends.cuda.runner import Plan
 
@@ -25,13 +27,20 @@ class Retargeting:
         assert rows is not None
         assert isinstance(run, NativeRun)
         steps = [NativeRun(run.first + k, 1) for k in range(run.count)]
-        # Small ones side by side: what is large has the GPU to itself.
-        accesses = [
-            image.accesses(step, addresses) if image.is_small(step) else (_ALL_MEMORY,)
-            for step in steps
-        ]
+        graph_nodes: list[int] = []
+
+        def enqueue(stream: int) -> None:
+            order = SideBySide(stream)
+            for step in steps:
+                touched: Sequence[Access] = (_ALL_MEMORY,)
+                if image.is_small(step):
+                    touched = image.accesses(step, addresses)
+                order.add(touched, partial(image.launch, step, addresses, stream))
+                graph_nodes.extend(captured(stream)[1])
+            order.join()
+
+        self._graph = Graph(device().record(enqueue))
         self._kernels = [Kernel.of(row) for row in rows]
-        self._graph, graph_nodes = graph_of(self._kernels, accesses)
         told = list(zip(graph_nodes, self._kernels, strict=True))
         self.plan: Plan = image.plan.of(self._graph.steps(told))
 
