@@ -28,6 +28,12 @@ from arrayfn.functions import (
     name_of,
     trace_function,
 )
+from arrayfn.functions.short_calls import (
+    by_trees,
+    gives_tuple,
+    if_on_device,
+    is_flat,
+)
 from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
@@ -62,6 +68,7 @@ class Jitted:
         self._checks = checks
         self._cache: dict[Any, _Entry] = {}
         self._last: Callable[..., Any] | None = None
+        self._last_by_trees: Callable[..., Any] | None = None
         self._static = bool(static_argnums or static_argnames)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -69,6 +76,11 @@ class Jitted:
         last = self._last
         if last is not None and not kwargs:
             result = last(*args)
+            if type(result) is not int:
+                return result
+        by_trees = self._last_by_trees
+        if by_trees is not None:
+            result = by_trees(args, kwargs)
             if type(result) is not int:
                 return result
         return self._call(args, kwargs)
@@ -92,7 +104,7 @@ class Jitted:
             self._cache[key] = entry
         kept = entry.kept_types
         arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
-        self._remember(entry, args, kwargs, leaves)
+        self._remember(entry, args, kwargs, leaves, structure)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
 
     def _remember(
@@ -101,21 +113,22 @@ class Jitted:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: list[Any],
+        structure: tree.TreeDef,
     ) -> None:
-        """Take the short way next time, where the arguments are the leaves."""
-        flat = not kwargs and not self._static and len(leaves) == len(args)
-        flat = flat and all(a is b for a, b in zip(args, leaves, strict=True))
+        """Take a short way next time."""
         run = entry.run
-        last: Callable[..., Any] | None = None
-        if not flat or not isinstance(run, DirectExecutable):
-            pass
-        elif entry.single:
-            last = run.call_single
-        elif entry.out_tree == tree.structure((0,) * entry.out_tree.num_leaves):
-            last = run.call
-        if last is not None and self._backend is None and entry.is_on_device:
-            last = _if_on_device(last)
-        self._last = last
+        self._last = self._last_by_trees = None
+        if self._static or not isinstance(run, DirectExecutable):
+            return
+        plain = entry.single or gives_tuple(entry.out_tree)
+        call = run.call_single if entry.single else run.call
+        if self._backend is None and entry.is_on_device:
+            call = if_on_device(call)
+        if plain and not kwargs and is_flat(args, leaves):
+            self._last = call
+        else:
+            out_tree = None if plain else entry.out_tree
+            self._last_by_trees = by_trees(call, structure, out_tree)
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
         """Where to compute with ``values``: where they are, if no device was named."""
@@ -284,18 +297,6 @@ class _Entry:
     single: bool
     kept_types: tuple[type, ...]  # that ``run`` takes as they are
     is_on_device: bool
-
-
-def _if_on_device(call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, where an argument is on a device; else 1, as if the first did not fit.
-
-    NumPy's arrays alone are for another backend.
-    """
-
-    def run(*args: Any) -> Any:
-        return call(*args) if any(isinstance(x, ArrayOnDevice) for x in args) else 1
-
-    return run
 
 
 @dataclass(frozen=True)

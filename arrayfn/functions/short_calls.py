@@ -1,0 +1,66 @@
+"""Short ways to call an executable again: no checks of leaves, no key, no search.
+
+An executable sees itself whether its inputs fit; an ``int`` says that they don't, and
+that nothing was run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.tracing import ArrayOnDevice
+
+Call = Callable[..., Any]
+
+
+def is_flat(args: Sequence[Any], leaves: Sequence[Any]) -> bool:
+    """Whether arguments are their own leaves."""
+    return len(args) == len(leaves) and all(map(_is, args, leaves))
+
+
+def _is(a: Any, b: Any) -> bool:
+    return a is b
+
+
+def gives_tuple(out_tree: tree.TreeDef) -> bool:
+    """Whether a result is a plain tuple of arrays."""
+    return out_tree == tree.structure((0,) * out_tree.num_leaves)
+
+
+def by_trees(
+    call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
+) -> Call:
+    """A call of ``(args, kwargs)`` of one structure: 1 if they have another.
+
+    ``call`` takes their leaves, and gives what ``out_tree`` has, or without one the
+    result itself.
+
+    >>> by_name = by_trees(lambda a, b: (a, b), tree.structure(((0,), {"k": 0})), None)
+    >>> by_name((5,), {"k": 6}), by_name((5, 6), {})
+    ((5, 6), 1)
+    """
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves, given = tree.flatten((args, kwargs))
+        if given != structure:
+            return 1
+        result = call(*leaves)
+        if out_tree is None or type(result) is int:
+            return result
+        return tree.unflatten(out_tree, result)
+
+    return run
+
+
+def if_on_device(call: Call) -> Call:
+    """``call``, where an argument is on a device; else 1, as if the first did not fit.
+
+    NumPy's arrays alone are for another backend.
+    """
+
+    def run(*args: Any) -> Any:
+        return call(*args) if any(isinstance(x, ArrayOnDevice) for x in args) else 1
+
+    return run
