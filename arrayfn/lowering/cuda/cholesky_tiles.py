@@ -153,9 +153,10 @@ for part in unrolled({m * k}):
         m, k = _PARTS[size]
         return f"""
 for before in range(column):
-    if thread == 0:
-        there = posted_i32(board, flags + line * rows + before)
-        there = posted_i32(board, flags + column * rows + before)
+    # A lane of each of two warps waits for one of the two tiles.
+    if (thread < {2 * WARP}) and (remainder(thread, {WARP}) == 0):
+        needed = select_i64(thread == 0, line, column)
+        there = posted_i32(board, flags + needed * rows + before)
         fence()
     barrier()
     for at in range(thread, {size * size}, {self.threads}):

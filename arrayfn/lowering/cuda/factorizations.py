@@ -19,7 +19,7 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.layout import Shape
 from arrayfn.lowering.cuda import cholesky as factors
-from arrayfn.lowering.cuda import cholesky_tiles, jacobi
+from arrayfn.lowering.cuda import cholesky_tiles, jacobi, small_svd
 from arrayfn.lowering.cuda.matrix_nests import Names, Nests, matrices_of, turned
 from arrayfn.lowering.cuda.permutation import Permutation
 from arrayfn.lowering.cuda.triangular import System, solved
@@ -299,9 +299,24 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     return _Svd(call, left, right, status)
 
 
+def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None:
+    """The operand of a decomposition that a kernel makes, if one does."""
+    x = equation.inputs[0].type
+    columns, rows = x.shape[-2:]
+    if not small_svd.is_small(x.dtype, rows, columns):
+        return None
+    place = place_of(equation.inputs[0], reads)
+    return small_svd.Operand(place, _count(x), columns, rows)
+
+
 def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """gesvd in one of its forms, of a copy. V^H is V turned."""
     u, s, vh = equation.outputs
+    operand = _small_operand(equation, reads)
+    if operand is not None:
+        full = bool(equation.params["full"])
+        yield small_svd.vectors(operand, s, u, vh, full=full)
+        return
     copy = Var(ArrayType(*_of_matrices(equation)))
     yield _copied(equation, reads, names, copy)
     made = _gesvd(copy, s, full=bool(equation.params["full"]), vectors=True)
@@ -324,6 +339,10 @@ def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 def svdvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """gesvd without vectors, of a copy: turned matrices have the same values."""
     (s,) = equation.outputs
+    operand = _small_operand(equation, reads)
+    if operand is not None:
+        yield small_svd.values(operand, s)
+        return
     copy = Var(ArrayType(*_of_matrices(equation)))
     yield _copied(equation, reads, names, copy)
     made = _gesvd(copy, s, full=False, vectors=False)

@@ -132,21 +132,7 @@ for i in range(n):
 if turned > 0:
     xx = {t.upper()}_NAN
     yy = {t.upper()}_NAN
-both = live and (pairs + group < n)
-if live and (lane == 0):
-    results[group] = xx
-    if both:
-        results[pairs + group] = yy
-barrier()
-x_place = i64(0)
-y_place = i64(0)
-for k in range(n):
-    value = results[k]
-    # Of equal ones, and of NaNs, the first is first.
-    if (value < xx) or ((k < group) and not (value > xx)):
-        x_place = x_place + 1
-    if (value < yy) or ((k < pairs + group) and not (value > yy)):
-        y_place = y_place + 1
+{c.ranked("n", "<", ">")}
 if live and (lane == 0):
     values[block_index() * n + x_place] = xx
     if both:

@@ -139,11 +139,21 @@ if scale == {t}(0):
 if not (scale < {t.upper()}_INF):
     scale = {t.upper()}_NAN"""
 
-    def sweeps(self, more: str = "") -> str:
-        """Turns pairs of columns until all are orthogonal of which ``more`` holds."""
+    def sweeps(self, shortest: float | None = None) -> str:
+        """Turns pairs of columns until all are orthogonal.
+
+        Lengths are about 1; or else columns up to a ``shortest`` one are left alone.
+        """
         t, height, vector = short_name(self.dtype), self.height, self.vector
         # The cosine of columns that are orthogonal but for rounding errors.
         least = math.sqrt(self.rows) * float(np.finfo(self.dtype).eps)
+        longer = relative = size = ""
+        if shortest is not None:
+            # Squares of what is far from 1 may be none in float32.
+            longer = f" and (min_{t}(xx, yy) > {t}({shortest**2!r}))"
+            near = f"inverse_f32({self._near('xx + yy')})"
+            size = f"\n            size = {self._wide(near)}"
+            relative = " * size"
         return f"""
 after_x = group + 1
 after_y = pairs + group - 1
@@ -174,12 +184,12 @@ while (turned > 0) and (sweep < {_MOST_SWEEPS}):
 {indented(self.over_lanes("xy"), 2)}
         sine = {t}(0)
         half = {t}(0)
-        if xy * xy > {t}({least * least!r}) * xx * yy{more}:
-            gap = {self._near("yy - xx")}
-            twice = {self._near("xy + xy")}
+        if xy * xy > {t}({least * least!r}) * xx * yy{longer}:{size}
+            gap = {self._near(f"(yy - xx){relative}")}
+            twice = {self._near(f"(xy + xy){relative}")}
             squares = fma_f32(gap, gap, twice * twice)
-            length = squares * approximate_rsqrt_f32(squares)
-            tangent = twice * inverse_f32(abs_f32(gap) + length)
+            root = squares * approximate_rsqrt_f32(squares)
+            tangent = twice * inverse_f32(abs_f32(gap) + root)
             if gap < f32(0):
                 tangent = neg_f32(tangent)
             squares = tangent * tangent
@@ -230,6 +240,26 @@ for warp in unrolled({self.warps}):
     if marks[warp] > {t}(0):
         turned = i64(1)
 barrier()"""
+
+    def ranked(self, count: str, before: str, after: str) -> str:
+        """The places of ``xx`` and ``yy`` in the order in which values are ``before``.
+
+        Of equal ones, and of NaNs, the first is first. All lie in ``results``.
+        """
+        return f"""both = live and (pairs + group < {count})
+if live and (lane == 0):
+    results[group] = xx
+    if both:
+        results[pairs + group] = yy
+barrier()
+x_place = i64(0)
+y_place = i64(0)
+for k in range({count}):
+    value = results[k]
+    if (value {before} xx) or ((k < group) and not (value {after} xx)):
+        x_place = x_place + 1
+    if (value {before} yy) or ((k < pairs + group) and not (value {after} yy)):
+        y_place = y_place + 1"""
 
     def stored(self, x: str, y: str) -> str:
         """Both columns of a pair, to places of shared memory from ``here`` on."""

@@ -222,120 +222,38 @@ def apply_reflector(
     """Apply ``count`` reflections to C: from the left, or ``by_rows`` from the right.
 
     ``letter`` says whether they are transposed (C) or not (N). Workspace is for twice
-    ``block`` times C's other extent.
+    ``block`` times C's other extent. From the left it comes to C - V T V^H C, from the
+    right to C - C V^H T V, with V's triangle apart from the rest of V.
     """
+    size = load(words + SIZE)
+    n = LETTER_N
+    h = LETTER_C
+    plus = words + ONE
+    less = words + MINUS_ONE
+    none = words + ZERO
+    d = t + block * block * size
+    lc = leading_c
+    m = count
     if by_rows:
-        return reflect_rows(
-            words,
-            letter,
-            rows,
-            columns,
-            count,
-            v,
-            leading,
-            t,
-            block,
-            c,
-            leading_c,
-            work,
+        v += m * leading * size
+        rest = c + m * lc * size
+        k = columns - m
+        w = work + rows * m * size
+        multiply(words, n, h, rows, m, m, plus, c, lc, d, block, none, work, rows)
+        multiply(words, n, h, rows, m, k, plus, rest, lc, v, leading, plus, work, rows)
+        multiply(
+            words, n, letter, rows, m, m, plus, work, rows, t, block, none, w, rows
         )
-    return reflect_columns(
-        words, letter, rows, columns, count, v, leading, t, block, c, leading_c, work
-    )
-
-
-@native
-def reflect_columns(
-    words: int,
-    letter: int,
-    rows: int,
-    columns: int,
-    count: int,
-    v: int,
-    leading: int,
-    t: int,
-    block: int,
-    c: int,
-    leading_c: int,
-    work: int,
-) -> int:
-    """C - V T V^H C, with V's triangle apart from what is below it."""
-    size = load(words + SIZE)
-    n = LETTER_N
-    h = LETTER_C
-    plus = words + ONE
-    less = words + MINUS_ONE
-    none = words + ZERO
-    d = t + block * block * size
-    v += count * size
-    below = c + count * size
-    k = rows - count
-    w = work + count * columns * size
-    lc = leading_c
-    multiply(
-        words, h, n, count, columns, count, plus, d, block, c, lc, none, work, count
-    )
-    multiply(
-        words, h, n, count, columns, k, plus, v, leading, below, lc, plus, work, count
-    )
-    multiply(
-        words,
-        letter,
-        n,
-        count,
-        columns,
-        count,
-        plus,
-        t,
-        block,
-        work,
-        count,
-        none,
-        w,
-        count,
-    )
-    multiply(words, n, n, count, columns, count, less, d, block, w, count, plus, c, lc)
-    return multiply(
-        words, n, n, k, columns, count, less, v, leading, w, count, plus, below, lc
-    )
-
-
-@native
-def reflect_rows(
-    words: int,
-    letter: int,
-    rows: int,
-    columns: int,
-    count: int,
-    v: int,
-    leading: int,
-    t: int,
-    block: int,
-    c: int,
-    leading_c: int,
-    work: int,
-) -> int:
-    """C - C V^H T V, with V's triangle apart from what is right of it."""
-    size = load(words + SIZE)
-    n = LETTER_N
-    h = LETTER_C
-    plus = words + ONE
-    less = words + MINUS_ONE
-    none = words + ZERO
-    d = t + block * block * size
-    v += count * leading * size
-    beside = c + count * leading_c * size
-    k = columns - count
-    w = work + rows * count * size
-    lc = leading_c
-    multiply(words, n, h, rows, count, count, plus, c, lc, d, block, none, work, rows)
-    multiply(
-        words, n, h, rows, count, k, plus, beside, lc, v, leading, plus, work, rows
-    )
-    multiply(
-        words, n, letter, rows, count, count, plus, work, rows, t, block, none, w, rows
-    )
-    multiply(words, n, n, rows, count, count, less, w, rows, d, block, plus, c, lc)
-    return multiply(
-        words, n, n, rows, k, count, less, w, rows, v, leading, plus, beside, lc
-    )
+        multiply(words, n, n, rows, m, m, less, w, rows, d, block, plus, c, lc)
+        return multiply(
+            words, n, n, rows, k, m, less, w, rows, v, leading, plus, rest, lc
+        )
+    v += m * size
+    rest = c + m * size
+    k = rows - m
+    w = work + m * columns * size
+    multiply(words, h, n, m, columns, m, plus, d, block, c, lc, none, work, m)
+    multiply(words, h, n, m, columns, k, plus, v, leading, rest, lc, plus, work, m)
+    multiply(words, letter, n, m, columns, m, plus, t, block, work, m, none, w, m)
+    multiply(words, n, n, m, columns, m, less, d, block, w, m, plus, c, lc)
+    return multiply(words, n, n, k, columns, m, less, v, leading, w, m, plus, rest, lc)
