@@ -56,11 +56,11 @@ row = quotient(thread, {LANES})
 lane = remainder(thread, {LANES})
 begin = block_index() * n * n
 tile = arena_{t}(0, {size * pitch})
-for at in range(thread, n * n, {threads}):
-    i = quotient(at, n)
-    tile[i * {pitch} + at - i * n] = a[begin + at]
 {memory(dtype, size)}
-barrier()
+# All loads are on their way before the first is waited for.
+for j in unrolled({size // LANES}):
+    x = min_i64(j * {LANES} + lane, n - 1)
+    own[j] = a[begin + min_i64(row, n - 1) * n + x]
 {factoring(dtype, size, "n")}
 for at in range(thread, n * n, {threads}):
     i = quotient(at, n)
@@ -113,18 +113,17 @@ def _group(dtype: DType, size: int) -> int:
 
 
 def factoring(dtype: DType, size: int, count: str) -> str:
-    """The first ``count`` columns of ``tile`` become those of its factor, unscaled.
+    """The first ``count`` columns of a factor, unscaled, in ``tile``.
 
-    It has ``size`` rows, ``size`` + 1 elements apart. ``pivots`` are what the columns
-    are to be multiplied by; ``failed`` says that there is no factor.
+    ``own`` are the elements of the matrix that a lane has of its row. ``tile`` has
+    ``size`` rows, ``size`` + 1 elements apart. ``pivots`` are what the columns are to
+    be multiplied by; ``failed`` says that there is no factor.
     """
     t, each, pitch = short_name(dtype), size // LANES, size + 1
     wide, vector = VECTOR_BYTES // dtype.itemsize, _vector(dtype, size)
     group, rows = _group(dtype, size), _pitch(dtype)
     kept = LANES * group
-    return f"""for j in unrolled({each}):
-    own[j] = tile[row * {pitch} + j * {LANES} + lane]
-for j in unrolled({_SHARE}):
+    return f"""for j in unrolled({_SHARE}):
     own[{each} + j] = {t}(0)
 for first in range(quotient({count} + {_PANEL - 1}, {_PANEL})):
     for j in unrolled({_SHARE}):

@@ -134,6 +134,10 @@ beside = arena_{t}({size * self._pitch * self.dtype.itemsize}, {self._second})
 sums = registers_{t}({m * k})
 left = registers_{t}({m * self.vector})
 right = registers_{t}({self.vector})
+fetched = registers_{t}({size // LANES})
+others = registers_{t}({size // LANES})
+down_tile = quotient(thread, {size})
+along_tile = remainder(thread, {size})
 down = quotient(thread, {size // k})
 along = remainder(thread, {size // k})
 for part in unrolled({m * k}):
@@ -159,17 +163,19 @@ for before in range(column):
         there = posted_i32(board, flags + needed * rows + before)
         fence()
     barrier()
-    for at in range(thread, {size * size}, {self.threads}):
-        y = at // {size}
-        x = before * {size} + at % {size}
-        value = {t}(0)
-        other = {t}(0)
-        if line * {size} + y < n:
-            value = a[begin + (line * {size} + y) * n + x]
-        if column * {size} + y < n:
-            other = a[begin + (column * {size} + y) * n + x]
-        tile[y * {pitch} + at % {size}] = value
-        beside[y * {pitch} + at % {size}] = other
+    # All loads are on their way before the first is waited for.
+    for part in unrolled({size // LANES}):
+        x = before * {size} + along_tile
+        y = line * {size} + down_tile + part * {LANES}
+        value = a[begin + min_i64(y, n - 1) * n + x]
+        fetched[part] = select_{t}(y < n, value, {t}(0))
+        y = column * {size} + down_tile + part * {LANES}
+        value = a[begin + min_i64(y, n - 1) * n + x]
+        others[part] = select_{t}(y < n, value, {t}(0))
+    for part in unrolled({size // LANES}):
+        y = down_tile + part * {LANES}
+        tile[y * {pitch} + along_tile] = fetched[part]
+        beside[y * {pitch} + along_tile] = others[part]
     barrier()
     for x in range({size // vector}):
         for y in unrolled({m}):
@@ -189,10 +195,16 @@ for part in unrolled({m * k}):
     tile[y * {size + 1} + along + part % {k} * {size // k}] = sums[part]
 barrier()"""
 
+    def _taken(self) -> str:
+        """What a lane has of its row of the tile."""
+        return f"""for k in unrolled({self.size // LANES}):
+    own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
+
     def _diagonal(self) -> str:
         """Factors a tile on the diagonal; the last one says whether all are."""
         size = self.size
-        factor = f"""{factoring(self.dtype, size, str(size))}
+        factor = f"""{self._taken()}
+{factoring(self.dtype, size, str(size))}
 for at in range(thread, {size * size}, {self.threads}):
     y = line * {size} + at // {size}
     x = column * {size} + at % {size}
@@ -211,23 +223,23 @@ if (line == rows - 1) and (thread == 0):
     there = posted_i32(board, flags + column * rows + column)
     fence()
 barrier()
-for at in range(thread, {size * size}, {self.threads}):
-    y = at // {size}
-    x = at % {size}
-    value = a[begin + (column * {size} + y) * n + column * {size} + x]
-    place = x * {triangle} + remainder(y, {LANES}) * {self._group}
-    beside[place + quotient(y, {LANES})] = value
-    if x == y:
-        pivots[x] = {t}(1) / value
-for k in unrolled({each}):
-    own[k] = tile[row * {pitch} + k * {LANES} + lane]
+for part in unrolled({each}):
+    y = column * {size} + down_tile + part * {LANES}
+    fetched[part] = a[begin + y * n + column * {size} + along_tile]
+for part in unrolled({each}):
+    y = down_tile + part * {LANES}
+    place = along_tile * {triangle} + remainder(y, {LANES}) * {self._group}
+    beside[place + quotient(y, {LANES})] = fetched[part]
+    if along_tile == y:
+        pivots[y] = {t}(1) / fetched[part]
+{self._taken()}
 barrier()
-first = remainder(thread, {WARP}) - lane
+base = remainder(thread, {WARP}) - lane
 for part in range({each // vector}):
     for k in unrolled({LANES * vector}):
         x = part * {LANES * vector} + k
         value = own[k // {LANES}] * pivots[x]
-        value = shuffle_from_{t}(value, first + k % {LANES})
+        value = shuffle_from_{t}(value, base + k % {LANES})
         if lane == k % {LANES}:
             tile[row * {pitch} + x] = value
         value = neg_{t}(value)

@@ -71,7 +71,8 @@ def _begin(c: Columns, a: str) -> str:
     return f"""
 {c.begin("n")}
 begin = block_index() * n * n
-{_whole(c, a, "at")}
+loaded = registers_{t}({rows * rows // c.threads})
+{_whole(c, a, "0")}
 {c.loaded("0")}
 sum = {t}(0)
 other = {t}(0)
@@ -96,7 +97,7 @@ def _values(c: Columns, a: str) -> str:
     vector, step = c.vector, c.step
     return f"""
 spare = {c.size} - here
-{_whole(c, a, "spare + at")}
+{_whole(c, a, "spare")}
 if live:
 {indented(c.loaded("here"), 1)}
 xx = {t}(0)
@@ -160,11 +161,14 @@ for k in unrolled({own // vector}):
 def _whole(c: Columns, name: str, place: str) -> str:
     """The matrix into shared memory, of its lower triangle."""
     t, rows = short_name(c.dtype), c.rows
-    return f"""for at in range(thread, {rows * rows}, {c.threads}):
-    i = at // {rows}
-    j = at % {rows}
-    value = {t}(0)
-    if (i < n) and (j < n):
-        value = {name}[begin + max_i64(i, j) * n + min_i64(i, j)]
-    columns[{place}] = value
+    parts = rows * rows // c.threads
+    # All loads are on their way before the first is waited for.
+    return f"""for part in unrolled({parts}):
+    i = (thread + part * {c.threads}) // {rows}
+    j = (thread + part * {c.threads}) % {rows}
+    high = min_i64(max_i64(i, j), n - 1)
+    value = {name}[begin + high * n + min_i64(min_i64(i, j), n - 1)]
+    loaded[part] = select_{t}((i < n) and (j < n), value, {t}(0))
+for part in unrolled({parts}):
+    columns[{place} + thread + part * {c.threads}] = loaded[part]
 barrier()"""

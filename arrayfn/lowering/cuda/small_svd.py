@@ -101,25 +101,34 @@ def _text(c: Columns, *, with_vectors: bool) -> Written:
 def _begin(c: Columns) -> str:
     """The matrix over its greatest element; the identity below, if there are turns."""
     t, rows = short_name(c.dtype), c.rows
+    parts = rows * rows // c.threads
+    turns = ""
+    if c.more:
+        turns = f"""for at in range(thread, {rows * rows}, {c.threads}):
+    j = at // {rows}
+    i = at % {rows}
+    columns[j * {c.height} + {rows} + i] = select_{t}(i == j, {t}(1), {t}(0))
+"""
     return f"""
 {c.begin("count")}
+loaded = registers_{t}({parts})
 begin = block_index() * length * count
 scale = {t}(0)
-for at in range(thread, {c.size}, {c.threads}):
-    j = at // {c.height}
-    i = at % {c.height}
-    value = {t}(0)
-    if (i < length) and (j < count):
-        value = a[begin + i * down + j * across]
-        scale = max_{t}(scale, abs_{t}(value))
-    if i == j + {rows}:
-        value = {t}(1)
-    columns[at] = value
+# All loads are on their way before the first is waited for.
+for part in unrolled({parts}):
+    j = (thread + part * {c.threads}) // {rows}
+    i = (thread + part * {c.threads}) % {rows}
+    place = min_i64(i, length - 1) * down + min_i64(j, count - 1) * across
+    value = a[begin + place]
+    loaded[part] = select_{t}((i < length) and (j < count), value, {t}(0))
+for part in unrolled({parts}):
+    scale = max_{t}(scale, abs_{t}(loaded[part]))
 {c.greatest()}
-for at in range(thread, {c.size}, {c.threads}):
-    if at % {c.height} < {rows}:
-        columns[at] = columns[at] / scale
-barrier()"""
+for part in unrolled({parts}):
+    j = (thread + part * {c.threads}) // {rows}
+    i = (thread + part * {c.threads}) % {rows}
+    columns[j * {c.height} + i] = loaded[part] / scale
+{turns}barrier()"""
 
 
 def _values(c: Columns, least: float) -> str:

@@ -24,9 +24,9 @@ from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indent
 from arrayfn.lowering.libraries.calls import Place
 
 MOST_SIDES: Final = 32
-LEAST_ROWS: Final = 64
+LEAST_ROWS: Final = 16
 MOST_ROWS: Final = 8192
-"""Systems with fewer rows or with more are faster by cuBLAS: few steps, or many."""
+"""Of fewer rows cuBLAS is as fast; of more, what is posted takes much memory."""
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Of a block."""
 _SIDES: Final = 8  # of a block; lanes of a row, too
@@ -103,7 +103,7 @@ chain = remainder(number, chains)
 matrix = quotient(chain, parts)
 side = remainder(chain, parts) * {lanes} + lane
 line = step * {size} + row
-at = matrix * n * n + begin + line * down
+at = matrix * n * n + begin + min_i64(line, n - 1) * down
 place = matrix * n * sides + begin_sides + line * down_sides + side * across_sides
 posts = chain * blocks * {threads} + thread
 keep = quotient(row, {each}) * {group} + remainder(row, {each}) * {lanes} + lane
@@ -121,14 +121,9 @@ if mine:
 # The inverse of the triangle on the diagonal: rows below are freed of each row in turn.
 for k in unrolled({each}):
     j = lane * {each} + k
-    value = {t}(0)
-    inverse[k] = {t}(0)
-    if row == j:
-        value = {t}(1)
-        inverse[k] = {t}(1)
-    if (j <= row) and (line < n):
-        value = a[at + (step * {size} + j) * across]
-    tile[row * {pitch} + j] = value
+    inverse[k] = select_{t}(row == j, {t}(1), {t}(0))
+    # Nothing needs what is above the diagonal, or below the matrix.
+    tile[row * {pitch} + j] = a[at + min_i64(step * {size} + j, n - 1) * across]
 barrier()
 scale = {t}(1) / {diagonal}
 for k in range({size}):
@@ -149,10 +144,7 @@ for k in range({size}):
 here = i64(0)
 for above in range(step):
     for k in unrolled({each}):
-        value = {t}(0)
-        if line < n:
-            value = a[at + (above * {size} + lane * {each} + k) * across]
-        own[k] = value
+        own[k] = a[at + (above * {size} + lane * {each} + k) * across]
     given[here + keep] = posted_{t}(board, posts + above * {threads})
     barrier()
 {indented(_product(dtype, size, "own"), 1)}
