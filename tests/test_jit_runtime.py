@@ -21,6 +21,7 @@ import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.backends.cpu import code
 from arrayfn.lowering.plan import Kernel
+from tests.functions import cross_entropy, layernorm, softmax, two_layers
 
 RNG = np.random.default_rng(11)
 
@@ -40,33 +41,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return names
 
 
-def softmax(x: Any) -> Any:
-    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
-    return e / anp.sum(e, axis=-1, keepdims=True)
-
-
-def layernorm(x: Any, g: Any, b: Any) -> Any:
-    centred = x - anp.mean(x, axis=-1, keepdims=True)
-    variance = anp.mean(centred**2, axis=-1, keepdims=True)
-    return centred / anp.sqrt(variance + 1e-5) * g + b
-
-
 def layernorm_loss(x: Any, g: Any, b: Any, w: Any) -> Any:
     return anp.sum(layernorm(x, g, b) * w)
 
 
-def cross_entropy(z: Any, labels: Any) -> Any:
-    z = z - anp.max(z, axis=-1, keepdims=True)
-    logs = z - anp.log(anp.sum(anp.exp(z), axis=-1, keepdims=True))
-    return -anp.mean(anp.take_along_axis(logs, labels[:, None], axis=-1))
-
-
 def step(p: Any, x: Any, labels: Any) -> Any:
-    def loss(p: Any) -> Any:
-        h = anp.tanh(x @ p["w1"] + p["b1"])
-        return cross_entropy(h @ p["w2"] + p["b2"], labels)
-
-    value, slope = af.value_and_grad(loss)(p)
+    value, slope = af.value_and_grad(two_layers)(p, x, labels)
     return value, tree.map(lambda p, g: p - 0.1 * g, p, slope)
 
 

@@ -19,15 +19,12 @@ from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import KernelCall, LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
+from tests.functions import random
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 NHWC = ("NHWC", "HWIO", "NHWC")
-
-
-def random(*shape, dtype=np.float32, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def lowered(function, *arguments, gpu=GPU):

@@ -8,15 +8,12 @@ import arrayfn.numpy as anp
 from arrayfn import fft, lax
 from arrayfn.backends.cuda import missing_here, windows
 from arrayfn.backends.cuda.driver import device
+from tests.functions import random
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(bool(missing_here()), reason=missing_here()),
 ]
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def power_iteration(matrix, vector, turns):

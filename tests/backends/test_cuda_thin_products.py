@@ -19,6 +19,7 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.thin_columns import ColumnsTile, columns_text
 from arrayfn.lowering.cuda.thin_lines import LinesTile, lines_text
 from arrayfn.lowering.plan import Kernel, KernelCall
+from tests.functions import random
 
 Array = np.ndarray[Any, Any]
 
@@ -27,10 +28,6 @@ needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 # A GPU for which small matrices are large ones.
 EAGER = replace(GPU, thin_bytes=0, thin_rows=6, most_cluster=2)
-
-
-def random(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def lowered(function: Any, *arguments: Any, gpu: GpuConfig = GPU) -> CompiledProgram:

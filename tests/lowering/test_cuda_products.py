@@ -19,13 +19,9 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import BufferArgument, KernelCall
 from arrayfn.primitives.calls import evaluate
+from tests.functions import random, softmax
 
 Array = np.ndarray[Any, Any]
-
-
-def random(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
-    values = np.random.default_rng(seed).standard_normal(shape)
-    return values.astype(dtype)
 
 
 def lowered(function: Any, *arguments: Any) -> CompiledProgram:
@@ -325,11 +321,6 @@ DESTINATIONS = {
 def test_products_are_written_into_the_array_that_they_are_parts_of(case: str) -> None:
     kernels = checked(DESTINATIONS[case], X, Y, Z, W)
     assert [name.partition("_")[0] for name in kernels] == ["gemm", "gemm"]
-
-
-def softmax(x: Any) -> Any:
-    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
-    return e / anp.sum(e, axis=-1, keepdims=True)
 
 
 def turned(x: Any, angle: Any) -> Any:

@@ -14,6 +14,7 @@ import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.lowering.fusion import FusedGroup, SingleUnit, fuse
 from arrayfn.lowering.memory import ALIGNMENT
+from tests.functions import cross_entropy, layernorm, softmax, two_layers
 from tests.passes.texts import parse
 
 RNG = np.random.default_rng(17)
@@ -44,17 +45,6 @@ def aligned(*nbytes: int) -> int:
     return sum(-(-n // ALIGNMENT) * ALIGNMENT for n in nbytes)
 
 
-def softmax(x: Any) -> Any:
-    e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
-    return e / anp.sum(e, axis=-1, keepdims=True)
-
-
-def layernorm(x: Any, g: Any, b: Any) -> Any:
-    centred = x - anp.mean(x, axis=-1, keepdims=True)
-    variance = anp.mean(centred**2, axis=-1, keepdims=True)
-    return centred / anp.sqrt(variance + 1e-5) * g + b
-
-
 def layernorm_gradient(x: Any, g: Any, b: Any, w: Any) -> Any:
     def loss(x: Any, g: Any, b: Any) -> Any:
         return anp.sum(layernorm(x, g, b) * w)
@@ -62,18 +52,8 @@ def layernorm_gradient(x: Any, g: Any, b: Any, w: Any) -> Any:
     return af.grad(loss, argnums=(0, 1, 2))(x, g, b)
 
 
-def cross_entropy(z: Any, labels: Any) -> Any:
-    z = z - anp.max(z, axis=-1, keepdims=True)
-    logs = z - anp.log(anp.sum(anp.exp(z), axis=-1, keepdims=True))
-    return -anp.mean(anp.take_along_axis(logs, labels[:, None], axis=-1))
-
-
 def training(p: Any, x: Any, labels: Any) -> Any:
-    def loss(p: Any) -> Any:
-        h = anp.tanh(x @ p["w1"] + p["b1"])
-        return cross_entropy(h @ p["w2"] + p["b2"], labels)
-
-    return af.value_and_grad(loss)(p)
+    return af.value_and_grad(two_layers)(p, x, labels)
 
 
 @dataclass(frozen=True)
@@ -235,8 +215,8 @@ def test_reasons_name_the_axes_and_the_primitives() -> None:
 def test_the_title_of_a_kernel_names_primitives_and_the_users_line() -> None:
     (kernel,) = af.jit(softmax).lower(X).kernels
     assert kernel.source.splitlines()[0] == (
-        "# rows_0: reduce_max, sub, exp, reduce_sum, div        at test_fusion.py:"
-        f"{softmax.__code__.co_firstlineno + 2}"
+        "# rows_0: reduce_max, sub, exp, reduce_sum, div        at functions.py:"
+        f"{softmax.__code__.co_firstlineno + 3}"
     )
 
 
