@@ -31,10 +31,11 @@ Function = Callable[..., Any]
 ENGINES = ("arrayfn", "numpy", "scipy", "jax")
 SIZES = (16, 128, 1024)
 BATCHES = ((1000, 4), (1000, 16), (32, 128))
-SLOW = 0.1  # seconds of a call, from which three of each engine are timed
+SLOW = 0.1  # seconds of a call, from which few of each engine are timed
+FEW = 5
 # Threads of a BLAS look for work for some 25 ms after a call, on cores that are needed.
 PAUSE = 0.05
-TURNS = 4
+TURNS = 10
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def measure(
     if max(timing.once(run) for run in runs.values()) < SLOW:
         return timing.take_turns(runs, seconds, TURNS, PAUSE)
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(3):
+    for _ in range(FEW):
         for name, run in runs.items():
             time.sleep(PAUSE)
             samples[name].append(timing.once(run))
@@ -184,7 +185,8 @@ def main() -> None:
     console = Console(record=True, width=None if sys.stdout.isatty() else 120)
     command = shlex.join(["python", "-m", "benchmarks.linear_algebra", *sys.argv[1:]])
     report.header(console, machine.describe(), command)
-    table = Table("problem", "shape", "dtype", *ENGINES, "best of others / arrayfn")
+    ratios = "numpy / arrayfn", "best of others / arrayfn"
+    table = Table("problem", "shape", "dtype", *ENGINES, *ratios)
     shapes: list[tuple[int, ...]] = [(n,) for n in chosen.sizes]
     shapes += [] if chosen.no_batches else BATCHES
     warnings.simplefilter("ignore")
@@ -199,10 +201,12 @@ def main() -> None:
                     for name in ENGINES
                 ]
                 ours = times.pop("arrayfn").median
-                ratio = min(t.median for t in times.values()) / ours
+                others = times["numpy"], min(times.values(), key=lambda t: t.median)
+                than = [f"{t.median / ours:.2f}" for t in others]
                 named = " x ".join(map(str, (*shape, shape[-1])))
-                table.add_row(problem.name, named, dtype, *cells, f"{ratio:.2f}")
-                console.print(f"[dim]{problem.name} {named} {dtype} {ratio:.2f}[/]")
+                table.add_row(problem.name, named, dtype, *cells, *than)
+                line = " ".join([problem.name, named, dtype, *than])
+                console.print(f"[dim]{line}[/]")
     console.print(table)
     if chosen.text:
         console.save_text(str(chosen.text))

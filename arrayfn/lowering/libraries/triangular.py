@@ -18,7 +18,7 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.passes.reads import Reads
 
 CHUNK: Final = 128  # right-hand sides of an item: enough to amortise packing the matrix
-LEAST: Final = 32  # where there are few matrices, and each thread is to have some sides
+LEAST: Final = 64  # where there are few matrices, and each thread is to have some sides
 FEW: Final = 16
 PARTS: Final = 8
 

@@ -102,13 +102,16 @@ def inv(x: ArrayLike, /) -> Array:
 
 @custom_jvp
 def _inv(x: Array) -> Array:
-    """By U^-1 L^-1, whose columns are then permuted: L^-1 is triangular."""
-    by_columns, _, permutation = apply(linalg_lu.lu, matrix_transpose(x))
-    parts = {"left": True, "transpose": True, "conjugate": False}
+    """By L^-T U^-T of the transposed matrix, which x is by columns; rows are permuted.
+
+    U^-T is triangular: its zeros are not multiplied.
+    """
+    factors, _, permutation = apply(linalg_lu.lu, x)
+    parts = {"left": True, "transpose": False, "conjugate": False}
     solve = triangular.triangular_solve
-    y = apply(solve, m.identities(x), by_columns, lower=False, unit=True, **parts)
-    y = apply(solve, y, by_columns, lower=True, unit=False, **parts)
-    return take_along_axis(y, argsort(permutation)[..., None, :], -1)
+    y = apply(solve, m.identities(x), factors, lower=True, unit=False, **parts)
+    y = apply(solve, y, factors, lower=False, unit=True, **parts)
+    return take_along_axis(y, argsort(permutation)[..., None], -2)
 
 
 @_inv.defjvp
