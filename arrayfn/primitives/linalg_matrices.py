@@ -197,6 +197,8 @@ def take_rows(x: Atom, places: Atom) -> Atom:
 def inverse_permutation(places: Atom) -> Atom:
     """The permutations that undo permutations ``[..., n]``."""
     shape = places.type.shape
+    if 0 in shape:
+        return places
     axes = tuple(range(len(shape)))
     count = views.iota(shape=shape, axis=len(shape) - 1, dtype=dtypes.int32)
     return scatter(

@@ -135,7 +135,8 @@ class Windows:
         if list(self.window_axes) != sorted(set(self.window_axes)):
             raise ShapeError(f"{name}: window axes {self.window_axes} do not ascend")
         if len(sizes) != operand.ndim or any(
-            not 0 <= size <= extent or (axis not in kept and size != 1)
+            (not 0 <= size <= extent and axis not in self.batch[0])  # of no member
+            or (axis not in kept and size != 1)
             for axis, (size, extent) in enumerate(
                 zip(sizes, operand.shape, strict=False)
             )

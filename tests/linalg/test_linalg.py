@@ -530,3 +530,21 @@ def test_workspace_is_for_the_threads_that_run() -> None:
     assert one.arena > 4 * 200 * 200 * 8
     many = af.jit(anp.linalg.svdvals).lower(np.zeros((50, 20, 20))).plan
     assert many.scratch > 0
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 1), (0, 3, 3), (2, 0, 0), (0, 0)])
+@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "cholesky", "pinv", "qr"])
+def test_batches_of_nothing(name: str, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32)
+    function = getattr(anp.linalg, name)
+    want = getattr(np.linalg, name)(x)
+
+    def total(x: Any) -> Any:
+        return sum(anp.sum(y) for y in af.tree.leaves(function(x)))
+
+    for have in (function(x), af.jit(function)(x)):
+        for one, other in zip(
+            af.tree.leaves(have), af.tree.leaves(tuple(want)), strict=False
+        ):
+            assert one.shape == np.shape(other)
+    assert af.jit(af.grad(total))(x).shape == shape
