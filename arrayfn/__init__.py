@@ -41,6 +41,7 @@ from arrayfn.backends.registry import (
     backend_info,
     is_backend_available,
 )
+from arrayfn.bundles import load, save
 from arrayfn.callbacks import pure_callback
 from arrayfn.custom import (
     closure_convert,
@@ -122,6 +123,7 @@ __all__ = [
     "linalg",
     "linear_transpose",
     "linearize",
+    "load",
     "make_program",
     "memory_stats",
     "nn",
@@ -132,6 +134,7 @@ __all__ = [
     "pure_callback",
     "random",
     "remat",
+    "save",
     "scipy",
     "set_num_threads",
     "stop_gradient",

@@ -123,6 +123,10 @@ class DifferentiationError(ArrayfnError, TypeError):
     """A derivative that does not exist, or of something that is not real."""
 
 
+class BundleError(ArrayfnError, ValueError):
+    """A saved function that is broken, or was changed."""
+
+
 class ProgramError(ArrayfnError, ValueError):
     """A Program that breaks a rule of the IR. A bug, unless you built it by hand."""
 

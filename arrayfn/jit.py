@@ -251,6 +251,8 @@ class Jitted:
             traced.out_tree,
             backend,
             sites,
+            self._options,
+            donated,
         )
 
     def _donated_leaves(self, args: tuple[Any, ...]) -> list[int]:

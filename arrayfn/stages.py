@@ -17,6 +17,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import leaf_type
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error
 
@@ -66,6 +67,8 @@ class Lowered:
     out_tree: tree.TreeDef
     backend: Backend
     sites: tuple[Site, ...] = ()
+    options: Options = DEFAULT
+    donated: frozenset[int] = frozenset()
 
     @property
     def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:

@@ -537,14 +537,13 @@ def test_workspace_is_for_the_threads_that_run() -> None:
 def test_batches_of_nothing(name: str, shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.float32)
     function = getattr(anp.linalg, name)
-    want = getattr(np.linalg, name)(x)
+    given = getattr(np.linalg, name)(x)
+    want = given if isinstance(given, tuple) else [given]
 
     def total(x: Any) -> Any:
         return sum(anp.sum(y) for y in af.tree.leaves(function(x)))
 
     for have in (function(x), af.jit(function)(x)):
-        for one, other in zip(
-            af.tree.leaves(have), af.tree.leaves(tuple(want)), strict=False
-        ):
+        for one, other in zip(af.tree.leaves(have), want, strict=True):
             assert one.shape == np.shape(other)
     assert af.jit(af.grad(total))(x).shape == shape
