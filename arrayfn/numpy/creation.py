@@ -337,6 +337,7 @@ def on_diagonal(shape: tuple[int, int], k: int) -> Array:
 
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
+    shape = (ops.whole(shape[0]), ops.whole(shape[1]))
     k = max(min(ops.whole(k), shape[1]), -shape[0])  # beyond, as just outside
     rows = apply(views.iota, shape=shape, axis=0, dtype=dtypes.int64)
     columns = apply(views.iota, shape=shape, axis=1, dtype=dtypes.int64)
