@@ -7,9 +7,9 @@ Engines take turns; a time is the median over rounds of many calls enqueued one 
 the other, waited for once. Inputs rotate, so that they come from memory and not from
 its cache, where they are large enough to. ``of copy`` is the case's least traffic
 (inputs read once, outputs written once) over its time, as a share of the rate at which
-the card copies as many bytes. JAX computes products in full float32, as arrayfn does,
-except where TF32 is asked of both. Steps, attention and the largest products are
-compared with JAX's results, whose own error is then not known.
+the card copies as many bytes, enqueued by native code. JAX computes products in full
+float32, as arrayfn does, except where TF32 is asked of both. Steps, attention and the
+largest products are compared with JAX's results, whose own error is then not known.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from arrayfn.backends.cuda import DeviceArray, device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.errors import ArrayfnError
 from benchmarks.gpu_cases import Case, affine, inputs_of, of_group, step_of
+from benchmarks.gpu_copies import copies
 
 jax.config.update("jax_default_matmul_precision", "highest")
 
@@ -146,14 +147,23 @@ def _some(result: Any) -> Array:
 
 def time_calls(call: Callable[[int], Any], wait: Callable[[Any], Any]) -> float:
     """Seconds of one call, of many enqueued."""
-    count = 1
-    while True:
-        wait(call(0))
-        start = time.perf_counter()
+
+    def enqueue(count: int) -> Any:
         result = None
         for k in range(count):
             result = call(k)
-        wait(result)
+        return result
+
+    return time_many(enqueue, wait)
+
+
+def time_many(enqueue: Callable[[int], Any], wait: Callable[[Any], Any]) -> float:
+    """Seconds of one call, of many that ``enqueue`` makes."""
+    count = 1
+    while True:
+        wait(enqueue(1))
+        start = time.perf_counter()
+        wait(enqueue(count))
         seconds = time.perf_counter() - start
         if seconds >= ROUND_SECONDS or count >= 1 << 14:
             return seconds / count
@@ -166,12 +176,8 @@ def copy_seconds(nbytes: int) -> float:
     half = max(1, nbytes // 2)
     sets = max(1, min(MOST_SETS, ROTATED_BYTES // nbytes))
     memory = [(gpu.allocate(half), gpu.allocate(half)) for _ in range(sets)]
-
-    def call(k: int) -> None:
-        target, source = memory[k % sets]
-        gpu.copy(target, source, half)
-
-    times = [time_calls(call, lambda _: gpu.synchronize()) for _ in range(3)]
+    enqueue = copies(memory, half)
+    times = [time_many(enqueue, lambda _: gpu.synchronize()) for _ in range(3)]
     for pair in memory:
         for pointer in pair:
             gpu.free(pointer)
