@@ -16,13 +16,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from arrayfn.backends import native
-from arrayfn.backends.native import CFunction, Routine, compiler, operations, target
+from arrayfn.backends.native import (
+    CFunction,
+    Routine,
+    compiler,
+    line_operations,
+    operations,
+    target,
+)
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load, toolchain
 from arrayfn.backends.object_cache import content_key
 
 Module = Mapping[str, Any]  # by its names, as ``vars`` gives them
-_COMPILER: Final = (native, compiler, operations)
+_COMPILER: Final = (native, compiler, operations, line_operations)
 
 
 def native_address(routine: Routine) -> int:
@@ -90,14 +97,17 @@ def _compiler() -> str:
 
 
 def _key(module: Module) -> str:
-    """The cache key: the module's text, its symbols, and what it has from elsewhere."""
+    """The cache key: the text of all that is compiled, and what it has from elsewhere.
+
+    That is its symbols, and the numbers and functions that it imports.
+    """
+    parts = (module, *compiler.inlined_modules(module))
     names = sorted(
-        f"{name}={value.symbol if isinstance(value, Routine) else value}"
-        for name, value in module.items()
+        f"{part['__name__']}.{name}="
+        f"{value.symbol if isinstance(value, Routine) else value}"
+        for part in parts
+        for name, value in part.items()
         if isinstance(value, (int, CFunction, Routine))
     )
-    sources = (
-        Path(part["__file__"]).read_text("utf-8")
-        for part in (module, *compiler.inlined_modules(module))
-    )
+    sources = (Path(part["__file__"]).read_text("utf-8") for part in parts)
     return content_key("native", *sources, "\n".join(names), _compiler())
