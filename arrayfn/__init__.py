@@ -69,6 +69,7 @@ from arrayfn.functions import (
 )
 from arrayfn.jit import jit
 from arrayfn.operators import operator
+from arrayfn.tools.compare import compare
 
 if TYPE_CHECKING:
     from arrayfn import scipy
@@ -99,6 +100,7 @@ __all__ = [
     "checkpoint_name",
     "checkpoint_policies",
     "closure_convert",
+    "compare",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",

@@ -1,0 +1,303 @@
+"""Implementations of one function side by side: how accurate they are, and how fast.
+
+The reference is the function itself in float64, run by the interpreter. Times are
+beside the machine's roof: a copy of memory, and a product of float32 matrices, timed
+with the same means.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.backends.registry import available_backends
+from arrayfn.devices import block_until_ready, device_put
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.functions import make_program
+from arrayfn.ir import Program
+from arrayfn.jit import jit
+from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
+from arrayfn.operators import Operator, operator
+from arrayfn.primitives.base import Contraction, Primitive, Reduction, Scalar
+
+Array = np.ndarray[Any, Any]
+Call = Callable[..., Any]
+_NUMBERS: Final = itertools.count()
+_COPIED: Final = 1 << 25  # bytes of the array that the roof is measured with
+_SIDE: Final = 1024  # rows and columns of its matrices
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a backend reaches on this machine: bytes and operations per second."""
+
+    bytes: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One implementation on one backend.
+
+    Errors are against the float64 reference: the greatest absolute and relative ones,
+    the relative error in the 2-norm, and the greatest in units of the last place of the
+    result's dtype. Times are in seconds; ``bytes`` are those of arguments and results,
+    ``flops`` the operations of the Program. ``refused`` says why it was not run.
+    """
+
+    name: str
+    backend: str
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    l2: float = 0.0
+    ulp: float = 0.0
+    times: tuple[float, ...] = ()
+    bytes: int = 0
+    flops: int = 0
+    refused: str = ""
+
+    @property
+    def median(self) -> float:
+        """The median time of a call, in seconds."""
+        return statistics.median(self.times)
+
+
+def compare(
+    function: Callable[..., Any],
+    *args: Any,
+    repeats: int = 20,
+    warmup: int = 3,
+    **static: Any,
+) -> tuple[Measured, ...]:
+    """Run every implementation of ``function`` on every backend, and print a table.
+
+    ``function`` is an operator, whose registered kernels are run beside the generated
+    ones, or any function that can be compiled. ``args`` are its operands, ``static``
+    arguments that are not traced. The table has errors against the function in float64,
+    the least, median and greatest time of ``repeats`` calls after ``warmup``, and what
+    the median comes to in GB/s and GFLOP/s, beside the machine's roof.
+
+    Raises ArgumentError if an operand is no array.
+
+    >>> import numpy as np
+    >>> from arrayfn import nn
+    >>> rows = compare(nn.softmax, np.ones((4, 8), np.float32))  # doctest: +ELLIPSIS
+    implementation          backend     max abs  max rel       L2     ULP ...
+    >>> {row.backend for row in rows if row.ulp < 2} >= {"cpu", "reference"}
+    True
+    """
+    _check(args)
+    leaves = tree.leaves(args)
+    wanted = tree.leaves(_reference(function, args, static))
+    flops = operations(make_program(functools.partial(function, **static))(*args))
+    rows: list[Measured] = []
+    for name, backend, call in _implementations(function, args, static):
+        if isinstance(call, str):
+            rows.append(Measured(name, backend, refused=call))
+            continue
+        given = args if backend in ("cpu", "reference") else device_put(args, backend)
+        result = call(*given)
+        have = [np.asarray(x) for x in tree.leaves(result)]
+        moved = sum(np.asarray(x).nbytes for x in (*leaves, *have))
+        times = _times(functools.partial(call, *given), warmup, repeats)
+        rows.append(
+            Measured(name, backend, *_errors(have, wanted), times, moved, flops)
+        )
+    backends = dict.fromkeys(row.backend for row in rows if not row.refused)
+    sys.stdout.write(table(rows, {name: roof(name) for name in backends}))
+    return tuple(rows)
+
+
+def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
+    """What the function gives in float64, interpreted."""
+    body = function.function if isinstance(function, Operator) else function
+    wide = tree.map(_in_double, args)
+    return jit(functools.partial(body, **static), device="reference")(*wide)
+
+
+def _in_double(x: Any) -> Any:
+    array = np.asarray(x)
+    if array.dtype not in dtypes.INEXACT:
+        return x
+    complex_ = array.dtype in dtypes.COMPLEX
+    return array.astype(np.complex128 if complex_ else np.float64)
+
+
+def _implementations(
+    function: Call, args: tuple[Any, ...], static: dict[str, Any]
+) -> Iterator[tuple[str, str, Any]]:
+    """Name, backend and callable of each; the callable is text if it is refused."""
+    body = function.function if isinstance(function, Operator) else function
+    for backend in available_backends():
+        compiled = jit(functools.partial(body, **static), device=backend)
+        yield (
+            ("interpreted" if backend == "reference" else "generated"),
+            backend,
+            compiled,
+        )
+        if not isinstance(function, Operator):
+            continue
+        for kernel in KERNELS.of(function.name, backend):
+            name = f"{function.name}_{next(_NUMBERS)}"
+            called = getattr(kernel.function, "__name__", "kernel")
+            yield called, backend, _alone(function, name, kernel, args, static)
+            KERNELS.forget(name)
+
+
+def _alone(
+    function: Operator,
+    name: str,
+    kernel: OperatorKernel,
+    args: Any,
+    static: dict[str, Any],
+) -> Call | str:
+    """The operator as ``name``, with this kernel alone; why not, if it refuses."""
+    alone = operator(
+        function.function, name=name, static_argnames=tuple(function.static_argnames)
+    )
+    KERNELS.register(replace(kernel, operator=name))
+    call = functools.partial(alone, **static)
+    equations = make_program(call)(*args).equations
+    taken = (
+        KERNELS.for_call(equation, kernel.backend, deterministic=False)
+        for equation in equations
+    )
+    if not any(taken):
+        return "does not take these operands"
+    return jit(call, device=kernel.backend, deterministic=kernel.deterministic)
+
+
+def _errors(have: list[Array], wanted: list[Any]) -> tuple[float, float, float, float]:
+    """The greatest absolute and relative error, that in the norm, and in ULP."""
+    found = [
+        _error(given, exact)
+        for given, exact in zip(have, wanted, strict=True)
+        if given.size
+    ] or [(0.0, 0.0, 0.0, 0.0)]
+    a, b, c, d = (max(map(float, column)) for column in zip(*found, strict=True))
+    return a, b, c, d
+
+
+def _error(given: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
+    """The same of one result. NaN and infinities count where only one has them."""
+    wide = np.complex128 if given.dtype in dtypes.COMPLEX else np.float64
+    one, other = np.asarray(given, wide), np.asarray(exact, wide)
+    with np.errstate(all="ignore"):
+        same = (one == other) | ((one != one) & (other != other))
+        apart = np.where(same, 0.0, np.abs(one - other))
+        size = np.abs(other)
+        norm = np.sqrt(np.sum(size[np.isfinite(size)] ** 2))
+        units = apart
+        if given.dtype in dtypes.INEXACT:
+            units = apart / _spacing(size, given.dtype)
+        return (
+            apart.max(),
+            np.where(apart == 0, 0.0, apart / size).max(),
+            np.sqrt(np.sum(apart**2)) / (norm or 1.0),
+            units.max(),
+        )
+
+
+def _spacing(size: Array, dtype: Any) -> Array:
+    """The distance of neighbouring numbers of ``dtype``, which has real parts."""
+    limits = ml_dtypes.finfo(dtypes.real_of(dtype))
+    exponent = np.floor(np.log2(np.maximum(size, float(limits.smallest_normal))))
+    return np.exp2(exponent) * float(limits.eps)
+
+
+def _times(call: Callable[[], Any], warmup: int, repeats: int) -> tuple[float, ...]:
+    for _ in range(warmup):
+        block_until_ready(call())
+    times: list[float] = []
+    for _ in range(max(repeats, 1)):
+        begin = time.perf_counter()
+        block_until_ready(call())
+        times.append(time.perf_counter() - begin)
+    return tuple(times)
+
+
+@functools.cache
+def roof(backend: str) -> Roof:
+    """What ``backend`` reaches here: a copy of memory, a product of matrices."""
+    array = np.zeros(_COPIED // 4, np.float32)
+    matrix = np.ones((_SIDE, _SIDE), np.float32)
+    if backend not in ("cpu", "reference"):
+        array, matrix = device_put((array, matrix), backend)
+    copied = jit(lambda x: -x, device=backend)
+    multiplied = jit(lambda x: x @ x, device=backend)
+    return Roof(
+        2 * _COPIED / min(_times(lambda: copied(array), 2, 5)),
+        2 * _SIDE**3 / min(_times(lambda: multiplied(matrix), 2, 5)),
+    )
+
+
+def operations(program: Program) -> int:
+    """The arithmetic operations of a Program, a ``while_loop`` counted as one turn."""
+    total = 0
+    for equation in program.equations:
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if isinstance(row.kernel, Contraction):
+            shape = equation.inputs[0].type.shape
+            depth = 1
+            for axis in equation.params["contract"][0]:
+                depth *= shape[axis]
+            total += 2 * depth * equation.outputs[0].type.size
+        elif isinstance(row.kernel, Reduction):
+            total += equation.inputs[0].type.size
+        elif isinstance(row.kernel, Scalar):
+            total += equation.outputs[0].type.size
+        turns = equation.params.get("length", 1) if row.name == "scan" else 1
+        inner = [operations(p) for p in equation.subprograms()]
+        if row.name == "cond":
+            total += max(inner)
+        elif inner:
+            total += turns * inner[0]
+    return total
+
+
+def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
+    """The rows as text, and the roofs of the backends below."""
+    columns = ("max abs", 9), ("max rel", 9), ("L2", 9), ("ULP", 8), ("min us", 10)
+    columns += ("median", 10), ("max", 10), ("GB/s", 8), ("GFLOP/s", 9)
+    head = "".join(f"{name:>{width}}" for name, width in columns)
+    lines = [f"{'implementation':24}{'backend':10}{head}"]
+    for row in rows:
+        begin = f"{row.name[:23]:24}{row.backend:10}"
+        if row.refused:
+            lines.append(begin + row.refused)
+            continue
+        errors = f"{row.max_abs:9.1e}{row.max_rel:9.1e}{row.l2:9.1e}{row.ulp:8.3g}"
+        times = "".join(
+            f"{1e6 * t:10.1f}" for t in (min(row.times), row.median, max(row.times))
+        )
+        rates = (
+            f"{row.bytes / row.median / 1e9:8.3g}{row.flops / row.median / 1e9:9.3g}"
+        )
+        lines.append(begin + errors + times + rates)
+    for name, top in roofs.items():
+        lines.append(
+            f"roof of {name}: {top.bytes / 1e9:.3g} GB/s copying, "
+            f"{top.flops / 1e9:.4g} GFLOP/s multiplying float32 matrices"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _check(args: tuple[Any, ...]) -> None:
+    for leaf in tree.leaves(args):
+        if not dtypes.is_python_scalar(leaf) and not hasattr(leaf, "dtype"):
+            raise ArgumentError(
+                f"compare: an operand is a {type(leaf).__name__}, not an array; give "
+                "arguments that are not traced by name",
+                user_location(),
+            )
