@@ -7,7 +7,6 @@ signature traces the function anew; kernels that are equal compile once.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from arrayfn.functions.short_calls import (
     if_on_device,
     is_flat,
 )
+from arrayfn.functions.static_arguments import StaticArguments, StaticParameters
 from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
@@ -52,8 +52,7 @@ class Jitted:
         self,
         function: Function,
         backend: Backend | None,
-        static_argnums: tuple[int, ...],
-        static_argnames: tuple[str, ...],
+        static: StaticParameters,
         donate_argnums: tuple[int, ...],
         options: Options,
         checks: frozenset[str] = frozenset(),
@@ -61,15 +60,13 @@ class Jitted:
         functools.update_wrapper(self, function)
         self._function = function
         self._backend = backend
-        self._static_argnums = static_argnums
-        self._static_argnames = static_argnames
+        self._static = static
         self._donated = donate_argnums
         self._options = options
         self._checks = checks
         self._cache: dict[Any, _Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
-        self._static = bool(static_argnums or static_argnames)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function compiled for these arguments' types."""
@@ -90,7 +87,7 @@ class Jitted:
         return self if instance is None else functools.partial(self, instance)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs, static = self._split(args, kwargs)
+        args, kwargs, static = self._static.split(self._function, args, kwargs)
         leaves, structure = tree.flatten((args, kwargs))
         if inside_trace(leaves):
             return self._inline(args, kwargs, static, leaves)
@@ -134,58 +131,15 @@ class Jitted:
         """Where to compute with ``values``: where they are, if no device was named."""
         return self._backend or BACKENDS[device_of(values) or "cpu"]
 
-    def _split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Dynamic arguments, and the static ones as a hashable value."""
-        if not self._static:
-            return args, kwargs, ()
-        positions = {k for k in self._static_argnums if k < len(args)}
-        static = tuple((k, _StaticValue(args[k])) for k in sorted(positions))
-        named = tuple(
-            (k, _StaticValue(kwargs[k]))
-            for k in sorted(kwargs)
-            if k in self._static_argnames
-        )
-        for where, held in (*static, *named):
-            value = held.value
-            try:
-                hash(value)
-            except TypeError:
-                raise ArgumentError(
-                    f"{name_of(self._function)}: static argument {where!r} is a "
-                    f"{type(value).__name__}, which is not hashable; pass a tuple "
-                    "for a list, or make the argument an array and not static",
-                    user_location(),
-                ) from None
-        dynamic = tuple(x for k, x in enumerate(args) if k not in positions)
-        rest = {k: v for k, v in kwargs.items() if k not in self._static_argnames}
-        return dynamic, rest, _Static(static, named)
-
-    def _bound(self, static: Any) -> Function:
-        """The function of the dynamic arguments alone."""
-        if not static:
-            return self._function
-
-        @functools.wraps(self._function)
-        def bound(*args: Any, **kwargs: Any) -> Any:
-            whole = list(args)
-            for position, held in static.positional:
-                whole.insert(position, held.value)
-            named = {key: held.value for key, held in static.named}
-            return self._function(*whole, **kwargs, **named)
-
-        return bound
-
     def _trace(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        static: Any,
+        static: StaticArguments,
         types: Sequence[ArrayType] | None = None,
     ) -> FlatTrace:
         return trace_function(
-            self._bound(static),
+            static.bound(self._function),
             args,
             kwargs,
             types=types,
@@ -198,7 +152,7 @@ class Jitted:
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        static: Any,
+        static: StaticArguments,
         leaves: list[Any],
     ) -> Any:
         """Inside a trace: one operator_call, whose body is the traced function."""
@@ -230,7 +184,7 @@ class Jitted:
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        static: Any,
+        static: StaticArguments,
         types: Sequence[ArrayType],
         backend: Backend,
     ) -> Lowered:
@@ -269,7 +223,7 @@ class Jitted:
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        static: Any,
+        static: StaticArguments,
         types: Sequence[ArrayType],
         backend: Backend,
     ) -> _Entry:
@@ -285,7 +239,7 @@ class Jitted:
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The Program, kernels and plan for these arguments' types (values unused)."""
-        args, kwargs, static = self._split(args, kwargs)
+        args, kwargs, static = self._static.split(self._function, args, kwargs)
         leaves = tree.leaves((args, kwargs))
         check_leaves(self._function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
@@ -299,40 +253,6 @@ class _Entry:
     single: bool
     kept_types: tuple[type, ...]  # that ``run`` takes as they are
     is_on_device: bool
-
-
-@dataclass(frozen=True)
-class _StaticValue:
-    """A static argument, equal to one of the same type and value (1 is not True)."""
-
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _StaticValue) and _typed(self.value) == _typed(
-            other.value
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-
-def _typed(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_typed(x) for x in value)
-    if isinstance(value, (float, complex)):
-        return type(value), repr(value)  # tells -0.0 from 0.0
-    return type(value), value
-
-
-@dataclass(frozen=True)
-class _Static:
-    """The static arguments of a call."""
-
-    positional: tuple[tuple[int, _StaticValue], ...]
-    named: tuple[tuple[str, _StaticValue], ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.positional or self.named)
 
 
 def _with_own_constants(program: Program) -> Program:
@@ -411,36 +331,13 @@ def jit(
             "None for a kernel a step",
             user_location(),
         )
-    positions, names = _statics(function, static_argnums, static_argnames)
+    static = StaticParameters.of(function, static_argnums, static_argnames)
     donated = _tuple(donate_argnums)
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device)
     kinds = kinds_of(checks)
-    return Jitted(function, backend, positions, names, donated, options, kinds)
+    return Jitted(function, backend, static, donated, options, kinds)
 
 
 def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
-
-
-def _statics(
-    function: Function, numbers: int | Sequence[int], names: str | Sequence[str]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The positions and the names of static arguments: each may be given either way."""
-    positions = list(_tuple(numbers))
-    named = [names] if isinstance(names, str) else list(names)
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return tuple(positions), tuple(named)
-    count = len(parameters)
-    positions = [k + count if k < 0 else k for k in positions]
-    by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    for k, parameter in enumerate(parameters):
-        if parameter.kind != by_position:
-            continue
-        if k in positions and parameter.name not in named:
-            named.append(parameter.name)
-        elif parameter.name in named and k not in positions:
-            positions.append(k)
-    return tuple(sorted(positions)), tuple(named)
