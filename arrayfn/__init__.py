@@ -70,6 +70,7 @@ from arrayfn.functions import (
 from arrayfn.jit import jit
 from arrayfn.operators import operator
 from arrayfn.tools.compare import compare
+from arrayfn.tools.hazards import lint
 
 if TYPE_CHECKING:
     from arrayfn import scipy
@@ -125,6 +126,7 @@ __all__ = [
     "linalg",
     "linear_transpose",
     "linearize",
+    "lint",
     "load",
     "make_program",
     "memory_stats",

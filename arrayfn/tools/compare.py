@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +68,7 @@ class Measured:
     @property
     def median(self) -> float:
         """The median time of a call, in seconds."""
-        return statistics.median(self.times)
+        return float(np.median(self.times))
 
 
 def compare(

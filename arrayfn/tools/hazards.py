@@ -1,0 +1,176 @@
+"""A lint of gradients: where a function is finite, and its derivative is NaN.
+
+Two forms are told from a Program alone. ``where`` computes both of its branches; the
+derivative of the one that is not chosen is multiplied by 0, and 0 times infinity is NaN
+where that has a singularity. And the square root of a sum of squares is 0 / 0 at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.errors import SourceLocation, readable_file
+from arrayfn.functions import make_program
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.passes.dce import dce
+from arrayfn.passes.inline_calls import inline_calls
+from arrayfn.primitives.base import Primitive, View
+
+SINGULAR: Final = {
+    "div": 1,
+    "reciprocal": 0,
+    "sqrt": 0,
+    "rsqrt": 0,
+    "cbrt": 0,
+    "pow": 0,
+    "log": 0,
+    "log2": 0,
+    "log10": 0,
+    "log1p": 0,
+    "asin": 0,
+    "acos": 0,
+    "acosh": 0,
+    "atanh": 0,
+    "erfinv": 0,
+    "lgamma": 0,
+    "digamma": 0,
+}
+"""Primitives with places at which their derivative is no number, by which operand."""
+
+_GUARDS: Final = frozenset(("select", "max", "min", "clamp", "exp", "exp2", "logistic"))
+_SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """A place where a gradient can be NaN: the line, and what to write instead."""
+
+    location: SourceLocation | None
+    message: str
+
+    def __str__(self) -> str:
+        at = self.location
+        where = f"{readable_file(at.file)}:{at.line}: " if at else ""
+        return where + self.message
+
+
+def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
+    """A function of the same arguments that lists where a gradient can be NaN.
+
+    Arguments may be arrays or ``ShapeDtypeStruct``; their values are not used. What is
+    listed is possible, not certain: whether an argument gets there is not known.
+    ``jit(grad(f), checks="nan")`` tells for given arguments.
+
+    >>> import numpy as np
+    >>> import arrayfn.numpy as anp
+    >>> for hazard in lint(lambda x: anp.where(x > 0, anp.sqrt(x), 0.0))(np.ones(3)):
+    ...     print(hazard)  # doctest: +ELLIPSIS
+    <doctest ...>:1: the derivative of sqrt is computed where where() does not choose...
+    """
+
+    def listed(*args: Any, **kwargs: Any) -> tuple[Hazard, ...]:
+        program = inline_calls(make_program(function)(*args, **kwargs))
+        return tuple(dict.fromkeys(hazards(dce(program))))
+
+    return listed
+
+
+def hazards(program: Program) -> Iterator[Hazard]:
+    """The hazards of a Program without calls, in its order."""
+    made = {v: equation for equation in program.equations for v in equation.outputs}
+    varies = _varying(program)
+    for equation in program.equations:
+        for inner in equation.subprograms():
+            yield from hazards(inner)
+        if equation.primitive.name == "select":
+            for found in _unguarded(equation.inputs[1:], made, varies):
+                name = found.primitive.name
+                yield Hazard(
+                    found.source,
+                    f"the derivative of {name} is computed where where() does not "
+                    f"choose it ({equation.source}), and is NaN or infinite there if "
+                    f"{name}'s is: guard its operand, arrayfn.numpy.where(ok, {name}("
+                    "arrayfn.numpy.where(ok, x, 1)), y)",
+                )
+        if equation.primitive.name == "sqrt" and _is_squares(equation.inputs[0], made):
+            yield Hazard(
+                equation.source,
+                "the derivative of the square root of a sum of squares is NaN where "
+                "that is 0 (at the origin, of a norm): write arrayfn.numpy.where(s > "
+                "0, sqrt(arrayfn.numpy.where(s > 0, s, 1)), 0), or add a small number "
+                "to s",
+            )
+
+
+def _varying(program: Program) -> set[Atom]:
+    """The values that depend on an input with a derivative."""
+    varies: set[Atom] = {v for v in program.inputs if v.type.dtype in dtypes.INEXACT}
+    for equation in program.equations:
+        if any(a in varies for a in equation.inputs):
+            varies.update(v for v in equation.outputs if v.type.dtype in dtypes.INEXACT)
+    return varies
+
+
+def _unguarded(
+    branches: Sequence[Atom], made: dict[Var, Equation], varies: set[Atom]
+) -> Iterator[Equation]:
+    """Singular equations that ``branches`` are made of element by element."""
+    seen: set[Atom] = set()
+    waiting = list(branches)
+    while waiting:
+        atom = waiting.pop()
+        if atom in seen or not isinstance(atom, Var) or atom not in made:
+            continue
+        seen.add(atom)
+        equation = made[atom]
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if row.name == "select":
+            continue  # which has been looked at
+        place = SINGULAR.get(row.name)
+        if place is not None and atom in varies:
+            operand = equation.inputs[place]
+            if operand in varies and not _is_guarded(operand, made):
+                yield equation
+        if row.family == "elementwise" or isinstance(row.kernel, View):
+            waiting += equation.inputs
+
+
+def _is_guarded(atom: Atom, made: dict[Var, Equation]) -> bool:
+    """Whether the last that was done to a value keeps it from a singular place."""
+    while isinstance(atom, Var) and atom in made:
+        equation = made[atom]
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if row.name in _GUARDS:
+            return True
+        if row.name == "add":  # a small number, to what is no less than 0
+            one, other = equation.inputs
+            return isinstance(one, Literal) or isinstance(other, Literal)
+        if not isinstance(row.kernel, View) and row.name not in ("convert", "neg"):
+            return False
+        atom = equation.inputs[0]
+    return False
+
+
+def _is_squares(atom: Atom, made: dict[Var, Equation]) -> bool:
+    """Whether a value is a sum of squares, and nothing besides."""
+    if not isinstance(atom, Var) or atom not in made:
+        return False
+    equation = made[atom]
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if row.name == "square":
+        return True
+    if row.name == "mul":
+        one, other = equation.inputs
+        conjugated = isinstance(other, Var) and other in made
+        if conjugated and made[other].primitive.name == "conj":  # type: ignore[index]
+            other = made[other].inputs[0]  # type: ignore[index]
+        return one is other
+    if row.name in _SUMS or isinstance(row.kernel, View):
+        return all(_is_squares(a, made) for a in equation.inputs)
+    return False
