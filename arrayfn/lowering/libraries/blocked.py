@@ -26,10 +26,10 @@ from arrayfn.passes.reads import Reads
 LEAST: Final = 384  # extent of matrices that are worth several threads each
 SVD_LEAST: Final = 64  # and for their singular vectors
 EIGH_LEAST: Final = 160  # and of Hermitian ones, for their spectra
-# Real symmetric matrices that one thread makes tridiagonal in its cache, and that are
+# Real symmetric matrices that are made tridiagonal in a cache, and those that are
 # decomposed sooner than other threads have begun to help.
 CACHED_LEAST: Final = 8
-CACHED_MOST: Final = 384
+CACHED_MOST: Final = 512
 ALONE_MOST: Final = 192
 MANY: Final = 16  # matrices of a batch from which they keep all threads busy
 CHOLESKY_BLOCK: Final = 128
@@ -56,8 +56,11 @@ def is_blocked_spectrum(type: ArrayType) -> bool:
 
 
 def _is_cached(type: ArrayType) -> bool:
-    """Whether one thread makes a matrix tridiagonal, in its cache."""
-    return type.shape[-1] <= CACHED_MOST and type.dtype not in dtypes.COMPLEX
+    """Whether a matrix is made tridiagonal in a cache, in float64."""
+    if type.dtype in dtypes.COMPLEX:
+        return False
+    # Wide ones of float32 are read faster as they are.
+    return type.shape[-1] * 8 <= CACHED_MOST * type.dtype.itemsize
 
 
 def _suffix(type: ArrayType) -> str:
@@ -322,7 +325,7 @@ def _reflections(n: int) -> int:
 def _in_lines(n: int) -> int:
     """Bytes of a square of f64 whose rows are whole lines, and of some more."""
     whole = -(-n // 8) * 8
-    return 8 * whole * (whole + 4)
+    return 8 * whole * (whole + 7)
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:

@@ -228,6 +228,7 @@ def reduce_hermitian(arguments: int, values: int, a: int) -> int:
     if load(arguments + CACHED):
         return call(
             load(arguments + TRIDIAGONAL),
+            arguments + TOOLS,
             a,
             n,
             values,

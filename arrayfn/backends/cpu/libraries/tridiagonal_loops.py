@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.backends.cpu.libraries.reals import real_at, write_real
+from arrayfn.backends.cpu.libraries.shared_products import share
 from arrayfn.backends.native import (
     LINE_BYTES,
     add_f64,
+    address_of,
     columns_update_products,
     div_f64,
     less_f64,
@@ -29,6 +31,9 @@ LOOPS_OVER_DATA: Final = True
 COLUMNS: Final = 4  # that are brought up to date at once
 FACTORS: Final = 3 * COLUMNS
 NUMBERS: Final = LINE_BYTES // 8
+PARTS: Final = 4  # of the columns
+SHARED_LEAST: Final = 160  # columns that are worth several threads
+VECTORS: Final = 3 + PARTS
 ONE: Final = 1023 << 52
 HALF: Final = 1022 << 52
 TWO: Final = 1024 << 52
@@ -39,6 +44,17 @@ ROUNDING: Final = (1023 - 53) << 52
 SIGN: Final = -(1 << 63)
 MAGNITUDE: Final = (1 << 63) - 1
 TURNS: Final = 60  # for one eigenvalue, at most
+
+# Byte offsets into what a part of a product is told.
+SQUARE: Final = 0
+STEP: Final = 8
+V: Final = 16
+W: Final = 24
+X: Final = 32
+Y: Final = 40
+FIRST: Final = 48
+COUNT: Final = 56
+TOLD_WORDS: Final = 8
 
 
 @native
@@ -59,13 +75,20 @@ def zero(address: int, length: int) -> int:
 
 @native
 def tridiagonal_in_cache(
-    a: int, n: int, diagonal: int, sides: int, taus: int, work: int, size: int
+    tools: int,
+    a: int,
+    n: int,
+    diagonal: int,
+    sides: int,
+    taus: int,
+    work: int,
+    size: int,
 ) -> int:
     """LAPACK's sytrd of a lower triangle by columns: reflections come in its place.
 
     What a reflection changes, v w^T + w v^T, is taken from the matrix when that is
     multiplied with the next reflection x, so that it is read once for both. Workspace
-    is for the lines of a square and of four vectors.
+    is for the lines of a square and of ``VECTORS`` more rows.
     """
     step = whole_lines(n)
     square = work
@@ -89,14 +112,14 @@ def tridiagonal_in_cache(
             target = a + (i * n + i + 1) * size
             for k in range(rest):
                 write_real(target + k * size, load(x + 8 * (i + 1 + k)), size)
-            multiply_symmetric(square, step, v, w, x, y, i + 1)
+            multiply_symmetric(tools, square, step, v, w, x, y, i + 1, n)
             pair_of(x, y, i + 1, tau, step)
             kept = v
             v = x
             x = kept
-            kept = w
-            w = y
-            y = kept
+            # What y is becomes w; its other parts stay.
+            for k in range(step // 8):
+                store(w + 8 * k, load(y + 8 * k))
     return 0
 
 
@@ -161,51 +184,93 @@ def reflect_below(x: int, below: int, rest: int, offset: int, step: int) -> int:
 
 @native
 def multiply_symmetric(
-    square: int, step: int, v: int, w: int, x: int, y: int, first: int
+    tools: int,
+    square: int,
+    step: int,
+    v: int,
+    w: int,
+    x: int,
+    y: int,
+    first: int,
+    n: int,
 ) -> int:
     """Bring the matrix from row ``first`` on up to date; y is its product with x.
+
+    Threads take parts of its columns in turns, whose products are added up at last.
+    """
+    told = stack(TOLD_WORDS)
+    parts = 1
+    if n - first >= SHARED_LEAST:
+        parts = PARTS
+    store(told + SQUARE, square)
+    store(told + STEP, step)
+    store(told + V, v)
+    store(told + W, w)
+    store(told + X, x)
+    store(told + Y, y)
+    store(told + FIRST, first)
+    store(told + COUNT, parts)
+    share(tools, address_of(multiply_run), told, parts)
+    for part in range(1, parts):
+        place = 8 * first
+        while place < step:
+            other = load(y + part * step + place)
+            store(y + place, add_f64(load(y + place), other))
+            place += 8
+    return 0
+
+
+@native
+def multiply_run(told: int, begin: int, end: int) -> int:
+    """Parts of the columns.
 
     A block of the diagonal is multiplied by its columns; what is below it serves as
     what is right of it, too.
     """
+    step = load(told + STEP)
+    v = load(told + V)
+    w = load(told + W)
+    x = load(told + X)
     factors = stack(FACTORS)
-    zero(y, step)
-    column = first // COLUMNS * COLUMNS
-    while 8 * column < step:
-        for k in range(COLUMNS):
-            store(factors + 8 * k, load(w + 8 * (column + k)))
-            store(factors + 8 * (COLUMNS + k), load(v + 8 * (column + k)))
-            store(factors + 8 * (2 * COLUMNS + k), 0)
-        block = column // NUMBERS * LINE_BYTES
-        below = block + LINE_BYTES
-        here = square + column * step
-        total = y + 8 * column
-        columns_update_products(
-            here + block,
-            step,
-            LINE_BYTES,
-            v + block,
-            w + block,
-            x + block,
-            y + block,
-            factors,
-            total,
-        )
-        for k in range(COLUMNS):
-            number = load(x + 8 * (column + k))
-            store(factors + 8 * (2 * COLUMNS + k), number)
-        columns_update_products(
-            here + below,
-            step,
-            step - below,
-            v + below,
-            w + below,
-            x + below,
-            y + below,
-            factors,
-            total,
-        )
-        column += COLUMNS
+    for part in range(begin, end):
+        y = load(told + Y) + part * step
+        zero(y, step)
+        column = (load(told + FIRST) // COLUMNS + part) * COLUMNS
+        while 8 * column < step:
+            for k in range(COLUMNS):
+                store(factors + 8 * k, load(w + 8 * (column + k)))
+                store(factors + 8 * (COLUMNS + k), load(v + 8 * (column + k)))
+                store(factors + 8 * (2 * COLUMNS + k), 0)
+            block = column // NUMBERS * LINE_BYTES
+            below = block + LINE_BYTES
+            here = load(told + SQUARE) + column * step
+            total = y + 8 * column
+            columns_update_products(
+                here + block,
+                step,
+                LINE_BYTES,
+                v + block,
+                w + block,
+                x + block,
+                y + block,
+                factors,
+                total,
+            )
+            for k in range(COLUMNS):
+                number = load(x + 8 * (column + k))
+                store(factors + 8 * (2 * COLUMNS + k), number)
+            columns_update_products(
+                here + below,
+                step,
+                step - below,
+                v + below,
+                w + below,
+                x + below,
+                y + below,
+                factors,
+                total,
+            )
+            column += load(told + COUNT) * COLUMNS
     return 0
 
 
