@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
 
 from arrayfn.dtypes import DType
-from arrayfn.ir import ArrayType, Equation, Program, Var
+from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
@@ -20,7 +19,7 @@ from arrayfn.lowering.cuda.chains import sums_with_products
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.convolutions import arranged, convolution, is_arranged
+from arrayfn.lowering.cuda.convolutions import convolution, is_arranged
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
@@ -30,16 +29,14 @@ from arrayfn.lowering.cuda.destinations import (
 )
 from arrayfn.lowering.cuda.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.factorizations import Made
-from arrayfn.lowering.cuda.guards import guarded
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes, threads_for
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
-from arrayfn.lowering.cuda.phases import phased
+from arrayfn.lowering.cuda.passes import passes_for
 from arrayfn.lowering.cuda.places import with_indices
-from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool, pooled
-from arrayfn.lowering.cuda.positions import one_reduction
-from arrayfn.lowering.cuda.products import PRODUCTS, along_contracted, provider_of
+from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool
+from arrayfn.lowering.cuda.products import provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.scatters import (
     in_tiles,
@@ -72,11 +69,8 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.lowering.templates.scans import SCANS, scan
-from arrayfn.passes.dce import dce
-from arrayfn.passes.masks import masks_of_results
-from arrayfn.passes.pipeline import Pass, pipeline, run_passes
-from arrayfn.passes.simplify import simplify
-from arrayfn.passes.small import is_small, with_sums
+from arrayfn.passes.pipeline import run_passes
+from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
 
 MOST_OF_A_THREAD: Final = 1 << 8
@@ -84,8 +78,6 @@ MOST_OF_A_THREAD: Final = 1 << 8
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
 ROW_OF_A_BLOCK: Final = 1 << 12  # elements: a block reads them sooner than two kernels
-MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
-MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, where a turn waits for launches
 _STEMS = {
     Elementwise: "elementwise",
     Rows: "rows",
@@ -94,42 +86,6 @@ _STEMS = {
     Transpose: "transpose",
     Scan: "scan",
 }
-
-
-def _takes_view(
-    equation: Equation, type: ArrayType, offset: int, *, options: Options
-) -> bool:
-    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
-    return kernel is not None and kernel.views(type, offset)
-
-
-def _keeps(equation: Equation, *, options: Options) -> bool:
-    """Whether a kernel that is registered, or a library, computes it as it stands."""
-    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
-    return kernel is not None or is_arranged(equation) or is_pool(equation)
-
-
-def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Program:
-    """``program`` with what libraries are given as they take it."""
-    made = one_reduction(phased(pooled(guarded(program))))
-    return arranged(made, gpu.convolves, options.deterministic)
-
-
-def _passes(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
-    *passes, layouts = pipeline(
-        PRODUCTS,
-        partial(_keeps, options=options),
-        partial(_in_library_terms, gpu=gpu, options=options),
-        pairs=MOST_OF_A_LOOP,
-        transforms=False,  # cuFFT has every processor do a transform
-        takes_view=partial(_takes_view, options=options),
-        along=along_contracted,
-    )
-    passes += [masks_of_results, dce]
-    if options.mode == "persistent":
-        # Kernels stay, and small products are theirs: a library's would end them.
-        passes += [partial(with_sums, most=MOST_OF_A_SUM), simplify, dce]
-    return *passes, layouts
 
 
 def lower(
@@ -143,7 +99,7 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    passed = run_passes(program, check, _passes(gpu, options))
+    passed = run_passes(program, check, passes_for(gpu, options))
     made = _CudaLowering(passed, donated, gpu, options).run()
     # A product that had an epilogue folded in is not called by its first name.
     called = {call.kernel for call in kernel_calls(made.plan.steps)}

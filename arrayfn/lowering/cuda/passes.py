@@ -1,0 +1,62 @@
+"""The passes of Programs for a GPU: the pipeline's, with what its libraries take."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from arrayfn.ir import ArrayType, Equation, Program
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.convolutions import arranged, is_arranged
+from arrayfn.lowering.cuda.guards import guarded
+from arrayfn.lowering.cuda.phases import phased
+from arrayfn.lowering.cuda.pools import is_pool, pooled
+from arrayfn.lowering.cuda.positions import one_reduction
+from arrayfn.lowering.cuda.products import PRODUCTS, along_contracted
+from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.lowering.options import Options
+from arrayfn.passes.dce import dce
+from arrayfn.passes.masks import masks_of_results
+from arrayfn.passes.pipeline import Pass, pipeline
+from arrayfn.passes.simplify import simplify
+from arrayfn.passes.small import with_sums
+
+MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
+MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, where a turn waits for launches
+
+
+def _takes_view(
+    equation: Equation, type: ArrayType, offset: int, *, options: Options
+) -> bool:
+    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
+    return kernel is not None and kernel.views(type, offset)
+
+
+def _keeps(equation: Equation, *, options: Options) -> bool:
+    """Whether a kernel that is registered, or a library, computes it as it stands."""
+    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
+    return kernel is not None or is_arranged(equation) or is_pool(equation)
+
+
+def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Program:
+    """``program`` with what libraries are given as they take it."""
+    made = one_reduction(phased(pooled(guarded(program))))
+    return arranged(made, gpu.convolves, options.deterministic)
+
+
+def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
+    """What ``lower`` runs, in order."""
+    *passes, layouts = pipeline(
+        PRODUCTS,
+        partial(_keeps, options=options),
+        partial(_in_library_terms, gpu=gpu, options=options),
+        pairs=MOST_OF_A_LOOP,
+        transforms=False,  # cuFFT has every processor do a transform
+        takes_view=partial(_takes_view, options=options),
+        along=along_contracted,
+    )
+    passes += [masks_of_results, dce]
+    if options.mode == "persistent":
+        # Kernels stay, and small products are theirs: a library's would end them.
+        passes += [partial(with_sums, most=MOST_OF_A_SUM), simplify, dce]
+    return *passes, layouts
