@@ -1,10 +1,7 @@
 """Eigenvectors of a real tridiagonal matrix: divide and conquer, shared by threads.
 
-LAPACK's stedc (Cuppen 1981; Gu and Eisenstat 1995) with its parts as work items. The
-matrix is cut into pieces, which the QL algorithm decomposes; two neighbours make the
-poles of a secular equation, whose roots are independent of each other, and so are the
-eigenvectors: products with those of the pieces. Pieces and items follow from the
-extent alone, so the bits do not depend on the number of threads.
+LAPACK's stedc with its parts as work items. Pieces are decomposed by the QL algorithm;
+eigenvectors are products with those of the pieces.
 """
 
 from __future__ import annotations
@@ -13,6 +10,45 @@ from typing import Final
 
 from arrayfn.backends.cpu.libraries import secular_loops, tridiagonal_loops
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
+from arrayfn.backends.cpu.libraries.dividing import (
+    BEGIN,
+    BOTH,
+    COUNT,
+    DISTANCES,
+    EXTENT,
+    FAILED,
+    GIVEN_WEIGHTS,
+    INTEGERS,
+    LAPACKS_ROOT,
+    LASCL,
+    NEW_WEIGHTS,
+    ORDER,
+    OWN_TOLD,
+    OWN_WORDS,
+    PIECES,
+    POLES,
+    RHO,
+    SMALL,
+    SORT,
+    SQUARES,
+    STEP,
+    SUMS,
+    TOOLS,
+    TYPES,
+    VECTORS,
+    WHOLE_TOLD,
+    WORDS,
+    WORK,
+    D,
+    E,
+    copy_told,
+    dividing_words,
+    find_roots,
+    merge_all,
+    merge_order,
+    tell,
+    write_order,
+)
 from arrayfn.backends.cpu.libraries.matrices import (
     LETTER_N,
     least,
@@ -23,7 +59,6 @@ from arrayfn.backends.cpu.libraries.reflections import (
     SIZE,
     ZERO,
     multiply,
-    reflection_words,
 )
 from arrayfn.backends.cpu.libraries.scaling import rescale, scale_of_both
 from arrayfn.backends.cpu.libraries.shared_products import copy_apart, share
@@ -40,69 +75,34 @@ from arrayfn.backends.native import (
 from arrayfn.backends.native.code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
-LEAF: Final = 32  # extent of pieces, at least
-ROOTS: Final = 32  # of an item
-MANY: Final = 16  # roots that are worth vectors
 ROWS: Final = secular_loops.ROWS
-VECTORS: Final = 128  # of an item
 
-# Byte offsets into what the routines need, after the words of ``reflections``.
-LAED2: Final = 80
-LAED4: Final = 88
-LAMRG: Final = 96
-LASCL: Final = 104
-WEIGHTS: Final = 112
-VECTOR: Final = 120
-CUT: Final = 128
-SORT: Final = 136
-PREPARE: Final = 144
-ROOT: Final = 152
-PIECE: Final = 160
-DIVIDED_WORDS: Final = 21
+# Byte offsets into what the routines need, after the words of ``dividing``.
+LAED2: Final = OWN_WORDS
+LAED4: Final = OWN_WORDS + 8
+WEIGHTS: Final = OWN_WORDS + 16
+VECTOR: Final = OWN_WORDS + 24
+CUT: Final = OWN_WORDS + 32
+PIECE: Final = OWN_WORDS + 40
+DIVIDED_WORDS: Final = OWN_WORDS // 8 + 6
 
-# Byte offsets into what all parts are told.
-TOOLS: Final = 0
-WORDS: Final = 8
-EXTENT: Final = 16
-D: Final = 24
-E: Final = 32
-Z: Final = 40
-WORK: Final = 48
-INTEGERS: Final = 56
-PIECES: Final = 64
-STEP: Final = 72  # pieces on either side of a merge
-FAILED: Final = 80
-# And those of one merge.
-WHOLE: Final = 88
-BEGIN: Final = 96
-FIRST: Final = 104  # extents of its first part, and of both
-BOTH: Final = 112
-COUNT: Final = 120  # roots
-RHO: Final = 128  # address
-TYPES: Final = 136  # columns of each type
-NEW_WEIGHTS: Final = 144
-POLES: Final = 152
-GIVEN_WEIGHTS: Final = 160
-OLD: Final = 168
-SMALL: Final = 176
-ORDER: Final = 184
-TOLD_WORDS: Final = 24
+# Byte offsets into what the parts are told, and those of one merge.
+Z: Final = WHOLE_TOLD
+FIRST: Final = OWN_TOLD  # extent of the first part
+OLD: Final = OWN_TOLD + 8
+TOLD_WORDS: Final = OWN_TOLD // 8 + 2
 
 
 def divided_words(dtype: str) -> tuple[int, ...]:
     """What the routines need for matrices of ``dtype``: functions of its real part."""
     real = short_name(real_of(BY_SHORT_NAME[dtype]))
-    functions = ("laed2", "laed4", "lamrg", "lascl")
     return (
-        *reflection_words(real),
-        *(lapack_address(LETTERS[real] + name) for name in functions),
+        *dividing_words(dtype),
+        *(lapack_address(LETTERS[real] + name) for name in ("laed2", "laed4")),
         *native_addresses(
             secular_loops.secular_weights,
             secular_loops.secular_vector,
             secular_loops.secular_cut,
-            secular_loops.secular_sort,
-            secular_loops.secular_prepare,
-            secular_loops.secular_root,
             tridiagonal_loops.tridiagonal_values,
         ),
     )
@@ -131,29 +131,16 @@ def divided_eigh(
     if scale:
         rescale(load(words + LASCL), scale, 0, n, 1, d, size)
         rescale(load(words + LASCL), scale, 0, n - 1, 1, e, size)
-    pieces = 1
-    while n // (2 * pieces) >= LEAF:
-        pieces = 2 * pieces
-    store(told + TOOLS, tools)
-    store(told + WORDS, words)
-    store(told + EXTENT, n)
-    store(told + D, d)
-    store(told + E, e)
+    pieces = tell(told, words, tools, n, d, e, work, integers)
     store(told + Z, z)
-    store(told + WORK, work)
-    store(told + INTEGERS, integers)
-    store(told + PIECES, pieces)
-    store(told + FAILED, 0)
+    store(told + SQUARES, 0)
+    store(told + SUMS, 0)
+    store(told + LAPACKS_ROOT, address_of(lapacks_root))
     memset(z, 0, n * n * size)
     for piece in range(1, pieces):
         call(load(words + CUT), d, e, n * piece // pieces, size)
     share(tools, address_of(pieces_run), told, pieces)
-    step = 1
-    while step < pieces:
-        store(told + STEP, step)
-        for item in range(pieces // (2 * step)):
-            merge(told, item)
-        step = 2 * step
+    merge_all(told, address_of(merge))
     call(load(words + SORT), integers, d, n, size)
     if scale:
         rescale(load(words + LASCL), scale, 1, n, 1, d, size)
@@ -190,19 +177,10 @@ def pieces_run(told: int, begin: int, end: int) -> int:
 
 
 @native
-def write_order(order: int, count: int) -> int:
-    """The numbers from 1 to ``count``."""
-    for i in range(count):
-        store_i32(order + 4 * i, i + 1)
-    return 0
-
-
-@native
 def merge(whole: int, item: int) -> int:
     """Decompose two neighbours' whole, from their decompositions."""
     told = stack(TOLD_WORDS)
-    for word in range(WHOLE // 8):
-        store(told + 8 * word, load(whole + 8 * word))
+    copy_told(told, whole)
     rho = stack(1)
     tools = load(told + TOOLS)
     words = load(told + WORDS)
@@ -218,7 +196,6 @@ def merge(whole: int, item: int) -> int:
     made = load(told + WORK) + begin * 2 * (n + 2) * size
     order = load(told + INTEGERS) + 4 * begin
     integers = load(told + INTEGERS) + 4 * (n + 8 * begin)
-    store(told + WHOLE, whole)
     store(told + BEGIN, begin)
     store(told + FIRST, first)
     store(told + BOTH, both)
@@ -230,6 +207,8 @@ def merge(whole: int, item: int) -> int:
     store(told + SMALL, made + (both + 3) * both * size)
     store(told + ORDER, integers + 4 * both)
     store(told + TYPES, integers + 12 * both)
+    # Eigenvectors come in the place of distances.
+    store(told + DISTANCES, corner)
     # The last row of the first vectors, and the first one of the others.
     row = corner + (first - 1) * size
     copy_apart(made, size, row, n * size, first, size)
@@ -240,27 +219,11 @@ def merge(whole: int, item: int) -> int:
     if count == 0:
         return write_order(order, both)
     store(told + COUNT, count)
-    if count >= MANY:
-        # The small vectors' place is free until there are roots.
-        call(
-            load(words + PREPARE),
-            small_lines(told),
-            load(told + POLES),
-            load(told + GIVEN_WEIGHTS),
-            count,
-            size,
-        )
-    share(tools, address_of(roots_run), told, (count + ROOTS - 1) // ROOTS)
+    find_roots(told)
     if count > 2:
         share(tools, address_of(weights_run), told, (count + ROWS - 1) // ROWS)
     share(tools, address_of(vectors_run), told, (count + VECTORS - 1) // VECTORS)
-    ints = stack(2)
-    store_i32(ints, count)
-    store_i32(ints + 4, both - count)
-    store_i32(ints + 8, 1)
-    store_i32(ints + 12, -1)
-    d = load(told + D) + begin * size
-    return call(load(words + LAMRG), ints, ints + 4, d, ints + 8, ints + 12, order)
+    return merge_order(told, load(told + D) + begin * size, order)
 
 
 @native
@@ -297,60 +260,25 @@ def deflate(told: int, corner: int, order: int, integers: int) -> int:
 
 
 @native
-def distances(told: int) -> int:
-    """Where the differences between poles and roots are, and then eigenvectors."""
-    begin = load(told + BEGIN)
-    step = load(told + EXTENT) + 1
-    return load(told + Z) + begin * step * load(load(told + WORDS) + SIZE)
-
-
-@native
-def small_lines(told: int) -> int:
-    """Where the poles and weights are in float64, until there are small vectors."""
-    return (load(told + SMALL) + 7) & -8
-
-
-@native
-def roots_run(told: int, begin: int, end: int) -> int:
-    """Roots of a secular equation."""
+def lapacks_root(told: int, root: int) -> int:
+    """A root by LAPACK's laed4; not 0 if it failed."""
     words = load(told + WORDS)
     size = load(words + SIZE)
-    n = load(told + EXTENT)
-    count = load(told + COUNT)
-    values = load(told + D) + load(told + BEGIN) * size
     ints = stack(2)
-    store_i32(ints, count)
-    for root in range(begin * ROOTS, least(end * ROOTS, count)):
-        if count >= MANY and root < count - 1:
-            failed = call(
-                load(words + ROOT),
-                small_lines(told),
-                count,
-                root,
-                load(told + RHO),
-                0,
-                values + root * size,
-                distances(told) + root * n * size,
-                0,
-                size,
-            )
-            if failed == 0:
-                continue
-        store_i32(ints + 4, root + 1)
-        call(
-            load(words + LAED4),
-            ints,
-            ints + 4,
-            load(told + POLES),
-            load(told + GIVEN_WEIGHTS),
-            distances(told) + root * n * size,
-            load(told + RHO),
-            values + root * size,
-            ints + 8,
-        )
-        if load_i32(ints + 8) != 0:
-            store(load(told + WHOLE) + FAILED, 1)
-    return 0
+    store_i32(ints, load(told + COUNT))
+    store_i32(ints + 4, root + 1)
+    call(
+        load(words + LAED4),
+        ints,
+        ints + 4,
+        load(told + POLES),
+        load(told + GIVEN_WEIGHTS),
+        load(told + DISTANCES) + root * load(told + EXTENT) * size,
+        load(told + RHO),
+        load(told + D) + (load(told + BEGIN) + root) * size,
+        ints + 8,
+    )
+    return load_i32(ints + 8)
 
 
 @native
@@ -363,7 +291,7 @@ def weights_run(told: int, begin: int, end: int) -> int:
             load(told + NEW_WEIGHTS),
             load(told + GIVEN_WEIGHTS),
             load(told + POLES),
-            distances(told),
+            load(told + DISTANCES),
             load(told + EXTENT),
             load(told + COUNT),
             item * ROWS,
@@ -394,7 +322,7 @@ def vectors_run(told: int, begin: int, end: int) -> int:
         column = item * VECTORS
         many = least(VECTORS, count - column)
         small = load(told + SMALL) + column * count * size
-        target = distances(told) + column * n * size
+        target = load(told + DISTANCES) + column * n * size
         small_vectors(told, small, target, many)
         part_of_vectors(words, first, many, of_first, a, small, count, target, n)
         small += before * size

@@ -9,9 +9,44 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import secular_loops, singular_loops
+from arrayfn.backends.cpu.libraries import singular_loops
 from arrayfn.backends.cpu.libraries.blas import LETTERS, lapack_address
-from arrayfn.backends.cpu.libraries.divided_eigh import write_order
+from arrayfn.backends.cpu.libraries.dividing import (
+    BEGIN,
+    BOTH,
+    COUNT,
+    DISTANCES,
+    EXTENT,
+    FAILED,
+    GIVEN_WEIGHTS,
+    INTEGERS,
+    LAPACKS_ROOT,
+    LASCL,
+    NEW_WEIGHTS,
+    ORDER,
+    PIECES,
+    POLES,
+    RHO,
+    SMALL,
+    SORT,
+    SQUARES,
+    STEP,
+    SUMS,
+    TOOLS,
+    TYPES,
+    VECTORS,
+    WORDS,
+    WORK,
+    D,
+    E,
+    copy_told,
+    dividing_words,
+    find_roots,
+    merge_all,
+    merge_order,
+    tell,
+    write_order,
+)
 from arrayfn.backends.cpu.libraries.matrices import (
     copy_real,
     memcpy,
@@ -20,60 +55,30 @@ from arrayfn.backends.cpu.libraries.matrices import (
 from arrayfn.backends.cpu.libraries.reflections import (
     ONE,
     SIZE,
-    reflection_words,
 )
 from arrayfn.backends.cpu.libraries.scaling import rescale, scale_of_both
 from arrayfn.backends.cpu.libraries.shared_products import share
 from arrayfn.backends.cpu.libraries.singular_items import (
-    BEGIN,
-    BOTH,
-    COUNT,
-    EXTENT,
-    FAILED,
     FLOOR,
-    GIVEN_WEIGHTS,
-    INTEGERS,
-    LAMRG,
-    LASCL,
     LASD0,
     LASD2,
     LEFT,
-    MANY,
-    NEW_WEIGHTS,
     OLD_U,
     OLD_V,
-    ORDER,
-    PIECES,
-    POLES,
-    PREPARE,
     RIGHT,
-    ROOTS,
     ROWS,
     SCALED,
-    SMALL_U,
     SMALL_V,
-    SORT,
-    SQUARE,
-    STEP,
     TOLD_WORDS,
-    TOOLS,
-    TYPES,
-    VECTORS,
-    WHOLE,
     WIDE,
-    WORDS,
-    WORK,
-    D,
-    E,
     U,
     V,
+    lapacks_singular_root,
     only_root,
     part_of,
     products_run,
     share_first_row,
-    singular_roots_run,
     singular_weights_run,
-    small_lines,
     small_singular_run,
 )
 from arrayfn.backends.native import (
@@ -89,25 +94,21 @@ from arrayfn.backends.native import (
 from arrayfn.backends.native.code import native_addresses
 from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
 
-LEAF: Final = 32  # extent of pieces, at least
 SMALLEST: Final = 25  # of LAPACK's own pieces in these
 
 
 def divided_words(dtype: str) -> tuple[int, ...]:
     """What the routines need for matrices of ``dtype``: functions of its real part."""
     real = short_name(real_of(BY_SHORT_NAME[dtype]))
-    functions = ("lasd0", "lasd2", "lasd4", "lamrg", "lascl")
+    functions = ("lasd0", "lasd2", "lasd4")
     return (
-        *reflection_words(real),
+        *dividing_words(dtype),
         *(lapack_address(LETTERS[real] + name) for name in functions),
         *native_addresses(
             singular_loops.singular_scale,
             singular_loops.singular_weights,
             singular_loops.singular_vectors,
             singular_loops.singular_floor,
-            secular_loops.secular_sort,
-            secular_loops.secular_prepare,
-            secular_loops.secular_root,
         ),
     )
 
@@ -131,20 +132,11 @@ def divided_svd(
     Workspace is for 4 n (n + 5) numbers and 9 n integers.
     """
     told = stack(TOLD_WORDS)
-    pieces = 1
-    while n // (2 * pieces) >= LEAF:
-        pieces = 2 * pieces
-    store(told + TOOLS, tools)
-    store(told + WORDS, words)
-    store(told + EXTENT, n)
-    store(told + D, d)
-    store(told + E, e)
+    pieces = tell(told, words, tools, n, d, e, work, integers)
     store(told + U, u)
     store(told + V, v)
-    store(told + WORK, work)
-    store(told + INTEGERS, integers)
-    store(told + PIECES, pieces)
-    store(told + FAILED, 0)
+    store(told + SQUARES, 1)
+    store(told + LAPACKS_ROOT, address_of(lapacks_singular_root))
     share(tools, address_of(identities_run), told, pieces)
     size = load(words + SIZE)
     scale = scale_of_both(d, n, e, n - 1, size)
@@ -155,12 +147,7 @@ def divided_svd(
     # Parts without a norm would have no scale.
     call(load(words + FLOOR), d, n, size)
     share(tools, address_of(singular_pieces_run), told, pieces)
-    step = 1
-    while step < pieces:
-        store(told + STEP, step)
-        for item in range(pieces // (2 * step)):
-            merge_singular(told, item)
-        step = 2 * step
+    merge_all(told, address_of(merge_singular))
     call(load(words + SORT), integers, d, n, size)
     rescale(load(words + LASCL), scale, 1, n, 1, d, size)
     return load(told + FAILED)
@@ -235,8 +222,7 @@ def singular_pieces_run(told: int, begin: int, end: int) -> int:
 def merge_singular(whole: int, item: int) -> int:
     """Decompose two neighbours and the row between, from their decompositions."""
     told = stack(TOLD_WORDS)
-    for word in range(WHOLE // 8):
-        store(told + 8 * word, load(whole + 8 * word))
+    copy_told(told, whole)
     numbers = stack(4)
     tools = load(told + TOOLS)
     words = load(told + WORDS)
@@ -253,19 +239,20 @@ def merge_singular(whole: int, item: int) -> int:
     order = load(told + INTEGERS) + 4 * begin
     integers = load(told + INTEGERS) + 4 * (n + 8 * begin)
     values = load(told + D) + begin * size
-    store(told + WHOLE, whole)
     store(told + BEGIN, begin)
+    store(told + DISTANCES, part_of(told, load(told + U)))
+    store(told + SUMS, part_of(told, load(told + V)))
     store(told + LEFT, middle - begin)
     store(told + RIGHT, stop - middle - 1)
     store(told + BOTH, both)
     store(told + WIDE, wide)
-    store(told + SQUARE, numbers + 16)
+    store(told + RHO, numbers + 16)
     store(told + NEW_WEIGHTS, made)
     store(told + GIVEN_WEIGHTS, made + wide * size)
     store(told + POLES, made + 2 * wide * size)
     store(told + OLD_U, made + 3 * wide * size)
     store(told + OLD_V, made + (3 + wide) * wide * size)
-    store(told + SMALL_U, made + (3 + 2 * wide) * wide * size)
+    store(told + SMALL, made + (3 + 2 * wide) * wide * size)
     store(told + SMALL_V, made + (3 + 3 * wide) * wide * size)
     store(told + ORDER, integers + 4 * both)
     store(told + TYPES, integers + 12 * both)
@@ -286,17 +273,7 @@ def merge_singular(whole: int, item: int) -> int:
         weights = load(told + NEW_WEIGHTS)
         memcpy(given, weights, count * size)
         call(load(words + SCALED), given, numbers + 16, count, size)
-        if count >= MANY:
-            # The small vectors' place is free until there are roots.
-            call(
-                load(words + PREPARE),
-                small_lines(told),
-                load(told + POLES),
-                given,
-                count,
-                size,
-            )
-        share(tools, address_of(singular_roots_run), told, (count + ROOTS - 1) // ROOTS)
+        find_roots(told)
         share(tools, address_of(singular_weights_run), told, (count + ROWS - 1) // ROWS)
         items = (count + VECTORS - 1) // VECTORS
         share(tools, address_of(small_singular_run), told, items)
@@ -304,12 +281,7 @@ def merge_singular(whole: int, item: int) -> int:
         share(tools, address_of(products_run), told, 2 * items)
     if scale:
         rescale(load(words + LASCL), scale, 1, both, 1, values, size)
-    ints = stack(2)
-    store_i32(ints, count)
-    store_i32(ints + 4, both - count)
-    store_i32(ints + 8, 1)
-    store_i32(ints + 12, -1)
-    return call(load(words + LAMRG), ints, ints + 4, values, ints + 8, ints + 12, order)
+    return merge_order(told, values, order)
 
 
 @native

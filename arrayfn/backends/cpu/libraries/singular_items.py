@@ -9,6 +9,27 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.backends.cpu.libraries import singular_loops
+from arrayfn.backends.cpu.libraries.dividing import (
+    BEGIN,
+    BOTH,
+    COUNT,
+    DISTANCES,
+    EXTENT,
+    GIVEN_WEIGHTS,
+    NEW_WEIGHTS,
+    ORDER,
+    OWN_TOLD,
+    OWN_WORDS,
+    POLES,
+    RHO,
+    SMALL,
+    SUMS,
+    TYPES,
+    VECTORS,
+    WHOLE_TOLD,
+    WORDS,
+    D,
+)
 from arrayfn.backends.cpu.libraries.matrices import (
     LETTER_N,
     LETTER_T,
@@ -25,62 +46,31 @@ from arrayfn.backends.native import (
     load_i32,
     native,
     stack,
-    store,
     store_i32,
 )
 
-ROOTS: Final = 32  # of an item
-MANY: Final = 16  # roots that are worth vectors
 ROWS: Final = singular_loops.ROWS
-VECTORS: Final = 128  # of an item
 
-# Byte offsets into what the routines need, after the words of ``reflections``.
-LASD0: Final = 80
-LASD2: Final = 88
-LASD4: Final = 96
-LAMRG: Final = 104
-LASCL: Final = 112
-SCALED: Final = 120
-WEIGHTS: Final = 128
-BOTH_VECTORS: Final = 136
-FLOOR: Final = 144
-SORT: Final = 152
-PREPARE: Final = 160
-ROOT: Final = 168
-DIVIDED_WORDS: Final = 22
+# Byte offsets into what the routines need, after the words of ``dividing``.
+LASD0: Final = OWN_WORDS
+LASD2: Final = OWN_WORDS + 8
+LASD4: Final = OWN_WORDS + 16
+SCALED: Final = OWN_WORDS + 24
+WEIGHTS: Final = OWN_WORDS + 32
+BOTH_VECTORS: Final = OWN_WORDS + 40
+FLOOR: Final = OWN_WORDS + 48
+DIVIDED_WORDS: Final = OWN_WORDS // 8 + 7
 
-# Byte offsets into what all parts are told.
-TOOLS: Final = 0
-WORDS: Final = 8
-EXTENT: Final = 16
-D: Final = 24
-E: Final = 32
-U: Final = 40
-V: Final = 48  # V^T
-WORK: Final = 56
-INTEGERS: Final = 64
-PIECES: Final = 72
-STEP: Final = 80  # pieces on either side of a merge
-FAILED: Final = 88
-# And those of one merge.
-WHOLE: Final = 96
-BEGIN: Final = 104
-LEFT: Final = 112  # extents of its parts, and of both with the row between
-RIGHT: Final = 120
-BOTH: Final = 128
-WIDE: Final = 136  # columns
-COUNT: Final = 144  # roots
-SQUARE: Final = 152  # address
-NEW_WEIGHTS: Final = 160
-GIVEN_WEIGHTS: Final = 168
-POLES: Final = 176
-OLD_U: Final = 184
-OLD_V: Final = 192
-SMALL_U: Final = 200
-SMALL_V: Final = 208
-ORDER: Final = 216
-TYPES: Final = 224  # columns of each type
-TOLD_WORDS: Final = 29
+# Byte offsets into what the parts are told, and those of one merge.
+U: Final = WHOLE_TOLD
+V: Final = WHOLE_TOLD + 8  # V^T
+LEFT: Final = OWN_TOLD  # extents of the parts, without the row between
+RIGHT: Final = OWN_TOLD + 8
+WIDE: Final = OWN_TOLD + 16  # columns
+OLD_U: Final = OWN_TOLD + 24
+OLD_V: Final = OWN_TOLD + 32
+SMALL_V: Final = OWN_TOLD + 40
+TOLD_WORDS: Final = OWN_TOLD // 8 + 6
 
 
 @native
@@ -117,54 +107,27 @@ def only_root(told: int) -> int:
 
 
 @native
-def small_lines(told: int) -> int:
-    """Where the poles and weights are in float64, until there are small vectors."""
-    return (load(told + SMALL_U) + 7) & -8
-
-
-@native
-def singular_roots_run(told: int, begin: int, end: int) -> int:
-    """Roots of a secular equation."""
+def lapacks_singular_root(told: int, root: int) -> int:
+    """A root by LAPACK's lasd4; not 0 if it failed."""
     words = load(told + WORDS)
     size = load(words + SIZE)
-    n = load(told + EXTENT)
-    count = load(told + COUNT)
-    values = load(told + D) + load(told + BEGIN) * size
+    column = root * load(told + EXTENT) * size
     ints = stack(2)
-    store_i32(ints, count)
-    for root in range(begin * ROOTS, least(end * ROOTS, count)):
-        column = root * n * size
-        if count >= MANY and root < count - 1:
-            failed = call(
-                load(words + ROOT),
-                small_lines(told),
-                count,
-                root,
-                load(told + SQUARE),
-                1,
-                values + root * size,
-                part_of(told, load(told + U)) + column,
-                part_of(told, load(told + V)) + column,
-                size,
-            )
-            if failed == 0:
-                continue
-        store_i32(ints + 4, root + 1)
-        call(
-            load(words + LASD4),
-            ints,
-            ints + 4,
-            load(told + POLES),
-            load(told + GIVEN_WEIGHTS),
-            part_of(told, load(told + U)) + column,
-            load(told + SQUARE),
-            values + root * size,
-            part_of(told, load(told + V)) + column,
-            ints + 8,
-        )
-        if load_i32(ints + 8) != 0:
-            store(load(told + WHOLE) + FAILED, 1)
-    return 0
+    store_i32(ints, load(told + COUNT))
+    store_i32(ints + 4, root + 1)
+    call(
+        load(words + LASD4),
+        ints,
+        ints + 4,
+        load(told + POLES),
+        load(told + GIVEN_WEIGHTS),
+        load(told + DISTANCES) + column,
+        load(told + RHO),
+        load(told + D) + (load(told + BEGIN) + root) * size,
+        load(told + SUMS) + column,
+        ints + 8,
+    )
+    return load_i32(ints + 8)
 
 
 @native
@@ -197,7 +160,7 @@ def small_singular_run(told: int, begin: int, end: int) -> int:
     for root in range(begin * VECTORS, least(end * VECTORS, count)):
         call(
             load(words + BOTH_VECTORS),
-            load(told + SMALL_U) + root * count * size,
+            load(told + SMALL) + root * count * size,
             load(told + SMALL_V) + root * count * size,
             load(told + NEW_WEIGHTS),
             load(told + POLES),
@@ -251,7 +214,7 @@ def left_vectors(told: int, first: int, many: int) -> int:
     one = load_i32(types)
     two = load_i32(types + 4)
     three = load_i32(types + 8)
-    small = load(told + SMALL_U) + first * count * size
+    small = load(told + SMALL) + first * count * size
     old = load(told + OLD_U)
     target = part_of(told, load(told + U)) + first * n * size
     plus = words + ONE
