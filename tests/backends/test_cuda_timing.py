@@ -110,9 +110,9 @@ def test_every_other_round_goes_the_other_way_round(card: Card) -> None:
 
 def test_what_is_clearly_slower_is_left_out_after_some_rounds(card: Card) -> None:
     three = ways(card, [1e-3], [1.001e-3], [1.1e-3])
-    times = timing.in_turns(three, [0, 1, 2], 9, 1e-2, timing.BEHIND)
+    times = timing.in_turns(three, [0, 1, 2], 24, 1e-2, timing.BEHIND)
     assert [*times] == [0, 1]
-    assert card.seconds < 0.24
+    assert card.seconds < 0.6
 
 
 def test_no_graphs_are_left(card: Card) -> None:

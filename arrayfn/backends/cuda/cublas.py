@@ -33,6 +33,7 @@ from arrayfn.backends.cuda.product_forms import (
     shape_of,
     sizes_of,
 )
+from arrayfn.backends.cuda.product_tiles import Choice, Tiles, are_tried
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError
@@ -56,18 +57,6 @@ _STATUS: Final = {
     14: "internal error",
     15: "not supported",
 }
-
-
-class _Choice(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
-
-    _fields_ = (
-        ("algorithm", ctypes.c_uint64 * 8),
-        ("workspace", ctypes.c_size_t),
-        ("status", ctypes.c_int),
-        ("waves", ctypes.c_float),
-        ("reserved", ctypes.c_int * 4),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +181,23 @@ class Library:
         asked = self._described(provider, p, alignment_of(offsets))
 
         def fastest() -> bytes:
-            choices = self._proposals(asked)
+            choices = self._proposals(asked, p)
             single = len(choices) == 1
             return bytes(choices[0 if single else self._fastest(asked, choices, p)])
 
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
-            f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS} {ROTATED_BYTES}",
+            f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS} {ROTATED_BYTES} "
+            f"{timing.HOT_ROUNDS} {are_tried(asked.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
-        return self._made(asked, _Choice.from_buffer_copy(kept))
+        return self._made(asked, Choice.from_buffer_copy(kept))
 
     def proposals(self, provider: str, p: Mapping[str, int]) -> list[Product]:
         """The product by each of the algorithms, as cuBLASLt ranks them."""
         asked = self._described(provider, p, alignment_of(()))
-        return [self._made(asked, c) for c in self._proposals(asked)]
+        return [self._made(asked, c) for c in self._proposals(asked, p)]
 
     def _described(
         self, provider: str, p: Mapping[str, int], alignment: int
@@ -259,7 +249,7 @@ class Library:
         self._turn = (self._turn + 1) % (WORKSPACE // _PART)
         return self.workspace + self._turn * _PART
 
-    def _made(self, asked: _Described, choice: _Choice) -> Product:
+    def _made(self, asked: _Described, choice: Choice) -> Product:
         return Product(
             handle=self.handle,
             operation=int(asked.operation.value or 0),
@@ -273,14 +263,17 @@ class Library:
             described=bytes(choice.algorithm),
         )
 
-    def _proposals(self, asked: _Described) -> list[_Choice]:
-        """The algorithms that cuBLASLt proposes, what it thinks the best first."""
+    def _proposals(self, asked: _Described, p: Mapping[str, int]) -> list[Choice]:
+        """The algorithms that cuBLASLt proposes, what it thinks the best first.
+
+        Then all of their tiles, where it does not know the best.
+        """
         preference = self._new("cublasLtMatmulPreferenceCreate")
         setter = "cublasLtMatmulPreferenceSetAttribute"
         self._set(setter, preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
         for attribute in _LEAST_ALIGNMENT:
             self._set(setter, preference, attribute, ctypes.c_uint32(asked.alignment))
-        choices, found = (_Choice * PROPOSALS)(), ctypes.c_int()
+        choices, found = (Choice * PROPOSALS)(), ctypes.c_int()
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
             ctypes.c_void_p(self.handle),
             asked.operation,
@@ -292,7 +285,11 @@ class Library:
         )
         self.library.cublasLtMatmulPreferenceDestroy(preference)
         self.check(status or (0 if found.value else 15))
-        return [c for c in choices[: found.value] if not c.status]
+        proposed = [c for c in choices[: found.value] if not c.status]
+        if are_tried(asked.form, p):
+            about = (self.handle, asked.form, asked.operation, asked.layouts)
+            proposed += Tiles(self.library, *about).of(proposed, WORKSPACE)
+        return proposed
 
     def call(self, product: Product, places: Sequence[int], stream: int) -> int:
         """Enqueue ``product`` on b, a, what is added and c at these addresses."""
@@ -312,7 +309,7 @@ class Library:
         )
 
     def _fastest(
-        self, asked: _Described, choices: Sequence[_Choice], p: Mapping[str, int]
+        self, asked: _Described, choices: Sequence[Choice], p: Mapping[str, int]
     ) -> int:
         """The number of the fastest choice, on memory like the product's.
 

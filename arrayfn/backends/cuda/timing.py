@@ -11,17 +11,18 @@ from typing import Final
 from arrayfn.backends.cuda.driver import device
 
 ROUND_SECONDS: Final = 1e-3  # of repeated calls in a round
-HOT_SECONDS: Final = 8e-3  # in a round of what takes long enough to heat the card
-HOT_ROUNDS: Final = 9
+HOT_SECONDS: Final = 2e-3  # in a round of what takes long enough to heat the card
+HOT_ROUNDS: Final = 24  # short ones: its clock goes up and down
 HEATS: Final = 4e-5  # seconds of a call, from where that matters
-ROUNDS: Final = 5
+ROUNDS: Final = 8
 LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
 BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
 WITHIN: Final = 1.5  # times as slow as the fastest at first: not tried again
+CANDIDATES: Final = 12  # that are
 NEAR: Final = 1.06  # times as slow in rounds: not tried while the card is hot
 FINALISTS: Final = 4  # that are
-BEHIND: Final = 1.02  # times as slow, on a hot card: out after some rounds
-CLEAR_ROUNDS: Final = 3  # so many
+BEHIND: Final = 1.03  # times as slow, on a hot card: out after some rounds
+CLEAR_ROUNDS: Final = 8  # so many
 START: Final = 2e-5  # seconds to enqueue one call, that may be in its time
 NOISE: Final = 1.003  # what is not faster by that is not faster
 
@@ -61,6 +62,7 @@ def measured(ways: Sequence[Way], budget: float = BUDGET_SECONDS) -> dict[int, f
         return {}
     least = min(first.values())
     near = [k for k, t in first.items() if t <= WITHIN * least + START]
+    near = sorted(sorted(near, key=first.__getitem__)[:CANDIDATES])
     if least >= LONG_SECONDS:
         again = in_turns(ways, near, 1, 0.0)
         return {k: min(first[k], t) for k, t in again.items()}

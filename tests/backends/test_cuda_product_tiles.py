@@ -1,0 +1,53 @@
+"""cuBLASLt's algorithms with all of their tiles: for which products, and on a card."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arrayfn.backends.cuda import cublas, device_put, missing_here
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.product_forms import form_of
+from arrayfn.backends.cuda.product_tiles import are_tried
+
+needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
+
+
+def batch(count: int, m: int, n: int, k: int) -> dict[str, int]:
+    """The parameters of ``count`` products of row-major matrices."""
+    sizes = {"m": m, "n": n, "k": k, "lda": k, "ldb": n, "ldc": n, "batch": count}
+    strides = {
+        "batch_stride_a": m * k,
+        "batch_stride_b": k * n,
+        "batch_stride_c": m * n,
+    }
+    return {**sizes, **strides, "transpose_a": 0, "transpose_b": 0}
+
+
+def test_all_tiles_are_tried_for_large_batches_of_float32_alone() -> None:
+    large, small = batch(64, 1024, 1024, 64), batch(64, 64, 64, 64)
+    assert are_tried(form_of("gemm_f32"), large)
+    assert are_tried(form_of("gemm_f32_scaled"), large)
+    assert not are_tried(form_of("gemm_f32"), small)
+    assert not are_tried(form_of("gemm_f32"), batch(1, 4096, 4096, 4096))
+    assert not are_tried(form_of("gemm_f32_tf32"), large)
+    assert not are_tried(form_of("gemm_bf16"), large)
+    assert not are_tried(form_of("gemm_f64"), large)
+
+
+@pytest.mark.cuda
+@needs_gpu
+def test_each_tile_computes_the_product() -> None:
+    p = batch(64, 512, 512, 64)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s, np.float32) for s in ((64, 512, 64), (64, 64, 512)))
+    want = np.matmul(a, b)
+    x, y, z = device_put(a), device_put(b), device_put(want)
+    library = cublas.library()
+    products = library.proposals("gemm_f32", p)
+    assert len(products) > 2 * cublas.MOST_SETS
+    for product in products:
+        device().fill(z.pointer, 0, want.nbytes)
+        places = [y.pointer, x.pointer, z.pointer, z.pointer]
+        assert library.call(product, places, device().stream) == 0
+        np.testing.assert_allclose(np.asarray(z), want, rtol=1e-4, atol=1e-4)
