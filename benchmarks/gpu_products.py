@@ -97,7 +97,8 @@ def measure(name: str, n: int) -> str:
     provider, dtype, _ = CASES[name]
     function, p = multiply(name, dtype), parameters(name, n)
     one = random(n, dtype)
-    sets = max(1, min(cublas.MOST_SETS, cublas.ROTATED_BYTES // (3 * one.nbytes)))
+    sets = min(cublas.MOST_SETS, cublas.ROTATED_BYTES // (3 * one.nbytes))
+    sets = max(cublas.LEAST_SETS, sets)
     pairs = [(device_put(one), device_put(one)) for _ in range(sets)]
     result = function(*pairs[0])
     library = cublas.library()
@@ -110,11 +111,11 @@ def measure(name: str, n: int) -> str:
     def way(product: cublas.Product) -> timing.Way:
         return lambda stream: library.call(product, next(places), stream)
 
-    times = timing.measured([way(p) for p in every], SECONDS)
+    times = timing.measured([way(p) for p in every], sets, SECONDS)
     described = [p.described for p in (*every, chosen)]
     own = described.index(chosen.described)
     ways, numbers = [way(p) for p in (*every, chosen)], sorted({*times, own})
-    last = timing.in_turns(ways, numbers, TURNS, TURN_SECONDS)
+    last = timing.in_turns(ways, numbers, TURNS, TURN_SECONDS, sets)
     mine = last[own]
     least = min(last.values())
     call = statistics.median(seconds_of_calls(function, pairs) for _ in range(ROUNDS))

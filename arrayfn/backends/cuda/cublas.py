@@ -13,7 +13,7 @@ import ctypes
 import importlib
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, cycle
@@ -42,6 +42,7 @@ WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8
 PROPOSALS: Final = 64  # asked for; there are some eight
 ROTATED_BYTES: Final = 192 << 20  # of memory on which algorithms are tried in turns
+LEAST_SETS: Final = 2  # an algorithm may be slow on one
 MOST_SETS: Final = 8
 _LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 _POINTER_MODE, _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 2, 3, 4, 7
@@ -318,42 +319,55 @@ class Library:
         products = [self._made(asked, choice) for choice in choices]
         sizes = sizes_of(asked.form, p)
         try:
-            with rotating(sizes, asked.form.operand.name) as next_places:
-                return timing.fastest(
-                    [
-                        lambda stream, q=q: self.call(q, next_places(), stream)
-                        for q in products
-                    ]
-                )
+            with rotating(sizes, asked.form.operand.name) as (count, next_places):
+                ways = [
+                    lambda stream, q=q: self.call(q, next_places(), stream)
+                    for q in products
+                ]
+                return timing.fastest(ways, count)
         except OutOfMemoryError:
             return 0
 
 
 @contextmanager
-def rotating(sizes: Sequence[int], dtype: str) -> Generator[Callable[[], list[int]]]:
-    """Memory of these sizes, which holds numbers of a ``dtype``, by turns.
+def rotating(
+    sizes: Sequence[int], dtype: str
+) -> Generator[tuple[int, Callable[[], list[int]]]]:
+    """Sets of memory of these sizes, which hold numbers of a ``dtype``: how many.
 
-    What is called gives the next set of places: operands are not in the cache, where
-    they would be too large for it if others came between.
+    What is called gives the places of the next set: operands are not in the cache,
+    where they would be too large for it if others came between.
     """
     gpu = device()
-    count = min(MOST_SETS, max(1, ROTATED_BYTES // sum(sizes)))
+    count = min(MOST_SETS, max(LEAST_SETS, ROTATED_BYTES // sum(sizes)))
     block = random_block(dtype)
-    held: list[list[int]] = []
+    held = [_memory(sizes)]
     try:
-        for _ in range(count):
-            held.append([])
-            for k, size in enumerate(sizes):
-                held[-1].append(gpu.allocate(size))
-                if len(held) == 1:
-                    fill(held[0][k], size, block)
-                else:
-                    gpu.copy(held[-1][k], held[0][k], size)
+        for pointer, size in zip(held[0], sizes, strict=True):
+            fill(pointer, size, block)
+        with suppress(OutOfMemoryError):
+            for _ in range(1, count):
+                held.append(_memory(sizes))
+                for to, source, size in zip(held[-1], held[0], sizes, strict=True):
+                    gpu.copy(to, source, size)
         sets = cycle(held)
-        yield lambda: next(sets)
+        yield len(held), lambda: next(sets)
     finally:
         for pointer in chain.from_iterable(held):
             gpu.free(pointer)
+
+
+def _memory(sizes: Sequence[int]) -> list[int]:
+    """Memory of these sizes, or none: OutOfMemoryError."""
+    made: list[int] = []
+    try:
+        for size in sizes:
+            made.append(device().allocate(size))  # noqa: PERF401 - freed if one fails
+    except OutOfMemoryError:
+        for pointer in made:
+            device().free(pointer)
+        raise
+    return made
 
 
 def small_work(provider: str) -> int:

@@ -20,6 +20,7 @@ from arrayfn.errors import BackendError
 _BLOCK: Final = 1 << 20  # bytes
 _ALIGNMENT: Final = 16  # that arrays of other libraries have too
 _EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
+_OTHERS: Final = ("alpha", "beta", "tile_m", "tile_n")  # tiles are of CPUs
 _FACTORS: Final = (
     "scaled",
     "times",
@@ -112,7 +113,12 @@ def factor_of(bits: int | None, other: float, form: Form) -> np.ndarray[Any, Any
 
 def shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
     """What of a product's parameters its speed may depend on: not its factors."""
-    return sorted((k, v) for k, v in p.items() if k not in ("alpha", "beta"))
+    single = p["batch"] == 1
+    return sorted(
+        (k, v)
+        for k, v in p.items()
+        if k not in _OTHERS and not (single and k.startswith("batch_stride"))
+    )
 
 
 def sizes_of(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,6 +14,7 @@ from arrayfn.backends.cuda.driver import device
 ROUND_SECONDS: Final = 1e-3  # of repeated calls in a round
 HOT_SECONDS: Final = 2e-3  # in a round of what takes long enough to heat the card
 HOT_ROUNDS: Final = 24  # short ones: its clock goes up and down
+HOT_BUDGET: Final = 0.1  # seconds for a way in them; where calls are long, fewer rounds
 HEATS: Final = 4e-5  # seconds of a call, from where that matters
 ROUNDS: Final = 8
 LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
@@ -22,7 +24,7 @@ CANDIDATES: Final = 12  # that are
 NEAR: Final = 1.06  # times as slow in rounds: not tried while the card is hot
 FINALISTS: Final = 4  # that are
 BEHIND: Final = 1.03  # times as slow, on a hot card: out after some rounds
-CLEAR_ROUNDS: Final = 8  # so many
+CLEAR_ROUNDS: Final = 6  # so many
 START: Final = 2e-5  # seconds to enqueue one call, that may be in its time
 NOISE: Final = 1.003  # what is not faster by that is not faster
 
@@ -31,18 +33,20 @@ Way = Callable[[int], int]
 """Enqueues work on a stream, and gives a status: 0 is success."""
 
 
-def fastest(ways: Sequence[Way]) -> int:
-    """The number of the fastest of ``ways``.
+def fastest(ways: Sequence[Way], sets: int = 1) -> int:
+    """The number of the fastest of ``ways``, whose memory rotates among ``sets``.
 
     What fails is not taken. Of ways about as fast as each other the first is taken.
     """
-    times = measured(ways)
+    times = measured(ways, sets)
     if not times:
         return 0
     return next(k for k, t in times.items() if t <= NOISE * min(times.values()))
 
 
-def measured(ways: Sequence[Way], budget: float = BUDGET_SECONDS) -> dict[int, float]:
+def measured(
+    ways: Sequence[Way], sets: int = 1, budget: float = BUDGET_SECONDS
+) -> dict[int, float]:
     """The seconds that the fastest of ``ways`` take, by number.
 
     A card that is hot lowers its clock, for some ways more than for others: what takes
@@ -66,13 +70,15 @@ def measured(ways: Sequence[Way], budget: float = BUDGET_SECONDS) -> dict[int, f
     if least >= LONG_SECONDS:
         again = in_turns(ways, near, 1, 0.0)
         return {k: min(first[k], t) for k, t in again.items()}
-    found = in_turns(ways, near, ROUNDS, ROUND_SECONDS)
+    found = in_turns(ways, near, ROUNDS, ROUND_SECONDS, sets)
     least = min(found.values())
     near = [k for k, t in found.items() if t <= NEAR * least]
     near = sorted(sorted(near, key=found.__getitem__)[:FINALISTS])
     if least < HEATS or len(near) == 1:
         return {k: found[k] for k in near}
-    return in_turns(ways, near, HOT_ROUNDS, HOT_SECONDS, BEHIND)
+    rounds = int(HOT_BUDGET / max(HOT_SECONDS, sets * least))
+    rounds = max(CLEAR_ROUNDS, min(HOT_ROUNDS, rounds))
+    return in_turns(ways, near, rounds, HOT_SECONDS, sets, BEHIND)
 
 
 def in_turns(
@@ -80,22 +86,27 @@ def in_turns(
     numbers: Sequence[int],
     rounds: int,
     seconds: float,
+    sets: int = 1,
     behind: float = math.inf,
 ) -> dict[int, float]:
     """The median seconds of the ways ``numbers``, over rounds of so many seconds.
 
-    Every other round goes the other way round: what a card does after something that
-    draws more power is slower. Ways that after some rounds are slower than the fastest
-    by a factor of ``behind`` are left out.
+    Each round has another order: what a card does after something that draws more power
+    is slower. Each is run on all ``sets`` of memory: where it lies makes a difference.
+    Ways that after some rounds are slower than the fastest by a factor of ``behind``
+    are left out.
     """
     graphs: dict[int, tuple[int, int]] = {}
     times: dict[int, list[float]] = {k: [] for k in numbers}
     for k in numbers:
         once = _seconds(lambda way=ways[k]: way(device().stream))
-        count = max(1, int(seconds / once))
+        count = max(1, int(seconds / (sets * once))) * sets
         graphs[k] = _graph(ways[k], count), count
+    shuffle = random.Random(0).shuffle
     for turn in range(rounds):
-        for k in list(times) if turn % 2 == 0 else list(reversed(times)):
+        order = list(times)
+        shuffle(order)
+        for k in order:
             graph, count = graphs[k]
             took = _seconds(lambda graph=graph: device().launch(graph))
             times[k].append(took / count)
