@@ -7,7 +7,8 @@ from itertools import cycle
 
 import pytest
 
-from arrayfn.backends.cuda import timing
+from arrayfn.backends.cuda import cublas, timing
+from arrayfn.backends.cuda.memory import OutOfMemoryError
 
 
 class Card:
@@ -118,3 +119,56 @@ def test_what_is_clearly_slower_is_left_out_after_some_rounds(card: Card) -> Non
 def test_no_graphs_are_left(card: Card) -> None:
     timing.measured(ways(card, [1e-3], [1.01e-3], [3e-3]))
     assert not card.graphs
+
+
+class Memory:
+    """A device with room for so many bytes, which holds nothing."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.held: dict[int, int] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        if sum(self.held.values()) + nbytes > self.room:
+            raise OutOfMemoryError(f"no room for {nbytes} bytes")
+        self.held[max(self.held, default=0) + 1] = nbytes
+        return max(self.held)
+
+    def free(self, pointer: int) -> None:
+        del self.held[pointer]
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        pass
+
+    copy_in = copy
+
+
+@pytest.mark.parametrize(
+    ("room", "sizes", "sets"),
+    [
+        (1 << 30, (1 << 20, 1 << 20), cublas.MOST_SETS),
+        (1 << 40, (1 << 30, 1 << 29), cublas.LEAST_SETS),
+        (5 << 28, (1 << 29, 1 << 29), 1),
+    ],
+)
+def test_operands_rotate_among_what_there_is_room_for(
+    room: int, sizes: tuple[int, ...], sets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory(room)
+    monkeypatch.setattr(cublas, "device", lambda: memory)
+    with cublas.rotating(sizes, "f32") as (count, next_places):
+        places = [tuple(next_places()) for _ in range(2 * sets)]
+        assert count == sets == len(set(places))
+        assert places[:sets] == places[sets:]
+    assert not memory.held
+
+
+def test_no_room_for_one_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(1 << 20)
+    monkeypatch.setattr(cublas, "device", lambda: memory)
+    with (
+        pytest.raises(OutOfMemoryError),
+        cublas.rotating((1 << 19, 1 << 20), "f32"),
+    ):
+        pass
+    assert not memory.held

@@ -11,7 +11,7 @@ from typing import Final
 
 from arrayfn.backends.cuda.driver import device
 
-ROUND_SECONDS: Final = 1e-3  # of repeated calls in a round
+ROUND_SECONDS: Final = 6e-4  # of repeated calls in a round
 HOT_SECONDS: Final = 2e-3  # in a round of what takes long enough to heat the card
 HOT_ROUNDS: Final = 24  # short ones: its clock goes up and down
 HOT_BUDGET: Final = 0.1  # seconds for a way in them; where calls are long, fewer rounds
