@@ -18,7 +18,7 @@ class Driver:
     def __init__(self, room=1 << 30):
         self.room = room
         self.launch_status = 0
-        self.stream = STREAM
+        self.stream, self.context = STREAM, CONTEXT
         self.live = {}
         self._numbers = itertools.count(1)
         self.calls = []
@@ -31,7 +31,7 @@ class Driver:
             ),
             "cuMemFreeAsync": kind(I32, I64, I64)(self._free),
             "cuGraphLaunch": kind(I32, I64, I64)(self._launch_graph),
-            "cuLaunchKernel": kind(I32, I64, *[I32] * 7, *[I64] * 3)(self._launch),
+            "cuLaunchKernelEx": kind(I32, *[I64] * 4)(self._launch),
         }
 
     def stock(self, most_idle=1 << 30):

@@ -52,7 +52,7 @@ class Plan:
         given = {
             runner.STREAM: STREAM,
             runner.SET_CURRENT: self.driver.address("cuCtxSetCurrent"),
-            runner.LAUNCH: self.driver.address("cuLaunchKernel"),
+            runner.LAUNCH: self.driver.address("cuLaunchKernelEx"),
         }
         slots = [(at + 8 * k, k, 0) for k in range(5)]
         return runner.Plan(given, slots, [[runner.KERNEL, 11, 12, 13, at]])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import compile_ptx, overlapping
 from arrayfn.backends.kernel_language import UnsupportedKernelError
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -119,3 +119,14 @@ def test_generated_code_needs_no_numba():
     assert "sqrt.rn.f32" in ptx
     assert ".maxntid 128" in ptx
     assert not {m for m in set(sys.modules) - before if m.startswith("numba")}
+
+
+@needs_compiler
+def test_a_kernel_waits_for_those_before_it_before_it_touches_memory():
+    copying = kernel("y[thread_index()] = x[thread_index()]", "x:f32*", "y:f32*")
+    ptx = overlapping(compile_ptx(copying, (9, 0)))
+    body = ptx[ptx.index("{", ptx.index(".entry")) :]
+    first, second = body.split(";")[:2]
+    assert first.split() == ["{", "griddepcontrol.launch_dependents"]
+    assert second.split() == ["griddepcontrol.wait"]
+    assert ptx.count("griddepcontrol") == 2

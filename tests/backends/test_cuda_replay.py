@@ -36,13 +36,17 @@ class Image:
 
     plan = "plain"
 
-    def __init__(self, card, kernels):
+    def __init__(self, card, kernels, small):
         self.card = card
         self.is_native = kernels is not None
         self.rows = kernels
+        self.small = small
 
     def kernels(self, nodes):
         return self.rows
+
+    def outlasts_launch(self, step):
+        return step.first >= self.small
 
     def run(self, plan, addresses):
         self.card.done.append(plan)
@@ -96,12 +100,12 @@ def card(monkeypatch):
     return made
 
 
-def replayed(card, count, patience, *, kernels=None, staging=False, keys=b"aaaaaa"):
+def replayed(card, count, patience, *, keys, kernels=None, small=99, staging=False):
     """What runs at these addresses do, and what the entry is told."""
     nodes = (NativeRun(0, count),)
     staged = Staging(card) if staging else None
     addresses = (ctypes.c_int64 * 1)()
-    image = Image(card, kernels)
+    image = Image(card, kernels, small)
     made = Replay(image, addresses, Segment(nodes, True, patience), staged)
     entry = Entry()
     made.inform(entry)
@@ -115,6 +119,15 @@ def test_a_few_kernels_are_told_their_addresses_from_the_second_run_on(card):
     assert done == ["plain", "told", "told", "told"]
     assert told == [("plain", 1), *[("told", ALWAYS)] * 3]
     assert card.captured == 1
+
+
+def test_large_kernels_are_launched_as_they_are(card):
+    done, told = replayed(card, 2, 1, kernels=[[0], [0]], small=0, keys=b"aaa")
+    assert done == ["plain"] * 3
+    assert told == [("plain", ALWAYS)] * 3
+    assert card.captured == 0
+    done, told = replayed(card, 2, 1, kernels=[[0], [0]], small=1, keys=b"aaa")
+    assert told[2] == ("told", ALWAYS)
 
 
 def test_addresses_that_come_again_get_graphs(card):

@@ -21,7 +21,9 @@ class Driver:
         kind = ctypes.PYFUNCTYPE
         self.functions = {
             "SET_CURRENT": kind(I32, I64)(self.noted("SET_CURRENT")),
-            "LAUNCH": kind(I32, I64, *[I32] * 7, I64, I64, I64)(self.noted("LAUNCH")),
+            "LAUNCH": kind(I32, ctypes.POINTER(I64), I64, I64, I64)(
+                lambda config, *rest: self.noted("LAUNCH")(*rest, *launched(config))
+            ),
             "TOGETHER": kind(I32, I64, *[I32] * 7, I64, I64)(self.noted("TOGETHER")),
             "LAUNCH_GRAPH": kind(I32, I64, I64)(self.noted("LAUNCH_GRAPH")),
             "SET_PARAMETERS": kind(I32, I64, I64, I64)(self.noted("SET_PARAMETERS")),
@@ -42,13 +44,21 @@ class Driver:
         return call
 
 
+def launched(config):
+    """Blocks, threads, shared memory, stream and attributes of a CUlaunchConfig."""
+    sizes = ctypes.cast(config, ctypes.POINTER(I32))[:7]
+    stream, attributes, count = config[4:7]
+    given = (I64 * 2 * count).from_address(attributes)
+    return (*sizes, stream, *(word for attribute in given for word in attribute))
+
+
 def run_plan(driver, bias=False, alpha=False):
     """Buffers 0 and 2 are given, 1 lies in 2; six steps, one of each kind."""
     slots = np.zeros(3, np.int64)
     at = [slots.ctypes.data + 8 * k for k in range(3)]
     table = np.array([at[0], 0, 0, at[1], 1, 5, at[2], 2, 0], np.int64)
     steps = np.zeros((6, STEP_WORDS), np.int64)
-    steps[0, :5] = [runner.KERNEL, 11, 12, 13, 14]
+    steps[0, :6] = [runner.KERNEL, 11, 12, 13, 14, 15]
     product = [runner.PRODUCT, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
     places = [at[1] if bias else 0, at[0], 17, at[2] if alpha else 0]
     steps[1] = [*product, *places]
@@ -64,6 +74,7 @@ def run_plan(driver, bias=False, alpha=False):
         runner.SLOT_COUNT: 3,
         runner.STEPS: steps.ctypes.data,
         runner.STEP_COUNT: 6,
+        **runner.OVERLAPPING,
     }
     for name, function in driver.functions.items():
         words[getattr(runner, name)] = ctypes.cast(function, ctypes.c_void_p).value
@@ -75,7 +86,7 @@ def run_plan(driver, bias=False, alpha=False):
 
 
 ENTER = ("SET_CURRENT", CONTEXT)
-LAUNCH = ("LAUNCH", 11, 12, 1, 1, 13, 1, 1, 0, STREAM, 14, 0)
+LAUNCH = ("LAUNCH", 11, 14, 0, 12, 1, 1, 13, 1, 1, 15, STREAM, 6, 1)
 TELL = ("SET_PARAMETERS", 31, 32, 33)
 REPLAY = ("LAUNCH_GRAPH", 31, STREAM)
 TOGETHER = ("TOGETHER", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)

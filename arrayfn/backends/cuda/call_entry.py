@@ -73,6 +73,8 @@ class CallEntry:
                 entry.RUN: native_address(runner.run),
                 entry.LAUNCH_GRAPH: gpu.address("cuGraphLaunch"),
                 entry.STREAM: gpu.stream,
+                entry.SET_CURRENT: gpu.address("cuCtxSetCurrent"),
+                entry.CONTEXT: gpu.context,
             }
         )
         for k, offset in enumerate(slot_offsets()):

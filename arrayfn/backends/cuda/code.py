@@ -19,6 +19,10 @@ from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.lowering.plan import Kernel
 
 ENTRY: Final = "kernel"  # the name of each kernel in its cubin
+OVERLAPS_FROM: Final = (9, 0)  # the arch whose kernels may begin before others end
+_BEGIN: Final = ".visible .entry "
+# What a kernel does first: it lets the next one begin, and waits for those before it.
+_OVERLAP: Final = "\n{\n\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
 # Imported if the cache misses.
 _COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
 _NUMBA_COMPILER: Final = "arrayfn.backends.cuda.numba_cuda"
@@ -71,6 +75,8 @@ def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
     Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
     """
     ptx = compile_ptx(replace(kernel, name=ENTRY, source=kernel.key), arch)
+    if arch >= OVERLAPS_FROM:
+        ptx = overlapping(ptx)
     text = ptx.encode() + b"\0"
     try:
         linker = importlib.import_module(_LINKER)
@@ -94,6 +100,21 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
         return compiler.compile_ptx(kernel, arch)
     except (compiler.UnsupportedKernelError, ImportError):
         return importlib.import_module(_NUMBA_COMPILER).compile_ptx(kernel, arch)
+
+
+def overlapping(ptx: str) -> str:
+    r"""``ptx``, whose kernel begins while those before it end, and waits for them.
+
+    >>> print(overlapping(".visible .entry kernel()\n{\n\tret;\n}"))
+    .visible .entry kernel()
+    {
+        griddepcontrol.launch_dependents;
+        griddepcontrol.wait;
+        ret;
+    }
+    """
+    head, entry, body = ptx.partition(_BEGIN)
+    return head + entry + body.replace("\n{", _OVERLAP, 1)
 
 
 def functions(kernels: Iterable[Kernel]) -> dict[str, int]:

@@ -38,7 +38,9 @@ STREAM: Final = 160
 GRAPHS: Final = 168  # of each a graph, then the buffers' addresses
 GRAPH_COUNT: Final = 176
 LAST_GRAPH: Final = 184
-CALL_BYTES: Final = 192
+SET_CURRENT: Final = 192
+CONTEXT: Final = 200
+CALL_BYTES: Final = 208
 
 SLOT_TYPE: Final = SLOTS
 SLOT_POINTER: Final = SLOTS + 8
@@ -173,6 +175,7 @@ def launch(made: int) -> int:
     """
     graph = graph_find(made)
     if graph != 0:
+        call(load(made + SET_CURRENT), load(made + CONTEXT))
         return call(load(made + LAUNCH_GRAPH), graph, load(made + STREAM)) & I32
     left = load(made + LEFT)
     if left == 0:

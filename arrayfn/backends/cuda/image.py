@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn.backends.cuda import cublas, libraries, runner
 from arrayfn.backends.cuda.captures import Access
-from arrayfn.backends.cuda.code import functions
+from arrayfn.backends.cuda.code import OVERLAPS_FROM, functions
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.nodes import (
     BranchNode,
@@ -45,6 +45,7 @@ from arrayfn.lowering.plan import (
 
 _MOST_BLOCKS: Final = 2**31
 _SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of memory traffic
+_LAUNCH_BYTES: Final = 1 << 21  # of a kernel, which with what it begins by takes three
 _HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
 
 
@@ -75,6 +76,8 @@ class Image:
             runner.STREAM: gpu.stream,
             **{word: gpu.address(name) for word, name in runner.FUNCTIONS.items()},
         }
+        if gpu.arch >= OVERLAPS_FROM:
+            given |= runner.OVERLAPPING
         if self._has_products:
             given[runner.MULTIPLY] = cublas.library().matmul
             given[runner.SET_ATTRIBUTE] = cublas.library().set_attribute
@@ -122,6 +125,14 @@ class Image:
         """Whether one step leaves room on the GPU for others beside it."""
         is_run = isinstance(node, NativeRun)
         return (self._touches[node.first] if is_run else node.touches).small
+
+    def outlasts_launch(self, node: NativeRun) -> bool:
+        """Whether one step takes about as long as to launch it, or longer."""
+        touches = self._touches[node.first]
+        if not touches.small or self._rows[node.first][0] != runner.KERNEL:
+            return not touches.small
+        numbers = {*touches.reads, *touches.writes}
+        return sum(self._buffers[k].nbytes for k in numbers) >= _LAUNCH_BYTES
 
     def place(self, buffer: int, addresses: Any) -> int:
         """Where a buffer is now."""

@@ -3,7 +3,8 @@
 A graph is launched in half the time that one kernel takes, but is for the addresses for
 which it was captured. One of a few kernels is told others before each launch
 (``Retargeting``). Else addresses that come again get their own (``Graphs``); for others
-there may be one on memory of its own (``Staging``).
+there may be one on memory of its own (``Staging``). Large kernels are launched as they
+are: the next one begins while one ends, and between two graphs it does not.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from arrayfn.backends.cuda.conditional import conditionals
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Graphs, Segment
 from arrayfn.backends.cuda.image import Image
-from arrayfn.backends.cuda.nodes import launches
+from arrayfn.backends.cuda.nodes import NativeRun, launches
 from arrayfn.backends.cuda.retargeting import Retargeting
 from arrayfn.backends.cuda.staging import Staging
 from arrayfn.backends.cuda.walk import CapturingWalk, Walk
 
 _LONG: Final = 64  # launches, beside which two copies are nothing
+_FEW: Final = 4  # launches, as which a plan of large kernels goes
 _SHORT: Final = 4  # launches: fewer take no longer than copies and a graph
 _MOST_BETWEEN: Final = 1 << 10
 
@@ -49,7 +51,8 @@ class Replay:
         self._visits = 0  # of the entry's calls, since it last got a graph
         self._is_retargeted = False
         self._patience = segment.patience
-        if not segment.by_graph:
+        self._is_plain = _is_plain(image, segment)
+        if not segment.by_graph or self._is_plain:
             return
         count = launches(segment.nodes)
         self._is_retargeted = retargeting.is_possible(image, segment.nodes)
@@ -88,7 +91,8 @@ class Replay:
         """
         if self._entry is not None and self._plan is not None:
             self._visits = min(self._visits + 1, _MOST_BETWEEN)
-            is_settled = self._graphs is None and self._kept is not None
+            is_captured = self._graphs is None and self._kept is not None
+            is_settled = self._is_plain or is_captured
             self._entry.run(self._plan, ALWAYS if is_settled else self._visits)
 
     def _publish(self, graphs: dict[bytes, int]) -> None:
@@ -110,3 +114,13 @@ class Replay:
     def _enqueue(self, addresses: Any, stream: int) -> None:
         """Enqueue the nodes on a stream that is being captured."""
         CapturingWalk(self._image, addresses, conditionals()).run(self._nodes, stream)
+
+
+def _is_plain(image: Image, segment: Segment) -> bool:
+    """Whether it is a few native steps that take longer than their launches."""
+    if not image.is_native or launches(segment.nodes) > _FEW:
+        return False
+    (run,) = segment.nodes
+    assert isinstance(run, NativeRun)
+    steps = (NativeRun(run.first + k, 1) for k in range(run.count))
+    return all(map(image.outlasts_launch, steps))

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from arrayfn.backends.cuda.blocks import I32
-from arrayfn.backends.native import call, load, native, store
+from arrayfn.backends.native import call, load, native, stack, store
 from arrayfn.backends.native.code import native_address
 
 # Byte offsets into the header.
@@ -41,17 +41,24 @@ LAUNCH_GRAPH: Final = 80
 SET_PARAMETERS: Final = 88
 MULTIPLY: Final = 96
 SET_ATTRIBUTE: Final = 104
-HEADER_BYTES: Final = 112
+ATTRIBUTES: Final = 112  # of a kernel's launch: how many, then they themselves
+HEADER_BYTES: Final = 192
 
 FUNCTIONS: Final = {
     SET_CURRENT: "cuCtxSetCurrent",
-    LAUNCH: "cuLaunchKernel",
+    LAUNCH: "cuLaunchKernelEx",
     FILL: "cuMemsetD8Async",
     TOGETHER: "cuLaunchCooperativeKernel",
     LAUNCH_GRAPH: "cuGraphLaunch",
     SET_PARAMETERS: "cuGraphExecKernelNodeSetParams",
 }
 """The driver's, by where their addresses are."""
+
+OVERLAPPING: Final = {ATTRIBUTES: 1, ATTRIBUTES + 8: 6, ATTRIBUTES + 16: 1}
+"""Words of the header: kernels may begin before what they wait for has ended.
+
+One attribute, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+"""
 
 SLOT_BYTES: Final = 24
 
@@ -112,20 +119,7 @@ def step_run(plan: int, step: int) -> int:
     kind = load(step)
     stream = load(plan + STREAM)
     if kind == KERNEL:
-        return call(
-            load(plan + LAUNCH),
-            load(step + 8),
-            load(step + 16),
-            1,
-            1,
-            load(step + 24),
-            1,
-            1,
-            load(step + 40),
-            stream,
-            load(step + 32),
-            0,
-        )
+        return kernel_run(plan, step)
     if kind == PRODUCT:
         return product_run(plan, step)
     if kind == ZEROS:
@@ -149,6 +143,20 @@ def step_run(plan: int, step: int) -> int:
         return call(load(plan + LAUNCH_GRAPH), load(step + 8), stream)
     set_parameters = load(plan + SET_PARAMETERS)
     return call(set_parameters, load(step + 8), load(step + 16), load(step + 24))
+
+
+@native
+def kernel_run(plan: int, step: int) -> int:
+    """Launch a kernel."""
+    config = stack(7)  # a CUlaunchConfig
+    store(config, load(step + 16) | 1 << 32)
+    store(config + 8, 1 | load(step + 24) << 32)
+    store(config + 16, 1 | 1 << 32)
+    store(config + 24, load(step + 40))
+    store(config + 32, load(plan + STREAM))
+    store(config + 40, plan + ATTRIBUTES + 8)
+    store(config + 48, load(plan + ATTRIBUTES))
+    return call(load(plan + LAUNCH), config, load(step + 8), load(step + 32), 0)
 
 
 @native
