@@ -195,3 +195,20 @@ def test_a_loop_with_a_step_on_the_host_waits_for_it():
     result = af.jit(function, device="cuda")(x)
     np.testing.assert_array_equal(np.asarray(result), 2 * x)
     assert seen == [900.0]
+
+
+def test_a_loop_on_other_arrays_each_time_is_one_graph(monkeypatch):
+    captured = []
+    record = device().record
+    monkeypatch.setattr(
+        device(), "record", lambda enqueue: captured.append(1) or record(enqueue)
+    )
+    run = af.jit(lambda matrix, x: power_iteration(matrix, x, 200), device="cuda")
+    given = [(random(64, 64, seed=k), random(64, seed=k)) for k in range(20)]
+    arrays = [tuple(map(af.device_put, arguments)) for arguments in given]
+    first = [np.asarray(run(*arguments)) for arguments in arrays]
+    again = [np.asarray(run(*arguments)) for arguments in arrays]
+    np.testing.assert_array_equal(again, first)
+    assert len(captured) == 1
+    want = [af.jit(power_iteration)(*arguments, 200) for arguments in given]
+    np.testing.assert_allclose(first, want, rtol=2e-4, atol=1e-5)
