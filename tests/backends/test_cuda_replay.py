@@ -45,8 +45,8 @@ class Image:
     def kernels(self, nodes):
         return self.rows
 
-    def outlasts_launch(self, step):
-        return step.first >= self.small
+    def is_small(self, step):
+        return step.first < self.small
 
     def run(self, plan, addresses):
         self.card.done.append(plan)

@@ -45,7 +45,6 @@ from arrayfn.lowering.plan import (
 
 _MOST_BLOCKS: Final = 2**31
 _SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of memory traffic
-_LAUNCH_BYTES: Final = 1 << 21  # of a kernel, which with what it begins by takes three
 _HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
 
 
@@ -125,14 +124,6 @@ class Image:
         """Whether one step leaves room on the GPU for others beside it."""
         is_run = isinstance(node, NativeRun)
         return (self._touches[node.first] if is_run else node.touches).small
-
-    def outlasts_launch(self, node: NativeRun) -> bool:
-        """Whether one step takes about as long as to launch it, or longer."""
-        touches = self._touches[node.first]
-        if not touches.small or self._rows[node.first][0] != runner.KERNEL:
-            return not touches.small
-        numbers = {*touches.reads, *touches.writes}
-        return sum(self._buffers[k].nbytes for k in numbers) >= _LAUNCH_BYTES
 
     def place(self, buffer: int, addresses: Any) -> int:
         """Where a buffer is now."""
