@@ -4,10 +4,9 @@ A block factors a tile in shared memory, eight columns at a time. Four lanes sha
 row, of which each has every fourth element in registers. Of the eight rows in which the
 columns meet the diagonal every thread has all elements: it factors them by itself, and
 with them its own row, so that threads meet but twice. Then the columns after these are
-freed of them, and move up in the registers: one text serves all steps. Columns are
-scaled at the end.
+freed of them, and move up in the registers: one text serves all steps.
 
-A pivot that is not positive is NaN from there on, so the last one tells of all.
+Where a pivot is not positive all is NaN from there on, so the last one tells of all.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
-from arrayfn.lowering.cuda.written import Written, WrittenCall
+from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
 LANES: Final = 4
 """That share a row."""
 LEAST_TILE: Final = 8
-_PANEL: Final = 8
+PANEL: Final = 8
 """Columns that are factored at a time."""
-_SHARE: Final = _PANEL // LANES
+_SHARE: Final = PANEL // LANES
 MOST_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
 """Rows of what is factored by one block."""
 VECTOR_BYTES: Final = 16
@@ -67,7 +66,7 @@ for at in range(thread, n * n, {threads}):
     j = at - i * n
     value = {t}(0)
     if j <= i:
-        value = tile[i * {pitch} + j] * pivots[j]
+        value = tile[i * {pitch} + j]
     if failed:
         value = {t.upper()}_NAN
     a[begin + at] = value
@@ -88,18 +87,16 @@ def memory(dtype: DType, size: int) -> str:
     """What ``factoring`` needs besides the tile."""
     t = short_name(dtype)
     return f"""raw = shared_{t}({size * _pitch(dtype)})
-panel = shared_{t}({_PANEL * LANES * _group(dtype, size)})
-pivots = shared_{t}({size})
+panel = shared_{t}({PANEL * LANES * _group(dtype, size)})
 near = registers_{t}({_vector(dtype, size)})
 own = registers_{t}({size // LANES + _SHARE})
-corner = registers_{t}({_PANEL * _PANEL})
-mine = registers_{t}({_PANEL})
-factors = registers_{t}({_PANEL})"""
+corner = registers_{t}({PANEL * PANEL})
+mine = registers_{t}({PANEL})"""
 
 
 def _pitch(dtype: DType) -> int:
     """From a row of a panel to the next, which begins in another bank."""
-    return _PANEL + VECTOR_BYTES // dtype.itemsize
+    return PANEL + VECTOR_BYTES // dtype.itemsize
 
 
 def _vector(dtype: DType, size: int) -> int:
@@ -113,11 +110,10 @@ def _group(dtype: DType, size: int) -> int:
 
 
 def factoring(dtype: DType, size: int, count: str) -> str:
-    """The first ``count`` columns of a factor, unscaled, in ``tile``.
+    """The first ``count`` columns of a factor, in ``tile``.
 
     ``own`` are the elements of the matrix that a lane has of its row. ``tile`` has
-    ``size`` rows, ``size`` + 1 elements apart. ``pivots`` are what the columns are to
-    be multiplied by; ``failed`` says that there is no factor.
+    ``size`` rows, ``size`` + 1 elements apart. ``failed`` says that there is no factor.
     """
     t, each, pitch = short_name(dtype), size // LANES, size + 1
     wide, vector = VECTOR_BYTES // dtype.itemsize, _vector(dtype, size)
@@ -125,38 +121,34 @@ def factoring(dtype: DType, size: int, count: str) -> str:
     kept = LANES * group
     return f"""for j in unrolled({_SHARE}):
     own[{each} + j] = {t}(0)
-for first in range(quotient({count} + {_PANEL - 1}, {_PANEL})):
+for first in range(quotient({count} + {PANEL - 1}, {PANEL})):
     for j in unrolled({_SHARE}):
         raw[row * {rows} + j * {LANES} + lane] = own[j]
     barrier()
-    for part in unrolled({_PANEL // wide}):
-        for i in unrolled({_PANEL}):
-            place = (first * {_PANEL} + i) * {rows} + part * {wide}
-            load_{t}x{wide}(raw, place, corner, i * {_PANEL} + part * {wide})
+    for part in unrolled({PANEL // wide}):
+        for i in unrolled({PANEL}):
+            place = (first * {PANEL} + i) * {rows} + part * {wide}
+            load_{t}x{wide}(raw, place, corner, i * {PANEL} + part * {wide})
         load_{t}x{wide}(raw, row * {rows} + part * {wide}, mine, part * {wide})
-    for k in unrolled({_PANEL}):
-        pivot = corner[k * {_PANEL} + k]
-        if not (pivot > {t}(0)):
-            pivot = {t.upper()}_NAN
-        if thread == 0:
-            pivots[first * {_PANEL} + k] = pivot
-        inverse = {t}(1) / pivot
-        factors[k] = neg_{t}(mine[k] * inverse)
-        for j in unrolled({_PANEL}):
+    for k in unrolled({PANEL}):
+        pivot = corner[k * {PANEL} + k]
+{indented(_root(dtype), 2)}
+        mine[k] = mine[k] * root
+        for j in unrolled({PANEL}):
             if j > k:
-                below = corner[j * {_PANEL} + k]
-                mine[j] = fma_{t}(factors[k], below, mine[j])
-                factor = neg_{t}(below * inverse)
-                for i in unrolled({_PANEL}):
+                below = corner[j * {PANEL} + k] * root
+                corner[j * {PANEL} + k] = below
+                mine[j] = fma_{t}(neg_{t}(mine[k]), below, mine[j])
+                for i in unrolled({PANEL}):
                     if (i > k) and (i <= j):
-                        old = corner[j * {_PANEL} + i]
-                        above = corner[i * {_PANEL} + k]
-                        corner[j * {_PANEL} + i] = fma_{t}(factor, above, old)
+                        old = corner[j * {PANEL} + i]
+                        above = neg_{t}(corner[i * {PANEL} + k])
+                        corner[j * {PANEL} + i] = fma_{t}(below, above, old)
     ahead = quotient(row, {LANES}) - (first + 1) * {_SHARE}
     spot = remainder(row, {LANES}) * {group} + ahead
-    for k in unrolled({_PANEL}):
+    for k in unrolled({PANEL}):
         if lane == k % {LANES}:
-            tile[row * {pitch} + first * {_PANEL} + k] = mine[k]
+            tile[row * {pitch} + first * {PANEL} + k] = mine[k]
             if ahead >= 0:
                 panel[k * {kept} + spot] = mine[k]
     barrier()
@@ -164,15 +156,21 @@ for first in range(quotient({count} + {_PANEL - 1}, {_PANEL})):
         own[j] = own[j + {_SHARE}]
     for part in unrolled({each // vector}):
         if part * {vector} + (first + 1) * {_SHARE} < {each}:
-            for k in unrolled({_PANEL}):
+            for k in unrolled({PANEL}):
                 place = k * {kept} + lane * {group} + part * {vector}
                 load_{t}x{vector}(panel, place, near, 0)
                 for j in unrolled({vector}):
                     old = own[part * {vector} + j]
-                    own[part * {vector} + j] = fma_{t}(factors[k], near[j], old)
+                    own[part * {vector} + j] = fma_{t}(neg_{t}(mine[k]), near[j], old)
 barrier()
-failed = isnan_{t}(pivots[{count} - 1])
-barrier()
-if thread < {count}:
-    pivots[thread] = {t}(1) / sqrt_{t}(pivots[thread])
-barrier()"""
+failed = isnan_{t}(tile[({count} - 1) * {pitch + 1}])"""
+
+
+def _root(dtype: DType) -> str:
+    """One over the square root of ``pivot``, or NaN if that is not positive."""
+    if dtype != dtypes.float32:
+        t = short_name(dtype)
+        return f"root = {t}(1) / sqrt_{t}(pivot)"
+    return """root = approximate_rsqrt_f32(pivot)
+error = fma_f32(neg_f32(pivot * root), root, f32(1))
+root = fma_f32(root * f32(0.5), error, root)"""

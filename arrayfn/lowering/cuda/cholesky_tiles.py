@@ -19,6 +19,7 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.cholesky import (
     LANES,
+    PANEL,
     VECTOR_BYTES,
     factoring,
     memory,
@@ -33,6 +34,8 @@ MOST_ROWS: Final = 2048
 SIZE: Final = 64
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
 """The rows and columns of a product that a thread has, by the size of tiles."""
+_TURNS: Final = 4
+"""Of a product's loop that are written out."""
 
 
 def is_tiled(dtype: DType, n: int) -> bool:
@@ -131,6 +134,7 @@ line = column + number
 tile = arena_{t}(0, {size * self._pitch})
 beside = arena_{t}({size * self._pitch * self.dtype.itemsize}, {self._second})
 {memory(self.dtype, size)}
+pivots = shared_{t}({size})
 sums = registers_{t}({m * k})
 left = registers_{t}({m * self.vector})
 right = registers_{t}({self.vector})
@@ -177,18 +181,20 @@ for before in range(column):
         tile[y * {pitch} + along_tile] = fetched[part]
         beside[y * {pitch} + along_tile] = others[part]
     barrier()
-    for x in range({size // vector}):
-        for y in unrolled({m}):
-            place = (down + y * {size // m}) * {pitch} + x * {vector}
-            load_{t}x{vector}(tile, place, left, y * {vector})
-        for y in unrolled({k}):
-            place = (along + y * {size // k}) * {pitch} + x * {vector}
-            load_{t}x{vector}(beside, place, right, 0)
-            for part in unrolled({m}):
-                for e in unrolled({vector}):
-                    less = neg_{t}(left[part * {vector} + e])
-                    old = sums[part * {k} + y]
-                    sums[part * {k} + y] = fma_{t}(less, right[e], old)
+    for some in range({size // vector // _TURNS}):
+        for turn in unrolled({_TURNS}):
+            x = (some * {_TURNS} + turn) * {vector}
+            for y in unrolled({m}):
+                place = (down + y * {size // m}) * {pitch} + x
+                load_{t}x{vector}(tile, place, left, y * {vector})
+            for y in unrolled({k}):
+                place = (along + y * {size // k}) * {pitch} + x
+                load_{t}x{vector}(beside, place, right, 0)
+                for part in unrolled({m}):
+                    for e in unrolled({vector}):
+                        less = neg_{t}(left[part * {vector} + e])
+                        old = sums[part * {k} + y]
+                        sums[part * {k} + y] = fma_{t}(less, right[e], old)
     barrier()
 for part in unrolled({m * k}):
     y = down + part // {k} * {size // m}
@@ -205,12 +211,12 @@ barrier()"""
         size = self.size
         factor = f"""{self._taken()}
 {factoring(self.dtype, size, str(size))}
-for at in range(thread, {size * size}, {self.threads}):
-    y = line * {size} + at // {size}
-    x = column * {size} + at % {size}
+for part in unrolled({size // LANES}):
+    y = line * {size} + down_tile + part * {LANES}
+    x = column * {size} + along_tile
+    place = (down_tile + part * {LANES}) * {size + 1} + along_tile
     if (y < n) and (x <= y):
-        value = tile[at // {size} * {size + 1} + at % {size}]
-        a[begin + y * n + x] = value * pivots[at % {size}]
+        a[begin + y * n + x] = tile[place]
 if (line == rows - 1) and (thread == 0):
     status[matrix] = select_i32(failed, i32(1), i32(0))"""
         return f"if line == column:\n{indented(factor, 1)}"
@@ -235,29 +241,39 @@ for part in unrolled({each}):
 {self._taken()}
 barrier()
 base = remainder(thread, {WARP}) - lane
-for part in range({each // vector}):
-    for k in unrolled({LANES * vector}):
-        x = part * {LANES * vector} + k
-        value = own[k // {LANES}] * pivots[x]
-        value = shuffle_from_{t}(value, base + k % {LANES})
-        if lane == k % {LANES}:
-            tile[row * {pitch} + x] = value
-        value = neg_{t}(value)
-        for e in unrolled({each // vector}):
-            if part + e < {each // vector}:
-                place = x * {triangle} + lane * {self._group} + (part + e) * {vector}
-                load_{t}x{vector}(beside, place, near, 0)
-                for f in unrolled({vector}):
-                    old = own[e * {vector} + f]
-                    own[e * {vector} + f] = fma_{t}(value, near[f], old)
-    for k in unrolled({each - vector}):
-        own[k] = own[k + {vector}]
+for pair in range({size // (2 * PANEL)}):
+    for half in unrolled(2):
+        before = pair * {2 * PANEL} + half * {PANEL}
+        for k in unrolled({PANEL}):
+            value = own[half * {PANEL // LANES} + k // {LANES}]
+            mine[k] = shuffle_from_{t}(value, base + k % {LANES})
+        for k in unrolled({PANEL}):
+            mine[k] = mine[k] * pivots[before + k]
+            for j in unrolled({PANEL}):
+                if j > k:
+                    place = (before + k) * {triangle} + j % {LANES} * {self._group}
+                    value = beside[place + quotient(before, {LANES}) + j // {LANES}]
+                    mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
+        for k in unrolled({PANEL}):
+            if lane == k % {LANES}:
+                tile[row * {pitch} + before + k] = mine[k]
+            for part in unrolled({each // vector}):
+                onward = pair * {2 * PANEL // LANES} + part * {vector}
+                if onward < {each}:
+                    place = (before + k) * {triangle} + lane * {self._group}
+                    load_{t}x{vector}(beside, place + onward, near, 0)
+                    for e in unrolled({vector}):
+                        old = own[part * {vector} + e]
+                        less = neg_{t}(mine[k])
+                        own[part * {vector} + e] = fma_{t}(less, near[e], old)
+    for k in unrolled({each - 2 * PANEL // LANES}):
+        own[k] = own[k + {2 * PANEL // LANES}]
 barrier()
-for at in range(thread, {size * size}, {self.threads}):
-    y = line * {size} + at // {size}
+for part in unrolled({each}):
+    y = line * {size} + down_tile + part * {LANES}
+    place = (down_tile + part * {LANES}) * {pitch} + along_tile
     if y < n:
-        place = at // {size} * {pitch} + at % {size}
-        a[begin + y * n + column * {size} + at % {size}] = tile[place]"""
+        a[begin + y * n + column * {size} + along_tile] = tile[place]"""
         return f"""if line > column:
 {indented(solve, 1)}
 barrier()
