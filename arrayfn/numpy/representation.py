@@ -192,7 +192,7 @@ def gcd(x: ArrayLike, y: ArrayLike, /) -> Array:
         cond_consts=0,
         body_consts=0,
     )
-    return found
+    return absolute(found)  # the least integer has no absolute value before
 
 
 def _unfinished(a: Array, b: Array) -> list[Array]:

@@ -266,6 +266,8 @@ def test_gcd_is_a_loop_when_compiled():
     x, y = P * 12, np.array([18, 4, 0, 36, 7, 30])
     np.testing.assert_array_equal(jit(anp.gcd)(x, y), np.gcd(x, y))
     np.testing.assert_array_equal(vmap(lambda v: anp.lcm(v, 6))(x), np.lcm(x, 6))
+    least = np.array([-128, -7], np.int8), np.array([-7, -128], np.int8)
+    np.testing.assert_array_equal(jit(anp.gcd)(*least), np.gcd(*least))
 
 
 def test_einsum_path_is_numpys():
