@@ -26,6 +26,7 @@ from arrayfn.backends.cuda import executable, windows
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Segment
 from arrayfn.backends.cuda.nodes import Node
+from arrayfn.lowering.cuda import additions
 from arrayfn.nn import fused_attention
 
 Array = np.ndarray[Any, Any]
@@ -74,6 +75,8 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     for length in (100, 9000, 70001, 300_000):
         name = f"running sum of {length}"
         yield name, lambda xp, x: xp.cumsum(x, axis=1), (random(3, length),)
+    long = (random(1, 3_000_000),)
+    yield "running sum of groups", lambda xp, x: xp.cumsum(x, axis=1), long
     yield "running columns", lambda xp, x: xp.cumsum(x, axis=0), (random(50, 70),)
     yield from of_other_dtypes()
     index = np.random.default_rng(1).integers(0, 40, 100)
@@ -85,6 +88,8 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "gather", lambda xp, x: x[index], (random(40, 30),)
     rows = np.random.default_rng(3).integers(0, 40, 70_001)
     yield "gather of many rows", lambda xp, x: x[rows], (random(40, 32),)
+    counted = rows.astype(np.int32) - 20
+    yield "gather from both ends", lambda xp, x, i: x[i], (random(40, 32), counted)
     yield "concatenate", lambda xp, x: xp.concatenate([x, x + 1]), (random(40, 30),)
     yield "pivots", lambda xp, x: xp.linalg.det(x), (random(3, 20, 20),)
     yield "pad", lambda xp, x: xp.pad(x, 3), (random(40, 30),)
@@ -323,6 +328,14 @@ def main() -> None:
     np.add.at(want, spread, singles)
     assert np.abs(have - want).max() < 1e-4
     print("scatter-add into tiles: passed")
+    near = patch.object(additions, "_NEAR", 1 << 18)
+    least = patch.object(additions, "_LEAST", 1 << 12)
+    with near, least:
+        add = lambda x, i, u: x.at[i].add(u)  # noqa: E731
+        run = af.jit(add, device="cuda", deterministic=False)
+        have = np.asarray(run(x, spread, singles))
+    assert np.abs(have - want).max() < 1e-4
+    print("scatter-add by ranges: passed")
     last = af.jit(lambda i, u: (u[:300] * 0).at[i].set(u), device="cuda")
     want = np.zeros((300, 32), np.float32)
     want[many] = updates

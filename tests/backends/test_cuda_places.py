@@ -6,6 +6,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda import additions
 from arrayfn.lowering.cuda.lower import Options, lower
 from arrayfn.primitives.calls import evaluate
 from tests.functions import random
@@ -81,3 +82,17 @@ def test_additions_as_they_come_are_one_kernel_of_vectors():
     assert "atomic_add_f32(" in compiled.kernels[-1].source
     compiled = compiled_of(add, (ROWS[0], i, random(40)), options=ANY_ORDER)
     assert "load_f32x4(" in compiled.kernels[-1].source
+
+
+def test_additions_to_many_targets_go_range_by_range(monkeypatch):
+    monkeypatch.setattr(additions, "_NEAR", 1024)
+    monkeypatch.setattr(additions, "_LEAST", 16)
+    add = lambda x, i, u: x.at[i].add(u)  # noqa: E731
+    for x, i in ((random(512), INDEX * 50), (random(512)[::-1] + 0, INDEX)):
+        compiled = compiled_of(add, (x, i, UPDATES), options=ANY_ORDER)
+        kernels = [step.kernel for step in compiled.plan.steps]
+        assert kernels == ["elementwise_0", "elementwise_1"] * 2
+    compiled = compiled_of(
+        lambda x, *a: add(x * 2, *a), (x, i, UPDATES), options=ANY_ORDER
+    )
+    assert len(compiled.plan.steps) == 2

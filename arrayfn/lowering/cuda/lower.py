@@ -39,10 +39,10 @@ from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool
 from arrayfn.lowering.cuda.products import provider_of
 from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.scatters import (
-    in_tiles,
+    by_way,
     meets_in_parallel,
     scatter,
-    tiles_of,
+    way_of,
 )
 from arrayfn.lowering.cuda.schedule import (
     Columns,
@@ -208,8 +208,9 @@ class _CudaLowering(Lowering):
         return step
 
     def nest(self, nest: Nest) -> None:
-        nest = with_indices(nest, self.steps, self.uses, self.storage.of)
-        self.steps += [NestStep(piece, []) for piece in cut(nest, self.gpu)]
+        made = with_indices(nest, self.steps, self.uses, self.storage.of)
+        self.frees |= made is not nest
+        self.steps += [NestStep(piece, []) for piece in cut(made, self.gpu)]
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         self.depth += 1
@@ -300,21 +301,20 @@ class _CudaLowering(Lowering):
         fixed, vectors = self.options.deterministic, not self.inside
         operand = equation.inputs[0]
         source = copied_last(self.steps, operand, self.uses)
-        tiles = tiles_of(
+        way = way_of(
             equation,
             self.reads,
             deterministic=fixed,
             vectors=vectors,
             copied=source is not None,
         )
-        if tiles is not None:
+        if way is not None:
             if source is not None:
                 del self.steps[-1]
                 operand = source
             assert isinstance(operand, Var)
-            self.all_made(
-                in_tiles(equation, self.reads, self.names, self.gpu, tiles, operand)
-            )
+            made = by_way(way, equation, self.reads, self.names, self.gpu, operand)
+            self.all_made(made)
             return
         self.take_over(equation)
         made = scatter(

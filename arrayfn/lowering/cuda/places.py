@@ -7,7 +7,7 @@ and elementwise: it becomes a part of the one nest that reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -34,13 +34,14 @@ _MOST: Final = 16  # cost of what is computed again for each element
 
 def with_indices(
     nest: Nest,
-    steps: list[PlanStep],
+    steps: Sequence[PlanStep],
     uses: Mapping[Var, int],
     root: Callable[[Var], Var],
 ) -> Nest:
-    """``nest`` with the indices computed that it alone reads, and their step dropped.
+    """``nest`` with the indices computed that one equation alone reads.
 
-    ``uses`` counts the readers of arrays, ``root`` says whose memory one has.
+    Nobody reads what their step stores any more. ``uses`` counts the readers of
+    arrays, ``root`` says whose memory one has.
     """
     if not INDEXED.intersection(nest.primitives):
         return nest
@@ -54,7 +55,6 @@ def with_indices(
             assert isinstance(step, NestStep)
             read = {root(o.array) for o in step.nest.operands if not o.written}
             if not read & written:
-                del steps[position]
                 return made
         written |= {root(array) for array in step.writes}
     return nest

@@ -114,9 +114,11 @@ for vector in range({vectors}):
         copy_{name}x{lanes}(target_in, begin + first, tile, first, 1)
 close_copies()
 {_bounds(warps).strip()}
+lowest = convert_i64_u32(begin)
+above = convert_i64_u32(size)
 keys = registers_u32({_ITEMS})
 given = registers_{name}({_ITEMS})
-last = max_i64(bounds[1] - 1, 0)
+last = convert_i64_i32(max_i64(bounds[1] - 1, 0))
 start = bounds[0]
 {_look(mine, "start")}
 for start in range(bounds[0], bounds[1], {warps * mine}):
@@ -170,8 +172,9 @@ barrier()
 def _look(mine: int, start: str) -> str:
     """The warp's updates, ``mine`` of those from ``start`` on."""
     return f"""
+nearest = convert_i64_i32({start} + warp * {mine} + lane)
 for item in range({_ITEMS}):
-    at = min_i64({start} + warp * {mine} + item * 32 + lane, last)
+    at = convert_i32_i64(min_i32(add_i32(nearest, convert_i64_i32(item * 32)), last))
     keys[item] = keys_in[at]
     given[item] = updates_in[at]
 """.strip()
@@ -180,25 +183,27 @@ for item in range({_ITEMS}):
 def _find(mine: int) -> str:
     """Each warp collects the updates of the tile among its own, in their order."""
     return f"""
-count = i64(0)
+slots = warp * {mine}
+left = convert_i64_i32(bounds[1] - start - slots - lane)
+count = i32(0)
 for item in range({_ITEMS}):
-    place = convert_u32_i64(keys[item]) - begin
-    at = start + warp * {mine} + item * 32 + lane
-    here = place >= 0 and place < size and at < bounds[1]
+    word = sub_u32(keys[item], lowest)
+    here = lt_u32(word, above) and lt_i32(convert_i64_i32(item * 32), left)
     found = ballot(here)
     if here:
-        slot = warp * {mine} + count + convert_i32_i64(popcount_i32(found & below))
-        places[slot] = convert_i64_i32(place)
+        slot = slots + convert_i32_i64(add_i32(count, popcount_i32(found & below)))
+        places[slot] = convert_u32_i32(word)
         values[slot] = given[item]
-    count = count + convert_i32_i64(popcount_i32(found))
+    count = add_i32(count, popcount_i32(found))
 if lane == 0:
-    counts[warp] = convert_i64_i32(count)
+    counts[warp] = count
 """.strip()
 
 
 def _combine(name: str, function: str, warps: int, mine: int) -> str:
     """Combine what the warps have found with the tile, 32 of each at a time."""
     return f"""
+mine = convert_i32_i64(count)
 most = i64(0)
 for k in range({warps}):
     most = max_i64(most, convert_i32_i64(counts[k]))
@@ -206,7 +211,7 @@ for turn in range(0, most, 32):
     at = turn + lane
     place = -1 - lane
     value = {name}(0)
-    if at < count:
+    if at < mine:
         place = convert_i32_i64(places[warp * {mine} + at])
         value = values[warp * {mine} + at]
     same = match_word(place)

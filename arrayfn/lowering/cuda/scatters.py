@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import ArrayType, Equation, Literal, Var
+from arrayfn.lowering.cuda.additions import Ranges, in_ranges, ranges_of
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.scatter_form import Scatter, scatter_of
 from arrayfn.lowering.cuda.scatter_tiles import LEAST as TARGETS
 from arrayfn.lowering.cuda.scatter_tiles import Tiles, scatter_in_tiles
 from arrayfn.lowering.cuda.schedule import power_of_two
@@ -42,7 +44,6 @@ from arrayfn.lowering.templates.nest_builder import (
     place_of,
 )
 from arrayfn.passes.reads import Reads
-from arrayfn.primitives.windows import Windows
 
 Names = Mapping[Var, str]
 
@@ -68,85 +69,15 @@ _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
 
 
-@dataclass(frozen=True)
-class _Scatter:
-    """A scatter: which axes of the updates number them, and which lie in a window."""
-
-    equation: Equation
-    windows: Windows
-    numbered: tuple[int, ...]
-    inside: tuple[int, ...]
-    keyed: tuple[int, ...]
-
-    @property
-    def updates(self) -> ArrayType:
-        return self.equation.inputs[2].type
-
-    @property
-    def operand(self) -> ArrayType:
-        return self.equation.outputs[0].type
-
-    @property
-    def count(self) -> int:
-        """How many updates there are."""
-        return math.prod(self.updates.shape[axis] for axis in self.numbered)
-
-    @property
-    def width(self) -> int:
-        """Elements of an update."""
-        return math.prod(self.updates.shape[axis] for axis in self.inside)
-
-    @property
-    def is_sorted(self) -> bool:
-        """Whether the updates are said to lie in the order of their keys.
-
-        Indices ascend by their first component, then by the next; what is moved inwards
-        keeps that order only along a single axis.
-        """
-        params, windows = self.equation.params, self.windows
-        axes = (*windows.batch[0], *windows.indexed_axes)
-        in_order = list(axes) == sorted(axes)
-        in_order &= windows.batch[1] == tuple(range(len(windows.batch[1])))
-        in_order &= params["mode"] != "clip" or len(windows.indexed_axes) == 1
-        outer = self.updates.ndim - len(windows.window_axes)
-        whole = outer == len(self.numbered)
-        return params.get("indices_are_sorted", False) and in_order and whole
-
-    @property
-    def limit(self) -> int:
-        """The key of what is left out."""
-        return math.prod(self.operand.shape[axis] for axis in self.keyed)
-
-
 def meets_in_parallel(equation: Equation) -> bool:
     """Whether a scatter is worth more kernels than one that goes over the updates."""
     params = equation.params
     x, _, updates = (atom.type for atom in equation.inputs)
     if params["unique_indices"] or not x.size or not updates.size:
         return False
-    s = _scatter(equation)
+    s = scatter_of(equation)
     fits = max(x.size, updates.size) <= _MOST
     return s.count > IN_ORDER and fits
-
-
-def _scatter(equation: Equation) -> _Scatter:
-    params = dict(equation.params)
-    for name in ("mode", "unique_indices", "indices_are_sorted"):
-        params.pop(name, None)
-    windows = Windows(**params)
-    x, _, updates = (atom.type for atom in equation.inputs)
-    sizes = windows.sizes(x.ndim, updates.shape)
-    outer = [k for k in range(updates.ndim) if k not in windows.window_axes]
-    keyed = {*windows.indexed_axes, *windows.batch[0]}
-    kept = windows.kept(x.ndim)
-    within = dict(zip(kept, windows.window_axes, strict=True))
-    if any(sizes[axis] > 1 for axis in windows.indexed_axes):
-        numbered = tuple(range(updates.ndim))
-        keyed |= set(kept)
-    else:
-        numbered = tuple(sorted([*outer, *(within[a] for a in kept if a in keyed)]))
-    inside = tuple(within[axis] for axis in kept if within[axis] not in numbered)
-    return _Scatter(equation, windows, numbered, inside, tuple(sorted(keyed)))
 
 
 def scatter(
@@ -159,13 +90,11 @@ def scatter(
     vectors: bool,
 ) -> Iterator[Nest | WrittenCall]:
     """The steps of a scatter; ``vectors`` if arrays begin at multiples of 16 bytes."""
-    s = _scatter(equation)
+    s = scatter_of(equation)
     n, limit = s.count, s.limit
     function = FUNCTIONS[equation.primitive.name]
     target = equation.outputs[0]
-    in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
-    is_atomic = function == "add" and target.type.dtype in in_any_order
-    is_atomic = is_atomic and s.width <= _NARROW
+    is_atomic = _adds_as_they_come(s, deterministic)
     in_bins = s.width == 1 and power_of_two(limit) <= _BINS <= n
     if is_atomic and not in_bins:
         yield from added(equation, reads, names)
@@ -208,51 +137,61 @@ def scatter(
         yield _call(put(updates), updates, read, [out], s, n)
 
 
-def tiles_of(
+def _adds_as_they_come(s: Scatter, deterministic: bool) -> bool:
+    """Whether the order of the updates does not matter, and additions are fast."""
+    in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
+    adds = FUNCTIONS[s.equation.primitive.name] == "add"
+    return adds and s.operand.dtype in in_any_order and s.width <= _NARROW
+
+
+def way_of(
     equation: Equation,
     reads: Reads,
     *,
     deterministic: bool,
     vectors: bool,
     copied: bool,
-) -> Tiles | None:
-    """How single updates are combined with tiles of many targets, if that is faster.
+) -> Tiles | Ranges | None:
+    """How updates are combined with parts of many targets, if that is faster.
 
     All targets are read and written: if they are not ``copied`` for it in any case,
     updates must not be few.
     """
-    s, function = _scatter(equation), FUNCTIONS[equation.primitive.name]
+    s, function = scatter_of(equation), FUNCTIONS[equation.primitive.name]
+    if _adds_as_they_come(s, deterministic):
+        return ranges_of(s) if copied else None
     if isinstance(equation.inputs[2], Literal) or not function or s.width > 1:
         return None
     source, dtype = _updates_place(equation, reads), s.operand.dtype
     u = _updates(s, source, function, vectors)
     in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
-    in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
-    is_atomic = function == "add" and dtype in in_any_order
     many = s.limit >= TARGETS and s.count <= _MOST_EACH * s.limit
     many = many and (copied or s.limit <= _LEAST_EACH * s.count)
-    if not in_a_row or is_atomic or not many or s.is_sorted or not _is_carried(source):
+    if not in_a_row or not many or s.is_sorted or not _is_carried(source):
         return None
     lanes = 16 // dtype.itemsize if vectors else 1
     lanes = lanes if s.limit % lanes == 0 else 1
     return Tiles(function, dtype, s.count, s.limit, lanes)
 
 
-def in_tiles(
+def by_way(
+    way: Tiles | Ranges,
     equation: Equation,
     reads: Reads,
     names: Names,
     gpu: GpuConfig,
-    tiles: Tiles,
     operand: Var,
 ) -> Iterator[Nest | WrittenCall]:
-    """The steps of a scatter in tiles of ``operand``, which need not be its own."""
-    keys = Var(ArrayType((tiles.count,), dtypes.uint32))
-    yield _keys(_scatter(equation), reads, names, keys)
+    """The steps of a scatter into ``operand``, which need not be its own."""
+    if isinstance(way, Ranges):
+        yield from in_ranges(way, equation, reads, names, operand)
+        return
+    keys = Var(ArrayType((way.count,), dtypes.uint32))
+    yield _keys(scatter_of(equation), reads, names, keys)
     source = _updates_place(equation, reads)
     given = Pointer(source.array, source.offset)
     result = equation.outputs[0]
-    yield from scatter_in_tiles(tiles, Pointer(keys), given, operand, result, gpu)
+    yield from scatter_in_tiles(way, Pointer(keys), given, operand, result, gpu)
 
 
 def _is_carried(source: Place) -> bool:
@@ -261,7 +200,7 @@ def _is_carried(source: Place) -> bool:
 
 
 def _in_bins(
-    s: _Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
+    s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> WrittenCall:
     """Updates added in any order, first in each block: targets are few."""
     plain = replace(updates, ordered=False, lanes=1)
@@ -274,7 +213,7 @@ def _in_bins(
 
 
 def _combined(
-    s: _Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
+    s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> Iterator[WrittenCall]:
     """Chunks of updates, chunks of what these have come to, and so on."""
     n = s.count
@@ -308,7 +247,7 @@ def _call(
     updates: Updates,
     read: list[Pointer],
     written: list[Pointer],
-    s: _Scatter,
+    s: Scatter,
     n: int,
     chunks: int | None = None,
 ) -> WrittenCall:
@@ -338,7 +277,7 @@ def _filled(equation: Equation, names: Names, single: Var) -> Nest:
     return b.nest((), "the value of all updates")
 
 
-def _updates(s: _Scatter, source: Place, function: str, vectors: bool) -> Updates:
+def _updates(s: Scatter, source: Place, function: str, vectors: bool) -> Updates:
     target = output_place(s.equation)
     kept = s.windows.kept(s.operand.ndim)
     along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
@@ -372,7 +311,7 @@ def _row_major(extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(extents[k + 1 :]) for k in range(len(extents)))
 
 
-def _keys(s: _Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
+def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
     """The nest that numbers each update's target."""
     equation, windows = s.equation, s.windows
     b = NestBuilder(equation, names)

@@ -77,9 +77,18 @@ def scatter(
     return nests
 
 
-def added(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The scatter-add whose updates are added as they come, on a GPU."""
-    return _scattered(equation, reads, names, "add", as_they_come=True)
+def added(
+    equation: Equation,
+    reads: Reads,
+    names: Names,
+    among: tuple[int, int] | None = None,
+) -> Iterable[Nest]:
+    """The scatter-add whose updates are added as they come, on a GPU.
+
+    Only those whose first index is ``among`` two numbers, the last one too, if these
+    are given.
+    """
+    return _scattered(equation, reads, names, "add", as_they_come=True, among=among)
 
 
 def _scattered(
@@ -89,6 +98,7 @@ def _scattered(
     function: str | None,
     *,
     as_they_come: bool = False,
+    among: tuple[int, int] | None = None,
 ) -> Iterable[Nest]:
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:
@@ -105,7 +115,12 @@ def _scattered(
     inside = None
     if mode == "clip":
         begins = geometry.clamped(b, begins)
-    elif (inside := geometry.inside(b, begins)) is not None and function:
+    else:
+        inside = geometry.inside(b, begins)
+    if among is not None:
+        bounds = Argument("least", among[0]), Argument("most", among[1])
+        inside = _within(b, begins[0], bounds, inside)
+    if inside is not None and function:
         begins = _or_zero(b, begins, inside)
     steps = geometry.steps(begins, target)
     target = geometry.windows_of(target)
@@ -208,6 +223,22 @@ def _clamped(b: NestBuilder, begin: Value, axis: int, last: int) -> Value:
     return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64, of=_I64)
 
 
+def _within(
+    b: NestBuilder,
+    begin: Value,
+    bounds: tuple[Constant | Argument, Argument],
+    known: Value | None,
+) -> Value:
+    """Whether a position is within bounds, and what is ``known`` is true too."""
+    for function, bound in zip(("ge", "le"), bounds, strict=True):
+        test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
+        if known is not None:
+            test = b.compute("inside", "and", known, test, dtype=_BOOL, of=_BOOL)
+        known = test
+    assert known is not None
+    return known
+
+
 def _or_zero(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Value]:
     """The positions, or 0 where the window is not inside."""
     return [
@@ -253,14 +284,8 @@ class _Geometry:
         result: Value | None = None
         axes = zip(begins, self.windows.indexed_axes, self.last, strict=True)
         for begin, axis, last in axes:
-            limit = Argument(f"last_{axis}", last)
-            for function, bound in (("ge", _ZERO), ("le", limit)):
-                test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
-                if result is not None:
-                    test = b.compute(
-                        "inside", "and", result, test, dtype=_BOOL, of=_BOOL
-                    )
-                result = test
+            bounds = _ZERO, Argument(f"last_{axis}", last)
+            result = _within(b, begin, bounds, result)
         return result
 
     def windows_of(self, place: Place) -> Place:
