@@ -89,9 +89,11 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     most = gpu.most_cluster if size in SENT_BYTES else 1
     blocks = -(-team // gpu.scan_threads)
     if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
-        tiles = max(1, 2 * gpu.scan_words // (lanes * words))
-        parts = -(-vectors // (gpu.scan_threads * tiles))
-        return Scan(gpu.scan_threads, gpu.scan_threads, lanes, tiles, parts=parts)
+        threads, tiles = gpu.part_threads, max(1, gpu.scan_words // (lanes * words))
+        parts = -(-vectors // (threads * tiles))
+        part_bytes = threads * tiles * lanes * max(size, 1)
+        lag = max(1, min(gpu.ahead_bytes // part_bytes, rows * parts // 2))
+        return Scan(threads, threads, lanes, tiles, parts=parts, lag=lag)
     cluster, threads = 1, team
     while cluster < most and (
         threads > gpu.scan_threads

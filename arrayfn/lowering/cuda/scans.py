@@ -2,18 +2,11 @@
 
 The warps of a team have neighbouring parts of the row, as vectors: each thread scans
 its own, the lanes of a warp what these come to, then the warps of a block and the
-blocks of a cluster.
-
-A long row is cut into parts, a block's each, that go on while others begin: a block
-posts what its part comes to, and the last of each 32 parts what these come to, and so
-on. What is before a part it finds in up to 31 places of each of these levels. (Merrill
-and Garland, Single-pass parallel prefix scan with decoupled look-back, 2016, whose
-blocks take whatever is there when they look.) The order follows from the shapes alone.
+blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -37,31 +30,65 @@ class ScanPrinter(CudaPrinter[Scan]):
     has_begin: bool = False  # whether vectors are counted from ``begin`` on
 
     def body(self) -> None:
+        store = self.read_nest()
         nest, schedule = self.nest, self.schedule
-        (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
-        (store,) = (s for s in nest.statements if isinstance(s, Store))
-        self.reduce, self.total = reduce, self.name_of(reduce.result)
-        self.dtype = short_name(reduce.result.dtype)
-        self.inner = len(nest.axes) - 1
-        n, step = (
-            self.extent(self.inner),
-            schedule.team * schedule.lanes * schedule.tiles,
-        )
-        in_parts = schedule.parts > 1
-        goes_on = nest.axes[self.inner].extent > step and not in_parts
-        self.has_begin = goes_on or in_parts
-        if in_parts:
-            variables = self.begin_parts(step)
-        elif schedule.cluster > 1:
+        n, step = self.extent(self.inner), self.at_a_time
+        goes_on = nest.axes[self.inner].extent > step
+        self.has_begin = goes_on
+        if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
-            self.make_signals([schedule.cluster * reduce.result.dtype.itemsize])
+            size = self.reduce.result.dtype.itemsize
+            self.make_signals([schedule.cluster * size])
             self.line(f"{self.use_device('cluster_arrive')}()")
         else:
             variables = self.begin_rows(schedule.threads, schedule.team)
         self.hoist_offsets(variables)
-        thread = "member" if schedule.cluster > 1 else "thread"
+        self.begin_lanes("member" if schedule.cluster > 1 else "thread")
+        loads, stores, moved = self.declare()
+        if schedule.cluster > 1:
+            shared = self.use_device(f"shared_{self.dtype}")
+            self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
+        if self.warps > 1:
+            self.shared_array(self.reduce, "warps", self.warps)
+        if schedule.cluster > 1:
+            self.line(f"{self.use_device('cluster_wait')}()")
+        if goes_on:
+            self.line(f"{self.total}_carried = {self.constant(self.reduce.identity)}")
+            self.open(f"for begin in range(0, {n}, {step}):")
+        self.load_all(loads, variables)
+        self.scan_threads(moved, variables)
+        self.scan_warps()
+        self.scan_blocks(goes_on)
+        self.store_all(store, moved, stores, variables)
+        if goes_on:
+            if self.warps > 1:
+                self.line(f"{self.use_device('barrier')}()")
+            self.close()
+
+    def read_nest(self) -> Store:
+        """What there is to do: the reduction, and the store of its values."""
+        statements = self.nest.statements
+        (self.reduce,) = (s for s in statements if isinstance(s, Reduce))
+        (store,) = (s for s in statements if isinstance(s, Store))
+        self.total = self.name_of(self.reduce.result)
+        self.dtype = short_name(self.reduce.result.dtype)
+        self.inner = len(self.nest.axes) - 1
+        return store
+
+    @property
+    def at_a_time(self) -> int:
+        """Elements that a team has at a time."""
+        schedule = self.schedule
+        return schedule.team * schedule.lanes * schedule.tiles
+
+    def begin_lanes(self, thread: str) -> None:
+        """Say which lane of which warp of the row this thread is."""
         self.line(f"lane = {self.use_device('remainder')}({thread}, {WARP})")
         self.line(f"warp = {self.use_device('quotient')}(thread, {WARP})")
+
+    def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
+        """Registers for a thread's vectors: which are loaded, stored, or either."""
+        schedule, nest = self.schedule, self.nest
         count = schedule.lanes * schedule.tiles
         self.registers(f"{self.total}_scanned", self.dtype, count)
         self.registers(f"{self.total}_sums", self.dtype, schedule.tiles)
@@ -69,114 +96,7 @@ class ScanPrinter(CudaPrinter[Scan]):
         stores = self.vectors(nest.statements, Store, schedule.lanes)
         moved = tuple(dict.fromkeys((*loads, *stores)))
         self.declare_tiles(moved, count)
-        if schedule.cluster > 1:
-            shared = self.use_device(f"shared_{self.dtype}")
-            self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
-        if self.warps > 1:
-            self.shared_array(reduce, "warps", self.warps)
-        if schedule.cluster > 1:
-            self.line(f"{self.use_device('cluster_wait')}()")
-        if goes_on:
-            self.line(f"{self.total}_carried = {self.constant(reduce.identity)}")
-            self.open(f"for begin in range(0, {n}, {step}):")
-        self.load_all(loads, variables)
-        self.scan_threads(moved, variables)
-        self.scan_warps()
-        self.scan_blocks(goes_on)
-        if in_parts:
-            self.look_back()
-        self.store_all(store, moved, stores, variables)
-        if goes_on:
-            if self.warps > 1:
-                self.line(f"{self.use_device('barrier')}()")
-            self.close()
-
-    # Parts of rows.
-
-    def begin_parts(self, step: int) -> dict[int, str]:
-        """Give each block a part of a row: the indices along kept axes.
-
-        ``tile`` numbers all parts, ``part`` those of the row.
-        """
-        kept, count = self.kept_axes, self.schedule.parts
-        self.items = count * math.prod(self.nest.axes[k].extent for k in kept)
-        words = max(1, self.reduce.result.dtype.itemsize // 4)
-        self.board_words = 1 + words * sum(self.places_of_levels())
-        self.line(f"thread = {self.use_device('thread_index')}()")
-        blocks, parts = self.integer("blocks", self.items), ""
-        self.line(f"tile = {self.use_device('ticket')}(board, {blocks})")
-        if kept:
-            parts = self.integer("parts", count)
-            self.line(f"part = {self.remainder('tile', parts, self.items)}")
-        else:
-            self.line("part = tile")
-        self.line(f"begin = part * {step}")
-        if len(kept) > 1 or self.levels > 1:
-            row = self.quotient("tile", parts, self.items) if kept else "0"
-            self.line(f"start = {row}")
-            return self.decompose("start", kept)
-        return self.decompose(self.quotient("tile", parts, self.items), kept)
-
-    @property
-    def levels(self) -> int:
-        """How often parts are taken together."""
-        count = 1
-        while WARP**count < self.schedule.parts:
-            count += 1
-        return count
-
-    def places_of_levels(self) -> list[int]:
-        """The places of the board that each level has, of all rows."""
-        parts = self.schedule.parts
-        rows = self.items // parts
-        return [rows * -(-parts // WARP**level) for level in range(self.levels)]
-
-    def look_back(self) -> None:
-        """``ahead`` becomes what is before the warp in the whole row."""
-        total = self.total
-        self.line(f"{total}_before = {self.use_device(f'shared_{self.dtype}')}(1)")
-        self.open(f"if thread < {WARP}:")
-        for level in range(self.levels):
-            self.find_before(level)
-        self.open("if lane == 0:")
-        self.line(f"{total}_before[0] = before")
-        self.close()
-        self.close()
-        self.line(f"{self.use_device('barrier')}()")
-        self.line(f"ahead = {self.combined(f'{total}_before[0]', 'ahead')}")
-
-    def find_before(self, level: int) -> None:
-        """Post what this level's unit comes to, and take those before it in its own."""
-        post = self.use_device(f"post_{self.dtype}")
-        found, upto = ("other", "upto") if level else ("before", self.total)
-        if level:
-            base = self.integer(f"at_{level}", sum(self.places_of_levels()[:level]))
-            units = -(-self.schedule.parts // WARP**level)
-            each = self.integer(f"units_{level}", units)
-            self.line(f"number = {self.use_device('quotient')}(number, {WARP})")
-            self.line(f"place = {base} + start * {each} + number")
-            last = f"{self.use_device('remainder')}(part + 1, {WARP**level}) == 0"
-            self.open(f"if lane == 0 and {last}:")
-        else:
-            self.line("number = part")
-            self.line("place = tile")
-            self.open("if lane == 0:")
-        self.line(f"{post}(board, place, {upto})")
-        self.close()
-        self.line(f"within = {self.use_device('remainder')}(number, {WARP})")
-        self.line(f"{found} = {self.constant(self.reduce.identity)}")
-        self.open("if lane < within:")
-        posted = self.use_device(f"posted_{self.dtype}")
-        self.line(f"{found} = {posted}(board, place - within + lane)")
-        self.close()
-        self.open(f"for step in range({_STEPS}):")
-        shuffled = self.shuffled("xor", found, f"{WARP // 2} >> step")
-        self.line(f"{found} = {self.combined(found, shuffled)}")
-        self.close()
-        if level:
-            self.line(f"before = {self.combined('other', 'before')}")
-        if level + 1 < self.levels:
-            self.line(f"upto = {self.combined(found, upto)}")
+        return loads, stores, moved
 
     # Vectors and their elements.
 

@@ -121,8 +121,8 @@ class Scan:
     """A ``team`` has a row, its threads ``tiles`` vectors, or goes along it.
 
     A vector is ``lanes`` elements; a warp has neighbouring ones. A team may be all
-    threads of a ``cluster`` of blocks. Or a row is of ``parts``, each a block's, which
-    post to the others what they come to.
+    threads of a ``cluster`` of blocks. Or a row is of ``parts``: a block sums up one,
+    and scans the one that lies ``lag`` parts before.
     """
 
     threads: int
@@ -131,6 +131,7 @@ class Scan:
     tiles: int
     cluster: int = 1
     parts: int = 1
+    lag: int = 0
 
 
 Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan

@@ -12,6 +12,7 @@ from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
 from arrayfn.lowering.cuda.pipelines import PipelinePrinter
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.rows import RowsPrinter
+from arrayfn.lowering.cuda.scan_parts import PartsPrinter
 from arrayfn.lowering.cuda.scans import ScanPrinter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
@@ -37,12 +38,18 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
 }
 
 
+def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
+    if isinstance(schedule, Scan) and schedule.parts > 1:
+        return PartsPrinter
+    return _PRINTERS[type(schedule)]
+
+
 def print_kernel(
     nest: Nest, name: str, schedule: Schedule | None = None
 ) -> ScheduledKernel:
     """The kernel of ``nest``; its ``items`` are the blocks to launch."""
     schedule = choose(nest) if schedule is None else schedule
-    printer = _PRINTERS[type(schedule)]
+    printer = _printer_of(schedule)
     neutral = printer(nest, "kernel", (), False, schedule=schedule).print()
     printed = printer(nest, name, (), True, schedule=schedule).print()
     # Infix arithmetic reads the same for every dtype: the types are part of the key.

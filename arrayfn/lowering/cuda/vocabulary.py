@@ -70,10 +70,11 @@ Blocks that do not all run at once hand values on to those that begin later.
 ``ticket(board, blocks)``, which all threads of a block call first, is its number, from
 0, in the order in which the ``blocks`` of a launch begin. ``post_T(board, k, value)``
 puts a value at place k of the board, once a launch, and ``posted_T(board, k)`` waits
-until it is there, which a block does for lower tickets alone. A board is words of u64
-that no one else touches, 0 before the first launch: one, and for each place as many as
-a value has parts of 32 bits. Besides the value, who waited for it sees what was written
-to memory before a ``fence`` of who posted it, after a ``fence`` of its own.
+until it is there, which a block does for lower tickets alone, or for lower numbers of
+blocks: these begin in that order. A board is words of u64 that no one else touches, 0
+before the first launch: one, and for each place as many as a value has parts of 32
+bits. Besides the value, who waited for it sees what was written to memory before a
+``fence`` of who posted it, after a ``fence`` of its own.
 """
 
 from __future__ import annotations

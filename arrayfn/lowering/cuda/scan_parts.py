@@ -1,0 +1,242 @@
+"""Kernels of running values along rows that are too long for a block.
+
+A row is cut into parts. A block sums up a part, posts what it comes to, and scans
+another part, which lies ``lag`` parts before: what is before that one has been posted
+by then, so that blocks do not wait for each other, and its elements are still in the
+GPU's cache, so that they come from memory once. What 128 parts come to is posted too,
+half way between, and what is before a part is found in up to 127 places of its own
+group, and in those of the groups before. The order follows from the shapes alone.
+
+Blocks begin in the order of their numbers: those that wait do so for lower ones.
+(Merrill and Garland, Single-pass parallel prefix scan with decoupled look-back, 2016,
+whose blocks keep their part meanwhile, and take whatever is there when they look.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arrayfn.lowering.cuda.scans import ScanPrinter
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import Reduce, Store
+
+
+@dataclass
+class PartsPrinter(ScanPrinter):
+    """Rows in parts, a block's each; ``tile`` numbers the parts of all rows."""
+
+    summing: bool = False  # whether the part is the one that is summed up
+
+    def body(self) -> None:
+        store, schedule = self.read_nest(), self.schedule
+        self.items = self.all_parts + schedule.lag
+        words = max(1, self.reduce.result.dtype.itemsize // 4)
+        self.board_words = 1 + words * (self.all_parts + self.rows * self.groups)
+        self.has_begin = True
+        self.line(f"thread = {self.use_device('thread_index')}()")
+        self.begin_lanes("thread")
+        loads, stores, moved = self.declare()
+        self.summing = True
+        self.declare_tiles(loads, schedule.lanes * schedule.tiles)
+        for suffix in ("parts", "warps", "found"):
+            self.shared_array(self.reduce, suffix, self.warps)
+        self.summing = False
+        count = self.integer("tiles", self.all_parts)
+        # All loads are on their way before the first is waited for.
+        self.begin_scanned()
+        self.load_all(loads, self.begin_part())
+        self.close()
+        self.summing = True
+        self.begin_summed()
+        self.open(f"if tile < {count}:")
+        self.load_all(loads, self.begin_part())
+        self.close()
+        blocks = self.integer("blocks", self.items)
+        # Which launch this is; blocks begin in the order of their own numbers.
+        self.line(f"number = {self.use_device('ticket')}(board, {blocks})")
+        self.open(f"if tile < {count}:")
+        self.sum_part(moved, self.begin_part())
+        self.close()
+        self.summing = False
+        if self.groups:
+            self.sum_group()
+        self.begin_scanned()
+        variables = self.begin_part()
+        self.scan_threads(moved, variables)
+        self.scan_warps()
+        self.scan_blocks(False)
+        self.look_back()
+        self.store_all(store, moved, stores, variables)
+        self.close()
+
+    # Parts.
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return math.prod(self.nest.axes[k].extent for k in self.kept_axes)
+
+    @property
+    def all_parts(self) -> int:
+        """The parts of all rows."""
+        return self.rows * self.schedule.parts
+
+    @property
+    def group(self) -> int:
+        """Parts whose sums are added up together."""
+        return self.schedule.threads // 2
+
+    @property
+    def groups(self) -> int:
+        """The groups of a row; 0 if each thread of a block can look at a part."""
+        parts = self.schedule.parts
+        return 0 if parts <= self.schedule.threads else -(-parts // self.group)
+
+    def begin_summed(self) -> None:
+        self.line(f"tile = {self.use_device('block_index')}()")
+
+    def begin_scanned(self) -> None:
+        """Open what a block does with the part that it scans, if there is one."""
+        lag = self.integer("lag", self.schedule.lag)
+        self.line(f"tile = {self.use_device('block_index')}() - {lag}")
+        self.open("if tile >= 0:")
+
+    def begin_part(self) -> dict[int, str]:
+        """Where ``tile`` lies in its row, and the indices along kept axes."""
+        kept, row = self.kept_axes, "0"
+        if kept:
+            parts = self.integer("parts", self.schedule.parts)
+            self.line(f"part = {self.remainder('tile', parts, self.all_parts)}")
+            row = self.quotient("tile", parts, self.all_parts)
+        else:
+            self.line("part = tile")
+        self.line(f"begin = part * {self.at_a_time}")
+        if self.groups:
+            self.line(f"start = {row}")
+            row = "start"
+        variables = self.decompose(row, kept)
+        self.offsets, self.offset_axes = {}, frozenset()
+        self.hoist_offsets(variables)
+        return variables
+
+    def tile_name(self, operand: int) -> str:
+        name = super().tile_name(operand)
+        return f"{name.removesuffix('_tile')}_next" if self.summing else name
+
+    # Sums.
+
+    def sum_part(self, moved: Sequence[int], variables: dict[int, str]) -> None:
+        """Post what the part comes to."""
+        total = self.total
+        self.line(f"{total} = {self.constant(self.reduce.identity)}")
+        depth = self.open_vectors()
+        at = self.open_elements(variables, moved)
+        for s in self.nest.statements:
+            if isinstance(s, Reduce):
+                self.accumulate(s)
+            elif not isinstance(s, Store):
+                self.emit(s, at)
+        self.close_elements()
+        self.close_all(depth)
+        self.combine_lanes(total, WARP)
+        self.open("if lane == 0:")
+        self.line(f"{total}_parts[warp] = {total}")
+        self.close()
+        self.line(f"{self.use_device('barrier')}()")
+        self.open("if warp == 0:")
+        place = f"{self.use_device('remainder')}(lane, {self.warps})"
+        self.line(f"{total} = {total}_parts[{place}]")
+        self.combine_lanes(total, self.warps)
+        self.post("tile", total)
+        self.close()
+
+    def sum_group(self) -> None:
+        """Post what the parts of a group come to, if it ends half way back."""
+        group = self.group
+        block = self.use_device("block_index")
+        half = self.integer("half_lag", self.schedule.lag // 2)
+        parts = self.integer("parts", self.schedule.parts)
+        self.line(f"tile = {block}() - {half}")
+        self.line(f"part = {self.remainder('max_i64(tile, 0)', parts, self.all_parts)}")
+        self.use("max_i64")
+        last = f"{self.use_device('remainder')}(part + 1, {group}) == 0"
+        count = self.integer("tiles", self.all_parts)
+        self.open(f"if tile >= 0 and tile < {count} and {last}:")
+        self.line(f"before = {self.constant(self.reduce.identity)}")
+        self.open(f"if thread < {group}:")
+        posted = self.use_device(f"posted_{self.dtype}")
+        self.line(f"before = {posted}(board, tile - {group - 1} + thread)")
+        self.close()
+        self.combine_block()
+        self.open("if warp == 0:")
+        row = self.quotient("tile", parts, self.all_parts)
+        place = f"{self.use_device('quotient')}(part, {group})"
+        self.post(
+            f"{self.first_group} + {row} * {self.groups_of_row} + {place}", "before"
+        )
+        self.close()
+        self.close()
+
+    @property
+    def first_group(self) -> str:
+        """The place of the first group."""
+        return self.integer("tiles", self.all_parts)
+
+    @property
+    def groups_of_row(self) -> str:
+        return self.integer("groups", self.groups)
+
+    def look_back(self) -> None:
+        """``ahead`` becomes what is before the warp in the whole row."""
+        group, posted = self.group, self.use_device(f"posted_{self.dtype}")
+        self.line(f"before = {self.constant(self.reduce.identity)}")
+        if not self.groups:
+            self.open("if thread < part:")
+            self.line(f"before = {posted}(board, tile - part + thread)")
+            self.close()
+        else:
+            self.line(f"within = {self.use_device('remainder')}(part, {group})")
+            self.line(f"number = {self.use_device('quotient')}(part, {group})")
+            place = f"{self.first_group} + start * {self.groups_of_row}"
+            self.open("if thread < within:")
+            self.line(f"before = {posted}(board, tile - within + thread)")
+            self.close()
+            # The other threads look at groups.
+            rest = self.schedule.threads - group
+            self.open(f"if thread >= {group}:")
+            self.open(f"for item in range(thread - {group}, number, {rest}):")
+            other = f"{posted}(board, {place} + item)"
+            self.line(f"before = {self.combined('before', other)}")
+            self.close()
+            self.close()
+        self.combine_block()
+        self.line(f"ahead = {self.combined('before', 'ahead')}")
+
+    # Threads.
+
+    def combine_lanes(self, name: str, lanes: int) -> None:
+        """What so many lanes have of ``name``, as one."""
+        self.open(f"for step in range({lanes.bit_length() - 1}):")
+        shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
+        self.line(f"{name} = {self.combined(name, shuffled)}")
+        self.close()
+
+    def combine_block(self) -> None:
+        """What all threads have of ``before``, as one, which each of them gets."""
+        found = f"{self.total}_found"
+        self.combine_lanes("before", WARP)
+        self.open("if lane == 0:")
+        self.line(f"{found}[warp] = before")
+        self.close()
+        self.line(f"{self.use_device('barrier')}()")
+        self.line(f"before = {found}[0]")
+        self.open(f"for item in range(1, {self.warps}):")
+        self.line(f"before = {self.combined('before', f'{found}[item]')}")
+        self.close()
+
+    def post(self, place: str, value: str) -> None:
+        self.open("if lane == 0:")
+        self.line(f"{self.use_device(f'post_{self.dtype}')}(board, {place}, {value})")
+        self.close()
