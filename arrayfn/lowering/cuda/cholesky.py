@@ -146,11 +146,12 @@ for first in range(quotient({count} + {PANEL - 1}, {PANEL})):
                         corner[j * {PANEL} + i] = fma_{t}(below, above, old)
     ahead = quotient(row, {LANES}) - (first + 1) * {_SHARE}
     spot = remainder(row, {LANES}) * {group} + ahead
-    for k in unrolled({PANEL}):
-        if lane == k % {LANES}:
-            tile[row * {pitch} + first * {PANEL} + k] = mine[k]
-            if ahead >= 0:
-                panel[k * {kept} + spot] = mine[k]
+    for part in unrolled({_SHARE}):
+        x = part * {LANES} + lane
+{indented(chosen(dtype), 2)}
+        tile[row * {pitch} + first * {PANEL} + x] = value
+        if ahead >= 0:
+            panel[x * {kept} + spot] = value
     barrier()
     for j in unrolled({each}):
         own[j] = own[j + {_SHARE}]
@@ -164,6 +165,14 @@ for first in range(quotient({count} + {PANEL - 1}, {PANEL})):
                     own[part * {vector} + j] = fma_{t}(neg_{t}(mine[k]), near[j], old)
 barrier()
 failed = isnan_{t}(tile[({count} - 1) * {pitch + 1}])"""
+
+
+def chosen(dtype: DType) -> str:
+    """``value``: what a lane keeps of a ``part`` of its row's panel."""
+    t = short_name(dtype)
+    return f"""value = mine[part * {LANES}]
+for k in unrolled({LANES}):
+    value = select_{t}(lane == k, mine[part * {LANES} + k], value)"""
 
 
 def _root(dtype: DType) -> str:

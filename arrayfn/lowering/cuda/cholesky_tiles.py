@@ -21,6 +21,7 @@ from arrayfn.lowering.cuda.cholesky import (
     LANES,
     PANEL,
     VECTOR_BYTES,
+    chosen,
     factoring,
     memory,
 )
@@ -142,6 +143,9 @@ fetched = registers_{t}({size // LANES})
 others = registers_{t}({size // LANES})
 down_tile = quotient(thread, {size})
 along_tile = remainder(thread, {size})
+start = down_tile * n + along_tile
+own_rows = begin + line * {size} * n
+top_rows = begin + column * {size} * n
 down = quotient(thread, {size // k})
 along = remainder(thread, {size // k})
 for part in unrolled({m * k}):
@@ -168,14 +172,21 @@ for before in range(column):
         fence()
     barrier()
     # All loads are on their way before the first is waited for.
-    for part in unrolled({size // LANES}):
-        x = before * {size} + along_tile
-        y = line * {size} + down_tile + part * {LANES}
-        value = a[begin + min_i64(y, n - 1) * n + x]
-        fetched[part] = select_{t}(y < n, value, {t}(0))
-        y = column * {size} + down_tile + part * {LANES}
-        value = a[begin + min_i64(y, n - 1) * n + x]
-        others[part] = select_{t}(y < n, value, {t}(0))
+    own_at = own_rows + before * {size} + start
+    top_at = top_rows + before * {size} + start
+    if (line + 1) * {size} <= n:
+        for part in unrolled({size // LANES}):
+            fetched[part] = a[own_at + part * {LANES} * n]
+            others[part] = a[top_at + part * {LANES} * n]
+    else:
+        for part in unrolled({size // LANES}):
+            further = part * {LANES} * n
+            fetched[part] = {t}(0)
+            if line * {size} + down_tile + part * {LANES} < n:
+                fetched[part] = a[own_at + further]
+            others[part] = {t}(0)
+            if column * {size} + down_tile + part * {LANES} < n:
+                others[part] = a[top_at + further]
     for part in unrolled({size // LANES}):
         y = down_tile + part * {LANES}
         tile[y * {pitch} + along_tile] = fetched[part]
@@ -212,11 +223,10 @@ barrier()"""
         factor = f"""{self._taken()}
 {factoring(self.dtype, size, str(size))}
 for part in unrolled({size // LANES}):
-    y = line * {size} + down_tile + part * {LANES}
     x = column * {size} + along_tile
     place = (down_tile + part * {LANES}) * {size + 1} + along_tile
-    if (y < n) and (x <= y):
-        a[begin + y * n + x] = tile[place]
+    if (line * {size} + down_tile + part * {LANES} < n) and (x < n):
+        a[own_rows + column * {size} + start + part * {LANES} * n] = tile[place]
 if (line == rows - 1) and (thread == 0):
     status[matrix] = select_i32(failed, i32(1), i32(0))"""
         return f"if line == column:\n{indented(factor, 1)}"
@@ -230,15 +240,16 @@ if (line == rows - 1) and (thread == 0):
     fence()
 barrier()
 for part in unrolled({each}):
-    y = column * {size} + down_tile + part * {LANES}
-    fetched[part] = a[begin + y * n + column * {size} + along_tile]
+    fetched[part] = a[top_rows + column * {size} + start + part * {LANES} * n]
 for part in unrolled({each}):
     y = down_tile + part * {LANES}
     place = along_tile * {triangle} + remainder(y, {LANES}) * {self._group}
     beside[place + quotient(y, {LANES})] = fetched[part]
-    if along_tile == y:
-        pivots[y] = {t}(1) / fetched[part]
 {self._taken()}
+barrier()
+if thread < {size}:
+    place = thread * {triangle} + remainder(thread, {LANES}) * {self._group}
+    pivots[thread] = {t}(1) / beside[place + quotient(thread, {LANES})]
 barrier()
 base = remainder(thread, {WARP}) - lane
 for pair in range({size // (2 * PANEL)}):
@@ -254,9 +265,10 @@ for pair in range({size // (2 * PANEL)}):
                     place = (before + k) * {triangle} + j % {LANES} * {self._group}
                     value = beside[place + quotient(before, {LANES}) + j // {LANES}]
                     mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
+        for part in unrolled({PANEL // LANES}):
+{indented(chosen(self.dtype), 3)}
+            tile[row * {pitch} + before + part * {LANES} + lane] = value
         for k in unrolled({PANEL}):
-            if lane == k % {LANES}:
-                tile[row * {pitch} + before + k] = mine[k]
             for part in unrolled({each // vector}):
                 onward = pair * {2 * PANEL // LANES} + part * {vector}
                 if onward < {each}:
@@ -270,10 +282,9 @@ for pair in range({size // (2 * PANEL)}):
         own[k] = own[k + {2 * PANEL // LANES}]
 barrier()
 for part in unrolled({each}):
-    y = line * {size} + down_tile + part * {LANES}
     place = (down_tile + part * {LANES}) * {pitch} + along_tile
-    if y < n:
-        a[begin + y * n + column * {size} + along_tile] = tile[place]"""
+    if line * {size} + down_tile + part * {LANES} < n:
+        a[own_rows + column * {size} + start + part * {LANES} * n] = tile[place]"""
         return f"""if line > column:
 {indented(solve, 1)}
 barrier()
