@@ -112,6 +112,18 @@ def test_whatever_does_not_fit_goes_to_the_fallback(plan):
     plan.x.pointer = kept
 
 
+def test_a_number_that_is_known_needs_no_python(plan):
+    number, equal = float("2.5"), float("2.5")
+    plan.entry.know(1, number, 4096)
+    assert len(plan.call(plan.x, number)) == 2
+    assert plan.slots[1] == 4096
+    assert plan.call(plan.x, equal) == 7
+    plan.entry.know(1, equal, 8192)
+    assert len(plan.call(plan.x, equal)) == 2
+    assert plan.slots[1] == 8192
+    assert plan.call(plan.x, number) == 7
+
+
 def test_a_failed_launch_gives_memory_back_and_goes_to_the_fallback(plan):
     plan.driver.launch_status = 700
     assert plan.call(plan.x, plan.i) == 7

@@ -50,7 +50,7 @@ class CallEntry:
         """``buffers`` are addresses; ``arena`` is its buffer, and its shelf or 0."""
         gpu = device()
         self._buffers = np.array(buffers, np.int64)
-        self._inputs = np.array([(id(t), b) for t, b in inputs], np.int64)
+        self._inputs = np.array([(id(t), b, 0, 0) for t, b in inputs], np.int64)
         outputs = [(id(r.type), r.buffer, r.shelf) for r in results]
         self._outputs = np.array(outputs, np.int64)
         self._graphs = np.zeros(1, np.int64)
@@ -91,6 +91,17 @@ class CallEntry:
             self._set({entry.PLAN: plan.address})
             self.plan = plan
         self._set({entry.LEFT: left})
+
+    def know(self, number: int, value: object, address: int) -> None:
+        """Have input ``number`` be at ``address`` where it is ``value`` itself.
+
+        The caller keeps ``value`` until it says another one.
+        """
+        row = self._inputs[number]
+        # Other threads may call between these lines.
+        row[2] = 0
+        row[3] = address
+        row[2] = id(value)
 
     def publish(self, graphs: Mapping[bytes, int]) -> None:
         """Have calls launch ``graphs``, which are by the addresses of all buffers."""

@@ -25,7 +25,7 @@ TUPLE_ITEMS: Final = 56
 PLAN: Final = 64  # the runner's
 BUFFERS: Final = 72  # an address for each buffer
 BUFFER_COUNT: Final = 80
-INPUTS: Final = 88  # pairs: type, buffer
+INPUTS: Final = 88  # type, buffer, a number that is known or 0, its address
 INPUT_COUNT: Final = 96
 OUTPUTS: Final = 104  # triples: type, buffer, shelf
 OUTPUT_COUNT: Final = 112
@@ -49,7 +49,7 @@ SLOT_SHARED: Final = SLOTS + 24
 SLOT_WRITABLE: Final = SLOTS + 32
 
 OBJECT_TYPE: Final = 8
-PAIR: Final = 16
+INPUT_BYTES: Final = 32
 TRIPLE: Final = 24
 
 NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY
@@ -111,20 +111,23 @@ def results_new(made: int, single: int) -> int:
 
 @native
 def inputs_bind(made: int, arguments: int) -> int:
-    """Set the inputs' addresses; 0 if one is not an array of its type."""
+    """Set the inputs' addresses; 0 if one is neither of its type nor known."""
     buffers = load(made + BUFFERS)
     given = load(made + INPUTS)
     for i in range(load(made + INPUT_COUNT)):
         array = load(arguments + 8 * i)
-        if load(array + OBJECT_TYPE) != load(made + ARRAY_TYPE):
-            return 0
-        if load(array + load(made + SLOT_TYPE)) != load(given):
-            return 0
-        pointer = PyLong_AsLongLong(load(array + load(made + SLOT_POINTER)))
+        if array == load(given + 16):
+            pointer = load(given + 24)
+        else:
+            if load(array + OBJECT_TYPE) != load(made + ARRAY_TYPE):
+                return 0
+            if load(array + load(made + SLOT_TYPE)) != load(given):
+                return 0
+            pointer = PyLong_AsLongLong(load(array + load(made + SLOT_POINTER)))
         if pointer == 0:
             return 0
         store(buffers + 8 * load(given + 8), pointer)
-        given += PAIR
+        given += INPUT_BYTES
     return 1
 
 

@@ -50,6 +50,7 @@ class Executable:
         )
         self._lock = threading.Lock()
         self._numbers: dict[int, tuple[Any, DeviceArray]] = {}
+        self._entry: CallEntry | None = None
         self._constants = [device_put(value) for value in compiled.constants]
         self._arena = len(plan.buffers)
         self._addresses = (ctypes.c_int64 * (self._arena + 1))()
@@ -70,11 +71,11 @@ class Executable:
         self.call: Callable[..., tuple[DeviceArray, ...] | int] = self._call
         self.call_single: Callable[..., DeviceArray | int] = self._call_single
         if whole is not None and self._donors is None:
-            entry = self._entry()
+            self._entry = entry = self._native_entry()
             self._parts[0].inform(entry)
             self.call, self.call_single = entry.functions(self._call, self._call_single)
 
-    def _entry(self) -> CallEntry:
+    def _native_entry(self) -> CallEntry:
         """A native entry of the plan."""
         gpu, buffers = device(), self.plan.buffers
         numbered = zip(self.output_types, self._outputs, strict=True)
@@ -171,6 +172,8 @@ class Executable:
                 return None
             made = put(x, wanted)
             if self._donors is None or number not in self._donors:
+                if self._entry is not None:
+                    self._entry.know(number, x, made.pointer)
                 self._numbers[number] = (x, made)
             return made
         if isinstance(x, (np.ndarray, np.generic)):
