@@ -45,6 +45,11 @@ _NONE: Final = Literal(NO_FAULT, dtypes.int64)
 _DIVISIONS: Final = frozenset(
     (e.div, e.reciprocal, e.floor_divide, e.remainder, e.fmod)
 )
+_MADE: Final = (
+    (NAN, discrete.isnan, discrete.isnan),
+    (INF, discrete.isinf, lambda x: discrete.bitwise_not(discrete.isfinite(x))),
+)
+"""What a result may be found to be, and which operands excuse it."""
 _MOVES: Final = frozenset(("view", "structure", "sorting"))
 """Families whose results are elements of their operands."""
 
@@ -168,7 +173,7 @@ class _Checker:
         bad = discrete.bitwise_or(discrete.lt(value, low), discrete.gt(value, high))
         site = Site(INDEX, "index", index.type, equation.source, **params)
         near = e.minimum(e.maximum(value, -GREATEST_INDEX), GREATEST_INDEX)
-        return [self._fault(site, bad, e.add(near, GREATEST_INDEX))]
+        return [self._fault([(site, bad)], e.add(near, GREATEST_INDEX))]
 
     def _numbers(
         self,
@@ -184,57 +189,39 @@ class _Checker:
         if row.family in _MOVES or row is indexing.gather or row.effect:
             return faults
         inexact = [x for x in operands if x.type.dtype in dtypes.INEXACT]
+        each = row.family == "elementwise"
         for result in results:
             if result.type.dtype not in dtypes.INEXACT or 0 in result.type.shape:
                 continue
-            for kind, is_bad, was_bad in (
-                (NAN, discrete.isnan, discrete.isnan),
-                (
-                    INF,
-                    discrete.isinf,
-                    lambda x: discrete.bitwise_not(discrete.isfinite(x)),
-                ),
-            ):
-                if kind in self.kinds:
-                    each = row.family == "elementwise"
-                    site = Site(
-                        kind,
-                        row.name,
-                        _plain(result.type),
-                        equation.source,
-                        is_elementwise=each,
-                    )
-                    bad = is_bad(result)
-                    if each:
-                        for x in inexact:
-                            bad = discrete.bitwise_and(
-                                bad, discrete.bitwise_not(was_bad(x))
-                            )
-                        faults.append(self._fault(site, bad, _positions(result.type)))
-                        continue
-                    fault = self._fault(site, bad, _positions(result.type))
-                    for x in inexact:
-                        fault = e.select(_any(was_bad(x)), _NONE, fault)
-                    faults.append(fault)
+            cases: list[tuple[Site, Atom]] = []
+            for kind, is_bad, was_bad in _MADE:
+                if kind not in self.kinds:
+                    continue
+                bad = is_bad(result)
+                for x in inexact:
+                    was = was_bad(x) if each else _any(was_bad(x))
+                    bad = discrete.bitwise_and(bad, discrete.bitwise_not(was))
+                type, source = _plain(result.type), equation.source
+                site = Site(kind, row.name, type, source, is_elementwise=each)
+                cases.append((site, bad))
+            if cases:
+                faults.append(self._fault(cases, _positions(result.type)))
         return faults
 
     def _divisor(self, row: Primitive, y: Atom, equation: Equation) -> list[Atom]:
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
         site = Site(DIVISION, row.name, _plain(y.type), equation.source)
-        return [
-            self._fault(
-                site,
-                discrete.eq(y, conversion.literal(0, y.type.dtype)),
-                _positions(y.type),
-            )
-        ]
+        is_zero = discrete.eq(y, conversion.literal(0, y.type.dtype))
+        return [self._fault([(site, is_zero)], _positions(y.type))]
 
-    def _fault(self, site: Site, bad: Atom, detail: Atom) -> Atom:
-        """The fault at ``site``, with the least ``detail`` of what is ``bad``."""
-        number = len(self.sites) << DETAIL_BITS
-        self.sites.append(site)
-        fault = e.select(bad, e.add(detail, number), _NONE)
+    def _fault(self, cases: Sequence[tuple[Site, Atom]], detail: Atom) -> Atom:
+        """The first fault of sites, with the least ``detail`` of what is bad there."""
+        first = len(self.sites)
+        self.sites += [site for site, _ in cases]
+        fault: Atom = _NONE
+        for number, (_, bad) in reversed(list(enumerate(cases, first))):
+            fault = e.select(bad, e.add(detail, number << DETAIL_BITS), fault)
         axes = tuple(range(len(fault.type.shape)))
         return reductions.reduce_min(fault, axes=axes) if axes else fault
 

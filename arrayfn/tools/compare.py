@@ -91,7 +91,7 @@ def compare(
     >>> import numpy as np
     >>> from arrayfn import nn
     >>> rows = compare(nn.softmax, np.ones((4, 8), np.float32))  # doctest: +ELLIPSIS
-    implementation          backend     max abs  max rel       L2     ULP ...
+    implementation          backend     max abs  max rel       L2      ULP ...
     >>> {row.backend for row in rows if row.ulp < 2} >= {"cpu", "reference"}
     True
     """
@@ -267,7 +267,7 @@ def operations(program: Program) -> int:
 
 def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
     """The rows as text, and the roofs of the backends below."""
-    columns = ("max abs", 9), ("max rel", 9), ("L2", 9), ("ULP", 8), ("min us", 10)
+    columns = ("max abs", 9), ("max rel", 9), ("L2", 9), ("ULP", 9), ("min us", 10)
     columns += ("median", 10), ("max", 10), ("GB/s", 8), ("GFLOP/s", 9)
     head = "".join(f"{name:>{width}}" for name, width in columns)
     lines = [f"{'implementation':24}{'backend':10}{head}"]
@@ -276,7 +276,7 @@ def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
         if row.refused:
             lines.append(begin + row.refused)
             continue
-        errors = f"{row.max_abs:9.1e}{row.max_rel:9.1e}{row.l2:9.1e}{row.ulp:8.3g}"
+        errors = f"{row.max_abs:9.1e}{row.max_rel:9.1e}{row.l2:9.1e}{row.ulp:9.3g}"
         times = "".join(
             f"{1e6 * t:10.1f}" for t in (min(row.times), row.median, max(row.times))
         )
