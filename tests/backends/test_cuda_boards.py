@@ -114,7 +114,7 @@ def test_a_place_is_posted_to_once():
 
 
 # A GPU so small that a part is 256 elements of 32 bits.
-PARTS = GpuConfig(scan_threads=64, scan_words=4, part_threads=64, most_cluster=0)
+PARTS = GpuConfig(scan_threads=64, scan_words=2, part_threads=64, most_cluster=0)
 
 
 def along(name, reverse=False):

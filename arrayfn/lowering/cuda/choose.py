@@ -86,10 +86,11 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
         room *= 2
     tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
     team = max(WARP, power_of_two(-(-vectors // tiles)))
-    most = gpu.most_cluster if size in SENT_BYTES else 1
+    # The blocks of larger clusters find room at once more rarely than parts are fast.
+    most = min(4, gpu.most_cluster) if size in SENT_BYTES else 1
     blocks = -(-team // gpu.scan_threads)
     if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
-        threads, tiles = gpu.part_threads, max(1, gpu.scan_words // (lanes * words))
+        threads, tiles = gpu.part_threads, max(1, 2 * gpu.scan_words // (lanes * words))
         parts = -(-vectors // (threads * tiles))
         part_bytes = threads * tiles * lanes * max(size, 1)
         lag = max(1, min(gpu.ahead_bytes // part_bytes, rows * parts // 2))

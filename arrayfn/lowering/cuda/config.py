@@ -38,7 +38,7 @@ class GpuConfig:
     cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is
     scan_words: int = 16  # 32-bit registers for a thread's running values, or twice it
     scan_threads: int = 512  # of a block, from where others share the row
-    part_threads: int = 256  # of a block that has a part of a row
+    part_threads: int = 128  # of a block that has a part of a row
     ahead_bytes: int = 8 << 20  # of the cache, summed up before they are scanned
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     moving: bool = False  # whether arrays may be windows that move through others

@@ -3,8 +3,8 @@
 A row is cut into parts. A block sums up a part, posts what it comes to, and scans
 another part, which lies ``lag`` parts before: what is before that one has been posted
 by then, so that blocks do not wait for each other, and its elements are still in the
-GPU's cache, so that they come from memory once. What 128 parts come to is posted too,
-half way between, and what is before a part is found in up to 127 places of its own
+GPU's cache, so that they come from memory once. What 64 parts come to is posted too,
+half way between, and what is before a part is found in up to 63 places of its own
 group, and in those of the groups before. The order follows from the shapes alone.
 
 Blocks begin in the order of their numbers: those that wait do so for lower ones.
@@ -40,7 +40,7 @@ class PartsPrinter(ScanPrinter):
         loads, stores, moved = self.declare()
         self.summing = True
         self.declare_tiles(loads, schedule.lanes * schedule.tiles)
-        for suffix in ("parts", "warps", "found"):
+        for suffix in ("parts", "warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce, suffix, self.warps)
         self.summing = False
         count = self.integer("tiles", self.all_parts)
@@ -60,13 +60,19 @@ class PartsPrinter(ScanPrinter):
         self.sum_part(moved, self.begin_part())
         self.close()
         self.summing = False
-        if self.groups:
-            self.sum_group()
         self.begin_scanned()
         variables = self.begin_part()
         self.scan_threads(moved, variables)
         self.scan_warps()
-        self.scan_blocks(False)
+        self.leave_total("warps")
+        self.close()
+        self.line(f"{self.use_device('barrier')}()")
+        self.post_part(count)
+        if self.groups:
+            self.sum_group(count)
+        self.begin_scanned()
+        variables = self.begin_part()
+        self.scan_totals()
         self.look_back()
         self.store_all(store, moved, stores, variables)
         self.close()
@@ -128,7 +134,7 @@ class PartsPrinter(ScanPrinter):
     # Sums.
 
     def sum_part(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """Post what the part comes to."""
+        """What the warp has of the part."""
         total = self.total
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         depth = self.open_vectors()
@@ -141,41 +147,40 @@ class PartsPrinter(ScanPrinter):
         self.close_elements()
         self.close_all(depth)
         self.combine_lanes(total, WARP)
-        self.open("if lane == 0:")
-        self.line(f"{total}_parts[warp] = {total}")
-        self.close()
-        self.line(f"{self.use_device('barrier')}()")
-        self.open("if warp == 0:")
+        self.leave_total("parts")
+
+    def post_part(self, count: str) -> None:
+        """Post what the part that is summed up comes to."""
+        total = self.total
+        self.begin_summed()
+        self.open(f"if warp == 0 and tile < {count}:")
         place = f"{self.use_device('remainder')}(lane, {self.warps})"
         self.line(f"{total} = {total}_parts[{place}]")
         self.combine_lanes(total, self.warps)
         self.post("tile", total)
         self.close()
 
-    def sum_group(self) -> None:
+    def sum_group(self, count: str) -> None:
         """Post what the parts of a group come to, if it ends half way back."""
         group = self.group
-        block = self.use_device("block_index")
         half = self.integer("half_lag", self.schedule.lag // 2)
         parts = self.integer("parts", self.schedule.parts)
-        self.line(f"tile = {block}() - {half}")
-        self.line(f"part = {self.remainder('max_i64(tile, 0)', parts, self.all_parts)}")
-        self.use("max_i64")
-        last = f"{self.use_device('remainder')}(part + 1, {group}) == 0"
-        count = self.integer("tiles", self.all_parts)
+        remainder, most = self.use_device("remainder"), self.use("max_i64")
+        self.line(f"tile = {self.use_device('block_index')}() - {half}")
+        self.line(f"part = {self.remainder(f'{most}(tile, 0)', parts, self.all_parts)}")
+        last = f"{remainder}(part + 1, {group}) == 0"
         self.open(f"if tile >= 0 and tile < {count} and {last}:")
         self.line(f"before = {self.constant(self.reduce.identity)}")
         self.open(f"if thread < {group}:")
         posted = self.use_device(f"posted_{self.dtype}")
         self.line(f"before = {posted}(board, tile - {group - 1} + thread)")
         self.close()
-        self.combine_block()
+        self.combine_block("group")
         self.open("if warp == 0:")
         row = self.quotient("tile", parts, self.all_parts)
-        place = f"{self.use_device('quotient')}(part, {group})"
-        self.post(
-            f"{self.first_group} + {row} * {self.groups_of_row} + {place}", "before"
-        )
+        number = f"{self.use_device('quotient')}(part, {group})"
+        self.line(f"number = {count} + {row} * {self.groups_of_row} + {number}")
+        self.post("number", "before")
         self.close()
         self.close()
 
@@ -199,19 +204,20 @@ class PartsPrinter(ScanPrinter):
         else:
             self.line(f"within = {self.use_device('remainder')}(part, {group})")
             self.line(f"number = {self.use_device('quotient')}(part, {group})")
-            place = f"{self.first_group} + start * {self.groups_of_row}"
             self.open("if thread < within:")
             self.line(f"before = {posted}(board, tile - within + thread)")
             self.close()
             # The other threads look at groups.
             rest = self.schedule.threads - group
             self.open(f"if thread >= {group}:")
-            self.open(f"for item in range(thread - {group}, number, {rest}):")
-            other = f"{posted}(board, {place} + item)"
+            self.line(f"line = {self.first_group} + start * {self.groups_of_row}")
+            begin = f"line + thread - {group}"
+            self.open(f"for item in range({begin}, line + number, {rest}):")
+            other = f"{posted}(board, item)"
             self.line(f"before = {self.combined('before', other)}")
             self.close()
             self.close()
-        self.combine_block()
+        self.combine_block("found")
         self.line(f"ahead = {self.combined('before', 'ahead')}")
 
     # Threads.
@@ -223,9 +229,9 @@ class PartsPrinter(ScanPrinter):
         self.line(f"{name} = {self.combined(name, shuffled)}")
         self.close()
 
-    def combine_block(self) -> None:
+    def combine_block(self, suffix: str) -> None:
         """What all threads have of ``before``, as one, which each of them gets."""
-        found = f"{self.total}_found"
+        found = f"{self.total}_{suffix}"
         self.combine_lanes("before", WARP)
         self.open("if lane == 0:")
         self.line(f"{found}[warp] = before")

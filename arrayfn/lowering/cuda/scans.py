@@ -208,35 +208,51 @@ class ScanPrinter(CudaPrinter[Scan]):
 
     def scan_blocks(self, goes_on: bool) -> None:
         """``ahead`` is what is before the warp's elements."""
-        schedule, total, warps = self.schedule, self.total, self.warps
-        identity = self.constant(self.reduce.identity)
-        remainder = self.use_device("remainder")
-        self.line(f"ahead = {identity}")
-        if warps > 1:
-            number = f"{remainder}(warp, {warps})" if schedule.cluster > 1 else "warp"
-            self.open("if lane == 0:")
-            self.line(f"{total}_warps[{number}] = {total}")
-            self.close()
+        total = self.total
+        if self.warps > 1:
+            self.leave_total("warps")
             self.line(f"{self.use_device('barrier')}()")
-            self.line(f"other = {total}_warps[{remainder}(lane, {warps})]")
-            self.open(f"for step in range({warps.bit_length() - 1}):")
-            self.line(f"whole = {self.shuffled('up', 'other', '1 << step')}")
-            self.open(f"if {remainder}(lane, {warps}) >= 1 << step:")
-            self.line(f"other = {self.combined('whole', 'other')}")
-            self.close()
-            self.close()
-            self.line(f"{total} = {self.shuffled('from', 'other', str(warps - 1))}")
-            before = f"{self.use('max_i64')}({number} - 1, 0)"
-            self.line(f"other = {self.shuffled('from', 'other', before)}")
-            self.open(f"if {number} > 0:")
-            self.line("ahead = other")
-            self.close()
-        if schedule.cluster > 1:
+        self.scan_totals()
+        if self.schedule.cluster > 1:
             self.exchange()
         if goes_on:
             self.line(f"ahead = {self.combined(f'{total}_carried', 'ahead')}")
             carried = self.combined(f"{total}_carried", total)
             self.line(f"{total}_carried = {carried}")
+
+    @property
+    def warp_of_block(self) -> str:
+        """The warp's number in its block."""
+        if self.schedule.cluster == 1:
+            return "warp"
+        return f"{self.use_device('remainder')}(warp, {self.warps})"
+
+    def leave_total(self, suffix: str) -> None:
+        """What the warp has, for those of its block."""
+        self.open("if lane == 0:")
+        self.line(f"{self.total}_{suffix}[{self.warp_of_block}] = {self.total}")
+        self.close()
+
+    def scan_totals(self) -> None:
+        """``ahead`` is what is before the warp in its block, ``total`` all of it."""
+        total, warps, number = self.total, self.warps, self.warp_of_block
+        remainder = self.use_device("remainder")
+        self.line(f"ahead = {self.constant(self.reduce.identity)}")
+        if warps == 1:
+            return
+        self.line(f"other = {total}_warps[{remainder}(lane, {warps})]")
+        self.open(f"for step in range({warps.bit_length() - 1}):")
+        self.line(f"whole = {self.shuffled('up', 'other', '1 << step')}")
+        self.open(f"if {remainder}(lane, {warps}) >= 1 << step:")
+        self.line(f"other = {self.combined('whole', 'other')}")
+        self.close()
+        self.close()
+        self.line(f"{total} = {self.shuffled('from', 'other', str(warps - 1))}")
+        before = f"{self.use('max_i64')}({number} - 1, 0)"
+        self.line(f"other = {self.shuffled('from', 'other', before)}")
+        self.open(f"if {number} > 0:")
+        self.line("ahead = other")
+        self.close()
 
     def exchange(self) -> None:
         """What blocks have goes to all of the cluster, each of which scans it."""
