@@ -117,7 +117,12 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 slots=slots,
                 fetched=fetched,
                 held=held,
-                shared=(row_bytes * slots + held_bytes) * part,
+                # A full share, so that blocks of the next launch, which may begin
+                # early, leave each multiprocessor as many of this one's.
+                shared=max(
+                    (row_bytes * slots + held_bytes) * part,
+                    gpu.shared_bytes // together,
+                ),
             )
         cluster *= 2
     return None
