@@ -29,7 +29,6 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indented
 from arrayfn.lowering.libraries.calls import Place
 
-_KNOWN: Final = (dtypes.float32, dtypes.float64)
 MOST_ROWS: Final = 2048
 """Larger ones cuSOLVER factors faster: by products of larger tiles."""
 SIZE: Final = 64
@@ -39,9 +38,13 @@ _TURNS: Final = 4
 """Of a product's loop that are written out."""
 
 
-def is_tiled(dtype: DType, n: int) -> bool:
-    """Whether the kernel factors matrices of ``n`` rows."""
-    return dtype in _KNOWN and n <= MOST_ROWS
+def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
+    """Whether the kernel factors so many matrices of ``n`` rows.
+
+    One in float64 it does not: roots and divisions follow each other too slowly there.
+    """
+    is_known = dtype == dtypes.float32 or (dtype == dtypes.float64 and matrices > 1)
+    return is_known and n <= MOST_ROWS
 
 
 def tiled_factors(matrices: Var, status: Var) -> WrittenCall:

@@ -72,7 +72,7 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     status, nests = _status(matrices), Nests(equation, names)
     whole = matrices_of(output.type, output)
     extents = (matrices, n, n)
-    if cholesky_tiles.is_tiled(output.type.dtype, n):
+    if cholesky_tiles.is_tiled(output.type.dtype, n, matrices):
         yield cholesky_tiles.tiled_factors(output, status)
         yield nests.moved(
             whole,
