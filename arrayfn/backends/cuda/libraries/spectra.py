@@ -35,13 +35,14 @@ from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of, short_name
 _UPPER: Final = 1
 _BATCH: Final = "cusolverDnXsyevBatched"
 _ALONE: Final = 512
-"""Up to so many rows it is the faster routine for one matrix, too."""
+"""Up to so many rows it is the faster routine for one matrix in float32, too."""
 
 
 def eigh(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """syevd or heevd of each matrix, in place, its eigenvalues and a status."""
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
-    if (matrices > 1 or n <= _ALONE) and hasattr(cusolver(), _BATCH):
+    is_batch = matrices > 1 or (dtype == "f32" and n <= _ALONE)
+    if is_batch and hasattr(cusolver(), _BATCH):
         return _eigh_batched(dtype, n, matrices, vectors)
     size = size_of(dtype)
     stem = "heevd" if is_complex(dtype) else "syevd"
