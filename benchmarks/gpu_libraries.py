@@ -167,7 +167,7 @@ def linear_algebra() -> Iterator[Row]:
     )
     for name, function, has_sides, most in functions:
         for shape in shapes:
-            # Jacobi's method goes from matrix to matrix, with either engine.
+            # JAX's goes from matrix to matrix, which takes seconds.
             if shape[-1] > most or (name == "svd" and shape[-1] == 64):
                 continue
             sides = ((*shape[:-1], 8),) if has_sides else ()
