@@ -58,7 +58,7 @@ def run_plan(driver, bias=False, alpha=False):
     at = [slots.ctypes.data + 8 * k for k in range(3)]
     table = np.array([at[0], 0, 0, at[1], 1, 5, at[2], 2, 0], np.int64)
     steps = np.zeros((6, STEP_WORDS), np.int64)
-    steps[0, :6] = [runner.KERNEL, 11, 12, 13, 14, 15]
+    steps[0, :7] = [runner.KERNEL, 11, 12, 13, 14, 15, 1]
     product = [runner.PRODUCT, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
     places = [at[1] if bias else 0, at[0], 17, at[2] if alpha else 0]
     steps[1] = [*product, *places]

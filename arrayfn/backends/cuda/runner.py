@@ -63,7 +63,8 @@ One attribute, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 SLOT_BYTES: Final = 24
 
 # Kinds of steps. A kernel: function, blocks, threads, parameters, bytes of shared
-# memory; the blocks of a cooperative one all run at once. A product: handle, operation,
+# memory, 1 if it may begin before others end; the blocks of a cooperative one all run
+# at once, and it doesn't. A product: handle, operation,
 # alpha, slot of a, layout of a, slot of b, layout of b, beta, slot of c, layout of c,
 # algorithm, workspace, its bytes, slot of the bias or 0, slot of what is added times
 # beta, its layout, slot of alpha or 0. Zeros: slot, bytes. A graph: itself. What a
@@ -155,7 +156,7 @@ def kernel_run(plan: int, step: int) -> int:
     store(config + 24, load(step + 40))
     store(config + 32, load(plan + STREAM))
     store(config + 40, plan + ATTRIBUTES + 8)
-    store(config + 48, load(plan + ATTRIBUTES))
+    store(config + 48, load(plan + ATTRIBUTES) * load(step + 48))
     return call(load(plan + LAUNCH), config, load(step + 8), load(step + 32), 0)
 
 
