@@ -26,7 +26,7 @@ from arrayfn.backends.cuda import executable, windows
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Segment
 from arrayfn.backends.cuda.nodes import Node
-from arrayfn.lowering.cuda import additions
+from arrayfn.lowering.cuda.indexing import additions
 from arrayfn.nn import fused_attention
 
 Array = np.ndarray[Any, Any]

@@ -27,7 +27,7 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import cublas, device_put, timing
 from arrayfn.backends.cuda.driver import device
-from arrayfn.lowering.cuda.products import BYTES_ALONG
+from arrayfn.lowering.cuda.products.names import BYTES_ALONG
 
 SECONDS: Final = 4.0  # in which all proposals are tried
 TURNS: Final = 30  # of the best, short ones: the card's clock goes up and down

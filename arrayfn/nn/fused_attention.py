@@ -28,7 +28,7 @@ Terms = Mapping[str, Array]
 
 _BACKEND: Final = "arrayfn.backends.cuda"
 _CUDNN: Final = "arrayfn.backends.cuda.libraries.cudnn"  # imported on a GPU
-_GENERATED: Final = "arrayfn.lowering.cuda.attention_calls"
+_GENERATED: Final = "arrayfn.lowering.cuda.attention.calls"
 _WIDE: Final = dtypes.float32
 _STATIC: Final = ("scale", "window", "given")
 

@@ -13,8 +13,8 @@ from arrayfn.backends.cuda.convolution_ways import ways_of
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU
-from arrayfn.lowering.cuda.convolutions import program_of
 from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.cuda.windows.convolutions import program_of
 from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import KernelCall, LibraryKernel
 from arrayfn.primitives.calls import evaluate

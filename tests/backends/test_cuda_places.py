@@ -6,7 +6,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda import additions
+from arrayfn.lowering.cuda.indexing import additions
 from arrayfn.lowering.cuda.lower import Options, lower
 from arrayfn.primitives.calls import evaluate
 from tests.functions import random

@@ -9,8 +9,8 @@ from arrayfn import dtypes
 from arrayfn.backends.cuda import kernel_compiler, missing_here
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda import cholesky, jacobi
 from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.cuda.solvers import cholesky, jacobi
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.table import TABLE
 from arrayfn.tracing import apply

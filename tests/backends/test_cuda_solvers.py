@@ -9,8 +9,8 @@ from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import kernel_compiler, missing_here
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda import cholesky, cholesky_tiles, substitution
 from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.cuda.solvers import cholesky, cholesky_tiles, substitution
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE

@@ -16,8 +16,8 @@ from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.lower import lower
-from arrayfn.lowering.cuda.thin_columns import ColumnsTile, columns_text
-from arrayfn.lowering.cuda.thin_lines import LinesTile, lines_text
+from arrayfn.lowering.cuda.products.thin_columns import ColumnsTile, columns_text
+from arrayfn.lowering.cuda.products.thin_lines import LinesTile, lines_text
 from arrayfn.lowering.plan import Kernel, KernelCall
 from tests.functions import random
 

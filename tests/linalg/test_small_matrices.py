@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn.backends.cpu.libraries import symmetric_loops
+from arrayfn.backends.cpu.libraries.linear_algebra import symmetric_loops
 from arrayfn.backends.native.code import native_address, native_addresses
 from arrayfn.scipy import linalg as sl
 

@@ -26,9 +26,9 @@ from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME, short_name
 from arrayfn.errors import BackendError
 from arrayfn.lowering.cuda.config import GPU, Way
-from arrayfn.lowering.cuda.convolutions import ON_TENSOR_CORES, program_of
 from arrayfn.lowering.cuda.lower import lower
-from arrayfn.lowering.cuda.strided_blocks import has_blocks
+from arrayfn.lowering.cuda.windows.convolutions import ON_TENSOR_CORES, program_of
+from arrayfn.lowering.cuda.windows.strided_blocks import has_blocks
 from arrayfn.lowering.options import Options
 
 MOST_COPIED: Final = 1 << 30

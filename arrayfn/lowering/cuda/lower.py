@@ -15,11 +15,9 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
-from arrayfn.lowering.cuda.chains import sums_with_products
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.convolutions import convolution, is_arranged
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
@@ -27,23 +25,23 @@ from arrayfn.lowering.cuda.destinations import (
     copied_last,
     write_where_copied,
 )
-from arrayfn.lowering.cuda.epilogues import fold_epilogues
-from arrayfn.lowering.cuda.factorizations import Made
 from arrayfn.lowering.cuda.host_loops import with_host_loops
-from arrayfn.lowering.cuda.libraries import LIBRARIES
-from arrayfn.lowering.cuda.loops import print_lanes, threads_for
-from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
-from arrayfn.lowering.cuda.passes import passes_for
-from arrayfn.lowering.cuda.places import with_indices
-from arrayfn.lowering.cuda.pools import is_pool, pairs_of, pool
-from arrayfn.lowering.cuda.products import provider_of
-from arrayfn.lowering.cuda.scatters import FUNCTIONS as SCATTERS
-from arrayfn.lowering.cuda.scatters import (
+from arrayfn.lowering.cuda.indexing.places import with_indices
+from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
+from arrayfn.lowering.cuda.indexing.scatters import (
     by_way,
     meets_in_parallel,
     scatter,
     way_of,
 )
+from arrayfn.lowering.cuda.libraries import LIBRARIES
+from arrayfn.lowering.cuda.loops import print_lanes, threads_for
+from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
+from arrayfn.lowering.cuda.passes import passes_for
+from arrayfn.lowering.cuda.products.chains import sums_with_products
+from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
+from arrayfn.lowering.cuda.products.names import provider_of
+from arrayfn.lowering.cuda.products.thin_products import thin_product
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -52,10 +50,12 @@ from arrayfn.lowering.cuda.schedule import (
     Scan,
     Transpose,
 )
-from arrayfn.lowering.cuda.sorting import can_sort, sort
+from arrayfn.lowering.cuda.solvers.factorizations import Made
+from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.split import cut
-from arrayfn.lowering.cuda.thin_products import thin_product
+from arrayfn.lowering.cuda.windows.convolutions import convolution, is_arranged
+from arrayfn.lowering.cuda.windows.pools import is_pool, pairs_of, pool
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles

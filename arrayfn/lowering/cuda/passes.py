@@ -7,12 +7,12 @@ from typing import Final
 
 from arrayfn.ir import ArrayType, Equation, Program
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.convolutions import arranged, is_arranged
-from arrayfn.lowering.cuda.guards import guarded
-from arrayfn.lowering.cuda.phases import phased
-from arrayfn.lowering.cuda.pools import is_pool, pooled
 from arrayfn.lowering.cuda.positions import one_reduction
-from arrayfn.lowering.cuda.products import PRODUCTS, along_contracted
+from arrayfn.lowering.cuda.products.names import PRODUCTS, along_contracted
+from arrayfn.lowering.cuda.solvers.guards import guarded
+from arrayfn.lowering.cuda.windows.convolutions import arranged, is_arranged
+from arrayfn.lowering.cuda.windows.phases import phased
+from arrayfn.lowering.cuda.windows.pools import is_pool, pooled
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import Options
 from arrayfn.passes.dce import dce

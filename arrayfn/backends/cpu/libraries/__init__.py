@@ -9,27 +9,24 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import (
-    callbacks,
+from arrayfn.backends.cpu.libraries import callbacks, fourier, gemm
+from arrayfn.backends.cpu.libraries.linear_algebra import (
     cholesky,
     eig,
     eigh,
     eigh_blocks,
-    fourier,
-    gemm,
     lu,
     lu_blocks,
     qr,
     qr_blocks,
     reductions,
-    sorting,
     svd,
     svd_blocks,
-    top_k,
     triangular,
-    windows,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.cpu.libraries.sorting import sorting, top_k
+from arrayfn.backends.cpu.libraries.windows import windows
 from arrayfn.errors import BackendError
 
 PROVIDERS: Final[dict[str, Provider]] = {

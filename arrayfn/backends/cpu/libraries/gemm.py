@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
-from arrayfn.backends.cpu.libraries.matrices import one_bits
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import one_bits
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.backends.native import (

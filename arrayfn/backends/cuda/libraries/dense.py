@@ -15,7 +15,7 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
 from arrayfn.errors import BackendError
-from arrayfn.lowering.cuda.factorizations import BATCHED
+from arrayfn.lowering.cuda.solvers.factorizations import BATCHED
 
 LETTERS: Final = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
 TYPES: Final = {"f32": 0, "f64": 1, "c64": 4, "c128": 5}

@@ -1,0 +1,1 @@
+"""Factors, eigenvalues and singular values: LAPACK's, and routines around it."""

@@ -1,0 +1,190 @@
+"""LU factors: LAPACK's getrf over matrices that lie by columns, in place.
+
+Also of a singular matrix there are factors: LAPACK's word for that is not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    FUNCTIONS,
+    ITEM_BYTES,
+    lapack_words,
+    least,
+    least_one,
+    small_address,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.small_matrices import LIMIT
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.native import (
+    LANES,
+    call,
+    load,
+    load_i32,
+    native,
+    stack,
+    store_i32,
+)
+
+Array = np.ndarray[Any, Any]
+
+GETRF: Final = FUNCTIONS
+SMALL: Final = FUNCTIONS + 8
+MATRIX: Final = FUNCTIONS + 16
+PIVOTS: Final = FUNCTIONS + 24
+PERMUTATION: Final = FUNCTIONS + 32
+ROWS: Final = FUNCTIONS + 40
+COLUMNS: Final = FUNCTIONS + 48
+
+
+@native
+def lu_run(arguments: int, begin: int, end: int) -> int:
+    """Factor matrices ``begin`` to ``end``."""
+    rows = load(arguments + ROWS)
+    columns = load(arguments + COLUMNS)
+    step = rows * columns * load(arguments + ITEM_BYTES)
+    k = rows
+    if columns < k:
+        k = columns
+    ints = stack(2)
+    store_i32(ints, rows)
+    store_i32(ints + 4, columns)
+    store_i32(ints + 8, least_one(rows))
+    if rows <= LIMIT and columns <= LIMIT and load(arguments + SMALL):
+        return small_lus(arguments, begin, end)
+    for item in range(begin, end):
+        pivots = load(arguments + PIVOTS) + 4 * k * item
+        permutation = load(arguments + PERMUTATION) + 4 * rows * item
+        if k > 0:
+            call(
+                load(arguments + GETRF),
+                ints,
+                ints + 4,
+                load(arguments + MATRIX) + item * step,
+                ints + 8,
+                pivots,
+                ints + 12,
+            )
+        for row in range(k):
+            store_i32(pivots + 4 * row, load_i32(pivots + 4 * row) - 1)
+        permute(permutation, rows, pivots, k)
+    return 0
+
+
+@native
+def small_lus(arguments: int, begin: int, end: int) -> int:
+    """Factor small matrices ``begin`` to ``end``, some at once."""
+    rows = load(arguments + ROWS)
+    columns = load(arguments + COLUMNS)
+    size = load(arguments + ITEM_BYTES)
+    item = begin
+    while item < end:
+        call(
+            load(arguments + SMALL),
+            load(arguments + MATRIX) + item * rows * columns * size,
+            load(arguments + PIVOTS) + 4 * item * least(rows, columns),
+            load(arguments + PERMUTATION) + 4 * item * rows,
+            least(LANES, end - item),
+            rows,
+            columns,
+            size,
+        )
+        item += LANES
+    return 0
+
+
+@native
+def pivots_to_permutation_run(arguments: int, begin: int, end: int) -> int:
+    """Permutations ``begin`` to ``end``. Arguments: pivots, permutation, extents."""
+    rows = load(arguments + 16)
+    count = load(arguments + 24)
+    for item in range(begin, end):
+        permute(
+            load(arguments + 8) + 4 * rows * item,
+            rows,
+            load(arguments) + 4 * count * item,
+            count,
+        )
+    return 0
+
+
+@native
+def permute(permutation: int, rows: int, pivots: int, count: int) -> int:
+    """Swap each of the first ``count`` rows with that of its pivot."""
+    for row in range(rows):
+        store_i32(permutation + 4 * row, row)
+    for row in range(count):
+        other = load_i32(pivots + 4 * row)
+        if other < 0 or other >= rows:
+            continue
+        moved = load_i32(permutation + 4 * row)
+        store_i32(permutation + 4 * row, load_i32(permutation + 4 * other))
+        store_i32(permutation + 4 * other, moved)
+    return 0
+
+
+def words(dtype: str) -> tuple[int, ...]:
+    """The words before the arguments."""
+    return *lapack_words(dtype, "?getrf"), small_address(small_matrices.small_lu, dtype)
+
+
+def eliminate(matrix: Array, pivots: Array) -> None:
+    """Factor a matrix in place, column by column; ``pivots`` count from 0."""
+    for column in range(len(pivots)):
+        below = matrix[column:, column]
+        # As LAPACK measures complex numbers.
+        sizes = np.abs(below.real) + np.abs(below.imag)
+        pivot = column + int(np.argmax(sizes))
+        pivots[column] = pivot
+        matrix[[column, pivot]] = matrix[[pivot, column]]
+        if matrix[column, column] != 0:
+            matrix[column + 1 :, column] /= matrix[column, column]
+        factor = matrix[column + 1 :, column, None]
+        matrix[column + 1 :, column + 1 :] -= factor * matrix[column, column + 1 :]
+
+
+def swap(order: Array, pivots: Array) -> None:
+    """Swap row k with row ``pivots[k]``, for each k in turn."""
+    for row, pivot in enumerate(pivots):
+        order[[row, pivot]] = order[[pivot, row]]
+
+
+def unjitted(given: Mapping[str, Any], items: int) -> None:
+    """All matrices, by elimination."""
+    rows, columns = int(given["rows"]), int(given["columns"])
+    matrices = given["a"].array((items, columns, rows)).swapaxes(-1, -2)
+    pivots = given["pivots"].array((items, min(rows, columns)))
+    permutation = given["permutation"].array((items, rows))
+    permutation[...] = np.arange(rows)
+    for matrix, swaps, order in zip(matrices, pivots, permutation, strict=True):
+        eliminate(matrix, swaps)
+        swap(order, swaps)
+
+
+def unjitted_permutation(given: Mapping[str, Any], items: int) -> None:
+    """All permutations, swap by swap."""
+    rows, count = int(given["rows"]), int(given["count"])
+    permutation = given["permutation"].array((items, rows))
+    permutation[...] = np.arange(rows)
+    for order, swaps in zip(
+        permutation, given["pivots"].array((items, count)), strict=True
+    ):
+        swap(order, swaps)
+
+
+def no_words(dtype: str) -> tuple[int, ...]:
+    """None: of what calls nothing."""
+    return ()
+
+
+PROVIDERS: Final = {
+    "getrf": Provider(lu_run, words, unjitted, uses_blas=True),
+    "pivots_to_permutation": Provider(
+        pivots_to_permutation_run, no_words, unjitted_permutation
+    ),
+}

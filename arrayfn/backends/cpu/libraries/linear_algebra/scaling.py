@@ -1,0 +1,114 @@
+"""Matrices scaled by powers of two, so that no product over- or underflows.
+
+As LAPACK's own drivers do before they reduce a matrix; powers of two round nothing. The
+scale is found from the exponents alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import LETTER_G
+from arrayfn.backends.native import (
+    call,
+    load,
+    load_i32,
+    native,
+    stack,
+    store,
+    store_i32,
+    store_u8,
+)
+
+BIAS_F64: Final = 1023
+BIAS_F32: Final = 127
+# Exponents up to these, either way, are left alone.
+PLAIN_F64: Final = 400
+PLAIN_F32: Final = 30
+
+
+@native
+def largest_exponent(address: int, count: int, real: int) -> int:
+    """The greatest exponent field of ``count`` real numbers of ``real`` bytes."""
+    found = 0
+    for k in range(count):
+        if real == 8:
+            exponent = (load(address + 8 * k) >> 52) & 0x7FF
+        else:
+            exponent = (load_i32(address + 4 * k) >> 23) & 0xFF
+        if exponent > found:
+            found = exponent
+    return found
+
+
+@native
+def is_finite_exponent(exponent: int, real: int) -> int:
+    """Whether an exponent field is that of numbers, not of infinities and NaN."""
+    if real == 8:
+        return exponent != 0x7FF
+    return exponent != 0xFF
+
+
+@native
+def scale_of(exponent: int, real: int) -> int:
+    """The bits of the power of two to divide by; 0 if the matrix is fine as it is."""
+    bias = BIAS_F64
+    plain = PLAIN_F64
+    if real == 4:
+        bias = BIAS_F32
+        plain = PLAIN_F32
+    distance = exponent - bias
+    if distance < 0:
+        distance = 0 - distance
+    if exponent == 0 or distance <= plain:
+        return 0
+    if real == 8:
+        return exponent << 52
+    return exponent << 23
+
+
+@native
+def scale_of_both(a: int, count: int, b: int, count_b: int, real: int) -> int:
+    """The bits of the power of two in the greatest number of either; 0 for zeros."""
+    exponent = largest_exponent(a, count, real)
+    other = largest_exponent(b, count_b, real)
+    if exponent < other:
+        exponent = other
+    if real == 8:
+        return exponent << 52
+    return exponent << 23
+
+
+@native
+def rescale(
+    lascl: int, scale: int, up: int, rows: int, columns: int, a: int, real: int
+) -> int:
+    """Divide a matrix (by columns, without gaps) by ``scale``; multiply if ``up``."""
+    numbers = stack(2)
+    ints = stack(3)
+    letters = stack(1)
+    one = BIAS_F64 << 52
+    if real == 4:
+        one = BIAS_F32 << 23
+    store_u8(letters, LETTER_G)
+    store(numbers, scale)
+    store(numbers + 8, one)
+    if up:
+        store(numbers, one)
+        store(numbers + 8, scale)
+    store_i32(ints, 0)
+    store_i32(ints + 4, rows)
+    store_i32(ints + 8, columns)
+    return call(
+        lascl,
+        letters,
+        ints,
+        ints,
+        numbers,
+        numbers + 8,
+        ints + 4,
+        ints + 8,
+        a,
+        ints + 4,
+        ints + 12,
+    )

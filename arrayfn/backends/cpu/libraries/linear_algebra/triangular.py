@@ -1,0 +1,264 @@
+"""Triangular systems: BLAS's trsm over row-major right-hand sides, in place.
+
+By columns ``op(A) X = B`` is ``X^T op(A)^T = B^T``: the other side, and the other
+triangle. A work item is a chunk of one matrix's right-hand sides. A single one is
+trsv's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
+from arrayfn.backends.cpu.libraries.gemm import at_least
+from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    least,
+    one_bits,
+    small_address,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.small_matrices import LIMIT
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.native import (
+    LANES,
+    call,
+    load,
+    load_i32,
+    native,
+    stack,
+    store,
+    store_i32,
+    store_u8,
+)
+from arrayfn.dtypes import BY_SHORT_NAME
+
+TRSM: Final = 0
+TRSV: Final = 8
+ONE: Final = 16
+ITEM_BYTES: Final = 24
+SMALL: Final = 32
+A: Final = 40
+B: Final = 48
+ROWS: Final = 56
+COLUMNS: Final = 64
+CHUNK: Final = 72
+CHUNKS: Final = 80
+LEFT: Final = 88
+LOWER: Final = 96
+TRANSPOSE: Final = 104
+UNIT: Final = 112
+LEADING_A: Final = 120
+LEADING_B: Final = 128
+STRIDE_A: Final = 136
+STRIDE_B: Final = 144
+
+LETTER_L: Final = ord("L")
+LETTER_U: Final = ord("U")
+LETTER_R: Final = ord("R")
+LETTER_N: Final = ord("N")
+LETTER_T: Final = ord("T")
+LETTER_C: Final = ord("C")
+
+
+@native
+def triangular_run(arguments: int, begin: int, end: int) -> int:
+    """Solve for chunks ``begin`` to ``end``."""
+    n = load(arguments + ROWS)
+    few = n <= LIMIT and load(arguments + COLUMNS) <= LIMIT
+    if load(arguments + SMALL) and load(arguments + LEFT) and few:
+        return triangular_small(arguments, begin, end)
+    # BLAS has no product with a conjugate alone, which op = 2 is by columns.
+    single = load(arguments + LEFT) and load(arguments + COLUMNS) == 1
+    if single and load(arguments + TRANSPOSE) < 2:
+        return triangular_vectors(arguments, begin, end)
+    return triangular_sides(arguments, begin, end)
+
+
+@native
+def triangular_small(arguments: int, begin: int, end: int) -> int:
+    """Solve for a few right-hand sides of small real matrices, some at once."""
+    size = load(arguments + ITEM_BYTES)
+    stride_a = load(arguments + STRIDE_A) * size
+    stride_b = load(arguments + STRIDE_B) * size
+    item = begin
+    while item < end:
+        call(
+            load(arguments + SMALL),
+            load(arguments + A) + item * stride_a,
+            stride_a,
+            load(arguments + LEADING_A),
+            load(arguments + B) + item * stride_b,
+            stride_b,
+            load(arguments + LEADING_B),
+            least(LANES, end - item),
+            load(arguments + ROWS),
+            load(arguments + COLUMNS),
+            load(arguments + LOWER),
+            load(arguments + TRANSPOSE),
+            load(arguments + UNIT),
+            size,
+        )
+        item += LANES
+    return 0
+
+
+@native
+def triangular_vectors(arguments: int, begin: int, end: int) -> int:
+    """Solve for one right-hand side of each matrix."""
+    size = load(arguments + ITEM_BYTES)
+    letters = stack(1)
+    ints = stack(2)
+    store_u8(letters, LETTER_L)
+    if load(arguments + LOWER):
+        store_u8(letters, LETTER_U)
+    store_u8(letters + 1, LETTER_T)
+    if load(arguments + TRANSPOSE):
+        store_u8(letters + 1, LETTER_N)
+    store_u8(letters + 2, LETTER_N)
+    if load(arguments + UNIT):
+        store_u8(letters + 2, LETTER_U)
+    store_i32(ints, load(arguments + ROWS))
+    store_i32(ints + 4, at_least(load(arguments + LEADING_A), 1))
+    store_i32(ints + 8, load(arguments + LEADING_B))
+    for item in range(begin, end):
+        call(
+            load(arguments + TRSV),
+            letters,
+            letters + 1,
+            letters + 2,
+            ints,
+            load(arguments + A) + item * load(arguments + STRIDE_A) * size,
+            ints + 4,
+            load(arguments + B) + item * load(arguments + STRIDE_B) * size,
+            ints + 8,
+        )
+    return 0
+
+
+@native
+def triangular_sides(arguments: int, begin: int, end: int) -> int:
+    """Solve for chunks of right-hand sides."""
+    rows = load(arguments + ROWS)
+    columns = load(arguments + COLUMNS)
+    size = load(arguments + ITEM_BYTES)
+    chunk = load(arguments + CHUNK)
+    chunks = load(arguments + CHUNKS)
+    left = load(arguments + LEFT)
+    letters = stack(1)
+    ints = stack(2)
+    one = stack(2)
+    store(one, load(arguments + ONE))
+    store(one + 8, 0)
+    store_u8(letters, LETTER_L)
+    if left:
+        store_u8(letters, LETTER_R)
+    store_u8(letters + 1, LETTER_L)
+    if load(arguments + LOWER):
+        store_u8(letters + 1, LETTER_U)
+    store_u8(letters + 2, LETTER_N)
+    if load(arguments + TRANSPOSE) == 1:
+        store_u8(letters + 2, LETTER_T)
+    if load(arguments + TRANSPOSE) == 2:
+        store_u8(letters + 2, LETTER_C)
+    store_u8(letters + 3, LETTER_N)
+    if load(arguments + UNIT):
+        store_u8(letters + 3, LETTER_U)
+    leading = load(arguments + LEADING_B)
+    # Rows of zeros stay so where substitution begins with them and divides by ones.
+    forward = load(arguments + LOWER) == (load(arguments + TRANSPOSE) == 0)
+    skips = forward and load(arguments + UNIT)
+    store_i32(ints + 8, at_least(load(arguments + LEADING_A), 1))
+    store_i32(ints + 12, at_least(leading, 1))
+    for item in range(begin, end):
+        problem = item // chunks
+        first = item % chunks * chunk
+        a = load(arguments + A) + problem * load(arguments + STRIDE_A) * size
+        b = load(arguments + B) + problem * load(arguments + STRIDE_B) * size
+        if left:
+            width = columns - first
+            if width > chunk:
+                width = chunk
+            b += first * size
+            skipped = 0
+            if skips:
+                skipped = zero_rows(b, rows, leading * size, width * size)
+            a += skipped * (load(arguments + LEADING_A) + 1) * size
+            b += skipped * leading * size
+            store_i32(ints, width)
+            store_i32(ints + 4, rows - skipped)
+        else:
+            width = rows - first
+            if width > chunk:
+                width = chunk
+            b += first * leading * size
+            store_i32(ints, columns)
+            store_i32(ints + 4, width)
+        call(
+            load(arguments + TRSM),
+            letters,
+            letters + 1,
+            letters + 2,
+            letters + 3,
+            ints,
+            ints + 4,
+            one,
+            a,
+            ints + 8,
+            b,
+            ints + 12,
+        )
+    return 0
+
+
+@native
+def zero_rows(b: int, rows: int, step: int, width: int) -> int:
+    """How many rows of ``width`` bytes are zeros before the first that is not."""
+    for row in range(rows):
+        place = b + row * step
+        k = 0
+        while k < width:
+            if load_i32(place + k) != 0:
+                return row
+            k += 4
+    return rows
+
+
+def words(dtype: str) -> tuple[int, ...]:
+    """trsm and trsv, the bits of 1, the bytes of an element."""
+    letter, library = LETTERS[dtype], blas()
+    trsm, trsv = library.address(letter + "trsm"), library.address(letter + "trsv")
+    small = small_address(small_matrices.small_substitution, dtype)
+    return trsm, trsv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize, small
+
+
+def unjitted(given: Mapping[str, Any], items: int) -> None:
+    """All right-hand sides, by NumPy's solver."""
+    if not items:
+        return
+    rows, columns = int(given["rows"]), int(given["columns"])
+    left = bool(given["left"])
+    n = rows if left else columns
+    batch = items // int(given["chunks"])
+    strides = int(given["stride_a"]), int(given["leading_a"]), 1
+    a = given["a"].array((batch, n, n), strides)
+    strides = int(given["stride_b"]), int(given["leading_b"]), 1
+    b = given["b"].array((batch, rows, columns), strides)
+    unit = bool(given["unit"])
+    for matrix, sides in zip(a, b, strict=True):
+        triangle = np.tril(matrix) if given["lower"] else np.triu(matrix)
+        if unit:
+            np.fill_diagonal(triangle, 1)
+        if given["transpose"]:
+            triangle = triangle.T
+        if given["transpose"] == 2:
+            triangle = triangle.conj()
+        if left:
+            sides[...] = np.linalg.solve(triangle, sides)
+        else:
+            sides[...] = np.linalg.solve(triangle.T, sides.T).T
+
+
+PROVIDERS: Final = {"trsm": Provider(triangular_run, words, unjitted, uses_blas=True)}

@@ -1,0 +1,1 @@
+"""Sorts, orders, the greatest few: NumPy's sorts by address, and loops."""

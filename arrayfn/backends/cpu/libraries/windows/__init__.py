@@ -1,0 +1,1 @@
+"""Windows copied side by side, and multiplied while they are near."""

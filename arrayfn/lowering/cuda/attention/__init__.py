@@ -1,0 +1,1 @@
+"""Attention: kernels on tensor cores, for its value and its cotangents."""

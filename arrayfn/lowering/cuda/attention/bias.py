@@ -1,0 +1,183 @@
+"""The cotangent of attention's bias: that of the logits, summed as bias is broadcast.
+
+A block has a tile of the bias. It computes the cotangents of logits from tiles of the
+arrays again, and adds up those of all heads, batches and queries that share the tile,
+one after another: in one order, and with no logits in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arrayfn.lowering.cuda.attention.gradient import of_rows
+from arrayfn.lowering.cuda.attention.text import COLUMN, Text, indented
+from arrayfn.lowering.cuda.attention.tiles import Form, Tiles
+
+
+def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
+    """Tiles of so many queries and keys."""
+    together = 3 if form.padded <= 128 else 1
+    return Tiles.fitting(queries, keys, strips=1, most=64, together=together)
+
+
+def shared_bytes(form: Form, tiles: Tiles) -> int:
+    """Bytes of the tiles of queries, cotangents, keys and values."""
+    return 4 * form.line * (tiles.rows + tiles.columns)
+
+
+_TEXT: Final = """
+    thread = thread_index()
+    lane = remainder(thread, 32)
+    warp = quotient(thread, 32)
+    # The tile, and the first of the heads and batches that share it.
+    tile = block_index()
+    across = quotient(keys + {last_column}, {columns})
+    start = remainder(tile, across) * {columns}
+    tile = quotient(tile, across)
+    down = quotient(bias_rows + {last_row}, {rows})
+    tile_row = remainder(tile, down) * {rows}
+    tile = quotient(tile, down)
+    tile_head = remainder(tile, bias_heads)
+    tile_batch = quotient(tile, bias_heads)
+    q_tile = arena_u16(0, {row_size})
+    cotangent_tile = arena_u16({cotangent_offset}, {row_size})
+    k_tile = arena_u16({k_offset}, {column_size})
+    v_tile = arena_u16({v_offset}, {column_size})
+{clear}
+{places}
+    factor = {factor}
+    sums = registers_f32({logits_size})
+    logits = registers_f32({logits_size})
+    slopes = registers_f32({logits_size})
+    left_part = registers_u16({left_size})
+    right_part = registers_u16(8)
+{zero_sums}
+    for turn in range(batches_each * heads_each * rows_each):
+        first_row = tile_row + remainder(turn, rows_each) * {rows}
+        row_head = tile_head + remainder(quotient(turn, rows_each), heads_each)
+        batch = tile_batch + quotient(turn, rows_each * heads_each)
+        member = row_head
+{ends}
+        meets = (first_row < query_end) & (start < key_end)
+        meets = meets & (start < first_row + {rows} + right)
+        meets = meets & (start + {columns} > first_row - left)
+        if meets:
+            q_base = batch * q_batch + member * q_head
+            cotangent_base = batch * cotangent_batch + member * cotangent_head
+            k_base = batch * k_batch + quotient(member, group) * k_head
+            v_base = batch * v_batch + quotient(member, group) * v_head
+{terms_of_head}
+            # All are done with the tiles of the turn before.
+            barrier()
+{copies}
+            close_copies()
+{row_terms}
+            await_copies(0)
+            barrier()
+            # Logits, and slopes: products of cotangents and values.
+{zero_logits}
+{logits}
+{slopes}
+{terms}
+{limits}
+            for half in range({halves}):
+                for i in range({row_logits}):
+                    at = {logit_at}
+                    weight = approximate_exp2_f32(logits[at] - bounds_of[half])
+                    slope = weight * (slopes[at] - means_of[half])
+                    sums[at] = sums[at] + slope
+{give}
+"""
+
+_GIVE: Final = """
+out_base = (tile_batch * bias_heads + tile_head) * bias_rows
+for half in range({halves}):
+    row = tile_row + warp * {warp_rows} + half * 8 + quotient(lane, 4)
+    for i in range({row_logits}):
+        at = {logit_at}
+        column = start + {COLUMN}
+        if row < bias_rows and column < keys:
+            bias_out[(out_base + row) * keys + column] = {rounded}
+"""
+
+# Where all queries share a row: the rows of a warp, then its lanes', then the warps'.
+_GIVE_ROW: Final = """
+rows_tile = arena_f32(0, {all_columns})
+barrier()
+for i in range({row_logits}):
+    part = f32(0)
+    for half in range({halves}):
+        at = {logit_at}
+        part = part + sums[at]
+    for step in range(3):
+        part = part + shuffle_xor_f32(part, 4 << step)
+    if lane < 4:
+        rows_tile[warp * {columns} + {COLUMN}] = part
+barrier()
+out_base = (tile_batch * bias_heads + tile_head) * keys
+for column in range(thread, {columns}, {threads}):
+    part = f32(0)
+    for k in range({warps}):
+        part = part + rows_tile[k * {columns} + column]
+    if start + column < keys:
+        bias_out[out_base + start + column] = {rounded}
+"""
+
+
+def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
+    """The body of the kernel; ``one_row`` if all queries share the row of the bias."""
+    text = Text(form, tiles)
+    columns, line = tiles.columns, form.line
+    arrays = (("q", "queries"), ("cotangent", "queries"), ("k", "keys"), ("v", "keys"))
+    copies = "".join(
+        text.copied(x, f"{x}_base", "queries", tiles.rows, "first_row")
+        if of == "queries"
+        else text.copied(x, f"{x}_base", "key_end", columns)
+        for x, of in arrays
+    )
+    sizes = [
+        (f"{x}_tile", tiles.rows if of == "queries" else columns) for x, of in arrays
+    ]
+    names = {
+        "halves": text.halves,
+        "warp_rows": 16 * tiles.strips,
+        "row_logits": columns // 4,
+        "logit_at": text.place(columns),
+        "columns": columns,
+    }
+    value = "part" if one_row else "sums[at]"
+    give = (_GIVE_ROW if one_row else _GIVE).format(
+        COLUMN=COLUMN,
+        all_columns=tiles.warps * columns,
+        warps=tiles.warps,
+        threads=tiles.threads,
+        rounded=value if form.bias == "f32" else f"convert_f32_{form.bias}({value})",
+        **names,
+    )
+    return _TEXT.format(
+        rows=tiles.rows,
+        last_row=tiles.rows - 1,
+        last_column=columns - 1,
+        row_size=tiles.rows * line,
+        column_size=columns * line,
+        cotangent_offset=2 * tiles.rows * line,
+        k_offset=4 * tiles.rows * line,
+        v_offset=2 * (2 * tiles.rows + columns) * line,
+        clear=indented(text.cleared(sizes), 1),
+        places=indented(text.places(), 1),
+        factor=form.factor,
+        logits_size=tiles.strips * columns // 2,
+        left_size=8 * tiles.strips,
+        zero_sums=indented(text.zeros("sums", width=columns), 1),
+        ends=indented(text.ends(), 2),
+        terms_of_head=indented(text.terms_of_head(), 3),
+        copies=indented(copies, 3),
+        row_terms=indented(of_rows(text), 3),
+        zero_logits=indented(text.zeros("logits", "slopes", width=columns), 3),
+        logits=indented(text.by_columns("logits", "q_tile", "k_tile"), 3),
+        slopes=indented(text.by_columns("slopes", "cotangent_tile", "v_tile"), 3),
+        terms=indented(text.terms(), 3),
+        limits=indented(text.limits("left", "right", "query_end", "key_end"), 3),
+        give=indented(give, 1),
+        **names,
+    )

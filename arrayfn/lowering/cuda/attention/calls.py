@@ -1,0 +1,336 @@
+"""The kernels of attention, and their calls, for an ``operator_call``.
+
+Operands are q, k, v, the terms by the order of their names, and for the gradient the
+result, its logarithms and its cotangent; see ``arrayfn.nn.fused_attention``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.ir import ArrayType, Atom, Equation, Var
+from arrayfn.lowering.cuda.attention import bias as biases
+from arrayfn.lowering.cuda.attention import gradient as gradients
+from arrayfn.lowering.cuda.attention.forward import forward, shared_bytes, tiles_of
+from arrayfn.lowering.cuda.attention.text import kernel_text, signature
+from arrayfn.lowering.cuda.attention.tiles import LONGEST_HEAD, UNLIMITED, Form
+from arrayfn.lowering.libraries.calls import place_of
+from arrayfn.lowering.operator_kernels import static_of
+from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.steps import CallStep
+from arrayfn.passes.reads import Reads
+
+Fresh = Callable[[str], str]
+Made = tuple[Kernel, CallStep]
+Place = tuple[Var, int]  # an array, and how many bytes into it
+_AXES = ("batch", "head", "row", "column")
+
+
+def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
+    """Whether the kernels take queries [B, T, N, H] and keys [B, S, K, H]."""
+    B, T, N, H = q_shape
+    sizes = (B * N * T, *k_shape)
+    return 0 < H <= LONGEST_HEAD and min(sizes) > 0 and max(sizes) < UNLIMITED
+
+
+def lies_in_pieces(type: ArrayType, offset: int) -> bool:
+    """Whether the kernels read an array of four axes as it lies."""
+    if type.ndim != 4:
+        return False
+    *strides, last = type.layout.strides(type.shape)
+    piece = math.gcd(type.shape[-1], 8)
+    places = (offset, *strides)
+    return last == 1 and all(step >= 0 and step % piece == 0 for step in places)
+
+
+def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
+    """The kernel of an ``attention``."""
+    call = _Call.of(equation, reads)
+    form = call.form
+    (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
+    tiles = tiles_of(form, T, S)
+    out, logarithms = equation.outputs
+    yield call.made(
+        fresh("attention"),
+        "attention by tiles of queries",
+        forward(form, tiles),
+        call.arrays(),
+        {"out": (out, 0), "logarithms_out": (logarithms, 0)},
+        {**call.integers(), **call.steps("q", "k", "v")},
+        Launch(
+            B * N * -(-T // tiles.rows),
+            tiles.threads,
+            shared_bytes(form, tiles),
+            tiles.together,
+        ),
+    )
+
+
+def attention_gradient(
+    equation: Equation, reads: Reads, fresh: Fresh
+) -> Iterator[Made]:
+    """The kernels of an ``attention_gradient``.
+
+    With the sums of a head of more than 128 elements, keys and values take turns.
+    """
+    call = _Call.of(equation, reads)
+    form = call.form
+    (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
+    of_queries = call.of_queries()
+    yield call.means(fresh, of_queries)
+    dq, dk, dv = equation.outputs
+    parts = [{"dk": dk, "dv": dv}]
+    if form.padded > 128:
+        parts = [{"dv": dv}, {"dk": dk}]
+    for wanted in ({"dq": dq}, *parts):
+        choose = gradients.keys_tiles
+        if "dq" in wanted:
+            choose = gradients.queries_tiles
+        tiles = choose(form, T, S)
+        blocks = B * N * -(-T // tiles.rows)
+        if "dq" not in wanted:
+            blocks = B * K * -(-S // tiles.rows)
+        slopes = [*wanted] != ["dv"]
+        arrays = ("q", "k", "v", "cotangent") if slopes else ("q", "k", "cotangent")
+        read = {**call.arrays(), "cotangent": call.cotangent, **of_queries}
+        if not slopes:
+            del read["v"], read["means"]
+        yield call.made(
+            fresh("attention_gradient"),
+            f"{' and '.join(wanted)} of attention by tiles",
+            gradients.gradient(form, tiles, tuple(wanted)),
+            read,
+            {f"{name}_out": (array, 0) for name, array in wanted.items()},
+            {**call.integers(), **call.steps(*arrays)},
+            Launch(
+                blocks,
+                tiles.threads,
+                gradients.shared_bytes(form, tiles, slopes),
+                tiles.together,
+            ),
+        )
+
+
+def attention_bias_gradient(
+    equation: Equation, reads: Reads, fresh: Fresh
+) -> Iterator[Made]:
+    """The kernels of an ``attention_bias_gradient``."""
+    call = _Call.of(equation, reads)
+    form = call.form
+    (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
+    (by_bias,) = equation.outputs
+    batches, heads, rows, _ = by_bias.type.shape
+    of_queries = call.of_queries()
+    yield call.means(fresh, of_queries)
+    tiles = biases.bias_tiles(form, T, S)
+    one_row = rows < T
+    shared = {
+        "bias_rows": rows,
+        "bias_heads": heads,
+        "batches_each": B // batches,
+        "heads_each": N // heads,
+        "rows_each": -(-T // tiles.rows) if one_row else 1,
+    }
+    yield call.made(
+        fresh("attention_gradient"),
+        "the bias's cotangent of attention by tiles",
+        biases.bias_gradient(form, tiles, one_row=one_row),
+        {**call.arrays(), "cotangent": call.cotangent, **of_queries},
+        {"bias_out": (by_bias, 0)},
+        {**call.integers(), **shared, **call.steps("q", "k", "v", "cotangent")},
+        Launch(
+            batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
+            tiles.threads,
+            biases.shared_bytes(form, tiles),
+            tiles.together,
+        ),
+    )
+
+
+def _strides(atom: Atom, reads: Reads) -> tuple[int, ...]:
+    """The strides of an operand, as it lies."""
+    assert isinstance(atom, Var)
+    read = reads[atom]
+    base = read.base.type
+    return tuple(read.strides(base.layout.strides(base.shape), atom.type.ndim))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a kernel's launches are like."""
+
+    blocks: int
+    threads: int
+    shared: int = 0
+    together: int = 0
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An ``operator_call`` of attention: its arrays, and what its kernels depend on."""
+
+    equation: Equation
+    places: tuple[Place, ...]
+    strides: tuple[tuple[int, ...], ...]  # of the operands, as they lie
+    form: Form
+    window: tuple[int, int]
+
+    @classmethod
+    def of(cls, equation: Equation, reads: Reads) -> _Call:
+        static = static_of(equation)
+        q, k, *_ = equation.inputs
+        given: tuple[str, ...] = static["given"]
+        kinds = dict(zip(given, equation.inputs[3:], strict=False))
+        strides = tuple(_strides(atom, reads) for atom in equation.inputs)
+        steps = dict(zip(given, strides[3:], strict=False))
+        pairs = {
+            name
+            for name in ("bias", "mask")
+            if name in given
+            and kinds[name].type.shape[-1] == k.type.shape[1]
+            and steps[name][-1] == 1
+            and not any(step % 2 for step in (k.type.shape[1], *steps[name][:-1]))
+        }
+        head = q.type.shape[-1]
+        form = Form(
+            head=head,
+            dtype=short_name(q.type.dtype),
+            piece=math.gcd(head, 8),
+            scale=static["scale"],
+            bias=short_name(kinds["bias"].type.dtype) if "bias" in kinds else "",
+            mask="mask" in kinds,
+            paired=tuple(sorted(pairs)),
+            query_lengths="query_lengths" in kinds,
+            key_lengths="key_lengths" in kinds,
+        )
+        left, right = (
+            UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
+            for reach in static["window"]
+        )
+        found = (place_of(atom, reads) for atom in equation.inputs)
+        places = tuple((p.array, p.offset * p.array.type.dtype.itemsize) for p in found)
+        return cls(equation, places, strides, form, (left, right))
+
+    @property
+    def cotangent(self) -> Place:
+        """The cotangent of the result."""
+        return self.places[self.names.index("cotangent")]
+
+    def of_queries(self) -> dict[str, Place]:
+        """Arrays for what ``means`` computes."""
+        B, T, N, _ = self.equation.inputs[0].type.shape
+        type = ArrayType((B, N, T), dtypes.float32)
+        return {"bounds": (Var(type), 0), "means": (Var(type), 0)}
+
+    def means(self, fresh: Fresh, made: Mapping[str, Place]) -> Made:
+        """The kernel of bounds and means of queries, and its call."""
+        B, T, N, _ = self.equation.inputs[0].type.shape
+        read = ("result", "logarithms", "cotangent")
+        rows, warps = B * T * N, gradients.MEANS_WARPS
+        return self.made(
+            fresh("attention_means"),
+            "means of the cotangents of attention",
+            gradients.means(self.form),
+            {name: self.places[self.names.index(name)] for name in read},
+            {f"{name}_out": place for name, place in made.items()},
+            {
+                "queries": T,
+                "heads": N,
+                "rows": rows,
+                **self.steps("result", "cotangent"),
+            },
+            Launch(-(-rows // warps), 32 * warps),
+        )
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the terms."""
+        return static_of(self.equation)["given"]
+
+    def arrays(self) -> dict[str, Place]:
+        """Queries, keys, values and terms, by the names that kernels have for them."""
+        return dict(zip(self.names[: 3 + len(self.given)], self.places, strict=False))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that kernels have for the operands."""
+        return ("q", "k", "v", *self.given, "result", "logarithms", "cotangent")
+
+    def steps(self, *names: str) -> dict[str, int]:
+        """How far it is from batch to batch, token to token, head to head of arrays."""
+        found: dict[str, int] = {}
+        for name in names:
+            strides = self.strides[self.names.index(name)]
+            for axis, step in zip(("batch", "token", "head"), strides, strict=False):
+                found[f"{name}_{axis}"] = step
+        return found
+
+    def integers(self) -> dict[str, int]:
+        """The extents, the window, and the strides of what is broadcast."""
+        (_, T, N, _), (_, S, K, _) = (x.type.shape for x in self.equation.inputs[:2])
+        left, right = self.window
+        found = {
+            "queries": T,
+            "keys": S,
+            "heads": N,
+            "group": N // K,
+            "left": left,
+            "right": right,
+        }
+        for name in ("bias", "mask"):
+            if name in self.given:
+                place = self.names.index(name)
+                shape = self.equation.inputs[place].type.shape
+                for axis, n, step in zip(
+                    _AXES, shape, self.strides[place], strict=True
+                ):
+                    found[f"{name}_{axis}"] = 0 if n == 1 else step
+        return found
+
+    def made(
+        self,
+        name: str,
+        reason: str,
+        body: str,
+        read: Mapping[str, Place],
+        written: Mapping[str, Place],
+        integers: Mapping[str, int],
+        launch: Launch,
+    ) -> Made:
+        """The kernel with the text ``body``, and its call."""
+        arrays = {**read, **written}
+        parameters = [
+            Parameter(n, short_name(array.type.dtype) + "*")
+            for n, (array, _) in arrays.items()
+        ]
+        parameters += [Parameter(n, "i64") for n in integers]
+        place = self.equation.source
+        title = f"# {name}: {reason}" + (f"        at {place}" if place else "")
+        doc = f"{signature(parameters)} {launch.threads} threads a block."
+        kinds = ", ".join(p.kind for p in parameters)
+        kernel = Kernel(
+            name=name,
+            source=f"{title}\n{kernel_text(name, parameters, body, doc)}",
+            key=f"{kernel_text('kernel', parameters, body)}# {kinds}\n",
+            parameters=tuple(parameters),
+            reason=reason,
+            threads=launch.threads,
+            shared=launch.shared,
+            together=launch.together,
+        )
+        call = CallStep(
+            kernel=name,
+            pointers=[*arrays.values()],
+            scratch=[],
+            integers=[*integers.values()],
+            items=launch.blocks,
+            grain=1,
+            scratch_bytes=0,
+            reads=[array for array, _ in read.values()],
+            writes=[array for array, _ in written.values()],
+        )
+        return kernel, call

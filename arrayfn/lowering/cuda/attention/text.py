@@ -1,0 +1,348 @@
+"""Pieces of text that the kernels of attention share.
+
+Tiles of halves lie in shared memory, ``Form.line`` elements from row to row. A warp has
+``strips`` fragments of 16 rows of a block's rows. In the sums of a product each lane
+has two neighbouring columns, 8 apart, of ``2 * strips`` rows, which are 8 apart too:
+``half`` counts these rows, ``i`` a lane's columns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from arrayfn.lowering import scalars
+from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from arrayfn.lowering.kernel_text import WIDTH, wrapped
+from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.scalars.arithmetic import HALVES
+
+COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
+"""Which column of a tile a lane's i-th is."""
+
+
+def indented(lines: Iterable[str] | str, depth: int) -> str:
+    """Lines, or a text, ``depth`` steps to the right."""
+    text = lines if isinstance(lines, str) else "\n".join(lines)
+    return textwrap.indent(textwrap.dedent(text).strip("\n"), "    " * depth)
+
+
+def kernel_text(
+    name: str, parameters: Sequence[Parameter], body: str, doc: str = ""
+) -> str:
+    """The source of a kernel: what it imports, and its function.
+
+    Without a docstring it has no comments either.
+    """
+    names = set(re.findall(r"\b[A-Za-z_]\w*\b", body))
+    head: list[str] = []
+    for room, known in (("cuda.vocabulary", FUNCTIONS), ("scalars", vars(scalars))):
+        used = sorted(name for name in names if name in known)
+        if used:
+            before = f"from arrayfn.lowering.{room} import "
+            head += wrapped(before, ", ".join(used), "")
+    lines = [line for line in body.splitlines() if line.strip()]
+    if not doc:
+        lines = [line for line in lines if not line.lstrip().startswith("#")]
+    head += [
+        "",
+        "",
+        *wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):"),
+    ]
+    if doc:
+        head.append(indented(textwrap.fill(f'"""{doc}"""', WIDTH - 4), 1))
+    return "\n".join([*head, *lines, ""])
+
+
+def signature(parameters: Sequence[Parameter]) -> str:
+    """What kinds parameters have, as a docstring says it."""
+    kinds: dict[str, list[str]] = {}
+    for p in parameters:
+        kinds.setdefault(p.kind, []).append(p.name)
+    return " ".join(f"{', '.join(names)}: {kind}." for kind, names in kinds.items())
+
+
+def _memory(dtype: str) -> str:
+    """How elements of a dtype lie in memory."""
+    return "u16" if dtype in HALVES else dtype
+
+
+@dataclass(frozen=True)
+class Text:
+    """The pieces for one kernel; ``rows`` names what its rows are, as ``columns``."""
+
+    form: Form
+    tiles: Tiles
+    rows: str = "queries"
+    columns: str = "keys"
+
+    @property
+    def halves(self) -> int:
+        """How many rows of a block a lane has elements of."""
+        return 2 * self.tiles.strips
+
+    def place(self, width: int, *, pair: bool = False) -> str:
+        """Where a lane has its i-th column (or pair of them) in sums of ``width``."""
+        column = "i) * 4" if pair else "i // 2) * 4"
+        place = f"((half // 2) * {width // 8} + {column} + (half % 2) * 2"
+        return place if pair else f"{place} + i % 2"
+
+    def copied(
+        self,
+        array: str,
+        base: str,
+        limit: str,
+        count: int,
+        start: str = "start",
+        first: str = "",
+    ) -> str:
+        """Copies ``count`` rows of ``array`` from row ``start`` on into its tile.
+
+        Row n is token n of the head at ``base``; those from ``limit`` on become zeros.
+        They come to the tile's rows from element ``first`` on.
+        """
+        form, threads, step = self.form, self.tiles.threads, f"{array}_token"
+        pieces, p, line = form.head // form.piece, form.piece, form.line
+        across = math.gcd(pieces, threads)
+        at_once = threads // across
+        if p > 1 and count % at_once == 0 and across > 1:
+            # Neighbouring threads have neighbouring pieces; each goes down a column.
+            return f"""
+row = quotient(thread, {across})
+column = remainder(thread, {across}) * {p}
+at = {base} + ({start} + row) * {step} + column
+place = {first}row * {line} + column
+for turn in range({count // at_once}):
+    live = select_i64({start} + row + turn * {at_once} < {limit}, 1, 0)
+    for side in range({pieces // across}):
+        copy_u16x{p}(
+            {array}, at + turn * {at_once} * {step} + side * {across * p},
+            {array}_tile, place + turn * {at_once * line} + side * {across * p}, live,
+        )
+"""
+        source = f"{base} + ({start} + row) * {step} + column"
+        target = f"{first}row * {line} + column"
+        copy = f"copy_u16x{p}({array}, {source}, {array}_tile, {target}, live)"
+        if p == 1:
+            read = f"{array}[{source}] if live > 0 else u16(0)"
+            copy = f"{array}_tile[{target}] = {read}"
+        return f"""
+for at in range(thread, {count * pieces}, {threads}):
+    row = quotient(at, {pieces})
+    column = remainder(at, {pieces}) * {p}
+    live = select_i64({start} + row < {limit}, 1, 0)
+    {copy}
+"""
+
+    def cleared(self, tiles: Sequence[tuple[str, int]]) -> str:
+        """Zeros between the end of a head and the end of its rows in ``tiles``."""
+        form, threads = self.form, self.tiles.threads
+        width = form.padded - form.head
+        if not width:
+            return ""
+        parts = [
+            f"for at in range(thread, {rows * width}, {threads}):\n"
+            f"    row = quotient(at, {width})\n"
+            f"    column = {form.head} + remainder(at, {width})\n"
+            f"    {tile}[row * {form.line} + column] = u16(0)"
+            for tile, rows in tiles
+        ]
+        return "\n".join(parts)
+
+    def zeros(self, *sums: str, width: int) -> str:
+        """Sums of ``width`` columns, all zero."""
+        count = self.tiles.strips * width // 2
+        lines = [f"for i in range({count}):"]
+        lines += [f"    {name}[i] = f32(0)" for name in sums]
+        return "\n".join(lines)
+
+    def by_columns(self, sums: str, left: str, right: str, first: str = "") -> str:
+        """Adds the products of rows of ``left`` and of ``right``, over the head.
+
+        The tile ``right`` begins at element ``first``.
+        """
+        line, strips = self.form.line, self.tiles.strips
+        return f"""
+for step in unrolled({self.form.padded // 16}):
+    for strip in range({strips}):
+        at = row_at + strip * {16 * line} + step * 16
+        load_matrix_u16({left}, at, left_part, strip * 8)
+    for pair in range({self.tiles.columns // 16}):
+        at = {first}column_at + pair * {16 * line} + step * 16
+        load_matrix_u16({right}, at, right_part, 0)
+        for strip in range({strips}):
+            for side in range(2):
+                multiply_{self.form.dtype}(
+                    {sums}, (strip * {self.tiles.columns // 8} + pair * 2 + side) * 4,
+                    left_part, strip * 8, right_part, side * 4,
+                )
+"""
+
+    def over_columns(self, sums: str, weights: str, tile: str, first: str = "") -> str:
+        """Adds the rows of ``tile``, by ``weights``: the sums of a product."""
+        line, strips = self.form.line, self.tiles.strips
+        return f"""
+for step in range({self.tiles.columns // 16}):
+    for strip in range({strips}):
+        for pair in range(4):
+            at = (strip * {self.tiles.columns // 8} + step * 2) * 4 + pair * 2
+            place = strip * 8 + pair * 2
+            pack_{self.form.dtype}({weights}[at], {weights}[at + 1], left_part, place)
+    for pair in range({self.form.padded // 16}):
+        at = {first}across_at + step * {16 * line} + pair * 16
+        load_transposed_u16({tile}, at, right_part, 0)
+        for strip in range({strips}):
+            for side in range(2):
+                multiply_{self.form.dtype}(
+                    {sums}, (strip * {self.form.padded // 8} + pair * 2 + side) * 4,
+                    left_part, strip * 8, right_part, side * 4,
+                )
+"""
+
+    def places(self) -> str:
+        """Where a lane's rows of fragments begin in tiles."""
+        line, rows = self.form.line, 16 * self.tiles.strips
+        return f"""
+row_at = (warp * {rows} + remainder(lane, 16)) * {line} + quotient(lane, 16) * 8
+column_at = (remainder(lane, 8) + quotient(lane, 16) * 8) * {line}
+column_at = column_at + remainder(quotient(lane, 8), 2) * 8
+across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
+"""
+
+    def ends(self) -> str:
+        """Where the queries and keys of a batch end."""
+        form = self.form
+        queries = "min_i64(queries, i64(query_lengths[batch]))"
+        keys = "min_i64(keys, i64(key_lengths[batch]))"
+        return (
+            f"query_end = {queries if form.query_lengths else 'queries'}\n"
+            f"key_end = {keys if form.key_lengths else 'keys'}"
+        )
+
+    def terms_of_head(self) -> str:
+        """Where the bias and the mask of a head begin."""
+        return "\n".join(
+            f"{x}_base = batch * {x}_batch + member * {x}_head"
+            for x, is_there in (("bias", self.form.bias), ("mask", self.form.mask))
+            if is_there
+        )
+
+    def terms(self) -> str:
+        """What is done to the logits of a block before the limits of its rows."""
+        form = self.form
+        if not (form.ready or form.mask):
+            return ""
+        across = self.rows == "keys"  # the bias's rows are this kernel's columns
+        rows, columns = ("column", "row") if across else ("row", "column")
+        paired = () if across else form.paired
+        before: list[str] = []
+        of_row = [
+            f"row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)",
+            f"row = min_i64(first_row + row, {self.rows} - 1)",
+        ]
+        of_pair = [
+            f"at = {self.place(self.tiles.columns, pair=True)}",
+            "column = start + i * 8 + remainder(lane, 4) * 2",
+        ]
+        of_each: list[str] = []
+        if (form.bias and "bias" not in paired) or (form.mask and "mask" not in paired):
+            of_each.append(f"place = min_i64(column + side, {self.columns} - 1)")
+        for name, kind in (("bias", _memory(form.bias)), ("mask", "u8" * form.mask)):
+            if not kind:
+                continue
+            of_row.append(f"{name}_at = {name}_base + row * {name}_{rows}")
+            value = f"{name}[{name}_at + place * {name}_{columns}]"
+            if name in paired:
+                value = f"{name}_pair[side]"
+                before.append(f"{name}_pair = registers_{kind}(2)")
+                of_pair += [
+                    f"place = {name}_at + min_i64(column, {self.columns} - 2)",
+                    f"load_{kind}x2({name}, place, {name}_pair, 0)",
+                ]
+            if name == "bias":
+                if kind != "f32":
+                    value = f"convert_{form.bias}_f32({value})"
+                of_each += [
+                    f"added = {value} * f32({LOG2_E!r})",
+                    "logits[at + side] = fma_f32(logits[at + side], factor, added)",
+                ]
+        if form.ready and not form.bias:
+            of_each.append("logits[at + side] = logits[at + side] * factor")
+        if form.mask:
+            place = f"mask_at + place * mask_{columns}"
+            shown = "mask_pair[side]" if "mask" in paired else f"mask[{place}]"
+            of_each += [
+                f"logit = select_f32({shown} == 0, F32_NEG_INF, logits[at + side])",
+                "logits[at + side] = logit",
+            ]
+        return "\n".join(
+            [
+                *before,
+                f"for half in range({self.halves}):",
+                indented(of_row, 1),
+                f"    for i in range({self.tiles.columns // 8}):",
+                indented(of_pair, 2),
+                "        for side in range(2):",
+                indented(of_each, 3),
+            ]
+        )
+
+    def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:
+        """-inf for the logits beyond these, in a block that reaches so far."""
+        rows, columns = self.tiles.rows, self.tiles.columns
+        return f"""
+inside = (start + {columns} <= {column_end}) & (first_row + {rows} <= {row_end})
+inside = inside & (start + {columns} <= first_row + {after} + 1)
+inside = inside & (start >= first_row + {rows - 1} - {before})
+if not inside:
+    for half in range({self.halves}):
+        row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+        row = first_row + row
+        last = min_i64(row + {after} + 1, {column_end})
+        last = select_i64(row < {row_end}, last, 0)
+        for i in range({columns // 4}):
+            at = {self.place(columns)}
+            column = start + {COLUMN}
+            beyond = (column < row - {before}) | (column >= last)
+            logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
+"""
+
+    def rounded(self, sums: str, factor: str, tile: str) -> str:
+        """Sums times the text ``factor`` into a warp's rows of ``tile``."""
+        form = self.form
+        return f"""
+for half in range({self.halves}):
+    line = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+    for i in range({form.padded // 8}):
+        place = {self.place(form.padded, pair=True)}
+        first = {sums}[place] * {factor}
+        pack_{form.dtype}(first, {sums}[place + 1] * {factor}, left_part, 0)
+        at = line * {form.line} + i * 8 + remainder(lane, 4) * 2
+        {tile}[at] = left_part[0]
+        {tile}[at + 1] = left_part[1]
+"""
+
+    def given(self, array: str, tile: str, base: str, step: str) -> str:
+        """The rows of ``tile`` into the result ``array``."""
+        form, tiles = self.form, self.tiles
+        pieces, p = form.head // form.piece, form.piece
+        place = f"{base} + (first_row + row) * {step} + column"
+        source = f"row * {form.line} + column"
+        move = [f"{array}[{place}] = {tile}[{source}]"]
+        if p > 1:
+            move = [
+                f"load_u16x{p}({tile}, {source}, right_part, 0)",
+                f"place = {place}",
+                f"store_u16x{p}({array}, place, right_part, 0)",
+            ]
+        lines = [
+            f"for at in range(thread, {tiles.rows * pieces}, {tiles.threads}):",
+            f"    row = quotient(at, {pieces})",
+            f"    column = remainder(at, {pieces}) * {form.piece}",
+            f"    if first_row + row < {self.rows}:",
+        ]
+        return "\n".join([*lines, indented(move, 2)])

@@ -1,0 +1,1 @@
+"""Gathers and scatters: where indices lead, and updates that meet there."""

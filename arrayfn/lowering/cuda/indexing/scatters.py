@@ -1,0 +1,381 @@
+"""Scatters whose updates may meet: keys of targets, a sort of them, and segments.
+
+The key of an update is its target's number among all that windows can begin at, and one
+more than the greatest where it is left out. Where windows may overlap without beginning
+at the same place, each of their elements is an update of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import compute_dtype, short_name
+from arrayfn.ir import ArrayType, Equation, Literal, Var
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.indexing.additions import Ranges, in_ranges, ranges_of
+from arrayfn.lowering.cuda.indexing.scatter_form import Scatter, scatter_of
+from arrayfn.lowering.cuda.indexing.scatter_tiles import LEAST as TARGETS
+from arrayfn.lowering.cuda.indexing.scatter_tiles import Tiles, scatter_in_tiles
+from arrayfn.lowering.cuda.indexing.segments import (
+    THREADS,
+    Split,
+    Updates,
+    add_in_bins,
+    combine,
+    merged,
+    put,
+)
+from arrayfn.lowering.cuda.schedule import power_of_two
+from arrayfn.lowering.cuda.sorting.keys import Keys
+from arrayfn.lowering.cuda.sorting.sorts import Rows, sort_rows
+from arrayfn.lowering.cuda.sorting.tiles import Moved
+from arrayfn.lowering.cuda.written import Written, WrittenCall
+from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Value
+from arrayfn.lowering.libraries.calls import Place as Pointer
+from arrayfn.lowering.templates.indexing import added
+from arrayfn.lowering.templates.nest_builder import (
+    NestBuilder,
+    Place,
+    output_place,
+    place_of,
+)
+from arrayfn.passes.reads import Reads
+
+Names = Mapping[Var, str]
+
+FUNCTIONS: Final = {
+    "scatter": "",
+    "scatter_add": "add",
+    "scatter_mul": "mul",
+    "scatter_min": "min",
+    "scatter_max": "max",
+}
+IN_ORDER: Final = 32  # updates that meet, up to which a thread goes over them all
+_MOST: Final = 2**31 - 1  # indices that kernels divide
+_ATOMIC_INTEGERS: Final = frozenset(
+    (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
+)
+_ATOMIC: Final = _ATOMIC_INTEGERS | {dtypes.float32, dtypes.float64}
+_NARROW: Final = 4  # elements of an update, up to which additions at once are fast
+_BINS: Final = 4096  # targets that a block has sums of its own for
+_MOST_EACH: Final = 4  # updates of a target, on average, that tiles are worth
+_LEAST_EACH: Final = 64  # targets of an update, where these are written over
+_I64, _BOOL = dtypes.int64, dtypes.bool_
+_CHUNKS: Final = (32, 16, 8)
+_LANES: Final = 4
+
+
+def meets_in_parallel(equation: Equation) -> bool:
+    """Whether a scatter is worth more kernels than one that goes over the updates."""
+    params = equation.params
+    x, _, updates = (atom.type for atom in equation.inputs)
+    if params["unique_indices"] or not x.size or not updates.size:
+        return False
+    s = scatter_of(equation)
+    fits = max(x.size, updates.size) <= _MOST
+    return s.count > IN_ORDER and fits
+
+
+def scatter(
+    equation: Equation,
+    reads: Reads,
+    names: Names,
+    gpu: GpuConfig,
+    *,
+    deterministic: bool,
+    vectors: bool,
+) -> Iterator[Nest | WrittenCall]:
+    """The steps of a scatter; ``vectors`` if arrays begin at multiples of 16 bytes."""
+    s = scatter_of(equation)
+    n, limit = s.count, s.limit
+    function = FUNCTIONS[equation.primitive.name]
+    target = equation.outputs[0]
+    is_atomic = _adds_as_they_come(s, deterministic)
+    in_bins = s.width == 1 and power_of_two(limit) <= _BINS <= n
+    if is_atomic and not in_bins:
+        yield from added(equation, reads, names)
+        return
+    keys = Var(ArrayType((n,), dtypes.uint32))
+    yield _keys(s, reads, names, keys)
+    source = _updates_place(equation, reads)
+    if isinstance(equation.inputs[2], Literal):
+        yield _filled(equation, names, source.array)
+    updates = _updates(s, source, function, vectors)
+    given = Pointer(source.array, source.offset)
+    out = Pointer(target)
+    if is_atomic:
+        yield _in_bins(s, updates, [Pointer(keys), given], out, gpu)
+        return
+    sorted_keys = Pointer(Var(ArrayType((n,), dtypes.uint32)))
+    moved = Moved(Keys(dtypes.uint32), gives="words")
+    before, after = [Pointer(keys)], [sorted_keys]
+    if s.is_sorted:
+        updates, read = replace(updates, ordered=False), [Pointer(keys), given]
+    elif isinstance(equation.inputs[2], Literal):
+        updates, read = replace(updates, ordered=False), [sorted_keys, given]
+    elif s.width == 1 and updates.number.strides == ((1,),) and _is_carried(source):
+        # The values move with the keys: they need not be looked up.
+        name = short_name(source.dtype)
+        moved = replace(moved, positions=True, order=name, carried=name)
+        values = Pointer(Var(ArrayType((n,), source.dtype)))
+        before, after = [*before, given], [*after, values]
+        updates, read = replace(updates, ordered=False), after
+    else:
+        order = Pointer(Var(ArrayType((n,), dtypes.int32)))
+        moved, after = replace(moved, order="i32"), [*after, order]
+        read = [sorted_keys, given, order]
+    if not s.is_sorted:
+        rows = Rows(1, n, n)
+        yield from sort_rows(rows, moved, before, after, gpu, limit.bit_length())
+    if function:
+        yield from _combined(s, updates, read, out, gpu)
+    else:
+        yield _call(put(updates), updates, read, [out], s, n)
+
+
+def _adds_as_they_come(s: Scatter, deterministic: bool) -> bool:
+    """Whether the order of the updates does not matter, and additions are fast."""
+    in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
+    adds = FUNCTIONS[s.equation.primitive.name] == "add"
+    return adds and s.operand.dtype in in_any_order and s.width <= _NARROW
+
+
+def way_of(
+    equation: Equation,
+    reads: Reads,
+    *,
+    deterministic: bool,
+    vectors: bool,
+    copied: bool,
+) -> Tiles | Ranges | None:
+    """How updates are combined with parts of many targets, if that is faster.
+
+    All targets are read and written: if they are not ``copied`` for it in any case,
+    updates must not be few.
+    """
+    s, function = scatter_of(equation), FUNCTIONS[equation.primitive.name]
+    if _adds_as_they_come(s, deterministic):
+        return ranges_of(s) if copied else None
+    if isinstance(equation.inputs[2], Literal) or not function or s.width > 1:
+        return None
+    source, dtype = _updates_place(equation, reads), s.operand.dtype
+    u = _updates(s, source, function, vectors)
+    in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
+    many = s.limit >= TARGETS and s.count <= _MOST_EACH * s.limit
+    many = many and (copied or s.limit <= _LEAST_EACH * s.count)
+    if not in_a_row or not many or s.is_sorted or not _is_carried(source):
+        return None
+    lanes = 16 // dtype.itemsize if vectors else 1
+    lanes = lanes if s.limit % lanes == 0 else 1
+    return Tiles(function, dtype, s.count, s.limit, lanes)
+
+
+def by_way(
+    way: Tiles | Ranges,
+    equation: Equation,
+    reads: Reads,
+    names: Names,
+    gpu: GpuConfig,
+    operand: Var,
+) -> Iterator[Nest | WrittenCall]:
+    """The steps of a scatter into ``operand``, which need not be its own."""
+    if isinstance(way, Ranges):
+        yield from in_ranges(way, equation, reads, names, operand)
+        return
+    keys = Var(ArrayType((way.count,), dtypes.uint32))
+    yield _keys(scatter_of(equation), reads, names, keys)
+    source = _updates_place(equation, reads)
+    given = Pointer(source.array, source.offset)
+    result = equation.outputs[0]
+    yield from scatter_in_tiles(way, Pointer(keys), given, operand, result, gpu)
+
+
+def _is_carried(source: Place) -> bool:
+    """Whether the updates are of a dtype that a sort moves."""
+    return source.dtype == source.array.type.dtype and source.dtype in _ATOMIC
+
+
+def _in_bins(
+    s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
+) -> WrittenCall:
+    """Updates added in any order, first in each block: targets are few."""
+    plain = replace(updates, ordered=False, lanes=1)
+    blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
+    share = -(-s.count // blocks)
+    integers = [s.count, share, s.limit, *plain.integers]
+    return WrittenCall(
+        add_in_bins(plain, power_of_two(s.limit)), read, [out], integers, blocks
+    )
+
+
+def _combined(
+    s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
+) -> Iterator[WrittenCall]:
+    """Chunks of updates, chunks of what these have come to, and so on."""
+    n = s.count
+    lines = s.width // updates.lanes
+    busy = gpu.multiprocessors * gpu.max_threads
+    size = next((c for c in _CHUNKS if n * lines >= c * busy), _CHUNKS[-1])
+    wide = compute_dtype(updates.given)
+    while n > size:
+        chunks = -(-n // size)
+        carried = Pointer(Var(ArrayType((chunks,), dtypes.uint32)))
+        partial = Pointer(Var(ArrayType((chunks * s.width,), wide)))
+        text = combine(updates, size, partial=True)
+        yield _call(text, updates, read, [out, carried, partial], s, n, chunks)
+        n, read = chunks, [carried, partial]
+        inside = updates.element
+        updates = replace(
+            updates,
+            given=wide,
+            ordered=False,
+            number=Split((n,), ((s.width,),)),
+            element=Split(
+                inside.extents, (inside.strides[0], _row_major(inside.extents))
+            ),
+        )
+        size = _CHUNKS[0]
+    yield _call(combine(updates, size, partial=False), updates, read, [out], s, n, 1)
+
+
+def _call(
+    text: Written,
+    updates: Updates,
+    read: list[Pointer],
+    written: list[Pointer],
+    s: Scatter,
+    n: int,
+    chunks: int | None = None,
+) -> WrittenCall:
+    lines = s.width // updates.lanes
+    items = (n if chunks is None else chunks) * lines
+    integers = [n, lines, s.limit, *updates.integers]
+    return WrittenCall(text, read, written, integers, -(-items // THREADS))
+
+
+def _updates_place(equation: Equation, reads: Reads) -> Place:
+    """Where the updates lie; a literal is a single element."""
+    atom = equation.inputs[2]
+    if isinstance(atom, Literal):
+        single = Var(ArrayType((), atom.type.dtype))
+        return Place(single, atom.type.dtype, (0,) * atom.type.ndim)
+    return place_of(atom, reads)
+
+
+def _filled(equation: Equation, names: Names, single: Var) -> Nest:
+    b = NestBuilder(equation, names)
+    atom = equation.inputs[2]
+    assert isinstance(atom, Literal)
+    dtype = compute_dtype(atom.type.dtype)
+    value = Constant(atom.value, dtype)
+    result = b.compute("update", "identity", value, dtype=dtype, of=dtype)
+    b.store(b.operand(Place(single, single.type.dtype, ()), written=True), result)
+    return b.nest((), "the value of all updates")
+
+
+def _updates(s: Scatter, source: Place, function: str, vectors: bool) -> Updates:
+    target = output_place(s.equation)
+    kept = s.windows.kept(s.operand.ndim)
+    along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
+    key = merged(
+        [s.operand.shape[a] for a in s.keyed], [target.strides[a] for a in s.keyed]
+    )
+    number = merged(
+        [s.updates.shape[k] for k in s.numbered],
+        [source.strides[k] for k in s.numbered],
+    )
+    element = merged(
+        [s.updates.shape[k] for k in s.inside],
+        [target.strides[along[k]] for k in s.inside],
+        [source.strides[k] for k in s.inside],
+    )
+    dtype = s.operand.dtype
+    made = Updates(function, dtype, s.updates.dtype, key, number, element)
+    steps = [*key.strides[0], *number.strides[0], source.offset]
+    steps += [n for own in element.strides for n in own[:-1]]
+    close = element.extents and all(own[-1] == 1 for own in element.strides)
+    whole = close and all(step % _LANES == 0 for step in (*steps, element.extents[-1]))
+    if vectors and whole and _LANES * dtype.itemsize <= 16 and dtype in _VECTORS:
+        return replace(made, lanes=_LANES)
+    return made
+
+
+_VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))
+
+
+def _row_major(extents: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(extents[k + 1 :]) for k in range(len(extents)))
+
+
+def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
+    """The nest that numbers each update's target."""
+    equation, windows = s.equation, s.windows
+    b = NestBuilder(equation, names)
+    shape = tuple(s.updates.shape[k] for k in s.numbered)
+    where = {axis: k for k, axis in enumerate(s.numbered)}
+    sizes = windows.sizes(s.operand.ndim, s.updates.shape)
+    outer = [k for k in range(s.updates.ndim) if k not in windows.window_axes]
+    kept = windows.kept(s.operand.ndim)
+    within = dict(zip(kept, windows.window_axes, strict=True))
+    batch = dict(zip(*windows.batch, strict=True))
+    indices = equation.inputs[1]
+    assert isinstance(indices, Var)
+    place = place_of(indices, reads)
+    strides = [0] * len(shape)
+    for axis, stride in zip(outer, place.strides[:-1], strict=True):
+        strides[where[axis]] = stride
+    begins: dict[int, Value] = {}
+    inside: Value | None = None
+
+    def integer(function: str, *arguments: Value | Constant | Argument) -> Value:
+        return b.compute("key", function, *arguments, dtype=_I64, of=_I64)
+
+    def test(function: str, *arguments: Value | Constant | Argument) -> Value:
+        of = _BOOL if function == "and" else _I64
+        return b.compute("inside", function, *arguments, dtype=_BOOL, of=of)
+
+    for component, axis in enumerate(windows.indexed_axes):
+        offset = place.offset + component * place.strides[-1]
+        operand = b.operand(Place(place.array, place.dtype, tuple(strides), offset))
+        begin = b.index(b.load(names[indices], operand), place.dtype)
+        bounds = (
+            Constant(0, _I64),
+            Argument(f"last_{axis}", s.operand.shape[axis] - sizes[axis]),
+        )
+        if equation.params["mode"] == "clip":
+            begin = integer("clamp", begin, *bounds)
+        else:
+            for function, bound in zip(("ge", "le"), bounds, strict=True):
+                one = test(function, begin, bound)
+                inside = one if inside is None else test("and", inside, one)
+        begins[axis] = begin
+    key: Value | None = None
+    for axis in s.keyed:
+        parts = [begins[axis]] if axis in begins else []
+        if axis in batch:
+            parts.append(_counted(b, where[outer[batch[axis]]]))
+        if axis in within and within[axis] in where:
+            parts.append(_counted(b, where[within[axis]]))
+        if key is not None:
+            extent = Argument(f"extent_{axis}", s.operand.shape[axis])
+            parts.append(integer("mul", key, extent))
+        key, *rest = parts
+        for part in rest:
+            key = integer("add", key, part)
+    assert key is not None
+    if inside is not None:
+        key = integer("select", inside, key, Argument("limit", s.limit))
+    word = b.compute("word", "convert_i64", key, dtype=dtypes.uint32, of=dtypes.uint32)
+    stored = Place(keys, dtypes.uint32, _row_major(shape))
+    b.store(b.operand(stored, written=True), word)
+    return b.nest(shape, "numbers of the targets")
+
+
+def _counted(b: NestBuilder, axis: int) -> Value:
+    result = b.value("index", _I64)
+    b.statements.append(Count(result, axis, "element", 0, b.equation.source))
+    return result

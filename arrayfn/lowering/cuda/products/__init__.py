@@ -1,0 +1,1 @@
+"""Matrix products: what becomes a part of cuBLASLt's, and kernels of thin ones."""

@@ -1,0 +1,262 @@
+"""What follows a product becomes a part of it: cuBLASLt's epilogues.
+
+A kernel that scales a product, adds an array or a row to it and takes the greater of it
+and 0, or a beginning of such a chain, is folded into the product:
+
+    activation(alpha * product + beta * added + bias)
+
+All of it is computed as the product is summed, and rounded once. So the product itself
+is never written: a residual stream is added to, and parameters take their step of
+descent, where their gradient is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.destinations import Producer, Product
+from arrayfn.lowering.cuda.products.epilogue_forms import Chain, Epilogue
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Compute,
+    Constant,
+    Load,
+    Nest,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+)
+from arrayfn.lowering.libraries.calls import LibraryCall
+from arrayfn.lowering.split import needed, restrict
+from arrayfn.lowering.steps import NestStep, PlanStep
+
+
+def fold_epilogues(
+    steps: Sequence[PlanStep],
+    producers: Mapping[int, Producer],
+    outputs: Iterable[Var],
+    of: Callable[[Var], Var],
+) -> tuple[list[PlanStep], dict[int, Producer]]:
+    """``steps`` without what can be a part of a product; the products that changed.
+
+    ``producers`` are at the positions of ``steps``, and so are the changed ones. Arrays
+    in ``outputs`` are needed after the steps. ``of`` says where an array is stored.
+    """
+    folding = _Folding(list(steps), set(outputs), of)
+    for position, producer in producers.items():
+        if isinstance(producer, Product):
+            folding.fold(position, producer.made)
+    return folding.result()
+
+
+class _Folding:
+    """Steps, some of which products have taken over."""
+
+    def __init__(
+        self, steps: list[PlanStep], needed: set[Var], of: Callable[[Var], Var]
+    ) -> None:
+        self.steps = steps
+        self.needed = needed
+        self.of = of
+        self.users: dict[Var, list[int]] = {}
+        for position, step in enumerate(steps):
+            for root in dict.fromkeys(of(var) for var in step.arrays()):
+                self.users.setdefault(root, []).append(position)
+        self.moved: dict[int, tuple[int, LibraryCall]] = {}  # from where, before what
+        self.dropped: set[int] = set()
+        self.numbers: dict[tuple[str, float, DType], Var] = {}
+        self.inserted: dict[int, list[NestStep]] = {}  # before what
+
+    def result(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+        """The steps that are left, and the products among them that changed."""
+        steps: list[PlanStep] = []
+        changed: dict[int, Producer] = {}
+        for position, step in enumerate(self.steps):
+            steps += self.inserted.get(position, [])
+            for origin, (before, call) in self.moved.items():
+                if before == position:
+                    changed[len(steps)] = Product(call)
+                    steps.append(self.steps[origin])
+            if position not in self.dropped:
+                steps.append(step)
+        return steps, changed
+
+    def fold(self, position: int, call: LibraryCall) -> None:
+        """Make what follows the product at ``position`` a part of it, if it can be."""
+        product = call.writes["c"].array
+        places = [k for k in self.users.get(product, ()) if k != position]
+        if product in self.needed or not places or places[0] < position:
+            return
+        nests = [self.nest_at(k, product) for k in places]
+        if None in nests:
+            return
+        chains = [
+            Chain(n, self.operand_of(n, product), call).links()
+            for n in nests
+            if n is not None
+        ]
+        common = 0
+        while all(len(chain) > common for chain in chains) and all(
+            chain[common][0] == chains[0][common][0] for chain in chains
+        ):
+            common += 1
+        for last in range(common - 1, -1, -1):
+            epilogue = chains[0][last][0]
+            ends = [chain[last][1] for chain in chains]
+            if self.take_over(position, call, epilogue, places, ends):
+                return
+
+    def nest_at(self, position: int, product: Var) -> Nest | None:
+        """The nest there, if it reads ``product`` and that once."""
+        step = self.steps[position]
+        if not isinstance(step, NestStep) or step.partials or position in self.dropped:
+            return None
+        touched = [o for o in step.nest.operands if self.of(o.array) is product]
+        is_read = len(touched) == 1 and not touched[0].written
+        return step.nest if is_read else None
+
+    def take_over(
+        self,
+        position: int,
+        call: LibraryCall,
+        epilogue: Epilogue,
+        places: Sequence[int],
+        ends: Sequence[Value],
+    ) -> bool:
+        """Have the product compute the values ``ends`` of the nests at ``places``.
+
+        They are the same values. That must save memory: one of the nests stores them,
+        or they are the sum of arrays that otherwise each nest reads.
+        """
+        product = call.writes["c"].array
+        stores = [
+            (place, store)
+            for place, end in zip(places, ends, strict=True)
+            if (store := self.store_of(place, end, product)) is not None
+        ]
+        if len(stores) > 1 or not (stores or epilogue.added):
+            return False
+        output = Var(product.type)
+        if stores:
+            ((where, store),) = stores
+            output = self.nest(where).operands[store.operand].array
+            between = self.steps[position + 1 : where]
+            if any(self.of(v) is self.of(output) for s in between for v in s.arrays()):
+                return False
+        if self.overwritten(self.steps[position + 1 : places[0]], call):
+            return False
+        alpha = None
+        if epilogue.times is not None:
+            alpha = self.number(places[0], epilogue.times, epilogue.alpha, product)
+        made = epilogue.of(call, output, alpha)
+        for place, end in zip(places, ends, strict=True):
+            self.read_instead(place, end, product, output)
+        self.dropped.add(position)
+        self.moved[position] = places[0], made
+        return True
+
+    def number(self, position: int, times: Value, alpha: float, product: Var) -> Var:
+        """An array of one number, ``alpha`` times a number of the nest there."""
+        dtype = dtypes.compute_dtype(product.type.dtype)
+        known = self.numbers.get((times.name, alpha, dtype))
+        if known is not None:
+            return known
+        made = Var(ArrayType((), dtype))
+        nest = _number_nest(self.nest(position), times, alpha, made)
+        written = [
+            k
+            for operand in nest.operands
+            for k in self.users.get(self.of(operand.array), ())
+            if any(self.of(v) is self.of(operand.array) for v in self.steps[k].writes)
+        ]
+        before = max((k + 1 for k in written if k < position), default=0)
+        self.inserted.setdefault(before, []).append(NestStep(nest, []))
+        self.numbers[times.name, alpha, dtype] = made
+        return made
+
+    def operand_of(self, nest: Nest, array: Var) -> int:
+        """The operand of ``nest`` that has the memory of ``array``."""
+        return next(k for k, o in enumerate(nest.operands) if self.of(o.array) is array)
+
+    def nest(self, position: int) -> Nest:
+        step = self.steps[position]
+        assert isinstance(step, NestStep)
+        return step.nest
+
+    def store_of(self, position: int, value: Value, product: Var) -> Store | None:
+        """Where the nest stores ``value`` as the product would, if it does."""
+        nest = self.nest(position)
+        lies = nest.operands[self.operand_of(nest, product)]
+        for s in nest.statements:
+            if isinstance(s, Store) and s.value == value:
+                to = nest.operands[s.operand]
+                same = (to.strides, to.offset, to.dtype) == (
+                    lies.strides,
+                    lies.offset,
+                    lies.dtype,
+                )
+                if same and not s.at and s.where is None:
+                    return s
+        return None
+
+    def overwritten(self, steps: Sequence[PlanStep], call: LibraryCall) -> bool:
+        """Whether ``steps``, behind which the product moves, write where it reads."""
+        read = {self.of(place.array) for place in call.reads.values()}
+        return any(self.of(var) in read for step in steps for var in step.writes)
+
+    def read_instead(
+        self, position: int, value: Value, product: Var, output: Var
+    ) -> None:
+        """Have the nest read ``value`` from ``output``; drop it if it does no more."""
+        nest = self.nest(position)
+        number = self.operand_of(nest, product)
+        load = next(
+            s for s in nest.statements if isinstance(s, Load) and s.operand == number
+        )
+        operand = replace(nest.operands[number], array=output)
+        read = replace(load, result=value, operand=len(nest.operands))
+        statements: list[Statement] = []
+        for s in nest.statements:
+            if isinstance(s, Store) and nest.operands[s.operand].array is output:
+                continue
+            makes = not isinstance(s, Store) and s.result == value
+            statements.append(read if makes else s)
+        stores = [s for s in statements if isinstance(s, Store)]
+        if not stores:
+            self.dropped.add(position)
+            return
+        nest = replace(nest, operands=(*nest.operands, operand))
+        kept = needed(statements, stores, through_reductions=True)
+        self.steps[position] = NestStep(restrict(nest, kept), [])
+
+
+def _number_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
+    """A nest that stores ``alpha`` times a value of ``nest`` that is one number."""
+    made = next(
+        s for s in nest.statements if not isinstance(s, Store) and s.result == times
+    )
+    statements = list(needed(nest.statements, [made], through_reductions=True))
+    dtype = result.type.dtype
+    number = Value(f"{times.name}_alpha", dtype)
+    function = f"mul_{short_name(dtype)}"
+    factors = (times, Constant(alpha, dtype))
+    store = Store(len(nest.operands), number, "element", 0)
+    statements += [Compute(number, function, factors, "element", 0, 1), store]
+    operands = (*nest.operands, ArrayOperand(result, dtype, (), 0, written=True))
+    alone = restrict(replace(nest, operands=operands), statements)
+    return replace(
+        alone,
+        axes=(),
+        operands=tuple(replace(o, strides=()) for o in alone.operands),
+        statements=tuple(
+            s if isinstance(s, Reduce) else replace(s, level="element", stage=0)
+            for s in alone.statements
+        ),
+        primitives=("mul",),
+        reason="a number that a product is multiplied by",
+    )

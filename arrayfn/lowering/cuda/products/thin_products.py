@@ -1,0 +1,137 @@
+"""Products of a few rows, or columns, and a large matrix: kernels that read it once.
+
+The library's take up to three times as long. Of few columns the product is transposed:
+``c.T = b.T @ a.T`` has few rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.products.thin_columns import ColumnsTile, columns_text
+from arrayfn.lowering.cuda.products.thin_lines import LinesTile, lines_text
+from arrayfn.lowering.cuda.products.thin_tiles import LANES, ThinTile
+from arrayfn.lowering.cuda.schedule import power_of_two
+from arrayfn.lowering.cuda.written import WrittenCall
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
+
+_FEWEST: Final = 2  # rows: with one the library reads the matrix as fast
+_STAGES: Final = 5  # of copies that are on their way
+_BUSY: Final = 0.5  # of all multiprocessors: as many can read as fast as all
+_BUSY_ROWS: Final = 24  # of a; of more rows more of them are needed to multiply
+_BEGUN: Final = 6 << 20  # bytes that could be read while blocks begin and end
+_JOINED: Final = 20 << 20  # and while clusters do
+_PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhere
+_STEP: Final = 8  # what is summed over is a multiple of
+
+
+@dataclass(frozen=True, slots=True)
+class ThinProduct:
+    """``c[m, n] = a[m, k] @ b[k, n]`` with few rows: strides along these axes.
+
+    The rows of b lie ``ldb`` apart; if it is ``turned`` its columns do.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: Place
+    a_row: int
+    a_step: int
+    b: Place
+    ldb: int
+    turned: bool
+    c: Place
+    c_row: int
+    c_column: int
+
+    def fits(self, gpu: GpuConfig) -> bool:
+        """Whether a kernel computes it: it is large, and of vectors."""
+        # Rows of a that lie across are dear to copy, for each line of b anew.
+        most = gpu.thin_rows // 2 if self.turned and self.a_step != 1 else gpu.thin_rows
+        is_thin = _FEWEST <= self.m <= min(most, self.n - 1)
+        along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
+        last = self.k if self.turned else self.n
+        starts = (self.b.offset, self.ldb, self.k, last, *along)
+        whole = not any(start % LANES for start in starts) and not self.k % _STEP
+        return is_thin and whole and self.nbytes >= gpu.thin_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Of the matrix."""
+        return self.n * self.k * self.b.array.type.dtype.itemsize
+
+    def call(self, gpu: GpuConfig) -> WrittenCall:
+        """Its launch."""
+        tile = lines_tile(self, gpu) if self.turned else columns_tile(self, gpu)
+        made = lines_text(tile) if isinstance(tile, LinesTile) else columns_text(tile)
+        integers = (self.m, self.n, self.k, self.a_row, self.a_step, self.ldb)
+        lies = (self.c_row, self.c_column, tile.part(self.k))
+        blocks = tile.blocks(self.n)
+        return WrittenCall(made, [self.a, self.b], [self.c], integers + lies, blocks)
+
+
+def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
+    """The launch for the product ``call``; None where the library is to compute it."""
+    p = call.integers
+    if call.provider != "gemm_f32" or p["batch"] != 1 or not gpu.most_cluster:
+        return None
+    a, b, c = call.reads["a"], call.reads["b"], call.writes["c"]
+    lda, ldb, ldc = p["lda"], p["ldb"], p["ldc"]
+    m, n, k = p["m"], p["n"], p["k"]
+    turned_a, turned_b = bool(p["transpose_a"]), bool(p["transpose_b"])
+    a_strides = (1, lda) if turned_a else (lda, 1)
+    b_strides = (ldb, 1) if turned_b else (1, ldb)  # as rows of b.T
+    for made in (
+        ThinProduct(m, n, k, a, *a_strides, b, ldb, turned_b, c, ldc, 1),
+        ThinProduct(n, m, k, b, *b_strides, a, lda, not turned_a, c, 1, ldc),
+    ):
+        if made.fits(gpu):
+            return made.call(gpu)
+    return None
+
+
+def columns_tile(product: ThinProduct, gpu: GpuConfig) -> ColumnsTile:
+    """The tile of a matrix that lies across what is summed over."""
+    rows, along = power_of_two(product.m), product.a_step == 1
+    tiles = (
+        ColumnsTile(rows, cluster=cluster, along=along, across=across)
+        for cluster, across in itertools.product(_clusters(gpu), (32, 16, 8))
+    )
+    best = min(tiles, key=partial(_cost, product, gpu))
+    return replace(best, stages=min(_STAGES, gpu.shared_bytes // best.stage_bytes))
+
+
+def lines_tile(product: ThinProduct, gpu: GpuConfig) -> LinesTile:
+    """The tile of a matrix that lies along what is summed over."""
+    rows, along = power_of_two(product.m), product.a_step == 1
+    # Warps that multiply many rows have more lines, of which they use each more often.
+    warps, lines, stages = (8, 4, 5) if rows < gpu.thin_rows else (4, 8, 4)
+    tiles = (
+        LinesTile(rows, warps, stages, cluster, along, lines=lines)
+        for cluster in _clusters(gpu)
+    )
+    return min(tiles, key=partial(_cost, product, gpu))
+
+
+def _clusters(gpu: GpuConfig) -> list[int]:
+    return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.most_cluster)]
+
+
+def _cost(product: ThinProduct, gpu: GpuConfig, tile: ThinTile) -> float:
+    """About the bytes that could be read in the time that the product takes.
+
+    What runs at once takes as long as its part of the matrix, or, where it is less than
+    it needs to be to read as fast as the card can, as that would take.
+    """
+    blocks = tile.blocks(product.n)
+    most = gpu.multiprocessors if tile.cluster <= _PAIR else gpu.grouped
+    busy = gpu.multiprocessors * max(_BUSY, product.m / _BUSY_ROWS)
+    whole, rest = divmod(blocks, most)
+    took = whole * max(most, busy) + (max(rest, busy) if rest else 0)
+    begun = -(-blocks // most) * _BEGUN + (_JOINED if tile.cluster > 1 else 0)
+    return took / blocks * product.nbytes + begun

@@ -1,0 +1,1 @@
+"""Factors, eigenvalues, triangular systems: libraries' calls, and kernels."""

@@ -1,0 +1,296 @@
+"""Cholesky factors of large matrices by one kernel, a block of threads for each tile.
+
+Blocks begin column by column of tiles, from the diagonal down. Each takes the products
+of the tiles left of its own from it, as they are there, and then factors its tile, if
+it is on the diagonal, or solves it by the factor there. Nobody waits for a whole
+column, and nothing but the factor is written. (Left-looking, by tiles: Buttari,
+Langou, Kurzak, Dongarra, A class of parallel tiled linear algebra algorithms for
+multicore architectures, 2009.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import Var
+from arrayfn.lowering.cuda.solvers.cholesky import (
+    LANES,
+    PANEL,
+    VECTOR_BYTES,
+    chosen,
+    factoring,
+    memory,
+)
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indented
+from arrayfn.lowering.libraries.calls import Place
+
+MOST_ROWS: Final = 2048
+"""Larger ones cuSOLVER factors faster: by products of larger tiles."""
+SIZE: Final = 64
+_PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
+"""The rows and columns of a product that a thread has, by the size of tiles."""
+_TURNS: Final = 4
+"""Of a product's loop that are written out."""
+
+
+def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
+    """Whether the kernel factors so many matrices of ``n`` rows.
+
+    One in float64 it does not: roots and divisions follow each other too slowly there.
+    """
+    is_known = dtype == dtypes.float32 or (dtype == dtypes.float64 and matrices > 1)
+    return is_known and n <= MOST_ROWS
+
+
+def tiled_factors(matrices: Var, status: Var) -> WrittenCall:
+    """The lower factors of ``matrices`` [..., n, n], over their lower triangles.
+
+    ``status`` [matrices] is 1 where there is none, and then what is written is too.
+    """
+    dtype, n = matrices.type.dtype, matrices.type.shape[-1]
+    count = math.prod(matrices.type.shape[:-2])
+    rows = -(-n // SIZE)
+    tiles = rows * (rows + 1) // 2
+    return WrittenCall(
+        _Tiles(dtype, SIZE).text(),
+        (),
+        (Place(matrices), Place(status)),
+        (n, rows, count, count * tiles),
+        count * tiles,
+        board=board_of(count * rows * rows, dtypes.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """The kernel for tiles of ``size`` rows and columns."""
+
+    dtype: DType
+    size: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return LANES * self.size
+
+    @property
+    def vector(self) -> int:
+        """Elements that are read at a time."""
+        return VECTOR_BYTES // self.dtype.itemsize
+
+    def text(self) -> Written:
+        """The kernel."""
+        size, itemsize = self.size, self.dtype.itemsize
+        parts = (self._begin(), self._products(), self._diagonal(), self._below())
+        # A tile and its neighbour, rows apart by vectors; a triangle's columns.
+        return Written(
+            "cholesky",
+            "\n".join(parts),
+            ("a", "status", "board"),
+            ("n", "rows", "matrices", "blocks"),
+            self.threads,
+            f"Factors matrices by tiles of {size} rows and columns.",
+            "Cholesky factors, a block for each tile",
+            shared=(size * self._pitch + self._second) * itemsize,
+        )
+
+    @property
+    def _pitch(self) -> int:
+        return self.size + self.vector
+
+    @property
+    def _triangle(self) -> int:
+        """The elements from a column of the triangle to the next."""
+        return LANES * self._group + self.vector
+
+    @property
+    def _group(self) -> int:
+        """Those of a column that one lane reads, and some to be in another bank."""
+        return self.size // LANES + self.vector
+
+    @property
+    def _second(self) -> int:
+        """The elements of the second part of shared memory."""
+        return max(self.size * self._pitch, self.size * self._triangle)
+
+    def _begin(self) -> str:
+        t, size = short_name(self.dtype), self.size
+        m, k = _PARTS[size]
+        return f"""
+thread = thread_index()
+row = quotient(thread, {LANES})
+lane = remainder(thread, {LANES})
+number = ticket(board, blocks)
+matrix = remainder(number, matrices)
+number = quotient(number, matrices)
+begin = matrix * n * n
+flags = matrix * rows * rows
+column = i64(0)
+while number >= rows - column:
+    number = number - (rows - column)
+    column = column + 1
+line = column + number
+tile = arena_{t}(0, {size * self._pitch})
+beside = arena_{t}({size * self._pitch * self.dtype.itemsize}, {self._second})
+{memory(self.dtype, size)}
+pivots = shared_{t}({size})
+sums = registers_{t}({m * k})
+left = registers_{t}({m * self.vector})
+right = registers_{t}({self.vector})
+fetched = registers_{t}({size // LANES})
+others = registers_{t}({size // LANES})
+down_tile = quotient(thread, {size})
+along_tile = remainder(thread, {size})
+start = down_tile * n + along_tile
+own_rows = begin + line * {size} * n
+top_rows = begin + column * {size} * n
+down = quotient(thread, {size // k})
+along = remainder(thread, {size // k})
+for part in unrolled({m * k}):
+    y = line * {size} + down + part // {k} * {size // m}
+    x = column * {size} + along + part % {k} * {size // k}
+    value = {t}(0)
+    if x == y:
+        value = {t}(1)
+    if (y < n) and (x <= y):
+        value = a[begin + y * n + x]
+    sums[part] = value"""
+
+    def _products(self) -> str:
+        """Takes from the tile the products of the tiles left of it."""
+        t, size, vector = short_name(self.dtype), self.size, self.vector
+        pitch = self._pitch
+        m, k = _PARTS[size]
+        return f"""
+for before in range(column):
+    # A lane of each of two warps waits for one of the two tiles.
+    if (thread < {2 * WARP}) and (remainder(thread, {WARP}) == 0):
+        needed = select_i64(thread == 0, line, column)
+        there = posted_i32(board, flags + needed * rows + before)
+        fence()
+    barrier()
+    # All loads are on their way before the first is waited for.
+    own_at = own_rows + before * {size} + start
+    top_at = top_rows + before * {size} + start
+    if (line + 1) * {size} <= n:
+        for part in unrolled({size // LANES}):
+            fetched[part] = a[own_at + part * {LANES} * n]
+            others[part] = a[top_at + part * {LANES} * n]
+    else:
+        for part in unrolled({size // LANES}):
+            further = part * {LANES} * n
+            fetched[part] = {t}(0)
+            if line * {size} + down_tile + part * {LANES} < n:
+                fetched[part] = a[own_at + further]
+            others[part] = {t}(0)
+            if column * {size} + down_tile + part * {LANES} < n:
+                others[part] = a[top_at + further]
+    for part in unrolled({size // LANES}):
+        y = down_tile + part * {LANES}
+        tile[y * {pitch} + along_tile] = fetched[part]
+        beside[y * {pitch} + along_tile] = others[part]
+    barrier()
+    for some in range({size // vector // _TURNS}):
+        for turn in unrolled({_TURNS}):
+            x = (some * {_TURNS} + turn) * {vector}
+            for y in unrolled({m}):
+                place = (down + y * {size // m}) * {pitch} + x
+                load_{t}x{vector}(tile, place, left, y * {vector})
+            for y in unrolled({k}):
+                place = (along + y * {size // k}) * {pitch} + x
+                load_{t}x{vector}(beside, place, right, 0)
+                for part in unrolled({m}):
+                    for e in unrolled({vector}):
+                        less = neg_{t}(left[part * {vector} + e])
+                        old = sums[part * {k} + y]
+                        sums[part * {k} + y] = fma_{t}(less, right[e], old)
+    barrier()
+for part in unrolled({m * k}):
+    y = down + part // {k} * {size // m}
+    tile[y * {size + 1} + along + part % {k} * {size // k}] = sums[part]
+barrier()"""
+
+    def _taken(self) -> str:
+        """What a lane has of its row of the tile."""
+        return f"""for k in unrolled({self.size // LANES}):
+    own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
+
+    def _diagonal(self) -> str:
+        """Factors a tile on the diagonal; the last one says whether all are."""
+        size = self.size
+        factor = f"""{self._taken()}
+{factoring(self.dtype, size, str(size))}
+for part in unrolled({size // LANES}):
+    x = column * {size} + along_tile
+    place = (down_tile + part * {LANES}) * {size + 1} + along_tile
+    if (line * {size} + down_tile + part * {LANES} < n) and (x < n):
+        a[own_rows + column * {size} + start + part * {LANES} * n] = tile[place]
+if (line == rows - 1) and (thread == 0):
+    status[matrix] = select_i32(failed, i32(1), i32(0))"""
+        return f"if line == column:\n{indented(factor, 1)}"
+
+    def _below(self) -> str:
+        """Solves a tile below the diagonal: a lane has every fourth of its row."""
+        t, size, vector = short_name(self.dtype), self.size, self.vector
+        each, pitch, triangle = size // LANES, size + 1, self._triangle
+        solve = f"""if thread == 0:
+    there = posted_i32(board, flags + column * rows + column)
+    fence()
+barrier()
+for part in unrolled({each}):
+    fetched[part] = a[top_rows + column * {size} + start + part * {LANES} * n]
+for part in unrolled({each}):
+    y = down_tile + part * {LANES}
+    place = along_tile * {triangle} + remainder(y, {LANES}) * {self._group}
+    beside[place + quotient(y, {LANES})] = fetched[part]
+{self._taken()}
+barrier()
+if thread < {size}:
+    place = thread * {triangle} + remainder(thread, {LANES}) * {self._group}
+    pivots[thread] = {t}(1) / beside[place + quotient(thread, {LANES})]
+barrier()
+base = remainder(thread, {WARP}) - lane
+for pair in range({size // (2 * PANEL)}):
+    for half in unrolled(2):
+        before = pair * {2 * PANEL} + half * {PANEL}
+        for k in unrolled({PANEL}):
+            value = own[half * {PANEL // LANES} + k // {LANES}]
+            mine[k] = shuffle_from_{t}(value, base + k % {LANES})
+        for k in unrolled({PANEL}):
+            mine[k] = mine[k] * pivots[before + k]
+            for j in unrolled({PANEL}):
+                if j > k:
+                    place = (before + k) * {triangle} + j % {LANES} * {self._group}
+                    value = beside[place + quotient(before, {LANES}) + j // {LANES}]
+                    mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
+        for part in unrolled({PANEL // LANES}):
+{indented(chosen(self.dtype), 3)}
+            tile[row * {pitch} + before + part * {LANES} + lane] = value
+        for k in unrolled({PANEL}):
+            for part in unrolled({each // vector}):
+                onward = pair * {2 * PANEL // LANES} + part * {vector}
+                if onward < {each}:
+                    place = (before + k) * {triangle} + lane * {self._group}
+                    load_{t}x{vector}(beside, place + onward, near, 0)
+                    for e in unrolled({vector}):
+                        old = own[part * {vector} + e]
+                        less = neg_{t}(mine[k])
+                        own[part * {vector} + e] = fma_{t}(less, near[e], old)
+    for k in unrolled({each - 2 * PANEL // LANES}):
+        own[k] = own[k + {2 * PANEL // LANES}]
+barrier()
+for part in unrolled({each}):
+    place = (down_tile + part * {LANES}) * {pitch} + along_tile
+    if line * {size} + down_tile + part * {LANES} < n:
+        a[own_rows + column * {size} + start + part * {LANES} * n] = tile[place]"""
+        return f"""if line > column:
+{indented(solve, 1)}
+barrier()
+if thread == 0:
+    fence()
+    post_i32(board, flags + line * rows + column, i32(1))"""

@@ -1,0 +1,179 @@
+"""Eigenvalues of small symmetric matrices by Jacobi's method: a block for each.
+
+The columns of a positive definite matrix, once each is orthogonal to all others, have
+its eigenvalues as lengths and its eigenvectors as directions, as a singular value
+decomposition of it has the same vectors on both sides. What is turned is the matrix
+over the greatest sum of magnitudes in a column, plus 5/4: between 1/4 and 9/4, so
+nothing is lost in small eigenvalues. Values are Rayleigh's quotients of the matrix as
+it is.
+"""
+
+from __future__ import annotations
+
+import math
+
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import Var
+from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
+    MOST_ROWS,
+    REAL,
+    Columns,
+    rows_of,
+)
+from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
+from arrayfn.lowering.libraries.calls import Place
+
+
+def is_small(dtype: DType, n: int) -> bool:
+    """Whether the kernel finds eigenvalues of matrices of ``n`` rows."""
+    return dtype in REAL and 0 < n <= MOST_ROWS
+
+
+def eigenvectors(vectors: Var, values: Var) -> WrittenCall:
+    """Matrices at ``vectors`` become their eigenvectors, as rows, in place."""
+    writes = (Place(vectors), Place(values))
+    return _call(vectors, (), writes, with_vectors=True)
+
+
+def eigenvalues(matrices: Var, place: Place, values: Var) -> WrittenCall:
+    """Of ``matrices`` at ``place`` the eigenvalues alone."""
+    return _call(matrices, (place,), (Place(values),), with_vectors=False)
+
+
+def _call(
+    matrices: Var,
+    reads: tuple[Place, ...],
+    writes: tuple[Place, ...],
+    *,
+    with_vectors: bool,
+) -> WrittenCall:
+    dtype, n = matrices.type.dtype, matrices.type.shape[-1]
+    text = _text(Columns(dtype, rows_of(n)), with_vectors)
+    count = math.prod(matrices.type.shape[:-2])
+    return WrittenCall(text, reads, writes, (n,), count)
+
+
+def _text(c: Columns, with_vectors: bool) -> Written:
+    """The kernel."""
+    arrays = ("vectors", "values") if with_vectors else ("a", "values")
+    parts = (_begin(c, arrays[0]), c.sweeps(), _values(c, arrays[0]))
+    what = "eigenvectors, as rows, and eigenvalues" if with_vectors else "eigenvalues"
+    return Written(
+        "jacobi",
+        "\n".join((*parts, _vectors(c)) if with_vectors else parts),
+        arrays,
+        ("n",),
+        c.threads,
+        f"The {what} of a symmetric matrix of up to {c.rows} rows.",
+        "eigenvalues of small symmetric matrices, a block for each",
+        shared=c.shared,
+    )
+
+
+def _begin(c: Columns, a: str) -> str:
+    """The whole of the matrix, between 1/4 and 9/4."""
+    t, rows = short_name(c.dtype), c.rows
+    return f"""
+{c.begin("n")}
+begin = block_index() * n * n
+loaded = registers_{t}({rows * rows // c.threads})
+{_whole(c, a, "0")}
+{c.loaded("0")}
+sum = {t}(0)
+other = {t}(0)
+for k in unrolled({c.own}):
+    sum = sum + abs_{t}(x[k])
+    other = other + abs_{t}(y[k])
+{c.over_lanes("sum")}
+{c.over_lanes("other")}
+scale = max_{t}(sum, other)
+{c.greatest()}
+for at in range(thread, {rows * rows}, {c.threads}):
+    value = columns[at] / scale
+    if (at // {rows} == at % {rows}) and (at % {rows} < n):
+        value = value + {t}(1.25)
+    columns[at] = value
+barrier()"""
+
+
+def _values(c: Columns, a: str) -> str:
+    """Eigenvalues in ascending order."""
+    t, rows, own = short_name(c.dtype), c.rows, c.own
+    vector, step = c.vector, c.step
+    return f"""
+spare = {c.size} - here
+{_whole(c, a, "spare")}
+if live:
+{indented(c.loaded("here"), 1)}
+xx = {t}(0)
+yy = {t}(0)
+for k in unrolled({own}):
+    xx = fma_{t}(x[k], x[k], xx)
+    yy = fma_{t}(y[k], y[k], yy)
+{c.over_lanes("xx")}
+{c.over_lanes("yy")}
+xx = sqrt_{t}(xx)
+yy = sqrt_{t}(yy)
+for k in unrolled({own}):
+    x[k] = x[k] / xx
+    y[k] = y[k] / yy
+if live:
+{indented(c.stored("first", "second"), 1)}
+barrier()
+xx = {t}(0)
+yy = {t}(0)
+for i in range(n):
+    in_x = {t}(0)
+    in_y = {t}(0)
+    for k in unrolled({own // vector}):
+        at = spare + i * {rows} + lane * {vector} + k * {step}
+        load_{t}x{vector}(columns, at, near, 0)
+        for j in unrolled({vector}):
+            in_x = fma_{t}(near[j], x[k * {vector} + j], in_x)
+            in_y = fma_{t}(near[j], y[k * {vector} + j], in_y)
+    xx = fma_{t}(in_x, columns[here + first - lane * {vector} + i], xx)
+    yy = fma_{t}(in_y, columns[here + second - lane * {vector} + i], yy)
+{c.over_lanes("xx")}
+{c.over_lanes("yy")}
+if turned > 0:
+    xx = {t.upper()}_NAN
+    yy = {t.upper()}_NAN
+{c.ranked("n", "<", ">")}
+if live and (lane == 0):
+    values[block_index() * n + x_place] = xx
+    if both:
+        values[block_index() * n + y_place] = yy
+"""
+
+
+def _vectors(c: Columns) -> str:
+    """Their vectors, as rows."""
+    t, own, vector, step = short_name(c.dtype), c.own, c.vector, c.step
+    return f"""if turned > 0:
+    for k in unrolled({own}):
+        x[k] = {t.upper()}_NAN
+        y[k] = {t.upper()}_NAN
+for k in unrolled({own // vector}):
+    for j in unrolled({vector}):
+        i = lane * {vector} + k * {step} + j
+        if live and (i < n):
+            vectors[begin + x_place * n + i] = x[k * {vector} + j]
+            if both:
+                vectors[begin + y_place * n + i] = y[k * {vector} + j]
+"""
+
+
+def _whole(c: Columns, name: str, place: str) -> str:
+    """The matrix into shared memory, of its lower triangle."""
+    t, rows = short_name(c.dtype), c.rows
+    parts = rows * rows // c.threads
+    # All loads are on their way before the first is waited for.
+    return f"""for part in unrolled({parts}):
+    i = (thread + part * {c.threads}) // {rows}
+    j = (thread + part * {c.threads}) % {rows}
+    high = min_i64(max_i64(i, j), n - 1)
+    value = {name}[begin + high * n + min_i64(min_i64(i, j), n - 1)]
+    loaded[part] = select_{t}((i < n) and (j < n), value, {t}(0))
+for part in unrolled({parts}):
+    columns[{place} + thread + part * {c.threads}] = loaded[part]
+barrier()"""

@@ -1,0 +1,191 @@
+"""QR factors: reflections by cuSOLVER or cuBLAS, and their product by matrix products.
+
+The product of reflections 1 - tau v v^H is 1 - V T V^H, of which T is upper triangular:
+(1 + diag(tau) striu(V^H V)) T = diag(tau) (Puglisi, Modification of the Householder
+method based on the compact WY representation, 1992). So Q is two products and a
+triangular system, of any number of matrices at once, where LAPACK's orgqr would go from
+reflection to reflection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.cuda.solvers.matrix_nests import (
+    Names,
+    Nests,
+    matrices_of,
+    select,
+    turned,
+)
+from arrayfn.lowering.cuda.solvers.triangular import System, solved
+from arrayfn.lowering.cuda.written import WrittenCall
+from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.lowering.templates.nest_builder import NestBuilder
+from arrayfn.lowering.templates.nest_builder import Place as Strided
+from arrayfn.passes.reads import Read
+
+Made = LibraryCall | Nest | WrittenCall
+
+
+def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[Made]:
+    """geqrf of the turned operand; R is its upper triangle, Q the reflections'."""
+    x = equation.inputs[0].type
+    made = _Reflections.of(equation, names)
+    place = place_of(equation.inputs[0], reads)
+    rows, columns = x.shape[-2:]
+    whole = matrices_of(made.a.type, made.a)
+    yield made.nests.moved(
+        turned(matrices_of(x, place.array, place.offset)),
+        whole,
+        made.a.type.shape,
+        "a matrix by columns",
+    )
+    yield LibraryCall(
+        provider=f"geqrf_{short_name(x.dtype)}",
+        reads={},
+        writes={
+            "a": Place(made.a),
+            "tau": Place(made.tau),
+            "status": Place(Var(ArrayType((made.matrices,), dtypes.int32))),
+        },
+        integers={"rows": rows, "columns": columns, "matrices": made.matrices},
+        items=1,
+        library="cuSOLVER, cuBLAS",
+    )
+    r = equation.outputs[1]
+    yield made.nests.moved(
+        turned(whole),
+        matrices_of(r.type, r),
+        (made.matrices, *r.type.shape[-2:]),
+        "the upper triangle",
+        triangle="upper",
+    )
+    yield from made.product()
+
+
+@dataclass(frozen=True)
+class _Reflections:
+    """Reflections as geqrf leaves them: ``a`` [matrices, columns, rows], and scales."""
+
+    equation: Equation
+    nests: Nests
+    a: Var
+    tau: Var
+
+    @staticmethod
+    def of(equation: Equation, names: Names) -> _Reflections:
+        q, r = equation.outputs
+        rows, columns = q.type.shape[-2], r.type.shape[-1]
+        matrices = q.type.size // (rows * q.type.shape[-1])
+        a = Var(ArrayType((matrices, columns, rows), q.type.dtype))
+        tau = Var(ArrayType((matrices, min(rows, columns)), q.type.dtype))
+        return _Reflections(equation, Nests(equation, names), a, tau)
+
+    @property
+    def matrices(self) -> int:
+        return self.a.type.shape[0]
+
+    def product(self) -> Iterable[Made]:
+        """Q. ``v`` is V^T, ``gram`` (V^H V)^T, and ``t`` diag(tau) V^H, then T V^H."""
+        (q, _), dtype = self.equation.outputs, self.a.type.dtype
+        rows, inner = q.type.shape[-2:]
+        count, small = self.matrices, self.tau.type.shape[-1]
+        v = Var(ArrayType((count, small, rows), dtype))
+        gram, system = (Var(ArrayType((count, small, small), dtype)) for _ in range(2))
+        t = Var(ArrayType((count, small, inner), dtype))
+        rest = Var(ArrayType((count, rows, inner), dtype))
+        yield self._vectors(v)
+        yield _product(v, v, gram, transpose_b=2)
+        yield self._scaled(turned(matrices_of(gram.type, gram)), system, "a system")
+        yield self._scaled(matrices_of(v.type, v), t, "its right-hand side", True)
+        upper = System(left=True, lower=False, unit=True)
+        yield from solved(self.nests, Place(system), t, upper)
+        yield _product(v, t, rest, transpose_a=1)
+        yield self._less(rest, q)
+
+    def _vectors(self, v: Var) -> Nest:
+        """The reflections' vectors as rows: 1 on the diagonal, and 0 before it."""
+        b, dtype = self._builder(), v.type.dtype
+        raw = b.load("raw", b.operand(matrices_of(self.a.type, self.a)))
+        before, equal = self._places(b)
+        zero, one = (Constant(number, dtype) for number in (0.0, 1.0))
+        part = select(b, "part", before, raw, zero, dtype)
+        b.store(
+            b.operand(matrices_of(v.type, v), written=True),
+            select(b, "vector", equal, one, part, dtype),
+        )
+        return b.nest(v.type.shape, "vectors of reflections")
+
+    def _scaled(
+        self, source: Strided, target: Var, reason: str, conjugate: bool = False
+    ) -> Nest:
+        """The rows of ``source`` times the scales of the reflections."""
+        b, dtype = self._builder(), target.type.dtype
+        small = self.tau.type.shape[-1]
+        value: Scalar = b.load("raw", b.operand(source))
+        if conjugate and dtype in dtypes.COMPLEX:
+            value = b.compute("turned", "conj", value, dtype=dtype, of=dtype)
+        scale = b.load("scale", b.operand(Strided(self.tau, dtype, (small, 1, 0))))
+        scaled = b.compute("scaled", "mul", scale, value, dtype=dtype, of=dtype)
+        b.store(b.operand(matrices_of(target.type, target), written=True), scaled)
+        return b.nest(target.type.shape, reason)
+
+    def _less(self, rest: Var, q: Var) -> Nest:
+        """The identity less ``rest``."""
+        b, dtype = self._builder(), q.type.dtype
+        value = b.load("rest", b.operand(matrices_of(rest.type, rest)))
+        _, equal = self._places(b)
+        zero, one = (Constant(number, dtype) for number in (0.0, 1.0))
+        unit = select(b, "unit", equal, one, zero, dtype)
+        result = b.compute("q", "sub", unit, value, dtype=dtype, of=dtype)
+        b.store(b.operand(matrices_of(q.type, q), written=True), result)
+        return b.nest(rest.type.shape, "Q")
+
+    def _builder(self) -> NestBuilder:
+        return NestBuilder(self.equation, self.nests.names)
+
+    def _places(self, b: NestBuilder) -> tuple[Value, Value]:
+        """Whether a row's number is below its column's, and whether it is the same."""
+        row, column = self.nests.counted(b, "row", 1), self.nests.counted(b, "at", 2)
+        kinds = {"dtype": dtypes.bool_, "of": dtypes.int64}
+        return (
+            b.compute("after", "lt", row, column, **kinds),
+            b.compute("own", "eq", row, column, **kinds),
+        )
+
+
+def _product(
+    x: Var, y: Var, result: Var, transpose_a: int = 0, transpose_b: int = 0
+) -> LibraryCall:
+    """Products of the matrices of ``x`` and ``y``, stored as they are."""
+    count, m, n = result.type.shape
+    k = x.type.shape[1] if transpose_a else x.type.shape[2]
+    return LibraryCall(
+        provider=f"gemm_{short_name(x.type.dtype)}",
+        reads={"a": Place(x), "b": Place(y)},
+        writes={"c": Place(result)},
+        integers={
+            "m": m,
+            "n": n,
+            "k": k,
+            "lda": x.type.shape[2],
+            "ldb": y.type.shape[2],
+            "ldc": n,
+            "transpose_a": transpose_a,
+            "transpose_b": transpose_b,
+            "batch": count,
+            "batch_stride_a": x.type.size // count,
+            "batch_stride_b": y.type.size // count,
+            "batch_stride_c": m * n,
+            "tile_m": m,
+            "tile_n": n,
+        },
+        items=1,
+        library="cuBLASLt",
+    )

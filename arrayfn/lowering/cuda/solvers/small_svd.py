@@ -1,0 +1,259 @@
+"""Singular values of small matrices by Jacobi's method: a block of threads for each.
+
+The columns of the matrix, or its rows if they are fewer, are turned until each is
+orthogonal to all others: their lengths are the singular values then, their directions
+the vectors on the one side, and the turns those on the other. What a column shorter
+than rounding errors points to means nothing: it is left as it is, and the vectors that
+are wanted beyond the others are unit vectors freed of them, twice (Giraud, Langou,
+Rozloznik, The loss of orthogonality in the Gram-Schmidt orthogonalization process,
+2005).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import Var
+from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
+    MOST_ROWS,
+    REAL,
+    Columns,
+    rows_of,
+)
+from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
+from arrayfn.lowering.libraries.calls import Place
+
+_INTEGERS = (
+    *("length", "count", "total", "down", "across"),
+    *("far_down", "far_across", "near_down", "near_across"),
+)
+
+
+def is_small(dtype: DType, rows: int, columns: int) -> bool:
+    """Whether the kernel decomposes matrices of so many ``rows`` and ``columns``."""
+    return dtype in REAL and min(rows, columns) > 0 and max(rows, columns) <= MOST_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Matrices [matrices, columns, rows], each of which lies by columns."""
+
+    place: Place
+    matrices: int
+    columns: int
+    rows: int
+
+    @property
+    def is_tall(self) -> bool:
+        """Whether it is columns that are turned."""
+        return self.rows >= self.columns
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        """How long what is turned is, and how much there is of it; where it lies."""
+        if self.is_tall:
+            return self.rows, self.columns, 1, self.rows
+        return self.columns, self.rows, self.rows, 1
+
+
+def values(operand: Operand, s: Var) -> WrittenCall:
+    """``s`` [..., count]: the singular values, in descending order."""
+    length, count, down, across = operand.integers
+    dtype = operand.place.array.type.dtype
+    text = _text(Columns(dtype, rows_of(length)), with_vectors=False)
+    integers = (length, count, count, down, across)
+    return WrittenCall(text, (operand.place,), (Place(s),), integers, operand.matrices)
+
+
+def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> WrittenCall:
+    """And left vectors ``u`` as rows, right ones ``v`` as columns; all if ``full``."""
+    length, count, down, across = operand.integers
+    rows = rows_of(length)
+    text = _text(Columns(u.type.dtype, rows, rows), with_vectors=True)
+    total = length if full else count
+    # From an element of a vector to the next, and from a vector to the next.
+    of_u, of_v = (1, operand.rows), (v.type.shape[-1], 1)
+    far, near = (of_u, of_v) if operand.is_tall else (of_v, of_u)
+    ends = (u, v) if operand.is_tall else (v, u)
+    integers = (length, count, total, down, across, *far, *near)
+    writes = tuple(Place(array) for array in (s, *ends))
+    return WrittenCall(text, (operand.place,), writes, integers, operand.matrices)
+
+
+def _text(c: Columns, *, with_vectors: bool) -> Written:
+    """The kernel."""
+    # What is shorter, of columns whose greatest element is 1, is rounding errors.
+    least = float(np.finfo(c.dtype).eps) / 4
+    parts = [_begin(c), c.sweeps(least), _values(c, least)]
+    if with_vectors:
+        parts += [_basis(c), _stored(c)]
+    what = "singular values and vectors" if with_vectors else "singular values"
+    return Written(
+        "svd",
+        "\n".join(parts),
+        ("a", "s", "far", "near_side") if with_vectors else ("a", "s"),
+        _INTEGERS if with_vectors else _INTEGERS[:5],
+        c.threads,
+        f"The {what} of a matrix of up to {c.rows} rows and columns.",
+        "singular values of small matrices, a block for each",
+        shared=c.shared,
+    )
+
+
+def _begin(c: Columns) -> str:
+    """The matrix over its greatest element; the identity below, if there are turns."""
+    t, rows = short_name(c.dtype), c.rows
+    parts = rows * rows // c.threads
+    turns = ""
+    if c.more:
+        turns = f"""for at in range(thread, {rows * rows}, {c.threads}):
+    j = at // {rows}
+    i = at % {rows}
+    columns[j * {c.height} + {rows} + i] = select_{t}(i == j, {t}(1), {t}(0))
+"""
+    return f"""
+{c.begin("count")}
+loaded = registers_{t}({parts})
+begin = block_index() * length * count
+scale = {t}(0)
+# All loads are on their way before the first is waited for.
+for part in unrolled({parts}):
+    j = (thread + part * {c.threads}) // {rows}
+    i = (thread + part * {c.threads}) % {rows}
+    place = min_i64(i, length - 1) * down + min_i64(j, count - 1) * across
+    value = a[begin + place]
+    loaded[part] = select_{t}((i < length) and (j < count), value, {t}(0))
+for part in unrolled({parts}):
+    scale = max_{t}(scale, abs_{t}(loaded[part]))
+{c.greatest()}
+for part in unrolled({parts}):
+    j = (thread + part * {c.threads}) // {rows}
+    i = (thread + part * {c.threads}) % {rows}
+    columns[j * {c.height} + i] = loaded[part] / scale
+{turns}barrier()"""
+
+
+def _values(c: Columns, least: float) -> str:
+    """Singular values in descending order; ``known`` are no rounding errors."""
+    t = short_name(c.dtype)
+    return f"""
+if live:
+{indented(c.loaded("here"), 1)}
+xx = {t}(0)
+yy = {t}(0)
+for k in unrolled({c.compared}):
+    xx = fma_{t}(x[k], x[k], xx)
+    yy = fma_{t}(y[k], y[k], yy)
+{c.over_lanes("xx")}
+{c.over_lanes("yy")}
+failed = (turned > 0) or isnan_{t}(scale)
+if failed:
+    xx = {t.upper()}_NAN
+    yy = {t.upper()}_NAN
+{c.ranked("count", ">", "<")}
+known = i64(0)
+for k in range(count):
+    if results[k] > {t}({least**2!r}):
+        known = known + 1
+xx = sqrt_{t}(xx)
+yy = sqrt_{t}(yy)
+if live and (lane == 0):
+    s[block_index() * count + x_place] = xx * scale
+    if both:
+        s[block_index() * count + y_place] = yy * scale
+"""
+
+
+def _basis(c: Columns) -> str:
+    """Long vectors in their order, in memory that is free; and what they lack."""
+    t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
+    return f"""spare = {c.size} - here
+for k in unrolled({c.compared // vector}):
+    for j in unrolled({vector}):
+        i = lane * {vector} + k * {step} + j
+        if live:
+            columns[spare + x_place * {rows} + i] = x[k * {vector} + j] / xx
+            if both:
+                columns[spare + y_place * {rows} + i] = y[k * {vector} + j] / yy
+barrier()
+if failed:
+    known = total
+for k in range(known, total):
+    # The unit vector that is the farthest from what there is.
+    if thread < length:
+        rest = {t}(1)
+        for j in range(k):
+            value = columns[spare + j * {rows} + thread]
+            rest = fma_{t}(neg_{t}(value), value, rest)
+        results[thread] = rest
+    barrier()
+    best = i64(0)
+    rest = results[0]
+    for j in range(1, length):
+        if results[j] > rest:
+            best = j
+            rest = results[j]
+    barrier()
+    own = {t}(0)
+    if thread < length:
+        if thread == best:
+            own = {t}(1)
+        for j in range(k):
+            value = columns[spare + j * {rows} + thread]
+            other = neg_{t}(columns[spare + j * {rows} + best])
+            own = fma_{t}(value, other, own)
+        columns[spare + k * {rows} + thread] = own
+    barrier()
+    # Once more: rounding errors weigh more in what is short.
+    if thread < k:
+        rest = {t}(0)
+        for i in range(length):
+            value = columns[spare + thread * {rows} + i]
+            rest = fma_{t}(value, columns[spare + k * {rows} + i], rest)
+        results[thread] = rest
+    barrier()
+    if thread < length:
+        for j in range(k):
+            value = columns[spare + j * {rows} + thread]
+            own = fma_{t}(value, neg_{t}(results[j]), own)
+        columns[spare + k * {rows} + thread] = own
+    barrier()
+    rest = {t}(0)
+    for i in range(length):
+        value = columns[spare + k * {rows} + i]
+        rest = fma_{t}(value, value, rest)
+    barrier()
+    if thread < length:
+        columns[spare + k * {rows} + thread] = own / sqrt_{t}(rest)
+    barrier()
+"""
+
+
+def _stored(c: Columns) -> str:
+    """Vectors of both sides."""
+    t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
+    return f"""begin = block_index() * total * length
+for at in range(thread, total * length, {c.threads}):
+    k = quotient(at, length)
+    i = at - k * length
+    value = columns[spare + k * {rows} + i]
+    if failed:
+        value = {t.upper()}_NAN
+    far[begin + i * far_down + k * far_across] = value
+begin = block_index() * count * count
+for k in unrolled({c.compared // vector}):
+    for j in unrolled({vector}):
+        i = lane * {vector} + k * {step} + j
+        value = x[{c.compared} + k * {vector} + j]
+        other = y[{c.compared} + k * {vector} + j]
+        if failed:
+            value = {t.upper()}_NAN
+            other = {t.upper()}_NAN
+        if live and (i < count):
+            near_side[begin + i * near_down + x_place * near_across] = value
+            if both:
+                near_side[begin + i * near_down + y_place * near_across] = other
+"""

@@ -1,0 +1,191 @@
+"""Triangular systems with few sides by a kernel, which reads a matrix once.
+
+A block of threads has some rows of the unknowns, and takes from their right-hand sides
+what it learns of the rows above, block after block, as these post it: blocks begin in
+the order in which they are waited for. What is left is multiplied by the inverse of the
+block's triangle on the diagonal, which it has made before. Eight lanes share a row;
+what they have summed up for eight sides they exchange, so that each has one side's.
+Matrices and sides are read as they lie, upper triangles from their last row on.
+(Higham, Accuracy and Stability of Numerical Algorithms, 8.4: inverses of diagonal
+blocks are as stable as substitution.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import Var
+from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
+from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indented
+from arrayfn.lowering.libraries.calls import Place
+
+MOST_SIDES: Final = 32
+LEAST_ROWS: Final = 16
+MOST_ROWS: Final = 8192
+"""Of fewer rows cuBLAS is as fast; of more, what is posted takes much memory."""
+_ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
+"""Of a block."""
+_SIDES: Final = 8  # of a block; lanes of a row, too
+_VECTOR_BYTES: Final = 16
+
+
+def is_substituted(dtype: DType, n: int, sides: int) -> bool:
+    """Whether this kernel solves systems of ``n`` rows with so many ``sides``."""
+    return dtype in _ROWS and LEAST_ROWS <= n <= MOST_ROWS and sides <= MOST_SIDES
+
+
+def substituted(
+    matrix: Strided, answers: Strided, b: Var, n: int, sides: int, *, unit: bool
+) -> Iterable[WrittenCall]:
+    """``b``, which ``answers`` are the places [matrix, row, side] of, becomes x.
+
+    The ``matrix`` is a lower triangle. Strides of both may be negative.
+    """
+    dtype = b.type.dtype
+    size = _ROWS[dtype]
+    matrices = math.prod(b.type.shape[:-2])
+    blocks, parts = -(-n // size), -(-sides // _SIDES)
+    _, down, across = matrix.strides
+    _, row, side = answers.strides
+    integers = {
+        "n": n,
+        "sides": sides,
+        "blocks": blocks,
+        "parts": parts,
+        "chains": matrices * parts,
+        "begin": matrix.offset,
+        "down": down,
+        "across": across,
+        "begin_sides": answers.offset,
+        "down_sides": row,
+        "across_sides": side,
+    }
+    text = Written(
+        "triangles",
+        _text(dtype, size, unit),
+        ("a", "b", "board"),
+        tuple(integers),
+        size * _SIDES,
+        f"Solves systems, {size} rows and {_SIDES} sides a block.",
+        "a triangular system, block by block",
+    )
+    board = board_of(matrices * parts * blocks * size * _SIDES, dtype)
+    yield WrittenCall(
+        text,
+        (Place(matrix.array),),
+        (Place(b),),
+        list(integers.values()),
+        matrices * blocks * parts,
+        board=board,
+    )
+
+
+def _text(dtype: DType, size: int, unit: bool) -> str:
+    """The kernel's, for blocks of ``size`` rows."""
+    t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
+    each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
+    pitch = size + 1
+    # The lanes of a row read elements that lie in different banks.
+    group = each * lanes + vector
+    kept = lanes * group
+    diagonal = f"{t}(1)" if unit else f"tile[row * {pitch} + row]"
+    return f"""
+thread = thread_index()
+row = quotient(thread, {lanes})
+lane = remainder(thread, {lanes})
+number = ticket(board, blocks * chains)
+step = quotient(number, chains)
+chain = remainder(number, chains)
+matrix = quotient(chain, parts)
+side = remainder(chain, parts) * {lanes} + lane
+line = step * {size} + row
+at = matrix * n * n + begin + min_i64(line, n - 1) * down
+place = matrix * n * sides + begin_sides + line * down_sides + side * across_sides
+posts = chain * blocks * {threads} + thread
+keep = quotient(row, {each}) * {group} + remainder(row, {each}) * {lanes} + lane
+mine = (line < n) and (side < sides)
+tile = shared_{t}({size * pitch})
+turned = shared_{t}({2 * size})
+given = shared_{t}({2 * kept})
+near = registers_{t}({vector})
+own = registers_{t}({each})
+inverse = registers_{t}({each})
+sums = registers_{t}({lanes})
+total = {t}(0)
+if mine:
+    total = b[place]
+# The inverse of the triangle on the diagonal: rows below are freed of each row in turn.
+for k in unrolled({each}):
+    j = lane * {each} + k
+    inverse[k] = select_{t}(row == j, {t}(1), {t}(0))
+    # Nothing needs what is above the diagonal, or below the matrix.
+    tile[row * {pitch} + j] = a[at + min_i64(step * {size} + j, n - 1) * across]
+barrier()
+scale = {t}(1) / {diagonal}
+for k in range({size}):
+    here = remainder(k, 2) * {size} + lane * {each}
+    if row == k:
+        for j in unrolled({each}):
+            inverse[j] = inverse[j] * scale
+        for j in unrolled({each // vector}):
+            store_{t}x{vector}(turned, here + j * {vector}, inverse, j * {vector})
+    barrier()
+    if row > k:
+        factor = neg_{t}(tile[row * {pitch} + k])
+        for j in unrolled({each // vector}):
+            load_{t}x{vector}(turned, here + j * {vector}, near, 0)
+            for i in unrolled({vector}):
+                old = inverse[j * {vector} + i]
+                inverse[j * {vector} + i] = fma_{t}(factor, near[i], old)
+here = i64(0)
+for above in range(step):
+    for k in unrolled({each}):
+        own[k] = a[at + (above * {size} + lane * {each} + k) * across]
+    given[here + keep] = posted_{t}(board, posts + above * {threads})
+    barrier()
+{indented(_product(dtype, size, "own"), 1)}
+    total = total - sums[0]
+    here = {kept} - here
+given[here + keep] = total
+barrier()
+{_product(dtype, size, "inverse")}
+post_{t}(board, posts + step * {threads}, sums[0])
+if mine:
+    b[place] = sums[0]
+"""
+
+
+def _product(dtype: DType, size: int, factor: str) -> str:
+    """``sums[0]``: the row of ``factor`` times the side of the lane, of what is given.
+
+    Lanes sum up their part of the row for all sides. Then, of the sides that two of
+    them have, each leaves one half to the other.
+    """
+    t, lanes = short_name(dtype), _SIDES
+    each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
+    group = each * lanes + vector
+    lines = f"""for k in unrolled({lanes}):
+    sums[k] = {t}(0)
+for k in unrolled({each}):
+    for part in unrolled({lanes // vector}):
+        from_here = here + lane * {group} + k * {lanes} + part * {vector}
+        load_{t}x{vector}(given, from_here, near, 0)
+        for i in unrolled({vector}):
+            old = sums[part * {vector} + i]
+            sums[part * {vector} + i] = fma_{t}({factor}[k], near[i], old)"""
+    half = lanes // 2
+    while half:
+        lines += f"""
+for k in unrolled({half}):
+    mine_now = sums[k]
+    others = sums[k + {half}]
+    if remainder(quotient(lane, {half}), 2) == 1:
+        mine_now = sums[k + {half}]
+        others = sums[k]
+    sums[k] = mine_now + shuffle_xor_{t}(others, {half})"""
+        half //= 2
+    return lines

@@ -1,0 +1,120 @@
+"""Triangular systems: by cuBLAS, or by kernels where there are few sides.
+
+cuBLAS takes several small matrices as they lie. Of others it is the fastest by far
+where it goes down the columns of a lower triangle, and sides are columns too. So a
+matrix and its sides are turned to be that; an upper triangle is a lower one from its
+last row to its first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.solvers.matrix_nests import (
+    Nests,
+    Strided,
+    backward,
+    matrices_of,
+    turned,
+)
+from arrayfn.lowering.cuda.solvers.substitution import is_substituted, substituted
+from arrayfn.lowering.cuda.written import WrittenCall
+from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
+
+BATCHED: Final = 256
+"""Systems of up to so many rows and sides are one call for all of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """``op(a) @ x = b``, or ``x @ op(a) = b``; ``op`` transposes, or conjugates too.
+
+    ``lower`` is the triangle of ``a``, of which ``unit`` says that its diagonal is 1.
+    """
+
+    left: bool
+    lower: bool
+    transpose: bool = False
+    conjugate: bool = False
+    unit: bool = False
+
+
+def solved(
+    nests: Nests, a: Place, b: Var, system: System
+) -> Iterable[LibraryCall | Nest | WrittenCall]:
+    """``b`` [..., rows, columns] becomes x."""
+    rows, columns = b.type.shape[-2:]
+    matrices = math.prod(b.type.shape[:-2])
+    if matrices > 1 and max(rows, columns) <= BATCHED:
+        integers = {
+            "rows": rows,
+            "columns": columns,
+            "left": int(system.left),
+            "lower": int(system.lower),
+            "transpose": int(system.transpose) + int(system.conjugate),
+        }
+        return (_call("trsmbatched", a, Place(b), system, matrices, integers),)
+    return _by_columns(nests, a, b, system)
+
+
+def _by_columns(
+    nests: Nests, a: Place, b: Var, system: System
+) -> Iterable[LibraryCall | Nest | WrittenCall]:
+    left, dtype = system.left, b.type.dtype
+    matrices = math.prod(b.type.shape[:-2])
+    n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]
+    # What is on the left of its sides: the matrix as it is given, or its transpose.
+    is_transpose = left == system.transpose
+    is_lower = system.lower != is_transpose
+    matrix = Strided(a.array, dtype, (n * n, n, 1), a.offset)
+    matrix = turned(matrix) if is_transpose else matrix
+    own = matrices_of(b.type, b)
+    answers = own if left else turned(own)
+    if not is_lower:
+        matrix = backward(backward(matrix, n, 1), n, 2)
+        answers = backward(answers, n, 1)
+    if is_substituted(dtype, n, sides):
+        yield from substituted(matrix, answers, b, n, sides, unit=system.unit)
+        return
+    conjugate = system.conjugate and dtype in dtypes.COMPLEX
+    if conjugate or not (is_transpose and is_lower):
+        copy = Var(ArrayType((matrices, n, n), dtype))
+        a = Place(copy)
+        target = turned(matrices_of(copy.type, copy))
+        reason = "a lower triangle by columns"
+        yield nests.moved(matrix, target, (matrices, n, n), reason, conjugate=conjugate)
+    integers = {"n": n, "sides": sides}
+    if is_lower and not left:
+        yield _call("trsm", a, Place(b), system, matrices, integers)
+        return
+    copy = Var(ArrayType((matrices, sides, n), dtype))
+    columns = turned(matrices_of(copy.type, copy))
+    extents = matrices, n, sides
+    yield nests.moved(answers, columns, extents, "sides by columns")
+    yield _call("trsm", a, Place(copy), system, matrices, integers)
+    yield nests.moved(columns, answers, extents, "sides as they lay")
+
+
+def _call(
+    form: str,
+    a: Place,
+    b: Place,
+    system: System,
+    matrices: int,
+    integers: dict[str, int],
+) -> LibraryCall:
+    return LibraryCall(
+        provider=f"{form}_{short_name(b.array.type.dtype)}",
+        reads={"a": a},
+        writes={"b": b},
+        integers={**integers, "matrices": matrices, "unit": int(system.unit)},
+        items=1,
+        library="cuBLAS",
+    )

@@ -1,0 +1,1 @@
+"""Sorts by digits: keys, tiles, passes, and what is made of them."""

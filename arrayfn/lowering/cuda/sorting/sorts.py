@@ -1,0 +1,282 @@
+"""Sorts, orders and the greatest few of rows: calls of the kernels of ``radix``.
+
+How many kernels a sort takes follows from its shape. Rows that a block holds are sorted
+in one; longer ones take three for each digit. The greatest few of a long row are found
+among those of its tiles, as long as that leaves fewer by half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.schedule import power_of_two
+from arrayfn.lowering.cuda.sorting.keys import PARTS, Keys
+from arrayfn.lowering.cuda.sorting.radix import (
+    count_digits,
+    digit_places,
+    digit_places_by_thread,
+    row_sort,
+    tile_sort,
+)
+from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, Moved, Tile
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.written import WrittenCall
+from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.passes.reads import Reads
+
+SORTS: Final = frozenset(("sort", "argsort", "top_k"))
+LONGEST: Final = 2**31 - 1  # elements of a row: positions are of 32 bits
+
+_FEW_TILES: Final = 32  # of a row: a thread adds up their counts
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of ``n`` elements, of which the first ``keep`` of each are wanted sorted."""
+
+    count: int
+    n: int
+    keep: int
+
+
+def can_sort(equation: Equation) -> bool:
+    """Whether ``equation`` sorts, and rows are short enough."""
+    if equation.primitive.name not in SORTS:
+        return False
+    return equation.inputs[0].type.shape[-1] <= LONGEST
+
+
+def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[WrittenCall]:
+    """The calls for a sort, an argsort or a top_k along the last axis."""
+    x = equation.inputs[0]
+    place = place_of(x, reads)
+    *lead, n = x.type.shape
+    rows = Rows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
+    if not rows.count * rows.keep:
+        return
+    outputs = [Place(v) for v in equation.outputs]
+    dtype, name = x.type.dtype, equation.primitive.name
+    if name == "top_k":
+        keys = Keys(dtype, by_order=True, down=True)
+        moved = Moved(keys, gives="taken", order="i32")
+        yield from _first(rows, moved, place, outputs, gpu)
+        return
+    if dtype in dtypes.COMPLEX:
+        yield from _sort_complex(rows, dtype, place, outputs[0], name, gpu)
+        return
+    if name == "argsort":
+        moved = Moved(Keys(dtype, by_order=True), gives="nothing", order="i64")
+    else:
+        moved = Moved(Keys(dtype), gives="elements")
+    yield from sort_rows(rows, moved, [place], outputs, gpu)
+
+
+def sort_rows(
+    rows: Rows,
+    moved: Moved,
+    given: list[Place],
+    outputs: list[Place],
+    gpu: GpuConfig,
+    bits: int | None = None,
+) -> Iterator[WrittenCall]:
+    """Keys, and what is carried with them, sorted: ``given`` into ``outputs``.
+
+    Only the lowest ``bits`` of keys differ.
+    """
+    x = given[0]
+    if rows.n <= gpu.sort_row_threads * gpu.sort_items:
+        tile = _tile_of(rows.n, gpu)
+        yield _row_sort(rows, moved, tile, given, x, outputs, bits=bits)
+        return
+    yield from sort_digits(rows, moved, given, x, outputs, gpu, bits)
+
+
+def _sort_complex(
+    rows: Rows, dtype: DType, x: Place, output: Place, name: str, gpu: GpuConfig
+) -> Iterator[WrittenCall]:
+    """By imaginary parts, by real parts, and by which of them are NaN."""
+    parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
+    if rows.n <= gpu.sort_row_threads * gpu.sort_items:
+        moved = Moved(parts[0], gives="taken")
+        if name == "argsort":
+            moved = Moved(parts[0], gives="nothing", order="i64")
+        tile = _tile_of(rows.n, gpu)
+        yield _row_sort(rows, moved, tile, [x], x, [output], parts=parts)
+        return
+    given = [x]
+    for keys in parts:
+        moved = Moved(keys, gives="nothing", order="i32")
+        if len(given) > 1:
+            moved = replace(moved, reads="positions", positions=True)
+        if keys is not parts[-1]:
+            order = Place(_temporary(rows.count * rows.n, dtypes.int32))
+            yield from sort_digits(rows, moved, given, x, [order], gpu)
+            given = [x, order]
+            continue
+        if name == "argsort":
+            moved = replace(moved, order="i64")
+        else:
+            moved = replace(moved, gives="taken", order="")
+        yield from sort_digits(rows, moved, given, x, [output], gpu)
+
+
+def sort_digits(
+    rows: Rows,
+    moved: Moved,
+    given: list[Place],
+    x: Place,
+    outputs: list[Place],
+    gpu: GpuConfig,
+    bits: int | None = None,
+) -> Iterator[WrittenCall]:
+    """Rows of any length, digit by digit; only the lowest ``bits`` of keys differ.
+
+    ``given`` are the keys and perhaps positions to begin with. ``moved`` says what is
+    read first and what is written last.
+    """
+    keys = moved.keys
+    items = gpu.sort_items if keys.word == "u32" else gpu.sort_items // 2
+    tile = Tile(gpu.sort_threads, items)
+    tiles = -(-rows.n // tile.size)
+    blocks = rows.count * tiles
+    word = dtypes.uint32 if keys.word == "u32" else dtypes.int64
+    size = rows.count * rows.n
+    shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT)
+    between = replace(
+        moved,
+        reads="words",
+        positions=moved.has_positions,
+        gives="words",
+        order=moved.carried if moved.has_positions else "",
+    )
+    for shift in shifts:
+        counts = Place(_temporary(blocks * DIGITS, dtypes.int32))
+        totals = Place(_temporary(rows.count * DIGITS, dtypes.int32))
+        last = shift == shifts[-1]
+        step = between
+        if not shift:
+            step = replace(between, reads=moved.reads, positions=moved.positions)
+        if last:
+            step = replace(step, gives=moved.gives, order=moved.order)
+        sources = given[: len(step.sources)]
+        integers = [rows.n, tiles, shift]
+        text = count_digits(step, tile)
+        yield WrittenCall(text, sources, [counts], integers, blocks)
+        yield _digit_places(tiles, rows.count * DIGITS, [counts, totals], gpu)
+        given = given[: 2 if step.positions else 1]
+        if last:
+            written = outputs
+        else:
+            written = [Place(_temporary(size, word))]
+            if moved.has_positions:
+                carried = dtypes.BY_SHORT_NAME[moved.carried]
+                written.append(Place(_temporary(size, carried)))
+        taken = [x] if step.gives == "taken" else []
+        keep = rows.keep if last else rows.n
+        read = [*given, *taken, counts, totals]
+        text = tile_sort(step, tile)
+        yield WrittenCall(text, read, written, [*integers, keep], blocks)
+        given = written
+
+
+def sort_by_digit(
+    moved: Moved,
+    given: list[Place],
+    outputs: list[Place],
+    totals: Place,
+    n: int,
+    shift: int,
+    gpu: GpuConfig,
+) -> Iterator[WrittenCall]:
+    """One row by the digit at ``shift``; ``totals`` says how often there is each."""
+    items = gpu.sort_items if moved.keys.word == "u32" else gpu.sort_items // 2
+    tile = Tile(gpu.sort_threads, items)
+    tiles = -(-n // tile.size)
+    counts = Place(_temporary(tiles * DIGITS, dtypes.int32))
+    sources = given[: len(moved.sources)]
+    integers = [n, tiles, shift]
+    yield WrittenCall(count_digits(moved, tile), sources, [counts], integers, tiles)
+    yield _digit_places(tiles, DIGITS, [counts, totals], gpu)
+    read = [*given, counts, totals]
+    yield WrittenCall(tile_sort(moved, tile), read, outputs, [*integers, n], tiles)
+
+
+def _digit_places(
+    tiles: int, lines: int, written: list[Place], gpu: GpuConfig
+) -> WrittenCall:
+    if tiles <= _FEW_TILES:
+        threads = gpu.threads // 2
+        blocks = -(-lines // threads)
+        text = digit_places_by_thread(threads)
+        return WrittenCall(text, [], written, [tiles, lines], blocks)
+    threads = min(gpu.threads, power_of_two(tiles))
+    return WrittenCall(digit_places(threads), [], written, [tiles], lines)
+
+
+def _first(
+    rows: Rows, moved: Moved, x: Place, outputs: list[Place], gpu: GpuConfig
+) -> Iterator[WrittenCall]:
+    """The first of each tile, then of these, until a block holds them all."""
+    most = gpu.sort_row_threads * gpu.sort_items
+    given, n = [x], rows.n
+    while n > most and 2 * rows.keep <= most:
+        tiles = -(-n // most)
+        step = replace(moved, gives="words", order="i32")
+        if len(given) > 1:
+            step = replace(step, reads="words", positions=True)
+        size = rows.count * tiles * rows.keep
+        word = dtypes.uint32 if moved.keys.word == "u32" else dtypes.int64
+        written = [Place(_temporary(size, d)) for d in (word, dtypes.int32)]
+        part = Rows(rows.count, n, rows.keep)
+        yield _row_sort(part, step, _tile_of(most, gpu), given, x, written)
+        given, n = written, tiles * rows.keep
+    if len(given) > 1:
+        moved = replace(moved, reads="words", positions=True)
+    if n <= most:
+        part = Rows(rows.count, n, rows.keep)
+        tile = _tile_of(n, gpu)
+        yield _row_sort(part, moved, tile, given, x, outputs, rows.n)
+    else:
+        yield from sort_digits(rows, moved, given, x, outputs, gpu)
+
+
+def _row_sort(
+    rows: Rows,
+    moved: Moved,
+    tile: Tile,
+    given: list[Place],
+    x: Place,
+    outputs: list[Place],
+    length: int = 0,
+    bits: int | None = None,
+    parts: Sequence[Keys] = (),
+) -> WrittenCall:
+    """Rows, of which a block has a tile; elements are from rows of ``length``."""
+    tiles = -(-rows.n // tile.size)
+    read = [*given, *([x] if moved.gives == "taken" else [])]
+    bits = moved.keys.bits if bits is None else bits
+    integers = [rows.n, tiles, rows.keep, length or rows.n, bits]
+    text = row_sort(moved, tile, parts)
+    return WrittenCall(text, read, outputs, integers, rows.count * tiles)
+
+
+def _tile_of(n: int, gpu: GpuConfig) -> Tile:
+    """The least tile for ``n`` elements: first more items, then more threads."""
+    threads, items = WARP, 1
+    while threads * items < n:
+        if items < gpu.sort_items // 2 or threads == gpu.sort_row_threads:
+            items *= 2
+        else:
+            threads *= 2
+    return Tile(threads, items)
+
+
+def _temporary(size: int, dtype: DType) -> Var:
+    return Var(ArrayType((size,), dtype))

@@ -1,0 +1,1 @@
+"""Convolutions and windows: cuDNN's calls, and kernels beside them."""

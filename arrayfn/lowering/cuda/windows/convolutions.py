@@ -1,0 +1,407 @@
+"""Convolutions that cuDNN computes: their arrays as it reads them, and their calls.
+
+cuDNN's arrays lie with channels last, [batch, space, group, channel], or first, [batch,
+group, channel, space]; kernels [group, free, space, channel], or [group, free, channel,
+space]. The axis of groups is there if there are some. ``arranged`` is the pass that
+writes a ``padded_convolution`` for it: operands that lie otherwise are transposed, and
+padded where one side has more zeros, by copies that the plan shows. What is left is
+made of other primitives, as on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.lowering.cuda.config import Convolves, Way
+from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
+from arrayfn.lowering.cuda.windows.strided_blocks import of_blocks
+from arrayfn.lowering.cuda.written import WrittenCall
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.passes.reads import Read
+from arrayfn.primitives import conversion, slicing, views
+from arrayfn.primitives.convolution_forms import (
+    GROUP,
+    INNER,
+    OUTER,
+    SHORT_SUMS,
+    SPATIAL,
+    Axes,
+    Roles,
+    extents_of,
+)
+from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
+
+_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+_MOST_AXES: Final = 3
+AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
+"""What the integers of a call say of each spatial axis, with its number after it."""
+ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
+"""How names of providers end that multiply on tensor cores."""
+DEPTHWISE: Final = "depthwise"
+_DEPTHWISE: Final[dict[str, Roles]] = {
+    "operand": ((3,), (0,), (), (1, 2)),
+    "kernel": ((2,), (), (), (0, 1)),
+    "output": ((3,), (0,), (), (1, 2)),
+}
+
+
+def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
+    """The roles of the arrays of a call with so many spatial axes."""
+    inner = (SPATIAL, GROUP, INNER) if last else (GROUP, INNER, SPATIAL)
+    kernel = (SPATIAL, INNER) if last else (INNER, SPATIAL)
+    orders = {
+        "operand": (OUTER, *inner),
+        "kernel": (GROUP, OUTER, *kernel),
+        "output": (OUTER, *inner),
+    }
+    counts = {OUTER: 1, INNER: 1, SPATIAL: axes, GROUP: int(grouped)}
+    found: dict[str, Roles] = {}
+    for name, order in orders.items():
+        roles: dict[int, Axes] = {}
+        at = 0
+        for role in order:
+            roles[role] = tuple(range(at, at + counts[role]))
+            at += counts[role]
+        found[name] = roles[GROUP], roles[OUTER], roles[INNER], roles[SPATIAL]
+    return found
+
+
+def program_of(provider: str, p: Mapping[str, int]) -> Program:
+    """The Program of one convolution that is a call with these integers."""
+    _, gives, short, *more = provider.split("_")
+    roles = roles_of(p["axes"], bool(p["last"]), p["groups"] > 1)
+    along = {"operand": "extent", "kernel": "size", "output": "count"}
+    counts = {
+        "operand": (p["groups"], p["batch"], p["inner"]),
+        "kernel": (p["groups"], p["outer"], p["inner"]),
+        "output": (p["groups"], p["batch"], p["outer"]),
+    }
+
+    def type_of(name: str) -> ArrayType:
+        shape = [0] * sum(map(len, roles[name]))
+        for role, axes in enumerate(roles[name]):
+            for k, axis in enumerate(axes):
+                own = p[f"{along[name]}{k}"] if role == SPATIAL else counts[name][role]
+                shape[axis] = own
+        return ArrayType(tuple(shape), BY_SHORT_NAME[short])
+
+    each = range(p["axes"])
+    extents = [p[f"{along[gives]}{k}"] for k in each] if gives != "output" else []
+    builder = ProgramBuilder("convolution")
+    with builder:
+        given = [builder.input(type_of(name)) for name in ARRAYS[gives]]
+        made = padded_convolution(
+            *given,
+            gives=gives,
+            **{key: roles[name] for name, key in ROLES.items()},
+            strides=tuple(p[f"stride{k}"] for k in each),
+            dilations=tuple(p[f"dilation{k}"] for k in each),
+            padding=tuple((p[f"low{k}"], p[f"high{k}"]) for k in each),
+            extents=tuple(extents),
+            precision="tf32" if "tf32" in more else None,
+        )
+    return builder.build([made])
+
+
+@dataclass(frozen=True)
+class _Arrangement:
+    """How the arrays of an equation are those of a call."""
+
+    provider: str
+    integers: dict[str, int]
+    roles: dict[str, Roles]  # the equation's own
+    params: dict[str, Any]  # of the arranged equation
+    more: dict[int, tuple[int, int]]  # zeros beside the operand's axes, made before
+    dtype: DType  # that it is computed in
+    way: Way = "library"
+
+    @staticmethod
+    def of(equation: Equation) -> _Arrangement | None:
+        """None if it is of no dtype or number of axes that cuDNN has."""
+        params, types = equation.params, [atom.type for atom in equation.inputs]
+        roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
+        axes = len(params["strides"])
+        result = equation.outputs[0].type
+        if (
+            types[0].dtype not in _DTYPES
+            or not 1 <= axes <= _MOST_AXES
+            or 0 in (types[0].size, types[1].size, result.size)
+        ):
+            return None
+        gives = params["gives"]
+        arrays = dict(zip((*ARRAYS[gives], gives), (*types, result), strict=True))
+        # The spatial axes in the order in which they lie.
+        first = "operand" if "operand" in ARRAYS[gives] else "output"
+        order = sorted(range(axes), key=lambda k: roles[first][SPATIAL][k])
+        roles = {
+            name: (*own[:SPATIAL], tuple(own[SPATIAL][k] for k in order))
+            for name, own in roles.items()
+        }
+        last = _lies(roles, last=True) >= _lies(roles, last=False)
+        some = next(iter(arrays))
+        grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
+        if not grouped:
+            roles = {name: _ungrouped(own) for name, own in roles.items()}
+        own = roles_of(axes, last, grouped)
+        extents = {
+            name: extents_of(type, roles[name][SPATIAL])
+            for name, type in arrays.items()
+        }
+        strides, steps, pads = (
+            tuple(params[key][k] for k in order)
+            for key in ("strides", "dilations", "padding")
+        )
+
+        def count(name: str, role: int) -> int:
+            return math.prod(extents_of(arrays[name], roles[name][role]))
+
+        integers = {
+            "batch": count("operand", OUTER),
+            "groups": count("operand", GROUP),
+            "inner": count("operand", INNER),
+            "outer": count("kernel", OUTER),
+            "last": int(last),
+            "axes": axes,
+        }
+        parts = zip(
+            *(extents[name] for name in ("operand", "kernel", "output")),
+            *(strides, steps, pads),
+            strict=True,
+        )
+        for k, (*numbers, (low, high)) in enumerate(parts):
+            values = zip(AXIS, (*numbers, low, high), strict=True)
+            integers.update({f"{name}{k}": value for name, value in values})
+        lies, more = "last" if last else "first", dict[int, tuple[int, int]]()
+        if is_depthwise(gives, integers, types[0].dtype):
+            lies, own = DEPTHWISE, _DEPTHWISE
+            roles = {name: _by_channel(name, mine) for name, mine in roles.items()}
+        else:
+            # Engines of cuDNN are wrong where more zeros are on one side.
+            for k, axis in enumerate(roles["operand"][SPATIAL]):
+                low, high = pads[k]
+                both = min(low, high)
+                integers |= {f"low{k}": both, f"high{k}": both}
+                if low != high:
+                    more[axis] = low - both, high - both
+                    integers[f"extent{k}"] += low + high - 2 * both
+        dtype = types[0].dtype
+        by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
+        mine = lies == DEPTHWISE
+        if gives == "kernel" and by_channel and not mine and dtype in dtypes.HALVES:
+            dtype = dtypes.float32  # for which cuDNN has a faster engine
+        provider = f"convolution_{gives}_{short_name(dtype)}"
+        if params.get("precision") == "tf32" and dtype == dtypes.float32:
+            provider += "_tf32"
+        made = {
+            **params,
+            **{key: own[name] for name, key in ROLES.items()},
+            "strides": strides,
+            "dilations": steps,
+            "padding": tuple(
+                (integers[f"low{k}"], integers[f"high{k}"]) for k in range(axes)
+            ),
+            "lies": lies,
+        }
+        name = {"operand": "extent", "kernel": "size"}.get(gives)
+        spatial = [integers[f"{name}{k}"] for k in range(axes)] if name else []
+        made["extents"] = tuple(spatial)
+        return _Arrangement(provider, integers, roles, made, more, dtype)
+
+    def called(self, deterministic: bool) -> str:
+        """The provider, which may be allowed to add up in any order."""
+        return self.provider if deterministic else f"{self.provider}_any"
+
+    def is_product(self) -> bool:
+        """Whether it is a matrix product: windows of one element.
+
+        Windows that are apart are copied to be multiplied, which only tensor cores are
+        too fast for.
+        """
+        p, axes = self.integers, range(self.integers["axes"])
+        plain = all(
+            (p[f"size{k}"], p[f"low{k}"], p[f"high{k}"]) == (1, 0, 0) for k in axes
+        )
+        apart = any(p[f"stride{k}"] > 1 for k in axes)
+        return plain and not (apart and self.provider.endswith(ON_TENSOR_CORES))
+
+    def is_sum_of_slices(self) -> bool:
+        """Whether a kernel adds it up, at the speed at which memory is read."""
+        p, gives = self.integers, self.params["gives"]
+        window = math.prod(p[f"size{k}"] for k in range(p["axes"]))
+        single = {"output": p["inner"], "operand": p["outer"]}
+        return single.get(gives) == 1 and window <= SHORT_SUMS
+
+    def emit(self, operands: Sequence[Atom], result: ArrayType) -> Atom:
+        """The arranged equation, between views of its arrays."""
+        gives = self.params["gives"]
+        arrays = dict(zip(ARRAYS[gives], operands, strict=True))
+        in_blocks = self.way != "library"
+        if self.more and "operand" in arrays and not in_blocks:
+            x = arrays["operand"]
+            config = tuple((*self.more.get(a, (0, 0)), 0) for a in range(x.type.ndim))
+            zero = conversion.literal(0, x.type.dtype)
+            arrays["operand"] = slicing.pad(x, zero, config=config)
+        given = [
+            _turned(x, self.roles[name], self.params[ROLES[name]])
+            for name, x in arrays.items()
+        ]
+        given = [conversion.convert(x, self.dtype) for x in given]
+        if in_blocks:
+            space = self.roles["operand"][SPATIAL]
+            border = [self.more.get(axis, (0, 0)) for axis in space]
+            params = dict(self.params)
+            if self.way == "product of blocks":
+                del params["lies"]
+            made = of_blocks(given, params, self.integers, border)
+        else:
+            made = padded_convolution(given[0], given[1], **self.params)
+        made = conversion.convert(made, result.dtype)
+        back = self.roles[gives], self.params[ROLES[gives]]
+        if gives != "operand" or not self.more or in_blocks:
+            return _turned_back(made, result, *back)
+        ndim, shape = result.ndim, result.shape
+        start = tuple(self.more.get(axis, (0, 0))[0] for axis in range(ndim))
+        limit = tuple(a + n for a, n in zip(start, shape, strict=True))
+        wide = (n + sum(self.more.get(axis, ())) for axis, n in enumerate(shape))
+        made = _turned_back(made, result.with_shape(wide), *back)
+        return slicing.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
+
+
+def _ungrouped(roles: Roles) -> Roles:
+    """Groups of one element as a part of what is in them."""
+    groups, outer, inner, space = roles
+    return (), outer, (*groups, *inner), space
+
+
+def _by_channel(name: str, roles: Roles) -> Roles:
+    """Groups of one channel as channels."""
+    groups, outer, inner, space = roles
+    if name == "kernel":
+        return (*groups, *outer, *inner), (), (), space
+    return (*groups, *inner), outer, (), space
+
+
+def _lies(roles: Mapping[str, Roles], *, last: bool) -> int:
+    """How many of operand and output lie with channels last, or first."""
+    order = (OUTER, SPATIAL, GROUP, INNER) if last else (OUTER, GROUP, INNER, SPATIAL)
+    count = 0
+    for name in ("operand", "output"):
+        axes = [axis for role in order for axis in roles[name][role]]
+        count += axes == sorted(axes)
+    return count
+
+
+def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
+    """The axes in the order of ``target``, and those that become each of its axes."""
+    groups: dict[int, Axes] = {
+        target[role][0]: own[role] for role in (GROUP, OUTER, INNER) if target[role]
+    }
+    groups |= {
+        place: (axis,)
+        for place, axis in zip(target[SPATIAL], own[SPATIAL], strict=True)
+    }
+    merged = [groups[place] for place in sorted(groups)]
+    return [axis for axes in merged for axis in axes], merged
+
+
+def _turned(x: Atom, own: Roles, target: Roles) -> Atom:
+    order, merged = _order(own, target)
+    shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
+    if not _lie_so(order, x.type):
+        x = views.transpose(x, permutation=tuple(order))
+    return x if x.type.shape == shape else views.reshape(x, shape=shape)
+
+
+def _lie_so(order: Sequence[int], type: ArrayType) -> bool:
+    """Whether elements are in the same order with the axes in ``order``."""
+    longer = [axis for axis in order if type.shape[axis] != 1]
+    return longer == sorted(longer)
+
+
+def _turned_back(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
+    order, _ = _order(own, target)
+    if _lie_so(order, type):
+        shape = type.shape
+        return x if x.type.shape == shape else views.reshape(x, shape=shape)
+    shape = tuple(type.shape[axis] for axis in order)
+    if x.type.shape != shape:
+        x = views.reshape(x, shape=shape)
+    places = tuple(order.index(axis) for axis in range(len(order)))
+    return views.transpose(x, permutation=places)
+
+
+def is_arranged(equation: Equation) -> bool:
+    """Whether ``arranged`` has left it for a library."""
+    return equation.primitive is padded_convolution and "lies" in equation.params
+
+
+def arranged(
+    program: Program, convolves: Convolves, deterministic: bool = True
+) -> Program:
+    """``program`` with the convolutions that a library computes as it reads arrays.
+
+    The others are made of other primitives by what follows.
+    """
+    if all(eq.primitive is not padded_convolution for eq in program.equations):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = builder.inputs_of(program)
+        environment = builder.bind_inputs(program, inputs)
+        for equation in program.equations:
+            builder.source = equation.source
+            found = _chosen(equation, convolves, deterministic)
+            if found is None:
+                builder.replay(equation, environment)
+                continue
+            operands = [rename(a, environment) for a in equation.inputs]
+            (output,) = equation.outputs
+            environment[output] = found.emit(operands, output.type)
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _chosen(
+    equation: Equation, convolves: Convolves, deterministic: bool
+) -> _Arrangement | None:
+    if equation.primitive is not padded_convolution:
+        return None
+    if not all(isinstance(atom, Var) for atom in equation.inputs):
+        return None
+    found = _Arrangement.of(equation)
+    if found is None or found.is_product():
+        return None
+    if found.params["lies"] == DEPTHWISE:
+        return found
+    if found.is_sum_of_slices():
+        return None
+    way = convolves(found.called(deterministic), found.integers)
+    return None if way == "product" else replace(found, way=way)
+
+
+def convolution(
+    equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
+) -> Iterable[LibraryCall | WrittenCall]:
+    """The call, or kernels, for an equation that is arranged."""
+    found = _Arrangement.of(equation)
+    assert found is not None
+    gives = equation.params["gives"]
+    places = [place_of(atom, reads) for atom in equation.inputs]
+    (output,) = equation.outputs
+    if found.params["lies"] == DEPTHWISE:
+        return depthwise(places[0], places[1], output, gives, found.integers)
+    call = LibraryCall(
+        provider=found.called(deterministic),
+        reads=dict(zip(ARRAYS[gives], places, strict=True)),
+        writes={gives: Place(output)},
+        integers=found.integers,
+        items=1,
+        library="cuDNN",
+    )
+    return (call,)

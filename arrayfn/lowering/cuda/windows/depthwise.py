@@ -1,0 +1,131 @@
+"""Convolutions of each channel by itself, channels last: a kernel that reads them once.
+
+cuDNN takes several times as long for these, where a copy's time is enough. The threads
+are those of ``stencils``; products are added to sums in float32 by fused multiply-adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from arrayfn.dtypes import DType
+from arrayfn.ir import Var
+from arrayfn.lowering.cuda.windows import stencils
+from arrayfn.lowering.cuda.windows.depthwise_kernels import has_kernel_sums, kernel_sums
+from arrayfn.lowering.cuda.windows.stencils import (
+    COLUMNS,
+    THREADS,
+    Along,
+    Extents,
+    Lanes,
+)
+from arrayfn.lowering.cuda.written import Written, WrittenCall
+from arrayfn.lowering.libraries.calls import Place
+
+AXES: Final = 2
+_MOST_TAPS: Final = 64
+_WIDEST: Final = 9
+
+
+def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
+    """Whether a kernel computes the convolution of these integers.
+
+    The operand's cotangent is a convolution by the reversed kernel if windows begin at
+    each element.
+    """
+    if (
+        p["axes"] != AXES
+        or p["last"] != 1
+        or (p["inner"], p["outer"]) != (1, 1)
+        or p["groups"] % Lanes(dtype).count
+        or not 1 < p["size0"] * p["size1"] <= _MOST_TAPS
+        or p["size1"] > _WIDEST
+    ):
+        return False
+    if gives == "kernel":
+        return has_kernel_sums(p, dtype)
+    strides = [p[f"stride{k}"] for k in range(AXES)]
+    return (gives == "output" or max(strides) == 1) and _extents(gives, p).fits()
+
+
+def _extents(gives: str, p: Mapping[str, int]) -> Extents:
+    own, other = ("count", "extent") if gives == "output" else ("extent", "count")
+    rows, columns = (p[f"{own}{k}"] for k in range(AXES))
+    height, width = (p[f"{other}{k}"] for k in range(AXES))
+    return Extents(p["batch"], rows, columns, height, width, p["groups"])
+
+
+def depthwise(
+    first: Place, second: Place, result: Var, gives: str, p: Mapping[str, int]
+) -> Iterable[WrittenCall]:
+    """``result``, of two arrays of the convolution that gives it.
+
+    The kernel of it is [size, size, channel]; the integers are those of a call of
+    cuDNN.
+    """
+    if gives == "kernel":
+        return kernel_sums(first, second, result, p)
+    return (_convolution(first, second, result, gives, p),)
+
+
+def _convolution(
+    given: Place, taps: Place, result: Var, gives: str, p: Mapping[str, int]
+) -> WrittenCall:
+    lanes = Lanes(result.type.dtype)
+    forward = gives == "output"
+
+    def along(k: int) -> Along:
+        size, step = p[f"size{k}"], p[f"dilation{k}"]
+        before = p[f"low{k}"] if forward else (size - 1) * step - p[f"low{k}"]
+        return Along(size, p[f"stride{k}"], step, before)
+
+    axes = along(0), along(1)
+    integers = _extents(gives, p).integers(lanes.count)
+    text = Written(
+        "depthwise",
+        "\n".join(_body(lanes, axes, forward)),
+        ("x", "taps", "sums"),
+        tuple(integers),
+        THREADS,
+        "Windows of channels: each channel's sum with taps of its own.",
+        "channels by themselves, whose windows are read where they lie",
+    )
+    return WrittenCall(
+        text,
+        (given, taps),
+        (Place(result),),
+        list(integers.values()),
+        stencils.blocks_of(integers),
+    )
+
+
+def _body(lanes: Lanes, axes: tuple[Along, Along], forward: bool) -> list[str]:
+    down, right = axes
+    sums = [f"sums{k}" for k in range(COLUMNS)]
+    zero = f"{lanes.wide}(0)"
+    fill = "u16(0)" if lanes.is_narrow else zero
+    i = "i" if forward else f"({down.size - 1} - i)"
+    loads = [f"tap_at = {i} * {right.size} * channels + channel"]
+    each: list[str] = []
+    for j in range(right.size):
+        loads += [
+            lanes.tile(f"tap{j}_tile"),
+            lanes.load("taps", f"tap_at + {j} * channels", f"tap{j}_tile"),
+        ]
+        each.append(f"tap{j} = {lanes.value(f'tap{j}_tile[lane]')}")
+    for at, readers in right.offsets().items():
+        for k, tap in readers:
+            j = tap if forward else right.size - 1 - tap
+            terms = f"x{at}, tap{j}, {sums[k]}[lane]"
+            each.append(f"{sums[k]}[lane] = fma_{lanes.wide}({terms})")
+    return stencils.places(
+        lanes,
+        [
+            *(f"{name} = registers_{lanes.wide}({lanes.count})" for name in sums),
+            f"for lane in range({lanes.count}):",
+            *stencils.inside(f"{name}[lane] = {zero}" for name in sums),
+            *stencils.windows(lanes, axes, "x", fill, loads, each),
+            *stencils.stores(lanes, "sums", sums),
+        ],
+    )

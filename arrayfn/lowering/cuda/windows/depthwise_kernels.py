@@ -1,0 +1,190 @@
+"""What depthwise convolutions have for their kernel: sums over all that they pair.
+
+A thread adds up some lines of the output's cotangent, times the operand's elements
+under one row of the window. What the threads have come to is added up by a second
+kernel, in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from arrayfn.dtypes import BY_SHORT_NAME, DType
+from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.windows.stencils import (
+    COLUMNS,
+    THREADS,
+    Along,
+    Lanes,
+    inside,
+)
+from arrayfn.lowering.cuda.written import Written, WrittenCall
+from arrayfn.lowering.libraries.calls import Place
+
+_WORK: Final = 1 << 16
+"""Threads that are worth another line for each, instead of more of them."""
+_MOST_SUMS: Final = 72
+_LARGEST: Final = 2**31
+_TEAM: Final = 32
+"""Warps of a block that add up what threads have come to, and lanes of a warp."""
+
+
+def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
+    """Whether a thread has room for the sums of a row of the window."""
+    lanes = Lanes(dtype)
+    words = BY_SHORT_NAME[lanes.wide].itemsize // 4
+    arrays = ("count", "extent")
+    vectors = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
+    return (
+        p["size1"] * lanes.count * words <= _MOST_SUMS
+        and max(vectors) * p["groups"] < _LARGEST
+        and min(vectors) > 1  # a part of the only channels may begin anywhere
+    )
+
+
+def kernel_sums(
+    given: Place, cotangent: Place, result: Var, p: Mapping[str, int]
+) -> Iterable[WrittenCall]:
+    """The kernel's cotangent ``result`` [size, size, channel], by two calls."""
+    dtype = result.type.dtype
+    lanes = Lanes(dtype)
+    vectors, lines = p["groups"] // lanes.count, p["batch"] * p["count0"]
+    each = max(1, lines * p["size0"] * vectors // _WORK)
+    slots = -(-lines // each)
+    wide = BY_SHORT_NAME[lanes.wide]
+    partial = Var(ArrayType((slots, result.type.size), wide))
+    integers = {
+        "items": slots * p["size0"] * vectors,
+        "vectors": vectors,
+        "each": each,
+        "lines": lines,
+        "rows": p["count0"],
+        "columns": p["count1"],
+        "height": p["extent0"],
+        "width": p["extent1"],
+    }
+    down, right = (
+        Along(p[f"size{k}"], p[f"stride{k}"], p[f"dilation{k}"], p[f"low{k}"])
+        for k in range(2)
+    )
+    yield WrittenCall(
+        Written(
+            "depthwise",
+            "\n".join(_sums(lanes, down, right)),
+            ("x", "cotangent", "sums"),
+            tuple(integers),
+            THREADS,
+            "Sums for a row of each channel's window, over some lines.",
+            "channels by themselves, whose windows are read where they lie",
+        ),
+        (given, cotangent),
+        (Place(partial),),
+        list(integers.values()),
+        -(-integers["items"] // THREADS),
+    )
+    yield WrittenCall(
+        Written(
+            "depthwise",
+            "\n".join(_totals(lanes)),
+            ("sums", "totals"),
+            ("slots", "count"),
+            _TEAM * _TEAM,
+            "The sums of all lines.",
+            "what threads have come to, in a fixed order",
+        ),
+        (Place(partial),),
+        (Place(result),),
+        [slots, result.type.size],
+        -(-result.type.size // _TEAM),
+    )
+
+
+def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
+    n, wide = lanes.count, lanes.wide
+    zero = "u16(0)" if lanes.is_narrow else f"{wide}(0)"
+    taken = right.offsets()
+    sums = [f"sums{j}" for j in range(right.size)]
+    loads = [
+        f"column = part * {COLUMNS}",
+        f"first = {right.at('column')}",
+        "at = ((image * height + line) * width + first) * channels + channel",
+        "own_at = (number * columns + column) * channels + channel",
+    ]
+    each: list[str] = []
+
+    def load(name: str, array: str, place: str, condition: str) -> None:
+        loads.extend(
+            [
+                lanes.tile(f"{name}_tile"),
+                f"for lane in range({n}):",
+                f"    {name}_tile[lane] = {zero}",
+                f"if {condition}:",
+                "    " + lanes.load(array, place, f"{name}_tile"),
+            ]
+        )
+        each.append(f"{name} = {lanes.value(f'{name}_tile[lane]')}")
+
+    for k in range(COLUMNS):
+        place = f"own_at + {k} * channels"
+        load(f"own{k}", "cotangent", place, f"column + {k} < columns")
+    for at in taken:
+        condition = f"(first + {at} >= 0) and (first + {at} < width)"
+        load(f"x{at}", "x", f"at + {at} * channels", condition)
+    for at, readers in taken.items():
+        for k, j in readers:
+            terms = f"x{at}, own{k}, {sums[j]}[lane]"
+            each.append(f"{sums[j]}[lane] = fma_{wide}({terms})")
+    parts = [
+        f"for part in range(quotient(columns + {COLUMNS - 1}, {COLUMNS})):",
+        *inside([*loads, f"for lane in range({n}):", *inside(each)]),
+    ]
+    return [
+        f"item = block_index() * {THREADS} + thread_index()",
+        "if item < items:",
+        *inside(
+            [
+                f"channel = remainder(item, vectors) * {n}",
+                f"channels = vectors * {n}",
+                "rest = quotient(item, vectors)",
+                f"i = remainder(rest, {down.size})",
+                f"slot = quotient(rest, {down.size})",
+                *(f"{name} = registers_{wide}({n})" for name in sums),
+                f"for lane in range({n}):",
+                *(f"    {name}[lane] = {wide}(0)" for name in sums),
+                "for turn in range(each):",
+                "    number = slot * each + turn",
+                "    if number < lines:",
+                "        row = remainder(number, rows)",
+                "        image = quotient(number, rows)",
+                f"        line = {down.at('row', 'i')}",
+                "        if (line >= 0) and (line < height):",
+                *inside(parts, 3),
+                f"at = (slot * {down.size} + i) * {right.size} * channels + channel",
+                *(
+                    f"store_{wide}x{n}(sums, at + {j} * channels, {name}, 0)"
+                    for j, name in enumerate(sums)
+                ),
+            ]
+        ),
+    ]
+
+
+def _totals(lanes: Lanes) -> list[str]:
+    wide = lanes.wide
+    return [
+        f"member = remainder(thread_index(), {_TEAM})",
+        f"warp = quotient(thread_index(), {_TEAM})",
+        f"at = block_index() * {_TEAM} + member",
+        f"own = shared_{wide}({_TEAM * _TEAM})",
+        f"total = {wide}(0)",
+        "if at < count:",
+        f"    for turn in range(quotient(slots + {_TEAM - 1} - warp, {_TEAM})):",
+        f"        total = total + sums[(turn * {_TEAM} + warp) * count + at]",
+        f"own[warp * {_TEAM} + member] = total",
+        "barrier()",
+        "if (warp == 0) and (at < count):",
+        f"    for other in range(1, {_TEAM}):",
+        f"        total = total + own[other * {_TEAM} + member]",
+        f"    totals[at] = {lanes.element('total')}",
+    ]

@@ -1,0 +1,302 @@
+"""Reductions of windows, and their derivatives, with channels last: one kernel each.
+
+The pass ``pooled`` has windows begin outside their operand where it was padded for
+them, and lets what they put back be cut at once: no padded copy is made. The kernels'
+threads are those of ``stencils``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.builder import ProgramBuilder, rename
+from arrayfn.dtypes import DType
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.layout import Shape
+from arrayfn.lowering.cuda.windows.pool_text import (
+    CELLS,
+    MOST_CELLS,
+    extremum_body,
+    put_body,
+    sum_body,
+)
+from arrayfn.lowering.cuda.windows.stencils import (
+    THREADS,
+    Along,
+    Extents,
+    Lanes,
+    blocks_of,
+)
+from arrayfn.lowering.cuda.written import Written, WrittenCall
+from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.passes.reads import Reads
+from arrayfn.primitives import slicing
+from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.window_elements import window_put
+from arrayfn.primitives.window_reductions import (
+    identity_of,
+    reduce_window_max,
+    reduce_window_min,
+    reduce_window_sum,
+    window_argmax,
+    window_argmin,
+)
+from arrayfn.primitives.windowed import SlidingWindows
+
+_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+_POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
+_REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
+_FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
+_MOST_TAPS: Final = 32
+_WIDEST: Final = 9
+_LEAST: Final = 1 << 10
+"""Results that are worth a kernel of their own: few are better fused."""
+_NONE: Final = ((0, 0), (0, 0))
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """Windows over two neighbouring axes of [batch, height, width, channel]."""
+
+    windows: SlidingWindows
+    batch: int
+    extents: Shape  # of what has no windows
+    counts: Shape
+    channels: int
+
+    @staticmethod
+    def of(windows: SlidingWindows, shape: Shape, dtype: DType) -> _Geometry | None:
+        """None if they are none of these, or too many."""
+        if dtype not in _DTYPES or len(windows.axes) != len(_NONE):
+            return None
+        first, second = windows.axes
+        channels = math.prod(shape[second + 1 :])
+        counts = windows.count(shape)
+        size = math.prod(windows.shape(shape))
+        if (
+            second != first + 1
+            or channels % Lanes(dtype).count
+            or math.prod(windows.sizes) > _MOST_TAPS
+            or windows.sizes[1] > _WIDEST
+            or size < _LEAST
+        ):
+            return None
+        batch, extents = math.prod(shape[:first]), shape[first : second + 1]
+        return _Geometry(windows, batch, extents, counts, channels)
+
+    @property
+    def padding(self) -> tuple[tuple[int, int], ...]:
+        """Before and after each axis."""
+        return self.windows.padding or _NONE
+
+    @property
+    def apart(self) -> bool:
+        """Whether windows neither overlap nor reach outside."""
+        pairs = zip(self.windows.strides, self.windows.sizes, strict=True)
+        return self.padding == _NONE and all(a >= b for a, b in pairs)
+
+    def forward(self) -> Extents:
+        """Of windows from their operand."""
+        (rows, columns), (height, width) = self.counts, self.extents
+        return Extents(self.batch, rows, columns, height, width, self.channels)
+
+    def along(self, k: int) -> Along:
+        """The windows along axis ``k``."""
+        w = self.windows
+        return Along(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
+
+    def back(self) -> Extents:
+        """Of cells, which are as large as the strides, from windows."""
+        cells: list[int] = []
+        for (low, _), n, stride in zip(
+            self.padding, self.extents, self.windows.strides, strict=True
+        ):
+            cells.append((low + n - 1) // stride - low // stride + 1)
+        (rows, columns), (height, width) = cells, self.counts
+        return Extents(self.batch, rows, columns, height, width, self.channels, CELLS)
+
+
+def is_pool(equation: Equation) -> bool:
+    """Whether a kernel here computes ``equation``."""
+    return _geometry(equation) is not None
+
+
+def _geometry(equation: Equation) -> _Geometry | None:
+    """Of windows that a kernel here takes; others fuse, or are scattered to."""
+    row, params = equation.primitive, dict(equation.params)
+    if row not in (*_FORWARD, window_put):
+        return None
+    params.pop("extents", None)
+    is_put = row is window_put
+    x = equation.outputs[0].type if is_put else equation.inputs[0].type
+    found = _Geometry.of(SlidingWindows(**params), x.shape, x.dtype)
+    if found is None:
+        return None
+    if not is_put:
+        return found if not found.apart and found.forward().fits() else None
+    strides, dilations = found.windows.strides, found.windows.dilations
+    fits = math.prod(strides) <= MOST_CELLS and max(dilations) == 1
+    return found if fits and found.back().fits() else None
+
+
+# The pass.
+
+
+def pooled(program: Program) -> Program:
+    """``program`` with borders of windows as padding, where a kernel here takes it."""
+    rows = (*_FORWARD, window_put)
+    if all(equation.primitive not in rows for equation in program.equations):
+        return program
+    made = {v: eq for eq in program.equations for v in eq.outputs}
+    constants = dict(zip(program.constants, program.constant_values, strict=True))
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = builder.inputs_of(program)
+        environment = builder.bind_inputs(program, inputs)
+        for equation in program.equations:
+            builder.source = equation.source
+            found = _bordered(equation, made, constants) or _cut(equation, made)
+            if found is None:
+                builder.replay(equation, environment)
+                continue
+            operands = [rename(a, environment) for a in found.inputs]
+            row = found.primitive
+            assert isinstance(row, Primitive)
+            (environment[equation.outputs[0]],) = builder.emit(
+                row, operands, found.params
+            )
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _bordered(
+    equation: Equation, made: Mapping[Var, Equation], constants: Mapping[Var, Any]
+) -> Equation | None:
+    """Windows of what is padded with what does not change them, with padding."""
+    row = equation.primitive
+    if row not in _FORWARD or "padding" in equation.params:
+        return None
+    (x,) = equation.inputs
+    pad = made.get(x) if isinstance(x, Var) else None
+    if pad is None or pad.primitive is not slicing.pad:
+        return None
+    given, fill = pad.inputs
+    assert isinstance(row, Primitive)
+    wanted = identity_of(row, given.type.dtype)
+    value = fill.value if isinstance(fill, Literal) else constants.get(fill)
+    if value is None or value != wanted:
+        return None
+    return _with_padding(equation, pad, (given,), 1)
+
+
+def _cut(equation: Equation, made: Mapping[Var, Equation]) -> Equation | None:
+    """What is put into windows and then cut, with padding."""
+    if equation.primitive is not slicing.pad:
+        return None
+    x = equation.inputs[0]
+    put = made.get(x) if isinstance(x, Var) else None
+    if put is None or put.primitive is not window_put or "padding" in put.params:
+        return None
+    extents = tuple(equation.outputs[0].type.shape[axis] for axis in put.params["axes"])
+    replaced = replace(put, params={**put.params, "extents": extents})
+    return _with_padding(replaced, equation, put.inputs, -1)
+
+
+def _with_padding(
+    equation: Equation, pad: Equation, inputs: tuple[Atom, ...], sign: int
+) -> Equation | None:
+    """``equation`` of ``inputs`` with the border of ``pad``, if a kernel takes it."""
+    config: slicing.PadConfig = pad.params["config"]
+    axes = equation.params["axes"]
+    for axis, (low, high, between) in enumerate(config):
+        outside = min(low * sign, high * sign) < 0
+        if between or outside or ((low or high) and axis not in axes):
+            return None
+    padding = tuple((config[a][0] * sign, config[a][1] * sign) for a in axes)
+    params = {**equation.params, "padding": padding}
+    found = Equation.infer(equation.primitive, inputs, params, equation.source)
+    return found if is_pool(found) else None
+
+
+# The kernels.
+
+
+def pairs_of(program: Program) -> dict[Equation, Equation]:
+    """Equations that give the extrema and their positions of the same windows."""
+    found: dict[tuple[Any, ...], Equation] = {}
+    pairs: dict[Equation, Equation] = {}
+    for equation in program.equations:
+        row = equation.primitive
+        if row not in _FORWARD or not is_pool(equation):
+            continue
+        assert isinstance(row, Primitive)
+        extremum = _POSITIONS.get(row, row)
+        key = extremum, equation.inputs, tuple(sorted(equation.params.items()))
+        other = found.setdefault(key, equation)
+        if other.primitive is not row:
+            pairs[equation], pairs[other] = other, equation
+    return pairs
+
+
+def pool(equation: Equation, other: Equation | None, reads: Reads) -> WrittenCall:
+    """The kernel of ``equation``, and of the ``other`` of its pair."""
+    geometry = _geometry(equation)
+    assert geometry is not None
+    if equation.primitive is window_put:
+        return _put(equation, geometry, reads)
+    results = {eq.primitive: eq.outputs[0] for eq in (equation, other) if eq}
+    x = equation.inputs[0]
+    lanes, axes = Lanes(x.type.dtype), (geometry.along(0), geometry.along(1))
+    integers = geometry.forward().integers(lanes.count)
+    if reduce_window_sum in results:
+        names, body = ["sums"], sum_body(lanes, axes)
+        places = [Place(results[reduce_window_sum])]
+    else:
+        position = next((row for row in _POSITIONS if row in results), None)
+        least = reduce_window_min in results or position is window_argmin
+        value = next((row for row in _POSITIONS.values() if row in results), None)
+        given = {"best": value, "position": position}
+        names = [name for name, row in given.items() if row is not None]
+        places = [Place(results[row]) for row in given.values() if row is not None]
+        body = extremum_body(lanes, axes, names, least=least)
+    text = Written(
+        "windows",
+        "\n".join(body),
+        ("x", *names),
+        tuple(integers),
+        THREADS,
+        "Windows of channels, reduced.",
+        "windows that are read where they lie",
+    )
+    place = place_of(x, reads)
+    return WrittenCall(
+        text, (place,), places, list(integers.values()), blocks_of(integers)
+    )
+
+
+def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> WrittenCall:
+    values, positions = (place_of(atom, reads) for atom in equation.inputs)
+    (output,) = equation.outputs
+    lanes = Lanes(output.type.dtype)
+    integers = geometry.back().integers(lanes.count)
+    integers["whole_rows"], integers["whole_columns"] = geometry.extents
+    axes = geometry.along(0), geometry.along(1)
+    text = Written(
+        "windows",
+        "\n".join(put_body(lanes, axes)),
+        ("values", "positions", "sums"),
+        tuple(integers),
+        THREADS,
+        "What windows have put where they peak: elements ask the windows they are in.",
+        "windows that are read where they lie",
+    )
+    return WrittenCall(
+        text,
+        (values, positions),
+        (Place(output),),
+        list(integers.values()),
+        blocks_of(integers),
+    )
