@@ -11,8 +11,9 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import tree
+from arrayfn import lax, tree
 from arrayfn.lowering.fusion import FusedGroup, SingleUnit, fuse
+from arrayfn.lowering.fusion.groups import Groups
 from arrayfn.lowering.memory import ALIGNMENT
 from tests.functions import cross_entropy, layernorm, softmax, two_layers
 from tests.passes.texts import parse
@@ -325,3 +326,35 @@ def test_a_long_chain_is_cut_into_kernels_of_bounded_size() -> None:
     assert 4 <= len(lowered.plan.steps) <= 8
     assert all(k.source.count("\n") < 400 for k in lowered.kernels)
     np.testing.assert_allclose(af.jit(chain)(X), chain(X), 1e-3)
+
+
+@pytest.mark.parametrize("checks", ["nan", "inf", "all"])
+def test_what_is_computed_again_orders_no_groups(
+    checks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else groups come to need each other, and one reads what is not written yet.
+    order = Groups.order
+
+    def checked(self: Any, first: Any, second: Any) -> None:
+        assert not first.before >> second.number & 1
+        order(self, first, second)
+
+    monkeypatch.setattr(Groups, "order", checked)
+    x = np.random.default_rng(1).standard_normal((20, 20))
+    m = x.T.copy()
+
+    def extremes(c: Any) -> Any:
+        return anp.max(c, axis=0) + anp.sum(c, axis=1, keepdims=True) / 20
+
+    def step(c: Any, y: Any) -> Any:
+        both = extremes(c.at[3].set(1.5)) + extremes(y)
+        return anp.tanh(both), extremes(c / 20) @ m
+
+    def f(x: Any) -> Any:
+        last, all_ = lax.scan(step, x, np.stack([m] * 3))
+        return anp.sum(last**2) + anp.sum(all_**2)
+
+    have = af.jit(af.grad(f), checks=checks)(x)
+    np.testing.assert_array_equal(have, af.jit(af.grad(f), checks=checks)(x))
+    want = af.jit(af.grad(f), device="reference")(x)
+    np.testing.assert_allclose(have, want, rtol=1e-9, atol=1e-12)

@@ -103,13 +103,13 @@ class Groups:
         """Record that ``equation`` is now in ``group``: what it makes and needs."""
         for var in equation.outputs:
             self.made_in[var] = group.number
-        bases = self.bases(equation)
-        bases += [self.reads[atom].base for atom in group.arrays]
-        for base in bases:
+        arrays = [self.reads[atom].base for atom in group.arrays]
+        for base in [*self.bases(equation), *arrays]:
             number = self.made_in.get(base)
             if number != group.number:
                 self.read_in.setdefault(base, []).append(group.number)
-                if number is not None:
+                # What is computed again here need not be there yet: it may be later.
+                if number is not None and (base not in group.maps or base in arrays):
                     self.order(self.groups[number], group)
 
     def note_overwritten(self, group: Group, equation: Equation) -> None:
