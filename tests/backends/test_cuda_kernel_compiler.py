@@ -124,7 +124,11 @@ def test_generated_code_needs_no_numba():
 @needs_compiler
 def test_a_kernel_waits_for_those_before_it_before_it_touches_memory():
     copying = kernel("y[thread_index()] = x[thread_index()]", "x:f32*", "y:f32*")
-    ptx = overlapping(compile_ptx(copying, (9, 0)))
+    alone = compile_ptx(copying, (9, 0))
+    assert "ld.global.nc.f32" in alone
+    ptx = overlapping(alone)
+    assert "ld.global.f32" in ptx
+    assert ".nc" not in ptx
     body = ptx[ptx.index("{", ptx.index(".entry")) :]
     first, second = body.split(";")[:2]
     assert first.split() == ["{", "griddepcontrol.launch_dependents"]

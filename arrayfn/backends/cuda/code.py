@@ -105,6 +105,9 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
 def overlapping(ptx: str) -> str:
     r"""``ptx``, whose kernel begins while those before it end, and waits for them.
 
+    Its loads are no longer ``.nc``, of memory that nobody writes as long as the kernel
+    runs: kernels that it waits for do, and such loads gave what was there before.
+
     >>> print(overlapping(".visible .entry kernel()\n{\n\tret;\n}"))
     .visible .entry kernel()
     {
@@ -114,6 +117,7 @@ def overlapping(ptx: str) -> str:
     }
     """
     head, entry, body = ptx.partition(_BEGIN)
+    body = body.replace(".global.nc.", ".global.")
     return head + entry + body.replace("\n{", _OVERLAP, 1)
 
 
