@@ -21,7 +21,7 @@ import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.backends.cpu import code
 from arrayfn.lowering.plan import Kernel
-from tests.functions import cross_entropy, layernorm, softmax, two_layers
+from tests.common_functions import cross_entropy, layernorm, softmax, two_layers
 
 RNG = np.random.default_rng(11)
 

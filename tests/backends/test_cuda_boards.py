@@ -12,7 +12,7 @@ from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
-from tests.functions import random
+from tests.common_functions import random
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 HEAD = """

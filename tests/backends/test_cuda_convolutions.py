@@ -19,7 +19,7 @@ from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import KernelCall, LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
-from tests.functions import random
+from tests.common_functions import random
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples
 

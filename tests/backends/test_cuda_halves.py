@@ -9,7 +9,7 @@ from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
-from tests.functions import random, softmax
+from tests.common_functions import random, softmax
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 HALVES = {"float16": (np.float16, 2.0**-11), "bfloat16": (dtypes.bfloat16, 2.0**-8)}

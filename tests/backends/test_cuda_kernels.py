@@ -17,7 +17,7 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.scipy.sparse.linalg import cg
-from tests.functions import layernorm, random, softmax
+from tests.common_functions import layernorm, random, softmax
 
 ARCHITECTURES = ((8, 0), (9, 0))
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())

@@ -11,7 +11,7 @@ from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
-from tests.functions import layernorm, random, softmax
+from tests.common_functions import layernorm, random, softmax
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 

@@ -8,7 +8,7 @@ import arrayfn.numpy as anp
 from arrayfn import fft, lax
 from arrayfn.backends.cuda import missing_here, windows
 from arrayfn.backends.cuda.driver import device
-from tests.functions import random
+from tests.common_functions import random
 
 pytestmark = [
     pytest.mark.cuda,

@@ -9,7 +9,7 @@ from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.indexing import additions
 from arrayfn.lowering.cuda.lower import Options, lower
 from arrayfn.primitives.calls import evaluate
-from tests.functions import random
+from tests.common_functions import random
 
 INDEX = np.array([3, -1, 0, 7, -8, 3, 2, 5] * 5, np.int32)
 ROWS, UPDATES = random(8, 12), random(40)

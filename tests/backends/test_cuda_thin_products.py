@@ -19,7 +19,7 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.products.thin_columns import ColumnsTile, columns_text
 from arrayfn.lowering.cuda.products.thin_lines import LinesTile, lines_text
 from arrayfn.lowering.plan import Kernel, KernelCall
-from tests.functions import random
+from tests.common_functions import random
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import BufferArgument, KernelCall
 from arrayfn.primitives.calls import evaluate
-from tests.functions import random, softmax
+from tests.common_functions import random, softmax
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ from arrayfn import lax, tree
 from arrayfn.lowering.fusion import FusedGroup, SingleUnit, fuse
 from arrayfn.lowering.fusion.groups import Groups
 from arrayfn.lowering.memory import ALIGNMENT
-from tests.functions import cross_entropy, layernorm, softmax, two_layers
+from tests.common_functions import cross_entropy, layernorm, softmax, two_layers
 from tests.passes.texts import parse
 
 RNG = np.random.default_rng(17)
@@ -216,7 +216,7 @@ def test_reasons_name_the_axes_and_the_primitives() -> None:
 def test_the_title_of_a_kernel_names_primitives_and_the_users_line() -> None:
     (kernel,) = af.jit(softmax).lower(X).kernels
     assert kernel.source.splitlines()[0] == (
-        "# rows_0: reduce_max, sub, exp, reduce_sum, div        at functions.py:"
+        "# rows_0: reduce_max, sub, exp, reduce_sum, div        at common_functions.py:"
         f"{softmax.__code__.co_firstlineno + 3}"
     )
 
