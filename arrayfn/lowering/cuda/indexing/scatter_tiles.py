@@ -27,11 +27,6 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
-MOVED: Final = frozenset(
-    getattr(dtypes, name)
-    for name in ("float32", "float64", "int32", "uint32", "int64", "uint64")
-)
-"""The dtypes of updates that are sorted, and copied to shared memory."""
 LEAST: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
 _ITEMS: Final = 6  # updates that a thread looks at at a time

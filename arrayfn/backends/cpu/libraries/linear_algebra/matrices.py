@@ -33,13 +33,10 @@ FUNCTIONS: Final = 24  # the first of the functions' addresses
 
 LETTER_A: Final = ord("A")
 LETTER_C: Final = ord("C")
-LETTER_F: Final = ord("F")
 LETTER_G: Final = ord("G")
 LETTER_I: Final = ord("I")
 LETTER_L: Final = ord("L")
 LETTER_N: Final = ord("N")
-LETTER_P: Final = ord("P")
-LETTER_Q: Final = ord("Q")
 LETTER_R: Final = ord("R")
 LETTER_S: Final = ord("S")
 LETTER_T: Final = ord("T")
