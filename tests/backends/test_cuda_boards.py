@@ -92,6 +92,26 @@ def test_blocks_that_run_at_once_wait_for_later_ones():
         launch(HEAD + body, "kernel", 4, 32, [*pointers, 4])
 
 
+def test_blocks_take_numbers_until_there_are_none():
+    text = """
+from arrayfn.lowering.cuda.vocabulary import close_board, take, thread_index
+
+def kernel(out, board, count, blocks):
+    if thread_index() == 0:
+        number = take(board, 1, 2)
+        while number < count:
+            out[number] = out[number] + 1
+            out[number + 1] = out[number + 1] + 2
+            number = take(board, 1, 2)
+        close_board(board, 1, blocks)
+"""
+    out, board = np.zeros(10, np.int64), np.zeros(2, np.uint64)
+    for turn in range(1, 3):
+        launch(text, "kernel", 3, 32, [Pointer(out), Pointer(board), 10, 3])
+        assert out.tolist() == [turn, 2 * turn] * 5
+        assert board.tolist() == [turn << 32, 0]
+
+
 REPORTED = {
     "a value that no block before posts": ("posted_f32(board, 5)", "no block"),
     "a value of an earlier launch": ("posted_f32(board, number)", "no block before"),

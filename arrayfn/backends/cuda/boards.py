@@ -1,4 +1,4 @@
-"""Values that blocks post for those that begin later, as LLVM IR for NVVM.
+"""Values that blocks post for others, and work that they take, as LLVM IR for NVVM.
 
 A board is words of 64 bits. The first counts tickets in its low half and launches in
 its high one. Each other word is 32 bits of a value below the number of the launch that
@@ -56,24 +56,61 @@ mov.b64 {$0, launch}, word;
 setp.ne.u32 early, launch, $2;
 @early bra AGAIN;
 }"""
+_TAKE: Final = "atom.add.relaxed.gpu.global.u64 $0, [$1], $2;"
+# Who leaves last sets both counts back, and counts the launch.
+_CLOSE: Final = """{
+.reg .pred more;
+.reg .u64 word, step;
+atom.add.acq_rel.gpu.global.u64 word, [$0], 1;
+and.b64 step, word, 0xffffffff;
+add.u64 step, step, 1;
+setp.ne.u64 more, step, $2;
+@more bra CLOSED;
+sub.u64 step, 0x100000000, $2;
+st.relaxed.gpu.global.u64 [$1], 0;
+red.add.relaxed.gpu.global.u64 [$0], step;
+CLOSED:
+}"""
 _TAKEN: Final = "ticket"
+
+
+def _word(b: Any) -> Any:
+    """The block's copy of the board's first word."""
+    known: Any = b.module.globals.get(_TAKEN)
+    if known is None:
+        known = ir.GlobalVariable(b.module, I64, _TAKEN, addrspace=SHARED)
+        known.linkage, known.align = "internal", 8
+        known.initializer = ir.Constant(I64, ir.Undefined)
+    return known
 
 
 def _ticket(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> Any:
     board, blocks = args
-    variable: Any = ir.GlobalVariable(b.module, I64, _TAKEN, addrspace=SHARED)
-    variable.linkage, variable.align = "internal", 8
-    variable.initializer = ir.Constant(I64, ir.Undefined)
+    variable = _word(b)
     arguments = [global_address(b, board), b.ptrtoint(variable, I32), blocks]
     assembly(b, _TICKET, "l,r,l", arguments)
     return b.and_(b.load(variable), I64(0xFFFFFFFF))
 
 
+def _take(b: Any, function: DeviceFunction, args: Any, element: Any, count: int) -> Any:
+    board, at, numbers = args
+    address = global_address(b, b.gep(board, [at]))
+    return assembly(b, _TAKE, "=l,l,l", [address, numbers], I64)
+
+
+def _close(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    board, at, blocks = args
+    counted = global_address(b, b.gep(board, [at]))
+    assembly(b, _CLOSE, "l,l,l", [global_address(b, board), counted, blocks])
+
+
 def _launch(b: Any) -> Any:
     """The number of this launch, from 1, as 32 bits."""
-    word = b.load(b.module.globals[_TAKEN])
+    word = b.load(_word(b))
     return b.add(b.trunc(b.lshr(word, I64(32)), I32), I32(1))
 
 
@@ -150,6 +187,8 @@ def _fence(
 
 BOARD_EMITTERS: Final[dict[str, Emitter]] = {
     "ticket": _ticket,
+    "take": _take,
+    "close_board": _close,
     "post": _post,
     "posted": _posted,
     "fence": _fence,

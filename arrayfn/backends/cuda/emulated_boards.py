@@ -33,6 +33,22 @@ def _ticket(thread: Any, function: DeviceFunction, arguments: Any) -> int:
     return block.ticket
 
 
+def _take(thread: Any, function: DeviceFunction, arguments: Any) -> int:
+    board, at, count = arguments
+    number = int(board.array[board.place(at)])
+    board.array[board.place(at)] = number + int(count)
+    return number
+
+
+def _close(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    board, at, blocks = arguments
+    word = int(board.array[board.place(0)]) + 1
+    if word & _LOW == int(blocks):
+        word = ((word >> _HALF) + 1) << _HALF
+        board.array[board.place(at)] = 0
+    board.array[board.place(0)] = word
+
+
 def _words(function: DeviceFunction) -> int:
     return max(1, np.dtype(DTYPES[function.dtype]).itemsize // 4)
 
@@ -77,6 +93,8 @@ def never_posted(block: Any, board: Any, at: int) -> EmulationError:
 
 BOARDS: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "ticket": _ticket,
+    "take": _take,
+    "close_board": _close,
     "post": _post,
     "fence": lambda thread, function, arguments: None,
 }

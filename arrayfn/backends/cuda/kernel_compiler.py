@@ -52,7 +52,7 @@ _ENTRY: Final = ".visible .entry "
 # value: others give nothing.
 _INTEGERS: Final = (
     *("block_index", "thread_index", "quotient", "remainder"),
-    *("match_byte", "match_word", "ballot", "byte", "ticket", "anew"),
+    *("match_byte", "match_word", "ballot", "byte", "ticket", "take", "anew"),
 )
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
@@ -62,7 +62,8 @@ _VALUES: Final = (
     *EXTREMES,
 )
 _TRUTHS: Final = ("divides",)
-_READING: Final = ("ticket", "posted", *EXTREMES)  # of these, those that take memory
+# Of these, those that take memory.
+_READING: Final = ("ticket", "take", "posted", *EXTREMES)
 GIVING: Final = frozenset((*_INTEGERS, *_MEMORY, *_VALUES, *_TRUTHS))
 """Kinds of functions that give something."""
 

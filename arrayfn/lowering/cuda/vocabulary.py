@@ -75,6 +75,11 @@ blocks: these begin in that order. A board is words of u64 that no one else touc
 before the first launch: one, and for each place as many as a value has parts of 32
 bits. Besides the value, who waited for it sees what was written to memory before a
 ``fence`` of who posted it, after a ``fence`` of its own.
+
+Or blocks take as much work as they come to: ``take(board, at, count)``, which one
+thread calls, is the first of ``count`` numbers, from 0 in each launch, that nobody else
+takes; they are counted in the word ``board[at]``. One thread of each of the ``blocks``
+of a launch calls ``close_board(board, at, blocks)`` when its block takes no more.
 """
 
 from __future__ import annotations
@@ -154,6 +159,8 @@ Kind = Literal[
     "post",
     "posted",
     "fence",
+    "take",
+    "close_board",
     "unrolled",
 ]
 
@@ -178,6 +185,8 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "grid_barrier",
     "ticket",
     "fence",
+    "take",
+    "close_board",
     "unrolled",
 )
 
