@@ -4,10 +4,10 @@ Rows that fit into the shared memory of a block are sorted there by all their di
 Longer ones are cut into tiles, a block's each, and each digit takes three kernels: the
 tiles count their digits; for each digit a running sum over the tiles says where each
 tile's elements of that digit begin; and each tile sorts its elements by the digit and
-writes them there, in runs. The order of equal digits is kept from digit to digit, and
-nothing depends on which block runs first. Merrill and Grimshaw, High performance and
-scalable radix sorting, 2011; Adinets and Merrill, Onesweep, 2022, whose look-back is
-not here.
+writes them there, in runs. Of few tiles each adds up the counts itself. The order of
+equal digits is kept from digit to digit, and nothing depends on which block runs first.
+Merrill and Grimshaw, High performance and scalable radix sorting, 2011; Adinets and
+Merrill, Onesweep, 2022, whose look-back is not here.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     Moved,
     Tile,
     call_of,
+    digits_of_row,
     pieces_of,
     scan,
     tile_arena,
@@ -97,9 +98,15 @@ for at in range(thread, keep, {tile.threads}):
     )
 
 
-def count_digits(moved: Moved, tile: Tile) -> Written:
-    """How often each tile has each digit."""
+def count_digits(moved: Moved, tile: Tile, *, summed: bool) -> Written:
+    """How often each tile has each digit.
+
+    Counts of a digit lie side by side if they are to be ``summed``; else a tile's do.
+    """
     keys = moved.keys
+    line = "(row * 256 + digit) * tiles + tile"
+    if not summed:
+        line = "block_index() * 256 + digit"
     body = f"""
 thread = thread_index(){WHERE.format(size=tile.size)}counters = arena_i32(0, 256)
 keys = registers_{keys.word}({tile.items})
@@ -115,7 +122,7 @@ for item in range({tile.items}):
         atomic_add_i32(counters, byte_{keys.word}(keys[item], shift), i32(1))
 barrier()
 for digit in range(thread, 256, {tile.threads}):
-    counts_out[(row * 256 + digit) * tiles + tile] = counters[digit]
+    counts_out[{line}] = counters[digit]
 """
     return Written(
         "count_digits",
@@ -126,29 +133,6 @@ for digit in range(thread, 256, {tile.threads}):
         "Counts the digits at ``shift`` in each tile of each row.",
         "how often each tile has each digit",
         4 * DIGITS,
-    )
-
-
-def digit_places_by_thread(threads: int) -> Written:
-    """Running sums of a digit's counts over few tiles: a thread's each, and totals."""
-    body = f"""
-line = block_index() * {threads} + thread_index()
-if line < lines:
-    before = i32(0)
-    for tile in range(tiles):
-        count = counts_out[line * tiles + tile]
-        counts_out[line * tiles + tile] = before
-        before = before + count
-    totals_out[line] = before
-"""
-    return Written(
-        "digit_places",
-        body,
-        ("counts_out", "totals_out"),
-        ("tiles", "lines"),
-        threads,
-        "Where in each tile's turn a digit begins: sums of the counts before it.",
-        "where each tile's elements of a digit go",
     )
 
 
@@ -196,11 +180,15 @@ if thread == 0:
     )
 
 
-def tile_sort(moved: Moved, tile: Tile) -> Written:
-    """Sorts each tile by a digit and writes it in runs to where they belong."""
+def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Written:
+    """Sorts each tile by a digit and writes it in runs to where they belong.
+
+    Where that is say counts that are ``summed`` up, or those of all tiles.
+    """
     narrow = moved.keys.word == "u32" and not moved.has_positions
     pieces = pieces_of(moved, tile)
     arena = tile_arena(moved, tile, bases=True)
+    counts = ("counts_in", "totals_in") if summed else ("counts_in",)
     position = ""
     if moved.has_positions:
         given = "order_in[source + at]"
@@ -215,6 +203,7 @@ keys = registers_{moved.keys.word}({tile.items})
 places = registers_i32({tile.items})
 {WHERE.format(size=tile.size).strip()}
 begin = warp * {tile.items * WARP} + lane
+{digits_of_row(tile, summed=summed).strip()}
 {pieces["load"].strip()}
 {pieces["rank"].strip()}
 {scan(tile, whole=True).strip()}
@@ -230,7 +219,7 @@ for item in range({tile.items}):
     return Written(
         "sort_digits",
         _without_blanks(body),
-        (*moved.arrays_in, "counts_in", "totals_in", *moved.arrays_out),
+        (*moved.arrays_in, *counts, *moved.arrays_out),
         ("n", "tiles", "shift", "keep"),
         tile.threads,
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",

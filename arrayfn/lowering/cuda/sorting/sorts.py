@@ -1,8 +1,8 @@
 """Sorts, orders and the greatest few of rows: calls of the kernels of ``radix``.
 
 How many kernels a sort takes follows from its shape. Rows that a block holds are sorted
-in one; longer ones take three for each digit. The greatest few of a long row are found
-among those of its tiles, as long as that leaves fewer by half.
+in one; longer ones take two for each digit, or three. The greatest few of a long row
+are found among those of its tiles, as long as that leaves fewer by half.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from arrayfn.lowering.cuda.sorting.keys import PARTS, Keys
 from arrayfn.lowering.cuda.sorting.radix import (
     count_digits,
     digit_places,
-    digit_places_by_thread,
     row_sort,
     tile_sort,
 )
@@ -34,7 +33,7 @@ from arrayfn.passes.reads import Reads
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
 LONGEST: Final = 2**31 - 1  # elements of a row: positions are of 32 bits
 
-_FEW_TILES: Final = 32  # of a row: a thread adds up their counts
+_FEW_TILES: Final = 32  # of a row: each adds up the counts of all
 
 
 @dataclass(frozen=True)
@@ -146,6 +145,7 @@ def sort_digits(
     tile = Tile(gpu.sort_threads, items)
     tiles = -(-rows.n // tile.size)
     blocks = rows.count * tiles
+    summed = tiles > _FEW_TILES
     word = dtypes.uint32 if keys.word == "u32" else dtypes.int64
     size = rows.count * rows.n
     shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT)
@@ -157,8 +157,7 @@ def sort_digits(
         order=moved.carried if moved.has_positions else "",
     )
     for shift in shifts:
-        counts = Place(_temporary(blocks * DIGITS, dtypes.int32))
-        totals = Place(_temporary(rows.count * DIGITS, dtypes.int32))
+        counts = [Place(_temporary(blocks * DIGITS, dtypes.int32))]
         last = shift == shifts[-1]
         step = between
         if not shift:
@@ -167,9 +166,11 @@ def sort_digits(
             step = replace(step, gives=moved.gives, order=moved.order)
         sources = given[: len(step.sources)]
         integers = [rows.n, tiles, shift]
-        text = count_digits(step, tile)
-        yield WrittenCall(text, sources, [counts], integers, blocks)
-        yield _digit_places(tiles, rows.count * DIGITS, [counts, totals], gpu)
+        text = count_digits(step, tile, summed=summed)
+        yield WrittenCall(text, sources, list(counts), integers, blocks)
+        if summed:
+            counts.append(Place(_temporary(rows.count * DIGITS, dtypes.int32)))
+            yield _digit_places(tiles, rows.count * DIGITS, counts, gpu)
         given = given[: 2 if step.positions else 1]
         if last:
             written = outputs
@@ -180,8 +181,8 @@ def sort_digits(
                 written.append(Place(_temporary(size, carried)))
         taken = [x] if step.gives == "taken" else []
         keep = rows.keep if last else rows.n
-        read = [*given, *taken, counts, totals]
-        text = tile_sort(step, tile)
+        read = [*given, *taken, *counts]
+        text = tile_sort(step, tile, summed=summed)
         yield WrittenCall(text, read, written, [*integers, keep], blocks)
         given = written
 
@@ -202,21 +203,18 @@ def sort_by_digit(
     counts = Place(_temporary(tiles * DIGITS, dtypes.int32))
     sources = given[: len(moved.sources)]
     integers = [n, tiles, shift]
-    yield WrittenCall(count_digits(moved, tile), sources, [counts], integers, tiles)
+    text = count_digits(moved, tile, summed=True)
+    yield WrittenCall(text, sources, [counts], integers, tiles)
     yield _digit_places(tiles, DIGITS, [counts, totals], gpu)
     read = [*given, counts, totals]
-    yield WrittenCall(tile_sort(moved, tile), read, outputs, [*integers, n], tiles)
+    text = tile_sort(moved, tile, summed=True)
+    yield WrittenCall(text, read, outputs, [*integers, n], tiles)
 
 
 def _digit_places(
     tiles: int, lines: int, written: list[Place], gpu: GpuConfig
 ) -> WrittenCall:
-    if tiles <= _FEW_TILES:
-        threads = gpu.threads // 2
-        blocks = -(-lines // threads)
-        text = digit_places_by_thread(threads)
-        return WrittenCall(text, [], written, [tiles, lines], blocks)
-    threads = min(gpu.threads, power_of_two(tiles))
+    threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
     return WrittenCall(digit_places(threads), [], written, [tiles], lines)
 
 

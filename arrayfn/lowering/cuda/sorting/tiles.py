@@ -182,7 +182,8 @@ _SCAN: Final = """
 first = thread * {each}
 mine = i64(0){whole_0}
 if first < 256:
-    for digit in range(first, first + {each}):
+    for part in range({each}):
+        digit = first + part
         for k in range({warps}):
             have = counters[k * 256 + digit]
             counters[k * 256 + digit] = convert_i64_i32(mine)
@@ -200,15 +201,15 @@ for k in range({summed}):
     if k < warp:
         before = before + sums[k]{whole_sum}
 if first < 256:
-    for digit in range(first, first + {each}):
+    for part in range({each}):
+        digit = first + part
         starts[digit] = convert_i64_i32(before){whole_bases}
 barrier()
 """
 
 _WHOLE: Final = {  # of the row, beside the sums of the tile
     "whole_0": "\nwhole = i64(0)",
-    "whole_add": "\n        whole = whole + "
-    "convert_i32_i64(totals_in[row * 256 + digit])",
+    "whole_add": "\n        whole = whole + convert_i32_i64(in_row[part])",
     "whole_before": "\nwhole_before = whole",
     "whole_shuffle": "\n    whole_other = shuffle_up_i64(whole_before, 1 << step)",
     "whole_more": "\n        whole_before = whole_before + whole_other",
@@ -216,12 +217,42 @@ _WHOLE: Final = {  # of the row, beside the sums of the tile
     "whole_exclusive": "\nwhole_before = whole_before - whole",
     "whole_sum": "\n        whole_before = whole_before + sums[{warps} + k]",
     "whole_bases": """
-        line = row * 256 + digit
-        there = whole_before + convert_i32_i64(counts_in[line * tiles + tile])
+        there = whole_before + convert_i32_i64(in_tiles[part])
         here = before + convert_i32_i64(counters[digit])
         bases[digit] = convert_i64_i32(there - here)
-        whole_before = whole_before + convert_i32_i64(totals_in[line])""",
+        whole_before = whole_before + convert_i32_i64(in_row[part])""",
 }
+
+# How often there is each of a thread's digits in the row, and in the tiles before.
+_READ_SUMS: Final = """
+in_row = registers_i32({each})
+in_tiles = registers_i32({each})
+for part in range({each}):
+    line = row * 256 + min_i64(thread * {each} + part, 255)
+    in_row[part] = totals_in[line]
+    in_tiles[part] = counts_in[line * tiles + tile]
+"""
+
+_ADD_UP: Final = """
+in_row = registers_i32({each})
+in_tiles = registers_i32({each})
+for part in range({each}):
+    digit = min_i64(thread * {each} + part, 255)
+    total = i32(0)
+    earlier = i32(0)
+    for start in range(0, tiles, {together}):
+        for k in unrolled({together}):
+            other = start + k
+            line = row * tiles + min_i64(other, tiles - 1)
+            have = counts_in[line * 256 + digit]
+            if other < tiles:
+                total = total + have
+            if other < tile:
+                earlier = earlier + have
+    in_row[part] = total
+    in_tiles[part] = earlier
+"""
+_TOGETHER: Final = 8  # counts that are on their way
 
 MOVE: Final = """
 for item in range({items}):
@@ -232,6 +263,15 @@ for item in range({items}):
     words[place] = keys[item]{position}
 barrier()
 """
+
+
+def digits_of_row(tile: Tile, *, summed: bool) -> str:
+    """What ``scan`` of a whole row begins with; of counts that are not ``summed`` yet.
+
+    It waits for memory: it comes before what else does.
+    """
+    each = max(1, DIGITS // tile.threads)
+    return (_READ_SUMS if summed else _ADD_UP).format(each=each, together=_TOGETHER)
 
 
 def scan(tile: Tile, *, whole: bool) -> str:
