@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.products.thin_columns import ColumnsTile, columns_text
+from arrayfn.lowering.cuda.products.thin_halves import HalvesTile, halves_text
 from arrayfn.lowering.cuda.products.thin_lines import LinesTile, lines_text
 from arrayfn.lowering.plan import Kernel, KernelCall
 from tests.common_functions import random
@@ -78,6 +80,38 @@ TILES = {
 def test_the_kernels_multiply_what_is_no_whole_tile(case: str) -> None:
     tile, shape = TILES[case]
     multiplied(tile, *shape)
+
+
+HALVES = {
+    "few columns": (HalvesTile(1, warps=1, stages=2), (1, 72, 32)),
+    "no whole strip": (HalvesTile(4, warps=2, stages=2, cluster=2), (3, 328, 40)),
+    "wider strips": (HalvesTile(16, warps=1, strip=64, deep=32), (11, 40, 72)),
+    "the widest": (HalvesTile(8, warps=2, strip=128, deep=16), (8, 56, 136)),
+    "turned": (HalvesTile(16, warps=2, stages=2, turned=True), (13, 136, 35)),
+    "turned, of a cluster": (
+        HalvesTile(2, warps=1, stages=2, turned=True, cluster=2, dtype="f16"),
+        (2, 200, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HALVES)
+def test_halves_are_multiplied_by_tensor_cores(case: str) -> None:
+    tile, (m, k, n) = HALVES[case]
+    tile = replace(tile, rounded=tile.dtype)
+    dtype = np.dtype(np.float16 if tile.dtype == "f16" else ml_dtypes.bfloat16)
+    a, b = (random(*s, seed=s[0]).astype(dtype) for s in ((m, k), (k, n)))
+    c = np.full((m, n + 4), np.nan, dtype)
+    kernel = halves_text(tile).kernel("thin_0", [tile.dtype] * 3)
+    given = a, b.T.copy() if tile.turned else b, c
+    arrays = [Pointer(x.view(np.uint16).reshape(-1), 0) for x in given]
+    integers = [m, n, k, k, 1, k if tile.turned else n, n + 4, 1, tile.part(k)]
+    shape = tile.blocks(n), kernel.threads
+    launch(kernel.source, "thin_0", *shape, [*arrays, *integers], kernel.cluster)
+    have = c.astype(np.float32)
+    assert np.isnan(have[:, n:]).all()
+    want = a.astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_allclose(have[:, :n], want, rtol=1e-2, atol=1e-3)
 
 
 def test_infinities_stay_in_their_columns() -> None:

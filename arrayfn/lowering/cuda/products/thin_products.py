@@ -11,21 +11,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.products.thin_columns import ColumnsTile, columns_text
+from arrayfn.lowering.cuda.products.thin_halves import PIECE, HalvesTile, halves_text
 from arrayfn.lowering.cuda.products.thin_lines import LinesTile, lines_text
 from arrayfn.lowering.cuda.products.thin_tiles import LANES, ThinTile
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.scalars.arithmetic import HALVES
 
-_FEWEST: Final = 2  # rows: with one the library reads the matrix as fast
+_PROVIDERS: Final = (
+    *("gemm_f32", "gemm_f16", "gemm_f16_f32", "gemm_bf16", "gemm_bf16_f32"),
+)
+_FEWEST: Final = 2  # rows of float32: with one the library reads the matrix as fast
 _STAGES: Final = 5  # of copies that are on their way
 _BUSY: Final = 0.5  # of all multiprocessors: as many can read as fast as all
 _BUSY_ROWS: Final = 24  # of a; of more rows more of them are needed to multiply
 _BEGUN: Final = 6 << 20  # bytes that could be read while blocks begin and end
 _JOINED: Final = 20 << 20  # and while clusters do
 _PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhere
+_HALVES: Final = 2048  # of the matrix that a warp takes at a time
+_TURNED: Final = 32  # lines of it, so that 128 bytes of each are side by side
 _STEP: Final = 8  # what is summed over is a multiple of
 
 
@@ -51,13 +59,18 @@ class ThinProduct:
 
     def fits(self, gpu: GpuConfig) -> bool:
         """Whether a kernel computes it: it is large, and of vectors."""
-        # Rows of a that lie across are dear to copy, for each line of b anew.
-        most = gpu.thin_rows // 2 if self.turned and self.a_step != 1 else gpu.thin_rows
-        is_thin = _FEWEST <= self.m <= min(most, self.n - 1)
+        fewest, most = _FEWEST, gpu.thin_rows
+        if self.is_half:
+            fewest, most = 1, most if self.a_step == 1 else 0
+        elif self.turned and self.a_step != 1:
+            # Rows of a that lie across are dear to copy, for each line of b anew.
+            most //= 2
+        is_thin = fewest <= self.m <= min(most, self.n - 1)
         along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
         last = self.k if self.turned else self.n
         starts = (self.b.offset, self.ldb, self.k, last, *along)
-        whole = not any(start % LANES for start in starts) and not self.k % _STEP
+        lanes = PIECE if self.is_half else LANES
+        whole = not any(start % lanes for start in starts) and not self.k % _STEP
         return is_thin and whole and self.nbytes >= gpu.thin_bytes
 
     @property
@@ -65,10 +78,23 @@ class ThinProduct:
         """Of the matrix."""
         return self.n * self.k * self.b.array.type.dtype.itemsize
 
+    @property
+    def is_half(self) -> bool:
+        """Whether halves are multiplied."""
+        return short_name(self.b.array.type.dtype) in HALVES
+
     def call(self, gpu: GpuConfig) -> WrittenCall:
         """Its launch."""
-        tile = lines_tile(self, gpu) if self.turned else columns_tile(self, gpu)
-        made = lines_text(tile) if isinstance(tile, LinesTile) else columns_text(tile)
+        tile: ThinTile
+        if self.is_half:
+            tile = halves_tile(self, gpu)
+            made = halves_text(tile)
+        elif self.turned:
+            tile = lines_tile(self, gpu)
+            made = lines_text(tile)
+        else:
+            tile = columns_tile(self, gpu)
+            made = columns_text(tile)
         integers = (self.m, self.n, self.k, self.a_row, self.a_step, self.ldb)
         lies = (self.c_row, self.c_column, tile.part(self.k))
         blocks = tile.blocks(self.n)
@@ -78,7 +104,7 @@ class ThinProduct:
 def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
     """The launch for the product ``call``; None where the library is to compute it."""
     p = call.integers
-    if call.provider != "gemm_f32" or p["batch"] != 1 or not gpu.most_cluster:
+    if call.provider not in _PROVIDERS or p["batch"] != 1 or not gpu.most_cluster:
         return None
     a, b, c = call.reads["a"], call.reads["b"], call.writes["c"]
     lda, ldb, ldc = p["lda"], p["ldb"], p["ldc"]
@@ -116,6 +142,27 @@ def lines_tile(product: ThinProduct, gpu: GpuConfig) -> LinesTile:
         for cluster in _clusters(gpu)
     )
     return min(tiles, key=partial(_cost, product, gpu))
+
+
+def halves_tile(product: ThinProduct, gpu: GpuConfig) -> HalvesTile:
+    """The tile of a matrix of halves."""
+    given, made = (short_name(x.array.type.dtype) for x in (product.b, product.c))
+    tiles = (
+        HalvesTile(
+            power_of_two(product.m),
+            cluster=cluster,
+            rounded=made if made in HALVES else "",
+            strip=strip,
+            deep=_HALVES // strip,
+            turned=product.turned,
+            dtype=given,
+        )
+        for cluster, strip in itertools.product(_clusters(gpu), (32, 64, 128))
+        if not product.turned or strip == _TURNED
+    )
+    best = min(tiles, key=partial(_cost, product, gpu))
+    room = gpu.shared_bytes - best.held_bytes
+    return replace(best, stages=min(_STAGES, room // best.stage_bytes))
 
 
 def _clusters(gpu: GpuConfig) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the two kernels of products of few rows share: how they are cut, how they end.
+"""What the kernels of products of few rows share: how they are cut, how they end.
 
 ``c[m, n] = a[m, k] @ b`` with few rows of ``a`` takes as long as ``b`` takes to read.
 Parts of ``a`` are copied to shared memory some steps before they are multiplied. The
@@ -27,7 +27,7 @@ class ThinTile(ABC):
 
     A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
     of a ``cluster`` have the same columns. The rows of a lie ``along`` what is summed
-    over, or across.
+    over, or across. Results are ``rounded`` to this dtype, if it is one.
     """
 
     rows: int
@@ -35,6 +35,7 @@ class ThinTile(ABC):
     stages: int = 4
     cluster: int = 1
     along: bool = True
+    rounded: str = ""
 
     @property
     @abstractmethod
@@ -116,10 +117,11 @@ for at in range(thread, {self.share}, {self.threads}):
 
     @property
     def _stored(self) -> str:
+        rounded = f"convert_f32_{self.rounded}(sum)" if self.rounded else "sum"
         return f"""m = quotient(number, {self.columns})
 column = strip + remainder(number, {self.columns})
 if m < rows and column < n:
-    c_out[m * c_row + column * c_column] = sum"""
+    c_out[m * c_row + column * c_column] = {rounded}"""
 
     def written(self, body: str, shared: int, what: str) -> Written:
         """The kernel of this text, for so many bytes of shared memory."""

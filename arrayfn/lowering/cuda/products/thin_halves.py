@@ -1,0 +1,162 @@
+"""Products of few rows of halves and a large matrix, by tensor cores.
+
+``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of what lies in
+memory. Warps go along what is summed over, each ``deep`` of it at a time, for all
+columns of the block. What a warp needs of ``a`` and ``b`` comes to its own part of
+shared memory, some steps ahead: warps wait for no others. There pieces of 16 bytes of a
+line are exchanged, so that eight lines are read at once, each from banks of its own. At
+the end the sums of all warps are added up, in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn.lowering.cuda.products.thin_tiles import ThinTile, all_lanes
+from arrayfn.lowering.cuda.written import Written, indented
+
+PIECE: Final = 8  # halves: 128 bits
+_ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
+
+
+@dataclass(frozen=True, slots=True)
+class HalvesTile(ThinTile):
+    """A block has ``strip`` columns, a warp ``deep`` of what is summed over.
+
+    Halves of ``dtype`` are multiplied. The matrix is ``turned`` if it lies along what
+    is summed over.
+    """
+
+    strip: int = 32
+    deep: int = 64
+    turned: bool = False
+    dtype: str = "bf16"
+
+    @property
+    def columns(self) -> int:
+        """Of a block."""
+        return self.strip
+
+    @property
+    def step(self) -> int:
+        """How much of what is summed over the warps take at a time."""
+        return self.warps * self.deep
+
+    @property
+    def stage(self) -> int:
+        """Halves that a warp takes at a time."""
+        return (_ROWS + self.strip) * self.deep
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of shared memory, that a step of all warps takes."""
+        return 2 * self.warps * self.stage
+
+    @property
+    def held_bytes(self) -> int:
+        """Of shared memory, that the sums of all warps take."""
+        return 4 * self.warps * self.rows * self.columns
+
+
+def halves_text(tile: HalvesTile) -> Written:
+    """The kernel."""
+    rows, warps, stages, stage = tile.rows, tile.warps, tile.stages, tile.stage
+    own = rows * tile.columns  # sums of a warp
+    lines, line = (tile.strip, tile.deep) if tile.turned else (tile.deep, tile.strip)
+    a_words, ring = _ROWS * tile.deep, warps * stages * stage
+    # Which line of a lane's matrix, and which piece of it, as fragments want them.
+    row, side = "remainder(lane, 16)", "quotient(lane, 16)"
+    load, b_row, b_piece = "load_transposed", "i * 16 + across", "j * 2 + beside"
+    across, beside = row, side
+    if tile.turned:
+        load, b_row, b_piece = "load_matrix", "j * 16 + across", "i * 2 + beside"
+        across = "remainder(lane, 8) + quotient(lane, 16) * 8"
+        beside = "remainder(quotient(lane, 8), 2)"
+    body = f"""{tile.begin}
+row_at = {row}
+side_at = {side}
+across = {across}
+beside = {beside}
+from_step = first + warp * {tile.deep}
+room = arena_u16(0, {ring})
+held = arena_f32({2 * ring}, {warps * own})
+a_part = registers_u16({PIECE})
+b_part = registers_u16({PIECE})
+sums = registers_f32({tile.columns // 2})
+for i in unrolled({tile.columns // 2}):
+    sums[i] = f32(0)
+for slot in range({stages - 1}):
+    place = (warp * {stages} + slot) * {stage}
+    begin = from_step + slot * {tile.step}
+{indented(_fetched(tile, lines, line), 1)}
+slot = i64(0)
+for now in range(from_step, end, {tile.step}):
+    await_copies({stages - 2})
+    warp_barrier()
+    place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
+    begin = now + {(stages - 1) * tile.step}
+{indented(_fetched(tile, lines, line), 1)}
+    place = (warp * {stages} + slot) * {stage}
+    from_b = place + {a_words}
+    for i in unrolled({tile.deep // 16}):
+        lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
+        load_matrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
+        for j in unrolled({tile.columns // 16}):
+            line = {b_row}
+            lies = {_exchanged("line", f"({b_piece})", line)}
+            {load}_u16(room, from_b + line * {line} + lies * {PIECE}, b_part, 0)
+            multiply_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
+            multiply_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)
+    slot = remainder(slot + 1, {stages})
+await_copies(0)
+for i in unrolled({tile.columns // 2}):
+    m = quotient(lane, 4) + i % 4 // 2 * 8
+    column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
+    if m < {rows}:
+        held[warp * {own} + m * {tile.columns} + column] = sums[i]
+{tile.joined}barrier()
+for number in range(thread, {own}, {tile.threads}):
+    sum = held[number]
+    for other in range(1, {warps}):
+        sum = sum + held[other * {own} + number]
+{indented(tile.given, 1)}{tile.end}"""
+    what = "c = a @ b.T" if tile.turned else "c = a @ b"
+    return tile.written(body, 2 * ring + tile.held_bytes, what)
+
+
+def _exchanged(line: str, piece: str, length: int) -> str:
+    """Where a piece of a line of ``length`` halves lies in it."""
+    pieces = length // PIECE
+    together = max(1, PIECE // pieces)  # lines that all banks hold
+    turn = line if together == 1 else f"quotient({line}, {together})"
+    return f"{piece} ^ remainder({turn}, {min(pieces, PIECE)})"
+
+
+def _fetched(tile: HalvesTile, lines: int, line: int) -> str:
+    """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
+    deep, pieces = tile.deep // PIECE, line // PIECE
+    inside, source = "begin + row < end", "(begin + row) * ldb + near"
+    near = f"min_i64(strip + piece * {PIECE}, n - {PIECE})"
+    if tile.turned:
+        inside, source = f"begin + piece * {PIECE} < end", "near * ldb + begin"
+        source += f" + piece * {PIECE}"
+        near = "min_i64(strip + row, n - 1)"
+    return f"""{all_lanes(_ROWS * deep)}
+    row = quotient(at, {deep})
+    piece = remainder(at, {deep})
+    along = begin + piece * {PIECE}
+    live = select_i64(row < rows and along < end, 1, 0)
+    source = min_i64(row, rows - 1) * a_row + along
+    lies = {_exchanged("row", "piece", tile.deep)}
+    target = place + row * {tile.deep} + lies * {PIECE}
+    copy_u16x8(a_in, source, room, target, live)
+{all_lanes(lines * pieces)}
+    row = quotient(at, {pieces})
+    piece = remainder(at, {pieces})
+    near = {near}
+    live = select_i64({inside}, 1, 0)
+    lies = {_exchanged("row", "piece", line)}
+    target = place + {_ROWS * tile.deep} + row * {line} + lies * {PIECE}
+    copy_u16x8(b_in, {source}, room, target, live)
+close_copies()"""
