@@ -137,6 +137,15 @@ def test_large_matrices_are_read_once_for_few_rows() -> None:
     assert kernels_of(4, 4096, 4096, gpu=replace(GPU, most_cluster=0)) == ["gemm_f32"]
 
 
+def test_few_rows_of_halves_are_multiplied_by_a_kernel() -> None:
+    for dtype, name in ((np.float16, "gemm_f16"), (ml_dtypes.bfloat16, "gemm_bf16")):
+        assert kernels_of(1, 4096, 4096, dtype=dtype) == ["thin_0"]
+        assert kernels_of(16, 4096, 4096, dtype=dtype) == ["thin_0"]
+        assert kernels_of(17, 4096, 4096, dtype=dtype) == [name]
+        assert kernels_of(4, 4096, 4100, dtype=dtype) == [name]
+        assert kernels_of(4, 16384, 16384, dtype=dtype) == [name]
+
+
 FORMS = {
     "a @ b": (lambda a, b: a @ b, (3, 8), (8, 20), "c = a @ b,"),
     "a @ b.T": (lambda a, b: a @ b.T, (3, 8), (20, 8), "c = a @ b.T,"),
@@ -191,22 +200,25 @@ ON_A_CARD = {
 
 @pytest.mark.cuda
 @needs_gpu
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("form", ON_A_CARD)
-def test_thin_products_on_a_gpu(form: str) -> None:
+def test_thin_products_on_a_gpu(form: str, dtype: Any) -> None:
     product = ON_A_CARD[form]
     for m, k, n in (
         (2, 4096, 4096),
         (3, 1304, 5000),
-        (7, 16384, 1028),
+        (7, 16384, 1032),
         (16, 2048, 4096),
     ):
-        x, y = random(m, k), random(k, n, seed=1)
-        wide = x.astype(float) @ y
+        x, y = random(m, k).astype(dtype), random(k, n, seed=1).astype(dtype)
+        wide = x.astype(float) @ y.astype(float)
+        bound = 1e-6 if dtype == np.float32 else 5e-3
         y = y.T.copy() if form in ("a @ b.T", "a row each") else y
         f = af.jit(product, device="cuda")
         kernels = f.lower(x, y).kernels
         assert any(k.name == "thin_0" for k in kernels if isinstance(k, Kernel))
         have = np.asarray(f(x, y))
-        assert np.linalg.norm(have - wide) <= 1e-6 * np.linalg.norm(wide)
+        error = np.linalg.norm(have.astype(float) - wide)
+        assert error <= bound * np.linalg.norm(wide)
         for _ in range(3):
             np.testing.assert_array_equal(np.asarray(f(x, y)), have)

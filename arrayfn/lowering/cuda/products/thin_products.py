@@ -28,11 +28,13 @@ _PROVIDERS: Final = (
 _FEWEST: Final = 2  # rows of float32: with one the library reads the matrix as fast
 _STAGES: Final = 5  # of copies that are on their way
 _BUSY: Final = 0.5  # of all multiprocessors: as many can read as fast as all
+_BUSY_HALVES: Final = 0.3  # of them, by tensor cores
 _BUSY_ROWS: Final = 24  # of a; of more rows more of them are needed to multiply
 _BEGUN: Final = 6 << 20  # bytes that could be read while blocks begin and end
 _JOINED: Final = 20 << 20  # and while clusters do
 _PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhere
 _HALVES: Final = 2048  # of the matrix that a warp takes at a time
+_MOST_HALVES: Final = 1 << 27  # of the matrix: larger ones the library reads as fast
 _TURNED: Final = 32  # lines of it, so that 128 bytes of each are side by side
 _STEP: Final = 8  # what is summed over is a multiple of
 
@@ -61,7 +63,8 @@ class ThinProduct:
         """Whether a kernel computes it: it is large, and of vectors."""
         fewest, most = _FEWEST, gpu.thin_rows
         if self.is_half:
-            fewest, most = 1, most if self.a_step == 1 else 0
+            is_small = self.a_step == 1 and self.nbytes < _MOST_HALVES
+            fewest, most = 1, most if is_small else 0
         elif self.turned and self.a_step != 1:
             # Rows of a that lie across are dear to copy, for each line of b anew.
             most //= 2
@@ -157,7 +160,7 @@ def halves_tile(product: ThinProduct, gpu: GpuConfig) -> HalvesTile:
             turned=product.turned,
             dtype=given,
         )
-        for cluster, strip in itertools.product(_clusters(gpu), (32, 64, 128))
+        for cluster, strip in itertools.product(_clusters(gpu), (64, 32))
         if not product.turned or strip == _TURNED
     )
     best = min(tiles, key=partial(_cost, product, gpu))
@@ -177,7 +180,8 @@ def _cost(product: ThinProduct, gpu: GpuConfig, tile: ThinTile) -> float:
     """
     blocks = tile.blocks(product.n)
     most = gpu.multiprocessors if tile.cluster <= _PAIR else gpu.grouped
-    busy = gpu.multiprocessors * max(_BUSY, product.m / _BUSY_ROWS)
+    least = _BUSY_HALVES if product.is_half else _BUSY
+    busy = gpu.multiprocessors * max(least, product.m / _BUSY_ROWS)
     whole, rest = divmod(blocks, most)
     took = whole * max(most, busy) + (max(rest, busy) if rest else 0)
     begun = -(-blocks // most) * _BEGUN + (_JOINED if tile.cluster > 1 else 0)
