@@ -10,7 +10,7 @@ from arrayfn.backends.base import Backend, BackendInfo
 from arrayfn.backends.cpu import CpuBackend
 from arrayfn.backends.cuda import CudaBackend
 from arrayfn.backends.reference import ReferenceBackend
-from arrayfn.errors import BackendError
+from arrayfn.errors import BackendError, user_location
 
 BACKENDS: Final[dict[str, Backend]] = {
     backend.name: backend
@@ -60,4 +60,4 @@ def choose(device: str | Sequence[str]) -> Backend:
                 )
             return BACKENDS[name]
         reasons.append(f"backend {name!r} is not available ({info.missing})")
-    raise BackendError("; ".join(reasons) or "no device was named")
+    raise BackendError("; ".join(reasons) or "no device was named", user_location())

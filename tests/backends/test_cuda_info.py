@@ -1,31 +1,78 @@
 """What the CUDA backend says of itself."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 import arrayfn as af
-from arrayfn.backends import cuda
-from arrayfn.backends.cuda import CudaBackend, missing_here, missing_packages
+from arrayfn.backends.cuda import (
+    CudaBackend,
+    missing,
+    missing_here,
+    missing_packages,
+)
+from arrayfn.backends.cuda.missing import missing_gpu
 from arrayfn.errors import BackendError
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 
 
 def test_missing_packages_are_named_with_how_to_install_them(monkeypatch):
-    monkeypatch.setattr(cuda.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(missing.importlib.util, "find_spec", lambda name: None)
     assert missing_packages() == (
-        "numba-cuda and cuda-core not installed: pip install 'arrayfn[cuda]'"
+        "numba-cuda and cuda-bindings not installed: pip install 'arrayfn[cuda]'"
     )
 
 
-def test_a_missing_driver_is_named(monkeypatch):
+def driver_of(version=13000, count=1, arch=(9, 0)):
+    """An NVIDIA driver of a version, for GPUs of a compute capability."""
+
+    def give(value):
+        def function(result, *rest):
+            result._obj.value = value(*rest) if callable(value) else value
+            return 0
+
+        return function
+
+    return SimpleNamespace(
+        cuInit=lambda flags: 0,
+        cuDriverGetVersion=give(version),
+        cuDeviceGetCount=give(count),
+        cuDeviceGetAttribute=give(lambda attribute, gpu: arch[attribute - 75]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        (driver_of(), ""),
+        (
+            driver_of(12040),
+            "is one for CUDA 12.4: install one for CUDA 13, version 580",
+        ),
+        (driver_of(count=0), "finds no GPU: nvidia-smi says what it sees"),
+        (driver_of(arch=(7, 5)), "has compute capability 7.5: kernels are for 8.0"),
+    ],
+)
+def test_what_is_wrong_with_a_driver_or_a_gpu_is_named(monkeypatch, driver, reason):
+    monkeypatch.setattr(missing.ctypes, "CDLL", lambda name: driver)
+    assert reason in missing_gpu()
+    assert bool(reason) == bool(missing_gpu())
+
+
+def test_a_missing_driver_is_named_beside_missing_packages(monkeypatch):
     def fail(name):
         raise OSError(name)
 
-    monkeypatch.setattr(cuda, "missing_packages", str)
-    monkeypatch.setattr(cuda.ctypes, "CDLL", fail)
-    assert "no NVIDIA driver: libcuda.so.1 was not found" in missing_here()
+    monkeypatch.setattr(missing.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(missing.ctypes, "CDLL", fail)
+    packages, driver = missing_here().split("; ")
+    assert packages.endswith("pip install 'arrayfn[cuda]'")
+    assert driver == (
+        "there is no NVIDIA driver (libcuda.so.1 was not found): install one for CUDA "
+        "13, version 580 or later"
+    )
 
 
 @pytest.mark.skipif(not missing_here(), reason="there is a GPU here")

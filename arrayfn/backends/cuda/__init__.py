@@ -1,10 +1,8 @@
-"""The CUDA backend: kernels for NVIDIA GPUs, compiled through numba-cuda."""
+"""The CUDA backend: kernels, libraries and memory of an NVIDIA GPU."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import importlib.util
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final
@@ -13,20 +11,28 @@ from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.memory import MemoryStats
+from arrayfn.backends.cuda.missing import missing_here, missing_packages
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.options import DEFAULT, Options
 
-__all__ = ["CudaBackend", "DeviceArray", "device_put", "from_dlpack", "memory_stats"]
+__all__ = [
+    "CudaBackend",
+    "DeviceArray",
+    "device_put",
+    "from_dlpack",
+    "memory_stats",
+    "missing_here",
+    "missing_packages",
+]
 
 # Imported when a Program is for a GPU: a process without one has no use for them.
 _LOWER: Final = "arrayfn.lowering.cuda.lower"
 _EXECUTABLE: Final = "arrayfn.backends.cuda.executable"
 _CONVOLUTIONS: Final = "arrayfn.backends.cuda.convolution_ways"
 _HOPPER: Final = (9, 0)
-_INSTALL: Final = "pip install 'arrayfn[cuda]'"
 
 
 class CudaBackend:
@@ -38,8 +44,8 @@ class CudaBackend:
         """What it needs, and which of that is missing here."""
         return BackendInfo(
             self.name,
-            "numba-cuda kernels on an NVIDIA GPU",
-            ("numba-cuda", "cuda-core", "an NVIDIA driver for CUDA 13"),
+            "kernels through NVVM, and NVIDIA's libraries, on an NVIDIA GPU",
+            ("numba-cuda", "cuda-bindings", "an NVIDIA driver for CUDA 13"),
             missing_here(),
         )
 
@@ -91,34 +97,3 @@ def memory_stats() -> MemoryStats:
     if reason:
         raise BackendError(f"backend 'cuda' is not available ({reason})")
     return device().memory_stats()
-
-
-def missing_here() -> str:
-    """What this machine lacks to run kernels, and how to get it; empty if nothing."""
-    packages = missing_packages()
-    if packages:
-        return packages
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return (
-            "there is no NVIDIA driver: libcuda.so.1 was not found; kernels can be "
-            "read, compiled to PTX and emulated without one"
-        )
-    count = ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count:
-        return "the NVIDIA driver finds no GPU; nvidia-smi says what it sees"
-    return ""
-
-
-def missing_packages() -> str:
-    """Which packages are missing to compile kernels to PTX; empty if none."""
-    needed = {"numba_cuda": "numba-cuda", "cuda": "cuda-core"}
-    missing = [
-        package
-        for module, package in needed.items()
-        if importlib.util.find_spec(module) is None
-    ]
-    if not missing:
-        return ""
-    return f"{' and '.join(missing)} not installed: {_INSTALL}"

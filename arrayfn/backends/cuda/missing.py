@@ -1,0 +1,66 @@
+"""What a machine lacks to run kernels on a GPU, and how to get it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from typing import Any, Final
+
+_PACKAGES: Final = {"numba_cuda": "numba-cuda", "cuda.bindings": "cuda-bindings"}
+_INSTALL: Final = "pip install 'arrayfn[cuda]'"
+_LEAST_DRIVER: Final = 13000  # CUDA 13.0, as cuDriverGetVersion says it
+_LEAST_ARCH: Final = (8, 0)
+_ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76  # of cuDeviceGetAttribute
+_DRIVER: Final = "install one for CUDA 13, version 580 or later"
+
+
+def missing_here() -> str:
+    """What this machine lacks to run kernels, and how to get it; empty if nothing."""
+    return "; ".join(filter(None, (missing_packages(), missing_gpu())))
+
+
+def missing_packages() -> str:
+    """Which packages are missing to compile kernels to PTX; empty if none."""
+    missing = [name for module, name in _PACKAGES.items() if not _is_found(module)]
+    if not missing:
+        return ""
+    return f"{' and '.join(missing)} not installed: {_INSTALL}"
+
+
+def _is_found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor the package that it is in
+        return False
+
+
+def missing_gpu() -> str:
+    """What is wrong with the driver, or with the GPU; empty if nothing."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return f"there is no NVIDIA driver (libcuda.so.1 was not found): {_DRIVER}"
+    version, count = ctypes.c_int(), ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    if version.value < _LEAST_DRIVER:
+        cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
+        return f"the NVIDIA driver is one for CUDA {cuda}: {_DRIVER}"
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count:
+        return (
+            "the NVIDIA driver finds no GPU: nvidia-smi says what it sees, and "
+            "CUDA_VISIBLE_DEVICES may hide it"
+        )
+    arch = tuple(_attribute(driver, k) for k in (_ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR))
+    if arch < _LEAST_ARCH:
+        return (
+            f"the GPU has compute capability {arch[0]}.{arch[1]}: kernels are for 8.0 "
+            "(Ampere) or more"
+        )
+    return ""
+
+
+def _attribute(driver: Any, attribute: int) -> int:
+    """An attribute of the first GPU."""
+    value = ctypes.c_int()
+    driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+    return value.value
