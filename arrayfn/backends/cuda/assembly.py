@@ -11,7 +11,7 @@ from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
 SHARED: Final = 3  # NVVM's address space
-I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 F32: Final = ir.FloatType()
 VOID: Final = ir.VoidType()
 

@@ -117,8 +117,7 @@ def overlapping(ptx: str) -> str:
         ret;
     }
     """
-    head, entry, body = ptx.partition(_BEGIN)
-    body = body.replace(".global.nc.", ".global.")
+    head, entry, body = ptx.replace(".global.nc.", ".global.").partition(_BEGIN)
     return head + entry + body.replace("\n{", _OVERLAP, 1)
 
 

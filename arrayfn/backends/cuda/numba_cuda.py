@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import linecache
 from collections.abc import Sequence
-from importlib import metadata
 from types import FunctionType
 from typing import Any, Final
 
@@ -39,7 +38,6 @@ signature = _module("typing").signature
 typeof_impl = _module("typing.typeof").typeof_impl
 Dispatcher: Any = _module("dispatcher").CUDADispatcher
 
-VERSION: Final = metadata.version("numba-cuda")
 _NVVM_OPTIONS: Final[dict[str, Any]] = {
     "opt": 3,
     "fma": False,  # no contraction: a product keeps its own rounding
