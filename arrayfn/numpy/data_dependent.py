@@ -7,11 +7,12 @@ out, and ``fill_value`` stands where there is too little.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.backends.registry import choose
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
@@ -30,6 +31,8 @@ from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing, views
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import ImmutableArray, apply
+
+_ON_GPU: Final = 2  # kDLCUDA of DLPack
 
 
 def known(name: str, x: ArrayLike, remedy: str) -> Any:
@@ -284,11 +287,15 @@ def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
     """The array that an object with ``__dlpack__`` holds: a copy.
 
-    With ``copy=False`` it shares the object's memory.
+    With ``copy=False`` it shares the object's memory. So does, unless a copy is asked
+    for, an array on a GPU, which stays there.
     """
     if device is not None:
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)
     if isinstance(x, ImmutableArray):
         return x
+    if x.__dlpack_device__()[0] == _ON_GPU:
+        made = choose("cuda").put(x)
+        return made.copy() if copy else made
     given = np.from_dlpack(x)
     return given if copy is False else np.array(given, order="C")

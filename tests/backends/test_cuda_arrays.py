@@ -107,3 +107,81 @@ def test_out_of_memory_outside_jit_leaves_the_process_usable():
     with pytest.raises(BackendError, match="out of GPU memory"):
         anp.broadcast_to(x, (memory_stats().total // 2,)) + 1
     assert (x + 1).item() == 2.0
+
+
+# Work of other libraries on the same memory, which is on streams of theirs.
+
+MANY = 1 << 24
+
+
+def long_work(torch):
+    """Keep the default stream of PyTorch busy for some milliseconds."""
+    w = torch.ones(4096, 4096, device="cuda")
+    for _ in range(12):
+        w = (w @ w).mul_(1e-4)
+
+
+def long_zero(w):
+    """Zero, after some milliseconds."""
+    for _ in range(6):
+        w = anp.clip(w @ w, -1, 1)
+    return anp.sum(w * 0)
+
+
+@pytest.mark.parametrize("take", [af.device_put, af.from_dlpack, anp.from_dlpack])
+def test_what_torch_has_enqueued_is_waited_for(take):
+    torch = pytest.importorskip("torch")
+    total = af.jit(anp.sum, device="cuda")
+    x = torch.zeros(MANY, device="cuda")
+    total(take(x)).block_until_ready()
+    torch.cuda.synchronize()
+    long_work(torch)
+    x.fill_(3.0)
+    assert float(total(take(x))) == 3 * MANY
+
+
+def test_torch_waits_for_what_is_enqueued_here():
+    torch = pytest.importorskip("torch")
+    w = af.device_put(np.ones((4096, 4096), np.float32))
+    fill = af.jit(lambda w, value: long_zero(w) + anp.full(MANY, value), device="cuda")
+    for value, take in enumerate([torch.from_dlpack, torch.as_tensor] * 2):
+        theirs = take(fill(w, np.float32(value)))
+        assert theirs.is_cuda
+        assert float(theirs.sum()) == value * MANY
+
+
+@pytest.mark.parametrize("take", [af.device_put, af.from_dlpack])
+def test_memory_of_torch_is_given_back_when_it_is_not_read_any_more(take):
+    torch = pytest.importorskip("torch")
+    w = af.device_put(np.ones((4096, 4096), np.float32))
+    later = af.jit(lambda w, x: long_zero(w) + anp.sum(x), device="cuda")
+    later(w, take(torch.ones(MANY, device="cuda"))).block_until_ready()
+    x = torch.ones(MANY, device="cuda")
+    torch.cuda.synchronize()
+    y = take(x)
+    del x
+    total = later(w, y)
+    del y
+    other = torch.full((MANY,), -5.0, device="cuda")
+    assert float(total) == MANY
+    assert float(other[0]) == -5.0
+
+
+def test_page_locked_memory_may_change_after_a_call():
+    torch = pytest.importorskip("torch")
+    host = torch.ones(MANY, pin_memory=True).numpy()
+    total = af.jit(anp.sum, device="cuda")
+    total(host).block_until_ready()
+    for take in (af.device_put, lambda x: x):
+        host[:] = 1.0
+        made = total(take(host))
+        host[:] = 0.0
+        assert float(made) == MANY
+
+
+def test_a_copy_by_dlpack():
+    torch = pytest.importorskip("torch")
+    x = af.device_put(X)
+    theirs = torch.from_dlpack(x.__dlpack__(copy=True))
+    assert theirs.data_ptr() != x.pointer
+    np.testing.assert_array_equal(theirs.cpu().numpy(), X)

@@ -7,6 +7,8 @@ asynchronous: ``block_until_ready`` waits.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -203,8 +205,12 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """For CuPy, Numba and PyTorch; later work on ``stream`` sees the values."""
+        """For CuPy, Numba and PyTorch; later work on ``stream`` sees the values.
+
+        So does work on the default stream, which those use that do not look for one.
+        """
         self.share()
+        device().let_wait(_LEGACY_STREAM)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -226,8 +232,12 @@ class DeviceArray(ArrayOnDevice):
         copy: bool | None = None,
     ) -> Any:
         """A capsule that shares the memory; work on ``stream`` waits for the values."""
-        if dl_device not in (None, self.__dlpack_device__()) or copy:
-            raise BufferError("DLPack gives this array's own memory, on its own GPU")
+        if copy:
+            return self.copy().__dlpack__(stream=stream, dl_device=dl_device)
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(
+                "DLPack gives arrays where they are: numpy.asarray copies"
+            )
         self.share()
         if stream != -1:
             device().let_wait(_LEGACY_STREAM if stream is None else stream)
@@ -235,6 +245,23 @@ class DeviceArray(ArrayOnDevice):
         return dlpack.export(
             self, self.address(), self.shape, steps, self.dtype, device().number
         )
+
+
+class Borrowed:
+    """What another library's memory lives by, until what is enqueued here has run.
+
+    That library gives the memory to its next array at once, and knows nothing of the
+    stream here.
+    """
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            device().synchronize()
 
 
 def span(type: ArrayType) -> tuple[int, int]:
@@ -250,10 +277,14 @@ def span(type: ArrayType) -> tuple[int, int]:
 def device_put(x: Any) -> DeviceArray:
     """``x`` on the GPU: a copy of NumPy arrays and numbers, in the same layout.
 
-    Arrays of other libraries that are on the GPU already are taken as they are.
+    Arrays of other libraries that are on the GPU already are taken as they are. What
+    their library has enqueued on them is waited for: by DLPack it says on which stream
+    that is; else on its default stream, or the one that its array names.
     """
     if isinstance(x, DeviceArray):
         return x
+    if hasattr(x, "__dlpack__") and x.__dlpack_device__()[0] == dlpack.CUDA:
+        return from_dlpack(x)
     if hasattr(x, "__cuda_array_interface__"):
         return from_cuda(x)
     return put(x, interned(type_of(x)))
@@ -284,17 +315,22 @@ def from_cuda(x: Any) -> DeviceArray:
         kind: Layout = layout.C
     else:
         kind = _layout(shape, [s / dtype.itemsize for s in strides])
-    if given.get("stream") is not None:
-        device().wait_for(given["stream"])
+    device().wait_for(given.get("stream") or _LEGACY_STREAM)
     return _taken(ArrayType(shape, dtype, kind), given["data"][0], x)
 
 
 def from_dlpack(x: Any) -> DeviceArray:
     """The array that an object with ``__dlpack__`` holds on the GPU: its own memory."""
-    kind, _ = x.__dlpack_device__()
-    if kind == dlpack.CPU:
+    kind, number = x.__dlpack_device__()
+    if kind != dlpack.CUDA:
         return device_put(np.from_dlpack(x))
     gpu = device()
+    if number != gpu.number:
+        raise ArgumentError(
+            f"the array is on GPU {number}, and all work is done on GPU {gpu.number}; "
+            "copy it there first",
+            user_location(),
+        )
     given = dlpack.receive(x.__dlpack__(stream=gpu.stream))
     steps = given.strides
     lies = layout.C if steps is None else _layout(given.shape, steps)
@@ -311,7 +347,7 @@ def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
     """An array in another library's memory, copied if vectors cannot be read there."""
     type = interned(type)
     if pointer % ALIGNMENT == 0:
-        taken = DeviceArray(type, pointer, owner)
+        taken = DeviceArray(type, pointer, Borrowed(owner))
         taken.shared = True
         return taken
     low, count = span(type)

@@ -20,6 +20,7 @@ from arrayfn.backends.cuda.memory import (
     PoolProperties,
     block_size,
 )
+from arrayfn.backends.cuda.missing import missing_gpu
 from arrayfn.backends.cuda.stock import Stock
 from arrayfn.backends.cuda.waiting import waiter
 from arrayfn.errors import BackendError, user_location
@@ -35,6 +36,7 @@ _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
 _POOL_RELEASE_THRESHOLD: Final = 4
 _POOL_RESERVED, _POOL_RESERVED_HIGH = 5, 6
 _POOL_USED, _POOL_USED_HIGH = 7, 8
+_POINTER_MEMORY_TYPE: Final = 2
 _SHARED_BYTES, _CARVEOUT, _LARGE_CLUSTERS = 8, 9, 14  # of cuFuncSetAttribute
 _PORTABLE_CLUSTER: Final = 8  # blocks
 _POOL_PINNED_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
@@ -51,8 +53,7 @@ class Device:
             self.library = ctypes.PyDLL("libcuda.so.1")
         except OSError:
             raise BackendError(
-                "backend 'cuda' is not available (there is no NVIDIA driver: "
-                "libcuda.so.1 was not found); use device='cpu'",
+                f"backend 'cuda' is not available ({missing_gpu()})",
                 user_location(),
             ) from None
         self.waiting = ctypes.CDLL("libcuda.so.1")
@@ -276,6 +277,10 @@ class Device:
     def copy_in(self, pointer: int, address: int, nbytes: int) -> None:
         """From the host; the source may change once this returns."""
         self.enter()
+        kind = ctypes.c_uint()
+        is_pinned = not self.library.cuPointerGetAttribute(
+            ctypes.byref(kind), _POINTER_MEMORY_TYPE, ctypes.c_uint64(address)
+        )
         self.check(
             self.waiting.cuMemcpyHtoDAsync_v2(
                 ctypes.c_uint64(pointer),
@@ -284,6 +289,9 @@ class Device:
                 ctypes.c_void_p(self.stream),
             )
         )
+        # Memory that the driver knows, as it does page-locked memory, is read later.
+        if is_pinned:
+            self.synchronize()
 
     def copy_out(self, address: int, pointer: int, nbytes: int) -> None:
         """To the host, once what is enqueued has run."""
