@@ -6,7 +6,8 @@ It is what compute-sanitizer is run over; results are compared with NumPy's.
     compute-sanitizer --tool racecheck python -m benchmarks.gpu_kernels
 
 ``--one-by-one`` launches kernels without graphs: memcheck of CUDA 13.0 does not always
-follow conditional nodes (``while_node.cu`` is such a graph without arrayfn).
+follow conditional nodes (``while_node.cu`` is such a graph without arrayfn). ``2/8`` is
+every eighth of them, from the third on: eight processes side by side do all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 from unittest.mock import patch
 
@@ -164,18 +167,23 @@ def loops() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "elements in a loop", newton, (random(1000),)
 
 
+def run_loop(name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """One of them, in both modes, against the CPU."""
+    want = np.asarray(af.jit(function)(*arguments))
+    for mode in (None, "persistent"):
+        run = af.jit(function, device="cuda", mode=mode)
+        # The last ones are graphs, in which the longer loops have windows.
+        with patch.multiple(windows, MOST_WRITTEN_OUT=4, WINDOW_LAUNCHES=2):
+            have = [np.asarray(run(*arguments)) for _ in range(3)][-1]
+        error = float(np.abs(have - want).max() / np.abs(want).max())
+        print(f"{name}, mode {mode}: error {error:.1e}", flush=True)
+        assert error < 1e-3, name
+
+
 def run_loops() -> None:
-    """All of them, against the CPU."""
-    for name, function, arguments in loops():
-        want = np.asarray(af.jit(function)(*arguments))
-        for mode in (None, "persistent"):
-            run = af.jit(function, device="cuda", mode=mode)
-            # The last ones are graphs, in which the longer loops have windows.
-            with patch.multiple(windows, MOST_WRITTEN_OUT=4, WINDOW_LAUNCHES=2):
-                have = [np.asarray(run(*arguments)) for _ in range(3)][-1]
-            error = float(np.abs(have - want).max() / np.abs(want).max())
-            print(f"{name}, mode {mode}: error {error:.1e}", flush=True)
-            assert error < 1e-3, name
+    """All of them."""
+    for case in loops():
+        run_loop(*case)
 
 
 def run_channels() -> None:
@@ -223,33 +231,37 @@ def run_triangles() -> None:
         assert error < 1e-4
 
 
-def run_factors() -> None:
+def by_cholesky(x: Any) -> Any:
+    factor = anp.linalg.cholesky(x)
+    return factor @ anp.swapaxes(factor, -1, -2)
+
+
+def by_eigenvalues(x: Any) -> Any:
+    w, v = anp.linalg.eigh(x)
+    return (v * w[..., None, :]) @ anp.swapaxes(v, -1, -2)
+
+
+def by_singular_values(x: Any) -> Any:
+    u, s, vh = anp.linalg.svd(x, full_matrices=False)
+    return (u * s[..., None, :]) @ vh
+
+
+FACTORS = (
+    (by_cholesky, (5, 30, 30)),
+    (by_cholesky, (2, 200, 200)),
+    (by_eigenvalues, (5, 30, 30)),
+    (by_singular_values, (5, 30, 30)),
+)
+
+
+def run_factors(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
     """Factors of symmetric matrices, and singular values, which give them back."""
-
-    def by_cholesky(x: Any) -> Any:
-        factor = anp.linalg.cholesky(x)
-        return factor @ anp.swapaxes(factor, -1, -2)
-
-    def by_eigenvalues(x: Any) -> Any:
-        w, v = anp.linalg.eigh(x)
-        return (v * w[..., None, :]) @ anp.swapaxes(v, -1, -2)
-
-    def by_singular_values(x: Any) -> Any:
-        u, s, vh = anp.linalg.svd(x, full_matrices=False)
-        return (u * s[..., None, :]) @ vh
-
-    for function, shape in (
-        (by_cholesky, (5, 30, 30)),
-        (by_cholesky, (2, 200, 200)),
-        (by_eigenvalues, (5, 30, 30)),
-        (by_singular_values, (5, 30, 30)),
-    ):
-        x = random(*shape)
-        x = x @ x.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1], dtype=np.float32)
-        given = np.asarray(af.jit(function, device="cuda")(x))
-        error = float(np.abs(given - x).max() / np.abs(x).max())
-        print(f"{function.__name__} of {shape}: error {error:.1e}", flush=True)
-        assert error < 1e-4
+    x = random(*shape)
+    x = x @ x.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1], dtype=np.float32)
+    given = np.asarray(af.jit(function, device="cuda")(x))
+    error = float(np.abs(given - x).max() / np.abs(x).max())
+    print(f"{function.__name__} of {shape}: error {error:.1e}", flush=True)
+    assert error < 1e-4
 
 
 def attentions() -> Iterator[tuple[str, tuple[int, ...], dict[str, Any]]]:
@@ -266,49 +278,53 @@ def attentions() -> Iterator[tuple[str, tuple[int, ...], dict[str, Any]]]:
     yield "window", (1, 300, 300, 1, 1, 40), {"local_window_size": (70, 5)}
 
 
-def run_attentions() -> None:
-    """All of them and their gradients, against the CPU in float64."""
-    for name, (B, T, S, N, K, H), options in attentions():
-        shapes = (B, T, N, H), (B, S, K, H), (B, S, K, H)
-        arrays = [random(*s, seed=k).astype(np.float16) for k, s in enumerate(shapes)]
-        weights = random(*shapes[0], seed=7)
+def run_attention(name: str, sizes: tuple[int, ...], options: dict[str, Any]) -> None:
+    """One of them and its gradients, against the CPU in float64."""
+    B, T, S, N, K, H = sizes
+    shapes = (B, T, N, H), (B, S, K, H), (B, S, K, H)
+    arrays = [random(*s, seed=k).astype(np.float16) for k, s in enumerate(shapes)]
+    weights = random(*shapes[0], seed=7)
 
-        def attend(*a: Any, options: Any = options, weights: Any = weights) -> Any:
-            mixed = nn.dot_product_attention(*a, **options)
-            return anp.sum(anp.multiply(mixed, weights)), mixed
+    def attend(*a: Any) -> Any:
+        mixed = nn.dot_product_attention(*a, **options)
+        return anp.sum(anp.multiply(mixed, weights)), mixed
 
-        if "bias" in options:
-            arrays.append(options.pop("bias"))
-        by = tuple(range(len(arrays)))
-        step = af.value_and_grad(attend, argnums=by, has_aux=True)
-        with patch.object(fused_attention, "_has_cudnn", lambda: False):
-            (_, mixed), gradients = af.jit(step, device="cuda")(*arrays)
-        (_, known), expected = step(*(x.astype(np.float64) for x in arrays))
-        for have, want in zip((mixed, *gradients), (known, *expected), strict=True):
-            error = np.linalg.norm(np.asarray(have).astype(float) - want)
-            error /= np.linalg.norm(want)
-            print(f"attention, {name}: error {error:.1e}", flush=True)
-            assert error < 5e-3, name
+    if "bias" in options:
+        arrays.append(options.pop("bias"))
+    by = tuple(range(len(arrays)))
+    step = af.value_and_grad(attend, argnums=by, has_aux=True)
+    with patch.object(fused_attention, "_has_cudnn", lambda: False):
+        (_, mixed), gradients = af.jit(step, device="cuda")(*arrays)
+    (_, known), expected = step(*(x.astype(np.float64) for x in arrays))
+    for have, want in zip((mixed, *gradients), (known, *expected), strict=True):
+        error = np.linalg.norm(np.asarray(have).astype(float) - want)
+        error /= np.linalg.norm(want)
+        print(f"attention, {name}: error {error:.1e}", flush=True)
+        assert error < 5e-3, name
 
 
-def main() -> None:
-    """Run all of them."""
-    began, count = time.perf_counter(), draws()
-    run_attentions()
-    run_loops()
-    run_channels()
-    run_triangles()
-    run_factors()
-    for name, function, arguments in families():
-        run = af.jit(lambda *a, f=function: f(anp, *a), device="cuda")
-        have = np.asarray(run(*arguments))
-        want = function(np, *map(in_double, arguments))
-        scale = float(np.abs(want).max()) or 1.0
-        error = float(np.abs(have - want).max()) / scale
-        kernels = [k.name for k in run.lower(*arguments).kernels]
-        count += len(kernels)
-        print(f"{name}: {', '.join(kernels)}: error {error:.1e}", flush=True)
-        assert error < 1e-3, name
+def run_family(
+    name: str, function: Callable[..., Any], arguments: tuple[Array, ...]
+) -> int:
+    """One of the families, against NumPy; how many kernels it has."""
+    run = af.jit(lambda *a: function(anp, *a), device="cuda")
+    have = np.asarray(run(*arguments))
+    want = function(np, *map(in_double, arguments))
+    scale = float(np.abs(want).max()) or 1.0
+    error = float(np.abs(have - want).max()) / scale
+    kernels = [k.name for k in run.lower(*arguments).kernels]
+    print(f"{name}: {', '.join(kernels)}: error {error:.1e}", flush=True)
+    assert error < 1e-3, name
+    return len(kernels)
+
+
+MANY = np.random.default_rng(2).integers(0, 300, 20000)
+SPREAD = np.random.default_rng(4).integers(0, 100_003, 20000)
+SPREAD[:500] = 7
+
+
+def add_rows() -> None:
+    """Few rows added to few, and many to some: in order, and in any."""
     index = np.random.default_rng(1).integers(0, 40, 100)
     x, updates = random(40, 30), random(100, 30, seed=2)
     added = af.jit(lambda x, u: x.at[index].add(u), device="cuda")(x, updates)
@@ -316,40 +332,72 @@ def main() -> None:
     np.add.at(want, index, updates)
     assert np.abs(np.asarray(added) - want).max() < 1e-4
     print("scatter-add: passed")
-    many = np.random.default_rng(2).integers(0, 300, 20000)
     updates = random(20000, 32, seed=3)
     for deterministic in (True, False):
         add = lambda i, u: (u[:300] * 0).at[i].add(u)  # noqa: E731
         run = af.jit(add, device="cuda", deterministic=deterministic)
-        have, want = np.asarray(run(many, updates)), np.zeros((300, 32))
-        np.add.at(want, many, updates)
+        have, want = np.asarray(run(MANY, updates)), np.zeros((300, 32))
+        np.add.at(want, MANY, updates)
         assert np.abs(have - want).max() < 1e-3
-        print(f"scatter-add, deterministic={deterministic}: passed")
+        print(f"scatter-add, deterministic={deterministic}: passed", flush=True)
+
+
+def add_numbers() -> None:
+    """Single numbers added to many: tile by tile, and range by range."""
     x, singles = random(100_003), random(20000, seed=4)
-    spread = np.random.default_rng(4).integers(0, 100_003, 20000)
-    spread[:500] = 7
-    add = af.jit(lambda x, i, u: x.at[i].add(u), device="cuda")
-    have, want = np.asarray(add(x, spread, singles)), x.astype(np.float64)
-    np.add.at(want, spread, singles)
+    want = x.astype(np.float64)
+    np.add.at(want, SPREAD, singles)
+    add = lambda x, i, u: x.at[i].add(u)  # noqa: E731
+    have = np.asarray(af.jit(add, device="cuda")(x, SPREAD, singles))
     assert np.abs(have - want).max() < 1e-4
     print("scatter-add into tiles: passed")
     near = patch.object(additions, "_NEAR", 1 << 18)
     least = patch.object(additions, "_LEAST", 1 << 12)
     with near, least:
-        add = lambda x, i, u: x.at[i].add(u)  # noqa: E731
         run = af.jit(add, device="cuda", deterministic=False)
-        have = np.asarray(run(x, spread, singles))
+        have = np.asarray(run(x, SPREAD, singles))
     assert np.abs(have - want).max() < 1e-4
-    print("scatter-add by ranges: passed")
+    print("scatter-add by ranges: passed", flush=True)
+
+
+def put_rows() -> None:
+    """The last of the rows that are put to one place stays."""
+    updates = random(20000, 32, seed=3)
     last = af.jit(lambda i, u: (u[:300] * 0).at[i].set(u), device="cuda")
     want = np.zeros((300, 32), np.float32)
-    want[many] = updates
-    assert np.array_equal(np.asarray(last(many, updates)), want)
-    print("scatter: passed")
+    want[MANY] = updates
+    assert np.array_equal(np.asarray(last(MANY, updates)), want)
+    print("scatter: passed", flush=True)
+
+
+def parts() -> Iterator[Callable[[], int | None]]:
+    """All of it; some parts say how many kernels they have run."""
+    yield draws
+    for attention in attentions():
+        yield partial(run_attention, *attention)
+    for loop in loops():
+        yield partial(run_loop, *loop)
+    yield run_channels
+    yield run_triangles
+    for factors in FACTORS:
+        yield partial(run_factors, *factors)
+    for family in families():
+        yield partial(run_family, *family)
+    yield add_rows
+    yield add_numbers
+    yield put_rows
+
+
+def main(first: int, step: int) -> None:
+    """Run every ``step``-th part, from ``first`` on."""
+    began, count = time.perf_counter(), 0
+    chosen = list(islice(parts(), first, None, step))
+    for part in chosen:
+        count += part() or 0
     device().synchronize()
     seconds = time.perf_counter() - began
-    print(f"all passed: {count} kernels and those of loops, attention, scatters and")
-    print(f"channels, in {seconds:.0f} s")
+    print(f"all passed: {len(chosen)} parts, {count} kernels and those of loops,")
+    print(f"attention, factors, scatters and channels, in {seconds:.0f} s")
 
 
 def one_by_one(nodes: Sequence[Node]) -> list[Segment]:
@@ -358,8 +406,10 @@ def one_by_one(nodes: Sequence[Node]) -> list[Segment]:
 
 
 if __name__ == "__main__":
+    given = [x for x in sys.argv[1:] if "/" in x]
+    which = [int(x) for x in given[0].split("/")] if given else [0, 1]
     if "--one-by-one" in sys.argv[1:]:
         with patch.object(executable, "segments", one_by_one):
-            main()
+            main(*which)
     else:
-        main()
+        main(*which)
