@@ -4,8 +4,8 @@ A conditional node has graphs of its own: one that runs again as long as a condi
 not 0, or several of which the condition's value chooses one. Kernels of a few
 instructions set the value from a number in the GPU's memory, before the node and, for
 a loop, at the end of its graph, or count the loop's turns; so nothing waits for the
-host. What fills those graphs
-is captured like the rest, on a stream of its own at each depth.
+host. What fills those graphs is captured like the rest, on a stream of its own at each
+depth.
 """
 
 from __future__ import annotations

@@ -277,10 +277,6 @@ class Device:
     def copy_in(self, pointer: int, address: int, nbytes: int) -> None:
         """From the host; the source may change once this returns."""
         self.enter()
-        kind = ctypes.c_uint()
-        is_pinned = not self.library.cuPointerGetAttribute(
-            ctypes.byref(kind), _POINTER_MEMORY_TYPE, ctypes.c_uint64(address)
-        )
         self.check(
             self.waiting.cuMemcpyHtoDAsync_v2(
                 ctypes.c_uint64(pointer),
@@ -289,9 +285,22 @@ class Device:
                 ctypes.c_void_p(self.stream),
             )
         )
-        # Memory that the driver knows, as it does page-locked memory, is read later.
-        if is_pinned:
-            self.synchronize()
+        if self._is_page_locked(address):
+            self.synchronize()  # it is read only now
+
+    def _is_page_locked(self, address: int) -> bool:
+        """Whether the driver reads memory of the host where it is."""
+        attribute, kind = ctypes.c_int(_POINTER_MEMORY_TYPE), ctypes.c_uint()
+        value = ctypes.c_void_p(ctypes.addressof(kind))
+        self.check(
+            self.library.cuPointerGetAttributes(
+                1,
+                ctypes.byref(attribute),
+                ctypes.byref(value),
+                ctypes.c_uint64(address),
+            )
+        )
+        return kind.value != 0
 
     def copy_out(self, address: int, pointer: int, nbytes: int) -> None:
         """To the host, once what is enqueued has run."""

@@ -1,7 +1,7 @@
 """Rows that NVIDIA's libraries compute: the steps for each, calls and nests.
 
 cuFFT transforms without a factor, which a nest multiplies by. Linear algebra is in
-``factorizations`` and ``reflections``.
+``solvers``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA's codegen target: nests as Python source that numba-cuda compiles."""
+"""CUDA's codegen target: nests as Python source, in the two vocabularies."""
 
 from __future__ import annotations
 
