@@ -17,7 +17,7 @@ from arrayfn.backends.cuda import stock
 from arrayfn.backends.cuda.memory import (
     MemoryStats,
     OutOfMemoryError,
-    PoolProperties,
+    Pool,
     block_size,
 )
 from arrayfn.backends.cuda.missing import missing_gpu
@@ -33,13 +33,9 @@ _NO_CONTEXT: Final = 201  # of a thread that has made no call yet
 _NON_BLOCKING: Final = 1
 _ATTRIBUTE_MULTIPROCESSORS: Final = 16
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
-_POOL_RELEASE_THRESHOLD: Final = 4
-_POOL_RESERVED, _POOL_RESERVED_HIGH = 5, 6
-_POOL_USED, _POOL_USED_HIGH = 7, 8
 _POINTER_MEMORY_TYPE: Final = 2
 _SHARED_BYTES, _CARVEOUT, _LARGE_CLUSTERS = 8, 9, 14  # of cuFuncSetAttribute
 _PORTABLE_CLUSTER: Final = 8  # blocks
-_POOL_PINNED_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
 
 _MOST_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
 
@@ -71,14 +67,14 @@ class Device:
         )
         self.multiprocessors = self._attribute(_ATTRIBUTE_MULTIPROCESSORS)
         self.stream = int(self.new_stream().value or 0)
-        self.pool = self._new_pool()
+        self._pool = Pool(self.library, self.check, self.number)
         self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
         self._stock = Stock(
             {name: self.address(name) for name in stock.FUNCTIONS.values()},
             self.context,
             self.stream,
-            self.pool,
+            self._pool.handle,
             max(_MOST_IDLE, self._card_bytes()[1] // 16),
         )
         self._launch_graph = self._function("cuGraphLaunch", 2)
@@ -109,21 +105,6 @@ class Device:
         stream = ctypes.c_void_p()
         self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
         return stream
-
-    def _new_pool(self) -> int:
-        properties = PoolProperties(*_POOL_PINNED_DEVICE, self.number)
-        pool = ctypes.c_void_p()
-        self.check(
-            self.library.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(properties))
-        )
-        # Freed memory stays in the pool, for the next array.
-        keep = ctypes.c_uint64(2**64 - 1)
-        self.check(
-            self.library.cuMemPoolSetAttribute(
-                pool, _POOL_RELEASE_THRESHOLD, ctypes.byref(keep)
-            )
-        )
-        return int(pool.value or 0)
 
     def _function(self, name: str, words: int) -> Any:
         """A function of ``words`` 64-bit arguments, called with the GIL held."""
@@ -196,7 +177,7 @@ class Device:
         arguments = (
             ctypes.byref(pointer),
             ctypes.c_size_t(size),
-            ctypes.c_void_p(self.pool),
+            ctypes.c_void_p(self._pool.handle),
             ctypes.c_void_p(self.stream),
         )
         status = self.library.cuMemAllocFromPoolAsync(*arguments)
@@ -217,9 +198,7 @@ class Device:
         """Give what is kept, and no array has, back to the card."""
         self._stock.clear()
         self.synchronize()
-        self.check(
-            self.library.cuMemPoolTrimTo(ctypes.c_void_p(self.pool), ctypes.c_size_t(0))
-        )
+        self._pool.trim()
 
     def out_of_memory(self, nbytes: int) -> OutOfMemoryError:
         """The error of an allocation of ``nbytes``."""
@@ -234,13 +213,7 @@ class Device:
 
     def memory_stats(self) -> MemoryStats:
         """What memory is used for now."""
-        return MemoryStats(
-            self._pool_bytes(_POOL_USED) - self._stock.idle_bytes,
-            self._pool_bytes(_POOL_USED_HIGH),
-            self._pool_bytes(_POOL_RESERVED),
-            self._pool_bytes(_POOL_RESERVED_HIGH),
-            *self._card_bytes(),
-        )
+        return self._pool.stats(self._stock.idle_bytes, *self._card_bytes())
 
     def _card_bytes(self) -> tuple[int, int]:
         """How many bytes of the card's memory are free, and how many it has."""
@@ -250,15 +223,6 @@ class Device:
             self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
         )
         return free.value, total.value
-
-    def _pool_bytes(self, attribute: int) -> int:
-        value = ctypes.c_uint64()
-        self.check(
-            self.library.cuMemPoolGetAttribute(
-                ctypes.c_void_p(self.pool), attribute, ctypes.byref(value)
-            )
-        )
-        return value.value
 
     # Copies and waiting.
 

@@ -1,10 +1,11 @@
-"""GPU memory as values: sizes of blocks, the pool's properties, what is in use."""
+"""GPU memory: sizes of blocks, the pool that they come from, what is in use."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from arrayfn.errors import BackendError
 
@@ -12,6 +13,11 @@ LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next arr
 _LEAST_BLOCK: Final = 512
 _NUMBER: Final = 16  # bytes of a single number, at most
 _NUMBERS_BLOCK: Final = 256
+
+# Numbers of cuda.h: attributes of a pool, and what it allocates.
+_RELEASE_THRESHOLD: Final = 4
+_RESERVED, _RESERVED_HIGH, _USED, _USED_HIGH = 5, 6, 7, 8
+_PINNED_ON_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
 
 
 def block_size(nbytes: int) -> int:
@@ -30,7 +36,7 @@ def block_size(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-class PoolProperties(ctypes.Structure):
+class _Properties(ctypes.Structure):
     """CUmemPoolProps."""
 
     _fields_ = (
@@ -63,3 +69,40 @@ class MemoryStats:
     peak_reserved: int
     free: int
     total: int
+
+
+class Pool:
+    """The driver's pool of a GPU's memory, by its ``library`` and its ``check``."""
+
+    def __init__(self, library: Any, check: Callable[[int], None], number: int) -> None:
+        self._library, self._check = library, check
+        properties = _Properties(*_PINNED_ON_DEVICE, number)
+        pool = ctypes.c_void_p()
+        check(library.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(properties)))
+        # Freed memory stays in the pool, for the next array.
+        keep = ctypes.c_uint64(2**64 - 1)
+        check(
+            library.cuMemPoolSetAttribute(pool, _RELEASE_THRESHOLD, ctypes.byref(keep))
+        )
+        self.handle = int(pool.value or 0)
+
+    def trim(self) -> None:
+        """Give what nobody has back to the card."""
+        pool = ctypes.c_void_p(self.handle)
+        self._check(self._library.cuMemPoolTrimTo(pool, ctypes.c_size_t(0)))
+
+    def stats(self, idle: int, free: int, total: int) -> MemoryStats:
+        """What is in use, if ``idle`` bytes of it are kept for the next arrays."""
+        used, used_high, reserved, reserved_high = map(
+            self._bytes, (_USED, _USED_HIGH, _RESERVED, _RESERVED_HIGH)
+        )
+        return MemoryStats(used - idle, used_high, reserved, reserved_high, free, total)
+
+    def _bytes(self, attribute: int) -> int:
+        value = ctypes.c_uint64()
+        pool = ctypes.c_void_p(self.handle)
+        status = self._library.cuMemPoolGetAttribute(
+            pool, attribute, ctypes.byref(value)
+        )
+        self._check(status)
+        return value.value
