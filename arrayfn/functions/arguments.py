@@ -52,7 +52,7 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         )
     raise ArgumentError(
         f"{name} is {type(leaf).__name__} ({short(leaf)}), not an array or number; "
-        "convert it with numpy.asarray, or make the argument static "
+        "convert it with arrayfn.numpy.asarray, or make the argument static "
         "(jit(f, static_argnums=...))",
         user_location(),
     )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.backends.registry import choose
 from arrayfn.dtypes import DType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
@@ -44,7 +45,7 @@ def asarray(
     Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
     new array unless ``copy`` is False: then it is x itself, or a ValueError where x
     cannot be that. Inside a trace it is a traced array, which a traced array may index;
-    that is immutable and needs no copy.
+    that is immutable and needs no copy. What another library has on a GPU stays there.
 
     >>> import arrayfn as af
     >>> table = np.array([10.0, 20.0, 30.0])
@@ -59,6 +60,9 @@ def asarray(
         return stack_parts(parts)
     if isinstance(x, ImmutableArray):
         return x if wanted is None else ops.convert(x, wanted)
+    if ops.is_on_gpu(x):
+        shared = choose("cuda").put(x)
+        return asarray(shared if copy is False else shared.copy(), dtype)
     if copy is False:
         value = np.asarray(x, dtype=wanted, copy=False)
     else:

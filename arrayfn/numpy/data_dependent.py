@@ -7,7 +7,7 @@ out, and ``fill_value`` stands where there is too little.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +31,6 @@ from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing, views
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import ImmutableArray, apply
-
-_ON_GPU: Final = 2  # kDLCUDA of DLPack
 
 
 def known(name: str, x: ArrayLike, remedy: str) -> Any:
@@ -294,7 +292,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)
     if isinstance(x, ImmutableArray):
         return x
-    if x.__dlpack_device__()[0] == _ON_GPU:
+    if ops.is_on_gpu(x):
         made = choose("cuda").put(x)
         return made.copy() if copy else made
     given = np.from_dlpack(x)

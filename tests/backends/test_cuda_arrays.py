@@ -128,7 +128,9 @@ def long_zero(w):
     return anp.sum(w * 0)
 
 
-@pytest.mark.parametrize("take", [af.device_put, af.from_dlpack, anp.from_dlpack])
+@pytest.mark.parametrize(
+    "take", [af.device_put, af.from_dlpack, anp.from_dlpack, anp.asarray]
+)
 def test_what_torch_has_enqueued_is_waited_for(take):
     torch = pytest.importorskip("torch")
     total = af.jit(anp.sum, device="cuda")
@@ -144,8 +146,8 @@ def test_torch_waits_for_what_is_enqueued_here():
     torch = pytest.importorskip("torch")
     w = af.device_put(np.ones((4096, 4096), np.float32))
     fill = af.jit(lambda w, value: long_zero(w) + anp.full(MANY, value), device="cuda")
-    for value, take in enumerate([torch.from_dlpack, torch.as_tensor] * 2):
-        theirs = take(fill(w, np.float32(value)))
+    for value in range(4):
+        theirs = torch.from_dlpack(fill(w, np.float32(value)))
         assert theirs.is_cuda
         assert float(theirs.sum()) == value * MANY
 
@@ -185,3 +187,21 @@ def test_a_copy_by_dlpack():
     theirs = torch.from_dlpack(x.__dlpack__(copy=True))
     assert theirs.data_ptr() != x.pointer
     np.testing.assert_array_equal(theirs.cpu().numpy(), X)
+
+
+def test_an_array_of_a_type_that_is_not_known_is_released_once():
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(8, device="cuda", dtype=torch.float8_e4m3fn)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="no data type for DLPack's type 10 of 8"):
+            af.from_dlpack(x)
+    assert x.float().sum().item() == 0.0
+
+
+def test_asarray_takes_a_copy_on_the_gpu():
+    torch = pytest.importorskip("torch")
+    theirs = torch.ones(8, device="cuda")
+    ours, same = anp.asarray(theirs, np.float64), anp.asarray(theirs, copy=False)
+    assert (ours.device, ours.dtype) == ("cuda", np.float64)
+    assert same.pointer == theirs.data_ptr()
+    assert anp.asarray(theirs).pointer != theirs.data_ptr()

@@ -205,12 +205,8 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """For CuPy, Numba and PyTorch; later work on ``stream`` sees the values.
-
-        So does work on the default stream, which those use that do not look for one.
-        """
+        """For CuPy and Numba; later work on ``stream`` sees the values."""
         self.share()
-        device().let_wait(_LEGACY_STREAM)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,

@@ -133,9 +133,10 @@ class Received:
 
 def receive(capsule: Any) -> Received:
     """What a capsule holds; the capsule is used up."""
-    received = Received(_get(capsule, _NAME))
+    address = _get(capsule, _NAME)
+    # Else it would release the array too, where what it holds is not known here.
     _rename(capsule, _USED)
-    return received
+    return Received(address)
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
@@ -143,7 +144,10 @@ def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
         return dtypes.bfloat16
     kinds = {number: kind for kind, number in _CODES.items()}
     if lanes != 1 or code not in kinds:
-        raise TypeError(f"DLPack's type {code} of {bits} bits is not known here")
+        raise TypeError(
+            f"arrayfn has no data type for DLPack's type {code} of {bits} bits; "
+            "convert the array before"
+        )
     if kinds[code] == "b":
         return dtypes.bool_
     return dtypes.canonical(np.dtype(f"{kinds[code]}{bits // 8}"))

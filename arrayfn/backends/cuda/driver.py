@@ -125,9 +125,18 @@ class Device:
         self.check(self.library.cuCtxSetCurrent(ctypes.c_void_p(self.context)))
 
     def check(self, status: int, what: str = "") -> None:
-        """Raise BackendError unless the driver's ``status`` is success."""
+        """Raise BackendError unless the driver's ``status`` is success.
+
+        It is OutOfMemoryError where the driver has no memory.
+        """
         if status == _SUCCESS:
             return
+        if status == _OUT_OF_MEMORY:
+            raise OutOfMemoryError(
+                f"out of GPU memory{what and ' ' + what}: arrays, other libraries or "
+                "other processes have it; arrayfn.memory_stats() says how much",
+                user_location(),
+            )
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
         self.library.cuGetErrorName(status, ctypes.byref(name))
         self.library.cuGetErrorString(status, ctypes.byref(text))
@@ -342,11 +351,12 @@ class Device:
     def instantiate(self, graph: int) -> int:
         """What can be launched of a graph."""
         made = ctypes.c_void_p()
-        self.check(
-            self.library.cuGraphInstantiateWithFlags(
-                ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
-            )
-        )
+        arguments = ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
+        status = self.library.cuGraphInstantiateWithFlags(*arguments)
+        if status == _OUT_OF_MEMORY:
+            self.trim()
+            status = self.library.cuGraphInstantiateWithFlags(*arguments)
+        self.check(status, "for a graph")
         return int(made.value or 0)
 
     def launch(self, graph: int) -> None:
