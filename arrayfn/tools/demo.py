@@ -233,7 +233,7 @@ def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
     show(console, title, kernel.source, "python")
     console.rule("[bold]time")
     value, params = step(*arguments)
-    host = af.tree.map(np.asarray, arguments)  # on a GPU the parameters are its arrays
+    host = af.tree.map(np.asarray, arguments)  # on a GPU the arguments are its arrays
     expected, expected_params = numpy_step(*host)
     pairs = zip(af.tree.leaves(params), af.tree.leaves(expected_params), strict=True)
     difference = max(float(np.max(np.abs(np.asarray(a) - b))) for a, b in pairs)
@@ -278,6 +278,6 @@ def run(device: str, epochs: int, file: Path) -> int:
     )
     plot(trained, file)
     console.print(f"loss curve: {file}")
-    batch = digits.images[:BATCH], digits.labels[:BATCH]
+    batch = af.device_put((digits.images[:BATCH], digits.labels[:BATCH]), device)
     explain(console, step, (trained.params, *batch, 0.01))
     return 0 if accuracy >= GOAL else 1
