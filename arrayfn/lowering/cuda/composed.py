@@ -11,25 +11,19 @@ for other shapes.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.composed_text import ComposedText
 from arrayfn.lowering.cuda.meetings import SEVERAL, Since
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
-from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, wrapped
+from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
-
-_IMPORTED: Final = re.compile(
-    r"^from arrayfn\.lowering\.([\w.]+) import (?:\(\n(.*?)\)|([^\n]*))\n",
-    re.MULTILINE | re.DOTALL,
-)
 
 
 class CannotStayError(Exception):
@@ -51,9 +45,11 @@ def compose(
     items = max((call.items for call in calls_of(steps)), default=1)
     blocks = max(1, min(items, multiprocessors))
     meeting = Var(ArrayType((1,), dtypes.uint32))
-    neutral = _Composer(kernels, blocks, of, names, readable=False)
+    neutral, printed = (
+        _Composer(names=names, readable=readable, kernels=kernels, blocks=blocks, of=of)
+        for readable in (False, True)
+    )
     neutral.compose(steps, "kernel")
-    printed = _Composer(kernels, blocks, of, names, readable=True)
     printed.compose(steps, name)
     kernel = Kernel(
         name=name,
@@ -78,27 +74,18 @@ def compose(
     return kernel, call, meeting
 
 
-@dataclass
-class _Composer:
+@dataclass(kw_only=True)
+class _Composer(ComposedText):
     """Prints one kernel of steps."""
 
     kernels: Kernels
     blocks: int
     of: Callable[[Var], Var]
-    names: Mapping[Var, str]
-    readable: bool = field(kw_only=True)
-    lines: list[str] = field(default_factory=list[str])
-    depth: int = 1
-    parts: dict[str, str] = field(default_factory=dict[str, str])
-    functions: list[str] = field(default_factory=list[str])
-    imports: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     parameters: tuple[Parameter, ...] = ()
     pointers: dict[str, tuple[Var, int]] = field(
         default_factory=dict[str, tuple[Var, int]]
     )
     kinds: dict[str, str] = field(default_factory=dict[str, str])
-    known: dict[object, str] = field(default_factory=dict[object, str])
-    taken: set[str] = field(default_factory=set[str])
     moving: dict[Var, tuple[str, str]] = field(
         default_factory=dict[Var, tuple[str, str]]
     )
@@ -112,8 +99,6 @@ class _Composer:
     since: Since = field(default_factory=Since)
     source: str = ""
 
-    # Text.
-
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
         """Fill in ``source``, ``parameters`` and ``pointers``."""
         self.taken |= {"meeting", "block", name}
@@ -123,77 +108,14 @@ class _Composer:
             *(Parameter(pointer, self.kinds[pointer]) for pointer in self.pointers),
             Parameter("meeting", "u32*"),
         )
-        head: list[str] = []
+        title = "# " + " ".join(p.kind for p in self.parameters)
+        own = wrapped(f"def {name}(", ", ".join(p.name for p in self.parameters), "):")
         if self.readable:
             done = ", ".join(self.parts.values())
             title = f"# {name}: {len(self.parts)} kernels as one: {done}"
-            head.append(title if len(title) <= WIDTH else title[: WIDTH - 3] + "...")
-        else:
-            head.append("# " + " ".join(p.kind for p in self.parameters))
-        for room in sorted(self.imports):
-            used = ", ".join(sorted(self.imports[room]))
-            head += wrapped(f"from arrayfn.lowering.{room} import ", used, "")
-        own = wrapped(f"def {name}(", ", ".join(p.name for p in self.parameters), "):")
-        if self.readable:
             text = f"{THREADS} threads a block, {self.blocks} blocks at the same time."
             own.append(f'    """{text}"""')
-        functions = [line for part in self.functions for line in ("", "", part)]
-        lines = [*head, *functions, "", "", *own, *self.lines]
-        self.source = "\n".join(lines) + "\n"
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def open(self, text: str) -> None:
-        self.line(text)
-        self.depth += 1
-
-    def close(self) -> None:
-        self.depth -= 1
-
-    def device(self, name: str) -> str:
-        self.imports.setdefault("cuda.vocabulary", set()).add(name)
-        return name
-
-    def name_for(self, owner: object, base: str) -> str:
-        """The name of ``owner``: neutral ones are numbered."""
-        if owner not in self.known:
-            name = base if self.readable else f"v{len(self.known)}"
-            if OWN_NAMES.fullmatch(name):
-                name += "_"
-            stem, number = name, 1
-            while name in self.taken:
-                number += 1
-                name = f"{stem}_{number}"
-            self.taken.add(name)
-            self.known[owner] = name
-        return self.known[owner]
-
-    def hint(self, root: Var) -> str:
-        return self.names.get(root, "value")
-
-    # Parts.
-
-    def part(self, kernel: Kernel) -> str:
-        """The function of the text that does what a block of ``kernel`` does."""
-        if kernel.name not in self.parts:
-            name = self.name_for(("part", kernel.name), kernel.name)
-            self.parts[kernel.name] = name
-            text = kernel.source if self.readable else kernel.key
-            for room, several, one in _IMPORTED.findall(text):
-                words = {w.strip() for w in (several or one).split(",")} - {""}
-                self.imports.setdefault(room, set()).update(words)
-            text = _IMPORTED.sub("", text)
-            own = kernel.name if self.readable else "kernel"
-            begin = text.index(f"def {own}(")
-            comment = text[:begin].strip() if self.readable else ""
-            text = text[begin:].rstrip()
-            first = "" if kernel.threads == 1 else "block, "
-            text = text.replace(f"def {own}(", f"def {name}({first}", 1)
-            text = text.replace("block_index()", "block")
-            text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
-            self.functions.append(f"{comment}\n{text}" if comment else text)
-        return self.parts[kernel.name]
+        self.source = self.text_of(title, own)
 
     # Places.
 

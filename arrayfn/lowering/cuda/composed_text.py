@@ -1,0 +1,109 @@
+"""The text of a kernel that is made of the texts of kernels: functions, imports, names.
+
+In: kernels, and lines of the kernel's own function. A kernel becomes a function that
+takes the number of the block whose part it does; what kernels import is imported once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from arrayfn.ir import Var
+from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, wrapped
+from arrayfn.lowering.plan import Kernel
+
+_IMPORTED: Final = re.compile(
+    r"^from arrayfn\.lowering\.([\w.]+) import (?:\(\n(.*?)\)|([^\n]*))\n",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(kw_only=True)
+class ComposedText:
+    """The text so far: ``readable``, with ``names`` of values, or neutral."""
+
+    names: Mapping[Var, str]
+    readable: bool
+    lines: list[str] = field(default_factory=list[str])
+    depth: int = 1
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    functions: list[str] = field(default_factory=list[str])
+    imports: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    known: dict[object, str] = field(default_factory=dict[object, str])
+    taken: set[str] = field(default_factory=set[str])
+
+    def line(self, text: str) -> None:
+        """Add a line of the kernel's own function."""
+        self.lines.append("    " * self.depth + text)
+
+    def open(self, text: str) -> None:
+        """Add a line whose block the following lines are."""
+        self.line(text)
+        self.depth += 1
+
+    def close(self) -> None:
+        """End the block."""
+        self.depth -= 1
+
+    def device(self, name: str) -> str:
+        """A word of the vocabulary, which is imported."""
+        self.imports.setdefault("cuda.vocabulary", set()).add(name)
+        return name
+
+    def name_for(self, owner: object, base: str) -> str:
+        """The name of ``owner``: neutral ones are numbered."""
+        if owner not in self.known:
+            name = base if self.readable else f"v{len(self.known)}"
+            if OWN_NAMES.fullmatch(name):
+                name += "_"
+            stem, number = name, 1
+            while name in self.taken:
+                number += 1
+                name = f"{stem}_{number}"
+            self.taken.add(name)
+            self.known[owner] = name
+        return self.known[owner]
+
+    def hint(self, root: Var) -> str:
+        """What an array may be called."""
+        return self.names.get(root, "value")
+
+    def part(self, kernel: Kernel) -> str:
+        """The function of the text that does what a block of ``kernel`` does."""
+        if kernel.name not in self.parts:
+            name = self.name_for(("part", kernel.name), kernel.name)
+            self.parts[kernel.name] = name
+            text = kernel.source if self.readable else kernel.key
+            for room, several, one in _IMPORTED.findall(text):
+                words = {w.strip() for w in (several or one).split(",")} - {""}
+                self.imports.setdefault(room, set()).update(words)
+            text = _IMPORTED.sub("", text)
+            own = kernel.name if self.readable else "kernel"
+            begin = text.index(f"def {own}(")
+            comment = text[:begin].strip() if self.readable else ""
+            text = text[begin:].rstrip()
+            first = "" if kernel.threads == 1 else "block, "
+            text = text.replace(f"def {own}(", f"def {name}({first}", 1)
+            text = text.replace("block_index()", "block")
+            text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
+            self.functions.append(f"{comment}\n{text}" if comment else text)
+        return self.parts[kernel.name]
+
+    def text_of(self, title: str, own: Sequence[str]) -> str:
+        """All of it: a comment, the imports, the parts, and the kernel's function.
+
+        ``own`` is how that begins.
+        """
+        head = [title if len(title) <= WIDTH or not self.readable else _cut(title)]
+        for room in sorted(self.imports):
+            used = ", ".join(sorted(self.imports[room]))
+            head += wrapped(f"from arrayfn.lowering.{room} import ", used, "")
+        functions = [line for part in self.functions for line in ("", "", part)]
+        return "\n".join([*head, *functions, "", "", *own, *self.lines]) + "\n"
+
+
+def _cut(title: str) -> str:
+    return title[: WIDTH - 3] + "..."
