@@ -133,3 +133,7 @@ class ProgramError(ArrayfnError, ValueError):
 
 class BackendError(ArrayfnError, RuntimeError):
     """A backend that is missing or cannot do what is asked."""
+
+
+class OutOfMemoryError(BackendError, MemoryError):
+    """A device that has no memory left. The process can go on."""

@@ -13,7 +13,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
 from arrayfn.backends.cuda import DeviceArray, memory_stats, missing_here
-from arrayfn.errors import BackendError, InPlaceError
+from arrayfn.errors import InPlaceError, OutOfMemoryError
 
 pytestmark = [
     pytest.mark.cuda,
@@ -104,7 +104,7 @@ def test_operations_leave_nothing_behind():
 
 def test_out_of_memory_outside_jit_leaves_the_process_usable():
     x = af.device_put(np.float32(1))
-    with pytest.raises(BackendError, match="out of GPU memory"):
+    with pytest.raises(OutOfMemoryError, match="out of GPU memory"):
         anp.broadcast_to(x, (memory_stats().total // 2,)) + 1
     assert (x + 1).item() == 2.0
 

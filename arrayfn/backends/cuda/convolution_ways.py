@@ -20,11 +20,10 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.executable import Executable
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.backends.cuda.libraries.convolutions import is_supported
-from arrayfn.backends.cuda.memory import OutOfMemoryError
 from arrayfn.backends.cuda.product_forms import random_block
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME, short_name
-from arrayfn.errors import BackendError
+from arrayfn.errors import BackendError, OutOfMemoryError
 from arrayfn.lowering.cuda.config import GPU, Way
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.windows.convolutions import ON_TENSOR_CORES, program_of

@@ -23,7 +23,6 @@ import numpy as np
 
 from arrayfn.backends.cuda import timing
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.memory import OutOfMemoryError
 from arrayfn.backends.cuda.product_forms import (
     Form,
     alignment_of,
@@ -36,7 +35,7 @@ from arrayfn.backends.cuda.product_forms import (
 from arrayfn.backends.cuda.product_tiles import Choice, Tiles, are_tried
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
-from arrayfn.errors import BackendError
+from arrayfn.errors import BackendError, OutOfMemoryError
 
 WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8

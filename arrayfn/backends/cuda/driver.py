@@ -16,14 +16,13 @@ from typing import Any, Final
 from arrayfn.backends.cuda import stock
 from arrayfn.backends.cuda.memory import (
     MemoryStats,
-    OutOfMemoryError,
     Pool,
     block_size,
 )
 from arrayfn.backends.cuda.missing import missing_gpu
 from arrayfn.backends.cuda.stock import Stock
 from arrayfn.backends.cuda.waiting import waiter
-from arrayfn.errors import BackendError, user_location
+from arrayfn.errors import BackendError, OutOfMemoryError, user_location
 
 # Names and numbers of cuda.h.
 CAPTURE_RELAXED: Final = 2

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from arrayfn.errors import BackendError
-
 LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next array
 _LEAST_BLOCK: Final = 512
 _NUMBER: Final = 16  # bytes of a single number, at most
@@ -49,10 +47,6 @@ class _Properties(ctypes.Structure):
         ("usage", ctypes.c_ushort),
         ("reserved", ctypes.c_ubyte * 54),
     )
-
-
-class OutOfMemoryError(BackendError):
-    """The GPU has no memory left for an array. The process can go on."""
 
 
 @dataclass(frozen=True, slots=True)

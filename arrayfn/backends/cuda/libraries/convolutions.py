@@ -18,10 +18,9 @@ from arrayfn.backends.cuda import timing
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.backends.cuda.libraries.calls import Call
-from arrayfn.backends.cuda.memory import OutOfMemoryError
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME
-from arrayfn.errors import BackendError
+from arrayfn.errors import BackendError, OutOfMemoryError
 
 MOST_WORKSPACE: Final = 512 << 20
 PROPOSALS: Final = 24
