@@ -282,3 +282,35 @@ def hunt(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_chains_have_the_same_bits_however_their_kernels_overlap(seed: int) -> None:
     hunt(seed)
+
+
+TURNS: Final = 200
+
+
+def mixed(xp: Any, x: Any) -> Any:
+    """Each element from two that other threads, and mostly other blocks, have made."""
+    return (xp.flip(x, axis=0) * 5 + xp.roll(x, 37)) & 0xFFFF
+
+
+@pytest.mark.parametrize("size", [64, 1000, 20_000, 300_000])
+def test_a_kernel_sees_all_that_the_one_before_has_written(size: int) -> None:
+    first = np.random.default_rng(size).integers(0, 1 << 16, size).astype(np.int32)
+    wanted = first
+    for _ in range(TURNS):
+        wanted = mixed(np, wanted)
+    step = af.jit(lambda x: mixed(anp, x), device="cuda")
+
+    def turns(x: Any) -> Any:
+        for _ in range(TURNS):
+            x = step(x)
+        return x
+
+    given = af.device_put(first)
+    steps = [turns(given) for _ in range(5)]
+    loop = af.jit(
+        lambda x: lax.fori_loop(0, TURNS, lambda _, v: mixed(anp, v), x), device="cuda"
+    )
+    keep_busy()
+    loops = [loop(given) for _ in range(5)]
+    for made in (*steps, *loops):
+        np.testing.assert_array_equal(made, wanted)
