@@ -118,7 +118,7 @@ class DeviceArray(ArrayOnDevice):
         if not self.pointer:
             raise ArgumentError(
                 f"this array of {self.__arrayfn_type__} was donated to a call, whose "
-                "result has its memory now",
+                "result has its memory now; donate x.copy() to keep x",
                 user_location(),
             )
         return self.pointer
@@ -303,7 +303,10 @@ def from_cuda(x: Any) -> DeviceArray:
     """The array behind ``__cuda_array_interface__``: its own memory, which is kept."""
     given = x.__cuda_array_interface__
     if given.get("mask") is not None:
-        raise ArgumentError("an array with a mask cannot be taken", user_location())
+        raise ArgumentError(
+            "an array with a mask cannot be taken; fill in what is masked",
+            user_location(),
+        )
     dtype = dtypes.canonical(np.dtype(given["typestr"]))
     shape = tuple(given["shape"])
     strides = given.get("strides")

@@ -29,6 +29,7 @@ CAPTURE_RELAXED: Final = 2
 _SUCCESS: Final = 0
 _OUT_OF_MEMORY: Final = 2
 _NO_CONTEXT: Final = 201  # of a thread that has made no call yet
+_FAULTS: Final = frozenset({700, 702, *range(714, 720)})  # of kernels
 _NON_BLOCKING: Final = 1
 _ATTRIBUTE_MULTIPROCESSORS: Final = 16
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
@@ -36,6 +37,10 @@ _POINTER_MEMORY_TYPE: Final = 2
 _SHARED_BYTES, _CARVEOUT, _LARGE_CLUSTERS = 8, 9, 14  # of cuFuncSetAttribute
 _PORTABLE_CLUSTER: Final = 8  # blocks
 
+_BROKEN: Final = (
+    "; this process cannot use the GPU any more. compute-sanitizer names the kernel, "
+    "if one that was edited or written by hand has a mistake"
+)
 _MOST_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
 
 
@@ -142,7 +147,8 @@ class Device:
         meaning = (text.value or b"unknown error").decode()
         label = (name.value or str(status).encode()).decode()
         raise BackendError(
-            f"the NVIDIA driver says: {meaning} ({label}){what and ', ' + what}",
+            f"the NVIDIA driver says: {meaning} ({label}){what and ', ' + what}"
+            + (_BROKEN if status in _FAULTS else ""),
             user_location(),
         )
 

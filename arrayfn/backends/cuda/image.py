@@ -207,7 +207,9 @@ class Image:
                 return self._product(step, kernel)
             return self._library(step, kernel)
         if step.items >= _MOST_BLOCKS:
-            raise BackendError(f"{step.items} blocks are more than a grid can have")
+            raise BackendError(
+                f"{step.items:,} blocks are more than a grid has; compute it in parts"
+            )
         integers = np.array([a for a in step.arguments if isinstance(a, int)], np.int64)
         self._kept.append(integers)
         pointers: list[int] = []
