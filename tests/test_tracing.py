@@ -198,6 +198,7 @@ METHODS = [
     lambda x: x.transpose((1, 0)),
     lambda x: x.transpose(),
     lambda x: x.swapaxes(0, 1),
+    lambda x: x.view(np.int64),
     lambda x: x[:, :1].squeeze(),
     lambda x: x.astype(np.int32),
     lambda x: x.clip(1, 4),

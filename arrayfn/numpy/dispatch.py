@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn.numpy import cumulative, manipulation, reductions
-from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.tracing import Namespace
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.primitives import conversion
+from arrayfn.tracing import Namespace, apply
 
 Function = Callable[..., Any]
 
@@ -29,6 +31,11 @@ def transpose_method(x: ArrayLike, *axes: Any) -> Array:
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
         return manipulation.transpose(x, axes[0])
     return manipulation.transpose(x, axes or None)
+
+
+def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
+    """``x.view(np.int32)``: the bits of x as another dtype of the same width."""
+    return apply(conversion.bitcast, x, dtype=dtypes.canonical(dtype))
 
 
 def _along_first(reduction: Function) -> Function:
@@ -74,7 +81,9 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
     """Give Tracers these public functions, by their names, and the module of them."""
     Namespace.functions.update(functions)
     Namespace.functions.update(
-        reshape_method=reshape_method, transpose_method=transpose_method
+        reshape_method=reshape_method,
+        transpose_method=transpose_method,
+        view_method=view_method,
     )
     Namespace.module = module
     for name, function in functions.items():

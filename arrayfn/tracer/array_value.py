@@ -255,6 +255,7 @@ class ImmutableArray(Operand):
     trace = operator("trace")
     transpose = operator("transpose_method")
     var = operator("var")
+    view = operator("view_method")
 
     fill = in_place_method("fill", "arrayfn.numpy.full_like(x, value)")
     itemset = in_place_method("itemset", "x.at[index].set(value)")
