@@ -6,8 +6,10 @@ What is chosen depends on the nest alone: its shapes, its strides, its dtypes.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
+from arrayfn.lowering.cuda.merges import has_merges
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -42,8 +44,15 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
             )
         if has_columns:
             return columns(nest, gpu)
-        return shared_or_rows(nest, gpu)
+        return merged_rows(nest, gpu)
     return elementwise(nest, gpu)
+
+
+def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
+    """Rows whose stages share an exchange, where that is dear and they can."""
+    made = shared_or_rows(nest, gpu)
+    dear = made.whole and made.team >= gpu.merged_threads
+    return replace(made, merged=True) if dear and has_merges(nest) else made
 
 
 def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:

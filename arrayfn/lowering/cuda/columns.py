@@ -63,7 +63,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         if schedule.team == 1 or not reduces:
             return
         for s in reduces:
-            self.shared_array(s, "parts", WARP * schedule.team)
+            self.shared_array(s.result, "parts", WARP * schedule.team)
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name}_parts[part * {WARP} + lane] = {name}")

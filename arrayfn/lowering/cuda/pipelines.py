@@ -13,7 +13,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Reduce
+from arrayfn.lowering.kernel_ir import Value
 
 
 @dataclass
@@ -75,10 +75,10 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
 
     # Shared memory.
 
-    def shared_array(self, s: Reduce, suffix: str, count: int) -> None:
+    def shared_array(self, value: Value, suffix: str, count: int) -> None:
         """The array is one for all rows: it is declared before the first."""
-        shared = self.use_device(f"shared_{short_name(s.result.dtype)}")
-        name = f"{self.name_of(s.result)}_{suffix}"
+        shared = self.use_device(f"shared_{short_name(value.dtype)}")
+        name = f"{self.name_of(value)}_{suffix}"
         self.shared_lines.append(f"    {name} = {shared}({count})")
 
     def arena_name(self, operand: int) -> str:
@@ -192,17 +192,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.line("first = begin + place")
         return {**variables, axis: "first"}, depth
 
-    # Trees.
-
-    def tree(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what threads have: lanes, warps, the blocks of the cluster."""
-        if not reduces:
-            return
-        self.shuffles(reduces, WARP)
-        if self.schedule.cluster > 1:
-            self.combine_blocks(reduces)
-        else:
-            self.combine_warps(reduces, self.schedule.threads // WARP, "member")
+    # Exchanges.
 
     def loads_are_begun(self) -> None:
         """Signals are made before the first row."""

@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.schedule import Schedule, is_vector
-from arrayfn.lowering.kernel_ir import Count, Load, Reduce, Statement, Store
+from arrayfn.lowering.kernel_ir import Count, Load, Statement, Store, Value
 from arrayfn.lowering.kernel_printer import KernelPrinter
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Parameter
@@ -28,7 +28,7 @@ _RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
-        *("ahead", "whole", "least", "greatest", "again"),
+        *("ahead", "whole", "least", "greatest", "again", "moved", "residual"),
         *("board", "parts", "number", "within", "before", "upto"),
     )
 )
@@ -205,9 +205,9 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         for _ in range(depth):
             self.close()
 
-    def shared_array(self, s: Reduce, suffix: str, count: int) -> None:
-        shared = self.use_device(f"shared_{short_name(s.result.dtype)}")
-        self.line(f"{self.name_of(s.result)}_{suffix} = {shared}({count})")
+    def shared_array(self, value: Value, suffix: str, count: int) -> None:
+        shared = self.use_device(f"shared_{short_name(value.dtype)}")
+        self.line(f"{self.name_of(value)}_{suffix} = {shared}({count})")
 
     # Rows of teams.
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.merged_rows import MergedRowsPrinter, Parts
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
-from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Reduce
+from arrayfn.lowering.kernel_ir import Reduce, Value
 
 R = TypeVar("R", Rows, Pipeline)
 
 
 @dataclass
-class RowsPrinter(StagedPrinter[R]):
+class RowsPrinter(MergedRowsPrinter[R]):
     """Threads of a team combine what they have by shuffles, warps in shared memory.
 
     Blocks of a cluster send what they have to each other.
@@ -51,33 +51,50 @@ class RowsPrinter(StagedPrinter[R]):
 
     def tree(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the threads of a row have: lanes, then warps."""
-        schedule = self.schedule
         if not reduces:
             return
-        self.shuffles(reduces, min(schedule.team, WARP))
-        if schedule.cluster > 1:
-            self.combine_blocks(reduces)
-            return
-        warps = schedule.team // WARP
-        if warps > 1:
-            self.combine_warps(reduces, warps, "thread")
+        self.shuffles(reduces, min(self.schedule.team, WARP))
+        if self.schedule.team > WARP:
+            results = [s.result for s in reduces]
+            self.combine_parts(reduces, self.exchange(reduces[0].stage, results))
 
-    def combine_warps(self, reduces: Sequence[Reduce], warps: int, thread: str) -> None:
+    def exchange(
+        self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
+    ) -> Parts:
+        texts = {v: self.name_of(v) for v in values}
+        texts |= {v: f"{self.name_of(v)}_part" for v in own}
+        if self.schedule.cluster > 1:
+            return self.exchange_blocks(stage, values, texts)
+        return self.exchange_warps(values, texts)
+
+    def exchange_warps(
+        self, values: Sequence[Value], texts: Mapping[Value, str]
+    ) -> Parts:
         """Each warp leaves what it has in shared memory, from where all combine it."""
-        for s in reduces:
-            self.shared_array(s, "warps", warps)
+        warps, thread = self.schedule.team // WARP, self.thread_of("thread")
+        for value in values:
+            self.shared_array(value, "warps", warps)
         self.open(f"if {self.use_device('remainder')}({thread}, {WARP}) == 0:")
         warp = f"{self.use_device('quotient')}({thread}, {WARP})"
-        for s in reduces:
-            name = self.name_of(s.result)
-            self.line(f"{name}_warps[{warp}] = {name}")
+        for value in values:
+            self.line(f"{self.name_of(value)}_warps[{warp}] = {texts[value]}")
         self.close()
         self.line(f"{self.use_device('barrier')}()")
+        place = f"{self.use_device('remainder')}({thread}, {warps})"
+        return Parts(warps, "warps", place)
+
+    def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
         for s in reduces:
             name = self.name_of(s.result)
-            place = f"{self.use_device('remainder')}({thread}, {warps})"
-            self.line(f"{name} = {name}_warps[{place}]")
-        self.shuffles(reduces, warps)
+            self.line(f"{name} = {parts.of(name, parts.first)}")
+        if parts.count > WARP:
+            self.open(f"for other in range({WARP}, {parts.count}, {WARP}):")
+            for s in reduces:
+                name = self.name_of(s.result)
+                term = parts.of(name, "other + lane")
+                self.line(f"{name} = {self.use(s.function)}({name}, {term})")
+            self.close()
+        self.shuffles(reduces, min(parts.count, WARP))
 
     # Clusters.
 
@@ -92,49 +109,42 @@ class RowsPrinter(StagedPrinter[R]):
         self.line(f"{self.use_device('cluster_arrive')}()")
 
     def exchanged_stages(self) -> list[int]:
-        """The stages whose results the blocks of a cluster exchange."""
-        return [k for k in range(self.nest.stages) if self.reduces(k)]
+        """The stages after which the blocks of a cluster exchange something."""
+        return [k for k in range(self.nest.stages) if self.sent_after(k)]
 
     def exchanged_bytes(self, stage: int) -> int:
         """How much is sent to each block after ``stage``."""
-        size = sum(s.result.dtype.itemsize for s in self.reduces(stage))
+        size = sum(value.dtype.itemsize for value in self.sent_after(stage))
         return size * (self.schedule.team // WARP)
 
     def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
         """Signal, parity and place of this turn's exchange."""
         return str(number), "0", ""
 
-    def combine_blocks(self, reduces: Sequence[Reduce]) -> None:
+    def exchange_blocks(
+        self, stage: int, values: Sequence[Value], texts: Mapping[Value, str]
+    ) -> Parts:
         """Each warp sends what it has to all blocks, where each warp combines all."""
         cluster, count = self.schedule.cluster, self.schedule.team // WARP
         signal, parity, place = self.exchange_of_turn(self.exchanges)
         self.exchanges += 1
-        names = [self.name_of(s.result) for s in reduces]
-        for s in reduces:
-            self.shared_array(s, "sent", count * (2 if place else 1))
+        for value in values:
+            self.shared_array(value, "sent", count * (2 if place else 1))
         if self.exchanges == 1:
             self.begin_exchanges()
         remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
         self.line(f"lane = {remainder}(member, {WARP})")
         self.open(f"if lane < {cluster}:")
         at = f"{place}{quotient}(thread, {WARP})"
-        for s, name in zip(reduces, names, strict=True):
-            send = self.use_device(f"send_{short_name(s.result.dtype)}")
-            self.line(f"{send}({name}_sent, {at}, {name}, lane, signals, {signal})")
+        for value in values:
+            send = self.use_device(f"send_{short_name(value.dtype)}")
+            sent = f"{self.name_of(value)}_sent, {at}, {texts[value]}"
+            self.line(f"{send}({sent}, lane, signals, {signal})")
         self.close()
         self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
-        self.end_exchange(reduces[0].stage, signal)
-        lanes = min(count, WARP)
-        at = "lane" if lanes == WARP else f"{remainder}(lane, {lanes})"
-        for name in names:
-            self.line(f"{name} = {name}_sent[{place}{at}]")
-        if count > WARP:
-            self.open(f"for other in range({WARP}, {count}, {WARP}):")
-            for s, name in zip(reduces, names, strict=True):
-                term = f"{name}_sent[{place}other + lane]"
-                self.line(f"{name} = {self.use(s.function)}({name}, {term})")
-            self.close()
-        self.shuffles(reduces, lanes)
+        self.end_exchange(stage, signal)
+        first = "lane" if count >= WARP else f"{remainder}(lane, {count})"
+        return Parts(count, "sent", first, place)
 
     def begin_exchanges(self) -> None:
         """Before the first: the other blocks' signals are made."""

@@ -41,7 +41,7 @@ class PartsPrinter(ScanPrinter):
         self.summing = True
         self.declare_tiles(loads, schedule.lanes * schedule.tiles)
         for suffix in ("parts", "warps", "found", *(("group",) if self.groups else ())):
-            self.shared_array(self.reduce, suffix, self.warps)
+            self.shared_array(self.reduce.result, suffix, self.warps)
         self.summing = False
         count = self.integer("tiles", self.all_parts)
         # All loads are on their way before the first is waited for.

@@ -49,7 +49,7 @@ class ScanPrinter(CudaPrinter[Scan]):
             shared = self.use_device(f"shared_{self.dtype}")
             self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
         if self.warps > 1:
-            self.shared_array(self.reduce, "warps", self.warps)
+            self.shared_array(self.reduce.result, "warps", self.warps)
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_wait')}()")
         if goes_on:

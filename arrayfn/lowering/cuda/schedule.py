@@ -51,7 +51,7 @@ class Rows:
 
     That is the ``whole`` row, kept in registers from stage to stage, or a loop goes on
     along the row, and later stages read it again. A team may be all threads of a
-    ``cluster`` of blocks.
+    ``cluster`` of blocks. Stages are ``merged`` where one exchange can do for two.
     """
 
     threads: int
@@ -61,6 +61,7 @@ class Rows:
     whole: bool
     cluster: int = 1
     together: int = 0  # blocks of a multiprocessor that there must be room for
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.schedule import is_vector
 from arrayfn.lowering.kernel_ir import (
     Compute,
@@ -43,9 +44,17 @@ class StagePlan:
         ]
 
 
-def plan_stages(nest: Nest, keep: bool, gpu: GpuConfig = GPU) -> StagePlan:
-    """What each stage computes. With ``keep``, loads and dear values are made once."""
+def plan_stages(
+    nest: Nest, keep: bool, gpu: GpuConfig = GPU, merges: Sequence[Merge] = ()
+) -> StagePlan:
+    """What each stage computes. With ``keep``, loads and dear values are made once.
+
+    Of what a stage takes about a warp's number, later ones keep what a factor moves.
+    """
     producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
+    anew = {
+        (name, m.stage + 1) for m in merges for name in m.provisional - set(m.scaled)
+    }
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     bodies: list[tuple[Statement, ...]] = []
@@ -59,7 +68,9 @@ def plan_stages(nest: Nest, keep: bool, gpu: GpuConfig = GPU) -> StagePlan:
             if name in needed or isinstance(s, Reduce) or s.level != "element":
                 continue
             needed.add(name)
-            if name in first and keep and is_dear(producers, name, gpu):
+            if (name, first.get(name)) in anew:
+                first[name] = stage
+            elif name in first and keep and is_dear(producers, name, gpu):
                 last[name] = stage
                 continue
             first.setdefault(name, stage)

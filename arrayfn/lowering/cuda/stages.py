@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
@@ -43,6 +44,9 @@ class StagedPrinter(RowArithmetic[T]):
     """Prints the stages; ``tree`` combines what the threads of a team have."""
 
     again: str = ""  # what stands for the thread where vectors are computed once more
+    merges: tuple[Merge, ...] = ()
+    factors: dict[str, str] = field(default_factory=dict[str, str])
+    """What moves kept values to a number of the row from one of a warp."""
 
     @abstractmethod
     def tree(self, reduces: Sequence[Reduce]) -> None:
@@ -53,20 +57,29 @@ class StagedPrinter(RowArithmetic[T]):
 
         ``member`` names the variable that tells the threads of a team apart.
         """
-        nest, schedule = self.nest, self.schedule
-        plan = plan_stages(nest, keep=schedule.whole)
+        nest, keep = self.nest, self.schedule.whole
+        plan = plan_stages(nest, keep=keep, merges=self.merges)
         for stage in range(max(nest.stages, self.last_outer_stage() + 1)):
-            self.outer_stage(stage, variables, f"{member} == 0", schedule.team > 1)
-            if stage < nest.stages and plan.bodies[stage]:
-                self.row_stage(plan, stage, variables, member)
-                self.tree(self.reduces(stage))
+            self.stage(plan, stage, variables, member)
 
-    def outer_stage(
-        self, stage: int, variables: dict[int, str], leader: str, shared: bool
+    def stage(
+        self, plan: StagePlan, stage: int, variables: dict[int, str], member: str
     ) -> None:
+        """One stage of a row: what is done once, the elements, the tree."""
+        self.outer_stage(stage, variables, member)
+        if self.has_elements(plan, stage):
+            self.row_stage(plan, stage, variables, member)
+            self.tree(self.reduces(stage))
+
+    def has_elements(self, plan: StagePlan, stage: int) -> bool:
+        """Whether a stage goes along the row."""
+        return stage < self.nest.stages and bool(plan.bodies[stage])
+
+    def outer_stage(self, stage: int, variables: dict[int, str], member: str) -> None:
         """Statements once a row (or column), which one thread stores."""
+        leader = [f"{member} == 0"] if self.schedule.team > 1 else []
         for s in self.outer_statements(stage):
-            conditions = [leader] * shared + [self.live] * bool(self.live)
+            conditions = leader + [self.live] * bool(self.live)
             if isinstance(s, Store) and conditions:
                 self.open(f"if {' and '.join(conditions)}:")
                 self.emit(s, variables)
@@ -329,10 +342,12 @@ class StagedPrinter(RowArithmetic[T]):
         if name in plan.kept and not self.is_staged_load(s):
             row = f"{self.name_of(s.result)}_row[{place}]"
             if plan.first[name] < stage:
-                self.line(f"{self.name_of(s.result)} = {row}")
+                factor = f" * {self.factors[name]}" if name in self.factors else ""
+                self.line(f"{self.name_of(s.result)} = {row}{factor}")
                 return
             self.emit(s, variables)
-            self.line(f"{row} = {self.name_of(s.result)}")
+            if plan.first[name] == stage:
+                self.line(f"{row} = {self.name_of(s.result)}")
             return
         self.emit(s, variables)
 

@@ -1,0 +1,216 @@
+"""Rows of which two stages are combined in one exchange: see ``merges``.
+
+The warps of a row take the later stage's sums about numbers of their own, and exchange
+both stages' results at once. Each lane then moves what one warp has to the row's
+number, before the lanes add up.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+
+from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.merges import Exponentials, Merge, Moved, Unmoved, merged
+from arrayfn.lowering.cuda.schedule import Pipeline, Rows
+from arrayfn.lowering.cuda.stage_plan import StagePlan, is_half_exp
+from arrayfn.lowering.cuda.stages import StagedPrinter
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import Compute, Reduce, Store, Value, uses
+
+R = TypeVar("R", Rows, Pipeline)
+_OWN: Final = "part"  # ends the name of what a warp has, where that of the row follows
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where a block finds what each of a row's ``count`` warps has sent.
+
+    That of a value is in the array ``NAME_suffix``, from ``place`` on. A lane combines
+    the part ``first``, and each 32nd one after it.
+    """
+
+    count: int
+    suffix: str
+    first: str
+    place: str = ""
+
+    def of(self, name: str, at: str) -> str:
+        """The part of the warp ``at``."""
+        return f"{name}_{self.suffix}[{self.place}{at}]"
+
+
+@dataclass
+class MergedRowsPrinter(StagedPrinter[R]):
+    """Prints the stages that merge; ``exchange`` is done by blocks or clusters."""
+
+    def __post_init__(self) -> None:
+        if self.schedule.merged:
+            self.nest, self.merges = merged(self.nest, counted=not self.is_full())
+        super().__post_init__()
+
+    def is_full(self) -> bool:
+        """Whether all threads have as many elements."""
+        schedule = self.schedule
+        length = 1
+        for axis in self.nest.axes:
+            length *= axis.extent if axis.reduced else 1
+        return length == schedule.team * schedule.lanes * schedule.tiles
+
+    @abstractmethod
+    def shuffles(self, reduces: Sequence[Reduce], team: int) -> None:
+        """Each of ``team`` neighbouring lanes gets the combination of all."""
+
+    @abstractmethod
+    def exchange(
+        self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
+    ) -> Parts:
+        """All warps of a row learn ``values`` of each other, after ``stage``.
+
+        Of those that are ``own`` the warp's is in ``NAME_part``.
+        """
+
+    @abstractmethod
+    def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
+        """Each warp combines what all have sent."""
+
+    def sent_after(self, stage: int) -> Sequence[Value]:
+        """What is exchanged after ``stage``."""
+        for merge in self.merges:
+            if merge.stage == stage:
+                return merge.sent
+            if merge.stage + 1 == stage:
+                return ()
+        return [s.result for s in self.reduces(stage)]
+
+    def stage(
+        self, plan: StagePlan, stage: int, variables: dict[int, str], member: str
+    ) -> None:
+        for merge in self.merges:
+            if merge.stage == stage:
+                self.outer_stage(stage, variables, member)
+                self.row_stage(plan, stage, variables, member)
+                self.shuffles(self.reduces(stage), WARP)
+                self.take_own(merge, plan, variables)
+                return
+            if merge.stage + 1 == stage:
+                self.row_stage(plan, stage, variables, member)
+                self.shuffles(self.reduces(stage), WARP)
+                parts = self.exchange(merge.stage, merge.sent, self.own(merge))
+                self.combine_parts(merge.reduces, parts)
+                self.outer_stage(stage, variables, member)
+                self.move(merge, plan, parts)
+                return
+        super().stage(plan, stage, variables, member)
+
+    # What a warp takes for the row's.
+
+    def own(self, merge: Merge) -> frozenset[Value]:
+        """What a warp sends by another name: the row's has its own until then."""
+        return frozenset((*(s.result for s in merge.totals), *merge.bases))
+
+    def take_own(
+        self, merge: Merge, plan: StagePlan, variables: dict[int, str]
+    ) -> None:
+        """What the elements of the next stage need of the row, as the warp knows it."""
+        for s in merge.totals:
+            name = self.name_of(s.result)
+            self.line(f"{name}_{_OWN} = {name}")
+            self.line(f"{name} = {name} * {self.estimate(merge, s.result)}")
+        for base in merge.bases:
+            if base in merge.results:
+                name = self.name_of(base)
+                self.line(f"{name}_{_OWN} = {name}")
+                # Of a warp of -inf alone, or of nothing, there is no difference.
+                greatest = self.use(f"accumulate_max_{short_name(base.dtype)}")
+                self.line(f"{name} = {greatest}({name}, {self.lowest(base)})")
+        self.provisional_statements(merge, plan, variables)
+        for base in merge.bases:
+            if base not in merge.results:
+                name = self.name_of(base)
+                self.line(f"{name}_{_OWN} = {name}")
+
+    def lowest(self, value: Value) -> str:
+        dtype = short_name(value.dtype)
+        return f"{self.use(dtype)}({float(np.finfo(value.dtype).min)!r})"
+
+    def estimate(self, merge: Merge, value: Value) -> str:
+        """What the sum of a warp is multiplied by, to be about the row's."""
+        dtype = short_name(value.dtype)
+        if merge.count is None:
+            return f"{self.use(dtype)}({self.schedule.team // WARP})"
+        n = self.extent_of(self.reduced_axes, "elements")
+        most, wide = self.use("max_i32"), self.use(f"convert_i32_{dtype}")
+        one = f"{self.use('i32')}(1)"
+        count = f"{wide}({most}({self.name_of(merge.count.result)}, {one}))"
+        return f"({self.use(f'convert_i64_{dtype}')}({n}) / {count})"
+
+    def provisional_statements(
+        self, merge: Merge, plan: StagePlan, variables: dict[int, str]
+    ) -> None:
+        """The outer statements that the next stage needs, of the warp's numbers."""
+        stage = merge.stage + 1
+        statements = self.outer_statements(stage)
+        needed = {v.name for s in plan.bodies[stage] for v in uses(s)}
+        for s in reversed(statements):
+            if not isinstance(s, Store) and s.result.name in needed:
+                needed |= {v.name for v in uses(s)}
+        for s in statements:
+            if not isinstance(s, Store) and s.result.name in needed:
+                self.emit(s, variables)
+
+    # What the row has.
+
+    def move(self, merge: Merge, plan: StagePlan, parts: Parts) -> None:
+        """Combine the later sums, each warp's moved to the row's number first."""
+        for name, m in merge.scaled.items():
+            if name in plan.kept:
+                about = self.name_of(m.about)
+                factor = f"{self.name_of(m.element.result)}_factor"
+                moved = f"{about}_{_OWN} - {about}"
+                self.line(f"{factor} = {self.growth(m.element, moved)}")
+                self.factors[name] = factor
+        for m in merge.moved:
+            identity = self.constant(m.reduce.identity)
+            self.line(f"{self.name_of(m.reduce.result)} = {identity}")
+        at = parts.first
+        if parts.count > WARP:
+            self.open(f"for other in range(0, {parts.count}, {WARP}):")
+            at = "other + lane"
+        for m in merge.moved:
+            name = self.name_of(m.reduce.result)
+            term = self.moved_term(m, merge, parts, at)
+            self.line(f"{name} = {self.use(m.reduce.function)}({name}, {term})")
+        if parts.count > WARP:
+            self.close()
+        self.shuffles([m.reduce for m in merge.moved], min(parts.count, WARP))
+
+    def growth(self, element: Compute, moved: str) -> str:
+        """The factor of exponentials that are ``moved`` to another number."""
+        dtype = short_name(element.result.dtype)
+        least = f"{self.use(f'accumulate_min_{dtype}')}({moved}, {self.use(dtype)}(0))"
+        if is_half_exp(element):
+            return f"{self.use_device('approximate_exp_f32')}({least})"
+        return f"{self.use(element.function)}({least})"
+
+    def moved_term(self, m: Moved, merge: Merge, parts: Parts, at: str) -> str:
+        """What a warp has, about the row's number."""
+        part = parts.of(self.name_of(m.reduce.result), at)
+        if isinstance(m, Unmoved):
+            return part
+        about = self.name_of(m.about)
+        self.line(f"moved = {parts.of(about, at)} - {about}")
+        if isinstance(m, Exponentials):
+            return f"{part} * {self.growth(m.element, 'moved')}"
+        dtype = short_name(m.about.dtype)
+        count = f"{self.use(dtype)}({WARP * self.schedule.lanes * self.schedule.tiles})"
+        if merge.count is not None:
+            count = parts.of(self.name_of(merge.count.result), at)
+            count = f"{self.use(f'convert_i32_{dtype}')}({count})"
+        residual = parts.of(self.name_of(m.residual.result), at)
+        self.line(f"residual = {self.use(dtype)}(2) * {residual} + {count} * moved")
+        return f"{part} + moved * residual"

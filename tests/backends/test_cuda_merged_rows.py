@@ -1,0 +1,184 @@
+"""Rows whose stages share an exchange: emulated, and what becomes of odd rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import nn
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.functions import trace_function
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.lower import lower
+from tests.common_functions import random
+
+BLOCKS = GpuConfig(multiprocessors=2, merged_threads=64)
+CLUSTERS = replace(
+    BLOCKS,
+    max_threads=128,
+    most_cluster=2,
+    row_words=1,
+    cluster_words=4,
+    cluster_threads=64,
+    pipeline_from=1 << 20,
+)
+PIPELINES = replace(
+    BLOCKS,
+    multiprocessors=1,
+    max_threads=128,
+    shared_bytes=8 << 10,
+    row_words=1,
+    pipeline_from=127,
+    pipeline_words=8,
+    pipeline_threads=128,
+    most_cluster=4,
+)
+SHAPES = {
+    "block": (BLOCKS, (2, 1536)),
+    "ragged block": (BLOCKS, (2, 601)),
+    "cluster": (CLUSTERS, (2, 512)),
+    "ragged cluster": (CLUSTERS, (2, 264)),
+    "pipeline": (PIPELINES, (3, 512)),
+    "ragged pipeline": (PIPELINES, (3, 292)),
+    "pipeline of clusters": (PIPELINES, (4, 1100)),
+}
+APART = {"merged_threads": 1 << 20}
+
+
+def normalized(x):
+    d = x - anp.mean(x, axis=-1, keepdims=True)
+    return d / anp.sqrt(anp.mean(d * d, axis=-1, keepdims=True) + 1e-5)
+
+
+def logsumexp_and_greatest(x):
+    return nn.logsumexp(x, axis=-1), anp.max(x, axis=-1)
+
+
+def moments(x):
+    return anp.mean(x, axis=-1), anp.var(x, axis=-1, ddof=1)
+
+
+def scaled_softmax(x):
+    return nn.softmax(anp.tanh(x) * 8)
+
+
+def gradient(x):
+    return af.grad(lambda x: anp.sum(nn.softmax(x) ** 2))(x)
+
+
+FUNCTIONS = {
+    "softmax": nn.softmax,
+    "scaled softmax": scaled_softmax,
+    "log_softmax": nn.log_softmax,
+    "logsumexp": logsumexp_and_greatest,
+    "layernorm": normalized,
+    "moments": moments,
+}
+CASES = [
+    *((name, "ragged cluster") for name in FUNCTIONS),
+    *((name, shape) for name in ("softmax", "layernorm") for shape in SHAPES),
+]
+
+
+def lowered(function, arguments, gpu):
+    program = trace_function(
+        function, arguments, {}, abstract=True, with_values=False
+    ).program
+    (kernel,) = (compiled := lower(program, check=True, gpu=gpu)).kernels
+    return kernel, compiled
+
+
+def results(function, x, gpu):
+    """What the emulator makes of ``function``, and the kernel."""
+    kernel, compiled = lowered(function, (x,), gpu)
+    made = run_plan(compiled, (x,))
+    return [np.asarray(r).astype(np.float64) for r in made], kernel
+
+
+def wanted(function, x):
+    with np.errstate(all="ignore"):
+        made = function(x.astype(np.float64))
+    return made if isinstance(made, tuple) else (made,)
+
+
+def exchanges(kernel):
+    """How often the warps of a row wait for each other."""
+    if kernel.cluster > 1:
+        return kernel.source.count("if lane < ")
+    return kernel.source.count("    barrier()\n") - 2 * (kernel.shared > 0)
+
+
+@pytest.mark.parametrize(("name", "shape"), dict.fromkeys(CASES))
+def test_two_stages_share_an_exchange(name, shape):
+    function, (gpu, extents) = FUNCTIONS[name], SHAPES[shape]
+    x = random(*extents) * 3 + 1
+    made, kernel = results(function, x, gpu)
+    assert (kernel.cluster > 1) == ("cluster" in shape)
+    assert (kernel.shared > 0) == ("pipeline" in shape)
+    assert exchanges(kernel) == 1
+    for have, want in zip(made, wanted(function, x), strict=True):
+        np.testing.assert_allclose(have, want, rtol=2e-6, atol=2e-6)
+
+
+def odd_rows(n):
+    """Rows with infinities and NaN, and some that are large or far from 0."""
+    x = random(7, n)
+    x[0] = -np.inf
+    x[1] = -np.inf
+    x[1, 5] = -1000
+    x[2, 7] = np.nan
+    x[3, n - 2] = np.inf
+    x[4] -= 1000
+    x[5, : n // 2] = -np.inf
+    x[6] *= 100
+    return x
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_odd_rows_are_what_two_exchanges_make_of_them(name):
+    gpu, (_, n) = SHAPES["ragged cluster"]
+    x = odd_rows(n)
+    with np.errstate(all="ignore"):
+        merged, _ = results(FUNCTIONS[name], x, gpu)
+        apart, _ = results(FUNCTIONS[name], x, replace(gpu, **APART))
+    for have, other in zip(merged, apart, strict=True):
+        np.testing.assert_allclose(have, other, rtol=2e-6, atol=2e-7)
+    for have, want in zip(merged, wanted(FUNCTIONS[name], x), strict=True):
+        np.testing.assert_array_equal(np.isnan(have), np.isnan(want))
+
+
+@pytest.mark.parametrize("mean", [1e3, -1e4])
+def test_a_variance_far_from_zero_is_as_exact_as_in_two_exchanges(mean):
+    gpu, (_, n) = SHAPES["ragged cluster"]
+    x = random(2, n) + np.float32(mean)
+    (_, merged), _ = results(moments, x, gpu)
+    (_, apart), _ = results(moments, x, replace(gpu, **APART))
+    (_, want) = wanted(moments, x)
+    least = 2**-23 * np.abs(want)
+    error, other = (np.abs(have - want) for have in (merged, apart))
+    assert (error <= 2 * least + other).all()
+
+
+@pytest.mark.parametrize(("dtype", "n"), [(np.float16, 520), (np.float64, 264)])
+@pytest.mark.parametrize("name", ["softmax", "logsumexp", "layernorm"])
+def test_other_dtypes_share_an_exchange(name, dtype, n):
+    gpu, _ = SHAPES["cluster"]
+    x = random(2, n, dtype=dtype)
+    made, kernel = results(FUNCTIONS[name], x, gpu)
+    assert exchanges(kernel) == 1
+    tolerance = 4e-3 if dtype == np.float16 else 1e-13
+    for have, want in zip(made, wanted(FUNCTIONS[name], x), strict=True):
+        np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance)
+
+
+def test_a_later_stage_that_needs_both_has_an_exchange_of_its_own():
+    gpu, (_, n) = SHAPES["ragged cluster"]
+    x = random(2, n)
+    made, kernel = results(gradient, x, gpu)
+    assert exchanges(kernel) == 2
+    p = np.exp(x - x.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    want = 2 * p * (p - np.sum(p * p, axis=1, keepdims=True))
+    np.testing.assert_allclose(made[0], want, rtol=1e-5, atol=1e-7)
