@@ -42,7 +42,7 @@ SHAPES = {
     "ragged cluster": (CLUSTERS, (2, 264)),
     "pipeline": (PIPELINES, (3, 512)),
     "ragged pipeline": (PIPELINES, (3, 292)),
-    "pipeline of clusters": (PIPELINES, (4, 1100)),
+    "pipeline of clusters": (PIPELINES, (3, 1100)),
 }
 APART = {"merged_threads": 1 << 20}
 
@@ -137,16 +137,13 @@ def odd_rows(n):
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
-def test_odd_rows_are_what_two_exchanges_make_of_them(name):
+def test_rows_with_infinities_and_nan_have_them_where_one_warp_would(name):
     gpu, (_, n) = SHAPES["ragged cluster"]
     x = odd_rows(n)
     with np.errstate(all="ignore"):
-        merged, _ = results(FUNCTIONS[name], x, gpu)
-        apart, _ = results(FUNCTIONS[name], x, replace(gpu, **APART))
-    for have, other in zip(merged, apart, strict=True):
-        np.testing.assert_allclose(have, other, rtol=2e-6, atol=2e-7)
-    for have, want in zip(merged, wanted(FUNCTIONS[name], x), strict=True):
-        np.testing.assert_array_equal(np.isnan(have), np.isnan(want))
+        made, _ = results(FUNCTIONS[name], x, gpu)
+    for have, want in zip(made, wanted(FUNCTIONS[name], x), strict=True):
+        np.testing.assert_allclose(have, want, rtol=5e-6, atol=2e-7)
 
 
 @pytest.mark.parametrize("mean", [1e3, -1e4])
@@ -182,3 +179,22 @@ def test_a_later_stage_that_needs_both_has_an_exchange_of_its_own():
     p /= p.sum(1, keepdims=True)
     want = 2 * p * (p - np.sum(p * p, axis=1, keepdims=True))
     np.testing.assert_allclose(made[0], want, rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_stored_meanwhile_is_not_taken_about_a_warp_s_number():
+    def parts(x):
+        e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
+        return e, anp.sum(e, axis=-1)
+
+    gpu, extents = SHAPES["ragged cluster"]
+    x = random(*extents)
+    made, kernel = results(parts, x, gpu)
+    assert exchanges(kernel) == 2
+    for have, want in zip(made, wanted(parts, x), strict=True):
+        np.testing.assert_allclose(have, want, rtol=2e-6)
+
+
+def test_a_kept_exponential_is_moved_by_one_product():
+    kernel, _ = lowered(nn.softmax, (random(2, 1024),), CLUSTERS)
+    assert "d = d_row[lane] * d_factor" in kernel.source
+    assert kernel.source.count("exp_f32(") == 3
