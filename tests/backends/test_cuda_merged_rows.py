@@ -14,7 +14,7 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from tests.common_functions import random
 
-BLOCKS = GpuConfig(multiprocessors=2, merged_threads=64)
+BLOCKS = GpuConfig(multiprocessors=2, merged_threads=64, merged_cluster=1)
 CLUSTERS = replace(
     BLOCKS,
     max_threads=128,
@@ -44,7 +44,7 @@ SHAPES = {
     "ragged pipeline": (PIPELINES, (3, 292)),
     "pipeline of clusters": (PIPELINES, (3, 1100)),
 }
-APART = {"merged_threads": 1 << 20}
+APART = {"merged_threads": 1 << 20, "merged_cluster": 1 << 20}
 
 
 def normalized(x):
@@ -158,8 +158,15 @@ def test_a_variance_far_from_zero_is_as_exact_as_in_two_exchanges(mean):
     assert (error <= 2 * least + other).all()
 
 
-@pytest.mark.parametrize(("dtype", "n"), [(np.float16, 520), (np.float64, 264)])
-@pytest.mark.parametrize("name", ["softmax", "logsumexp", "layernorm"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "n"),
+    [
+        ("softmax", np.float16, 520),
+        ("logsumexp", np.float16, 520),
+        ("softmax", np.float64, 264),
+        ("layernorm", np.float64, 264),
+    ],
+)
 def test_other_dtypes_share_an_exchange(name, dtype, n):
     gpu, _ = SHAPES["cluster"]
     x = random(2, n, dtype=dtype)
@@ -198,3 +205,20 @@ def test_a_kept_exponential_is_moved_by_one_product():
     kernel, _ = lowered(nn.softmax, (random(2, 1024),), CLUSTERS)
     assert "d = d_row[lane] * d_factor" in kernel.source
     assert kernel.source.count("exp_f32(") == 3
+
+
+def test_what_is_merged_where_it_is_worth_its_arithmetic():
+    def merges(function, rows, n, dtype=np.float32):
+        x = np.empty((rows, n), dtype)
+        program = trace_function(
+            function, (x,), {}, abstract=True, with_values=False
+        ).program
+        (kernel,) = lower(program).kernels
+        return exchanges(kernel)
+
+    assert merges(nn.softmax, 512, 65536) == 1
+    assert merges(nn.softmax, 2048, 16384) == 1
+    assert merges(nn.softmax, 8192, 4096) == 2
+    assert merges(normalized, 512, 65536) == 1
+    assert merges(normalized, 2048, 16384) == 2
+    assert merges(normalized, 1024, 65536, np.float16) == 2

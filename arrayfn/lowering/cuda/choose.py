@@ -9,7 +9,6 @@ import math
 from dataclasses import replace
 
 from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
-from arrayfn.lowering.cuda.merges import has_merges
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -23,7 +22,7 @@ from arrayfn.lowering.cuda.schedule import (
     turned_operands,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.shared_rows import clustered, pipeline
+from arrayfn.lowering.cuda.shared_rows import can_merge, clustered, pipeline
 from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
@@ -51,8 +50,8 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Rows whose stages share an exchange, where that is dear and they can."""
     made = shared_or_rows(nest, gpu)
-    dear = made.whole and made.team >= gpu.merged_threads
-    return replace(made, merged=True) if dear and has_merges(nest) else made
+    merges = can_merge(nest, made.team, made.cluster, gpu)
+    return replace(made, merged=made.whole and merges)
 
 
 def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:

@@ -111,7 +111,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
 
     def own(self, merge: Merge) -> frozenset[Value]:
         """What a warp sends by another name: the row's has its own until then."""
-        return frozenset((*(s.result for s in merge.totals), *merge.bases))
+        return frozenset(s.result for s in (*merge.totals, *merge.greatest))
 
     def take_own(
         self, merge: Merge, plan: StagePlan, variables: dict[int, str]
@@ -121,18 +121,13 @@ class MergedRowsPrinter(StagedPrinter[R]):
             name = self.name_of(s.result)
             self.line(f"{name}_{_OWN} = {name}")
             self.line(f"{name} = {name} * {self.estimate(merge, s.result)}")
-        for base in merge.bases:
-            if base in merge.results:
-                name = self.name_of(base)
-                self.line(f"{name}_{_OWN} = {name}")
-                # Of a warp of -inf alone, or of nothing, there is no difference.
-                greatest = self.use(f"accumulate_max_{short_name(base.dtype)}")
-                self.line(f"{name} = {greatest}({name}, {self.lowest(base)})")
+        for s in merge.greatest:
+            # Of a warp of -inf alone, or of nothing, there is no difference.
+            name = self.name_of(s.result)
+            self.line(f"{name}_{_OWN} = {name}")
+            function, lowest = self.use(s.function), self.lowest(s.result)
+            self.line(f"{name} = {function}({name}, {lowest})")
         self.provisional_statements(merge, plan, variables)
-        for base in merge.bases:
-            if base not in merge.results:
-                name = self.name_of(base)
-                self.line(f"{name}_{_OWN} = {name}")
 
     def lowest(self, value: Value) -> str:
         dtype = short_name(value.dtype)
@@ -169,9 +164,9 @@ class MergedRowsPrinter(StagedPrinter[R]):
         """Combine the later sums, each warp's moved to the row's number first."""
         for name, m in merge.scaled.items():
             if name in plan.kept:
-                about = self.name_of(m.about)
                 factor = f"{self.name_of(m.element.result)}_factor"
-                moved = f"{about}_{_OWN} - {about}"
+                own = f"{self.name_of(m.greatest.result)}_{_OWN}"
+                moved = f"{own} - {self.name_of(m.about)}"
                 self.line(f"{factor} = {self.growth(m.element, moved)}")
                 self.factors[name] = factor
         for m in merge.moved:
@@ -203,9 +198,11 @@ class MergedRowsPrinter(StagedPrinter[R]):
         if isinstance(m, Unmoved):
             return part
         about = self.name_of(m.about)
-        self.line(f"moved = {parts.of(about, at)} - {about}")
         if isinstance(m, Exponentials):
+            greatest = parts.of(self.name_of(m.greatest.result), at)
+            self.line(f"moved = {greatest} - {about}")
             return f"{part} * {self.growth(m.element, 'moved')}"
+        self.line(f"moved = {parts.of(about, at)} - {about}")
         dtype = short_name(m.about.dtype)
         count = f"{self.use(dtype)}({WARP * self.schedule.lanes * self.schedule.tiles})"
         if merge.count is not None:

@@ -44,10 +44,11 @@ class Unmoved:
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """The sum of ``element``: ``exp(v - about)``, ``about`` the greatest ``v``."""
+    """The sum of ``element``: ``exp(v - about)``, ``about`` what ``greatest`` gives."""
 
     reduce: Reduce
     about: Value
+    greatest: Reduce
     element: Compute
 
 
@@ -83,20 +84,15 @@ class Merge:
     provisional: frozenset[str]
 
     @property
-    def results(self) -> frozenset[Value]:
-        """What the earlier reductions come to."""
-        return frozenset(s.result for s in self.reduces)
-
-    @property
     def totals(self) -> tuple[Reduce, ...]:
         """Sums of the earlier stage that a warp needs an estimate of."""
         found = (m.total for m in self.moved if isinstance(m, Squares))
         return tuple(dict.fromkeys(found))
 
     @property
-    def bases(self) -> tuple[Value, ...]:
+    def greatest(self) -> tuple[Reduce, ...]:
         """What exponentials are taken about."""
-        found = (m.about for m in self.moved if isinstance(m, Exponentials))
+        found = (m.greatest for m in self.moved if isinstance(m, Exponentials))
         return tuple(dict.fromkeys(found))
 
     @property
@@ -110,11 +106,9 @@ class Merge:
         """What the warps exchange, in this order."""
         values = [s.result for s in self.reduces]
         for m in self.moved:
-            if not isinstance(m, Unmoved):
-                values.append(m.about)
             values.append(m.reduce.result)
             if isinstance(m, Squares):
-                values.append(m.residual.result)
+                values += [m.about, m.residual.result]
         if self.count is not None:
             values.append(self.count.result)
         return tuple(dict.fromkeys(values))
@@ -138,11 +132,6 @@ def merged(nest: Nest, counted: bool) -> tuple[Nest, tuple[Merge, ...]]:
         added = [m.residual for m in merge.moved if isinstance(m, Squares)]
         statements += [*added, *([merge.count] if merge.count else [])]
     return replace(nest, statements=tuple(statements)), tuple(merges)
-
-
-def has_merges(nest: Nest) -> bool:
-    """Whether two stages of ``nest`` can be combined in one exchange."""
-    return bool(merged(nest, False)[1])
 
 
 def _merge_of(nest: Nest, stage: int, counted: bool) -> Merge | None:
@@ -216,7 +205,7 @@ def _moved(
             return Squares(s, about, first, residual)
         greatest = first.function == f"accumulate_max_{suffix}"
         if kind == "exp" and greatest and _is_base(about, first, producers):
-            return Exponentials(s, about, element)
+            return Exponentials(s, about, first, element)
     return None
 
 

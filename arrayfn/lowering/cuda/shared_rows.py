@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
+from arrayfn import dtypes
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.merges import Exponentials, Squares, merged
 from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
@@ -14,8 +17,11 @@ from arrayfn.lowering.cuda.schedule import (
     widest_lanes,
 )
 from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
-from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
+from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
+
+EXCHANGED: Final = 32
+"""Bytes that a warp of a row has in each block's memory, if it sends four numbers."""
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
@@ -74,6 +80,19 @@ def _can_send(nest: Nest) -> bool:
     return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
 
 
+def can_merge(nest: Nest, team: int, cluster: int, gpu: GpuConfig) -> bool:
+    """Whether stages of rows that ``team`` threads of a ``cluster`` share are merged.
+
+    The residual of a variance takes as long as an exchange where rows are short, or of
+    halves.
+    """
+    moved = [type(m) for merge in merged(nest, False)[1] for m in merge.moved]
+    if Squares in moved:
+        halves = any(o.dtype in dtypes.HALVES for o in nest.operands)
+        return cluster >= gpu.merged_cluster and not halves
+    return Exponentials in moved and team >= gpu.merged_threads
+
+
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     """Long rows fetched ahead; None where they are short, or cannot be fetched so."""
     operands = _rows_and_held(nest)
@@ -83,7 +102,8 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
     words = kept_words(nest, lanes)
-    if words < lanes and not held:
+    merges = can_merge(nest, gpu.max_threads, gpu.most_cluster, gpu)
+    if words < lanes and not held and not merges:
         # Rows of halves alone are bound by their arithmetic: more threads are better.
         return None
     used = [nest.operands[k] for k in (*fetched, *held)]
@@ -94,16 +114,19 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
     held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
     # Larger clusters that stay wait for each other too long, unless another block of
-    # the multiprocessor goes on; halves take longer. What is held has room once.
+    # the multiprocessor goes on, or there is one exchange; halves take longer. What is
+    # held has room once.
+    wide = max(words, lanes) if held else words
     cluster, together = 1, 1 if held else 2
     threads = gpu.pipeline_threads // together
-    most = max(2, lanes // 2) if held else gpu.most_cluster
+    most = max(4 if merges else 2, lanes // 2) if held else gpu.most_cluster
     while cluster <= min(most, gpu.most_cluster):
         part = -(-length // (lanes * cluster)) * lanes
         tiles = power_of_two(-(-part // (lanes * threads)))
-        room = gpu.shared_bytes // together - held_bytes * part
+        share = gpu.shared_bytes // together - EXCHANGED * cluster * threads // WARP
+        room = share - held_bytes * part
         slots = min(room // (row_bytes * part), 4) if room > 0 else 0
-        if slots and max(words, lanes) * tiles <= gpu.pipeline_words:
+        if slots and wide * tiles <= gpu.pipeline_words:
             return Pipeline(
                 threads,
                 threads * cluster,
@@ -121,7 +144,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 # early, leave each multiprocessor as many of this one's.
                 shared=max(
                     (row_bytes * slots + held_bytes) * part,
-                    gpu.shared_bytes // together,
+                    share,
                 ),
             )
         cluster *= 2
