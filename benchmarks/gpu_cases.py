@@ -69,6 +69,12 @@ def softmax(xp: Any, x: Any) -> Any:
     return e / xp.sum(e, axis=-1, keepdims=True)
 
 
+def logsumexp(xp: Any, x: Any) -> Any:
+    """The logarithm of the sum of the exponentials of rows."""
+    greatest = xp.max(x, axis=-1)
+    return xp.log(xp.sum(xp.exp(x - greatest[:, None]), axis=-1)) + greatest
+
+
 def layernorm(xp: Any, x: Any, scale: Any, shift: Any) -> Any:
     """Layer normalisation of rows."""
     d = x - xp.mean(x, axis=-1, keepdims=True)
@@ -207,6 +213,9 @@ def _rows() -> Iterator[Case]:
                 )
     for rows, length in ((8, 65536), (32, 16384)):
         yield Case("softmax", f"{rows}x{length}", softmax, ((rows, length),))
+    for rows, length in ((2048, 16384), (512, 65536)):
+        shapes = ((rows, length),)
+        yield Case("logsumexp", f"{rows}x{length}", logsumexp, shapes, by_rows=True)
     scanned = ((262144, 128), (4096, 8192), (64, 65536), (256, 131072), (1, 1 << 25))
     for rows, length in scanned:
         cumsum = lambda xp, x: xp.cumsum(x, axis=1)  # noqa: E731

@@ -49,6 +49,11 @@ def softmax(xp: Any, x: Any) -> Any:
     return e / xp.sum(e, axis=-1, keepdims=True)
 
 
+def logsumexp(xp: Any, x: Any) -> Any:
+    greatest = xp.max(x, axis=1)
+    return xp.log(xp.sum(xp.exp(x - greatest[:, None]), axis=1)) + greatest
+
+
 def layernorm(xp: Any, x: Any, scale: Any) -> Any:
     d = x - xp.mean(x, axis=-1, keepdims=True)
     return d / xp.sqrt(xp.mean(d * d, axis=-1, keepdims=True) + 1e-5) * scale
@@ -68,6 +73,7 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     for length in (96, 4096, 16384, 40000):
         weights = random(length, seed=1)
         yield f"layernorm of {length}", layernorm, (random(150, length), weights)
+    yield "logsumexp", logsumexp, (random(150, 65536),)
     yield "cluster", softmax, (random(3, 65536),)
     yield "few long rows", softmax, (random(2, 70001),)
     for axis in (None, 0, 1):

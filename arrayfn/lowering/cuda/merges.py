@@ -56,13 +56,14 @@ class Exponentials:
 class Squares:
     """The sum of ``(v - about)**2``, ``about`` what ``total``, that of ``v``, gives.
 
-    ``residual`` is the sum of ``v - about``.
+    ``residual`` is the sum of ``v - about``. Of halves it is None: the total less
+    ``n * about``, in float32, has more than their bits.
     """
 
     reduce: Reduce
     about: Value
     total: Reduce
-    residual: Reduce
+    residual: Reduce | None
 
 
 Moved = Unmoved | Exponentials | Squares
@@ -108,7 +109,8 @@ class Merge:
         for m in self.moved:
             values.append(m.reduce.result)
             if isinstance(m, Squares):
-                values += [m.about, m.residual.result]
+                values.append(m.about)
+                values += [m.residual.result] if m.residual else []
         if self.count is not None:
             values.append(self.count.result)
         return tuple(dict.fromkeys(values))
@@ -130,7 +132,7 @@ def merged(nest: Nest, counted: bool) -> tuple[Nest, tuple[Merge, ...]]:
         stage += 1
         merges.append(merge)
         added = [m.residual for m in merge.moved if isinstance(m, Squares)]
-        statements += [*added, *([merge.count] if merge.count else [])]
+        statements += [s for s in (*added, merge.count) if s is not None]
     return replace(nest, statements=tuple(statements)), tuple(merges)
 
 
@@ -200,9 +202,10 @@ def _moved(
         if _plain(first.argument, producers) != v:
             continue
         if squared and _is_sum(first) and _is_mean(about, first, producers):
-            name = f"{s.result.name}_residual"
-            residual = replace(s, result=replace(s.result, name=name), argument=x)
-            return Squares(s, about, first, residual)
+            result = replace(s.result, name=f"{s.result.name}_residual")
+            residual = replace(s, result=result, argument=x)
+            halves = isinstance(v, Value) and v.half
+            return Squares(s, about, first, None if halves else residual)
         greatest = first.function == f"accumulate_max_{suffix}"
         if kind == "exp" and greatest and _is_base(about, first, producers):
             return Exponentials(s, about, first, element)
