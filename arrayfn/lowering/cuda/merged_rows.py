@@ -208,10 +208,6 @@ class MergedRowsPrinter(StagedPrinter[R]):
         if merge.count is not None:
             count = parts.of(self.name_of(merge.count.result), at)
             count = f"{self.use(f'convert_i32_{dtype}')}({count})"
-        if m.residual is None:
-            total = parts.of(self.name_of(m.total.result), at)
-            residual = f"({total} - {count} * {parts.of(about, at)})"
-        else:
-            residual = parts.of(self.name_of(m.residual.result), at)
+        residual = parts.of(self.name_of(m.residual.result), at)
         self.line(f"residual = {self.use(dtype)}(2) * {residual} + {count} * moved")
         return f"{part} + moved * residual"

@@ -56,14 +56,13 @@ class Exponentials:
 class Squares:
     """The sum of ``(v - about)**2``, ``about`` what ``total``, that of ``v``, gives.
 
-    ``residual`` is the sum of ``v - about``. Of halves it is None: the total less
-    ``n * about``, in float32, has more than their bits.
+    ``residual`` is the sum of ``v - about``.
     """
 
     reduce: Reduce
     about: Value
     total: Reduce
-    residual: Reduce | None
+    residual: Reduce
 
 
 Moved = Unmoved | Exponentials | Squares
@@ -109,8 +108,7 @@ class Merge:
         for m in self.moved:
             values.append(m.reduce.result)
             if isinstance(m, Squares):
-                values.append(m.about)
-                values += [m.residual.result] if m.residual else []
+                values += [m.about, m.residual.result]
         if self.count is not None:
             values.append(self.count.result)
         return tuple(dict.fromkeys(values))
@@ -204,8 +202,7 @@ def _moved(
         if squared and _is_sum(first) and _is_mean(about, first, producers):
             result = replace(s.result, name=f"{s.result.name}_residual")
             residual = replace(s, result=result, argument=x)
-            halves = isinstance(v, Value) and v.half
-            return Squares(s, about, first, None if halves else residual)
+            return Squares(s, about, first, residual)
         greatest = first.function == f"accumulate_max_{suffix}"
         if kind == "exp" and greatest and _is_base(about, first, producers):
             return Exponentials(s, about, first, element)

@@ -83,8 +83,8 @@ def _can_send(nest: Nest) -> bool:
 def can_merge(nest: Nest, team: int, cluster: int, gpu: GpuConfig) -> bool:
     """Whether stages of rows that ``team`` threads of a ``cluster`` share are merged.
 
-    The residual of a variance takes as long as an exchange where rows are short, or of
-    halves.
+    A variance's residual takes as long as the exchange where a row is of few blocks, or
+    of halves, which are bound by arithmetic.
     """
     moved = [type(m) for merge in merged(nest, False)[1] for m in merge.moved]
     if Squares in moved:
