@@ -104,6 +104,33 @@ def drawn(x: Any, y: Any) -> Any:
     return 0.5 * x + random.uniform(random.key(7), x.shape, np.float32) - 0.5 * y
 
 
+def flat(x: Any) -> Any:
+    return anp.reshape(x, (-1,))
+
+
+def long_rows(x: Any) -> Any:
+    """``x`` as rows that are too long for a block, if it has as many elements."""
+    return anp.reshape(x, (-1, min(x.size, 1 << 16)))
+
+
+def normalized(x: Any, y: Any) -> Any:
+    rows, weights = long_rows(x), long_rows(y)[0]
+    centred = rows - anp.mean(rows, axis=1, keepdims=True)
+    spread = anp.sqrt(anp.mean(centred * centred, axis=1, keepdims=True) + 0.1)
+    return anp.reshape(anp.tanh(centred / spread * weights), x.shape)
+
+
+def counted(x: Any, y: Any) -> Any:
+    """Single numbers added to as many places."""
+    places = anp.astype(anp.abs(flat(y)) * x.size, np.int32) % x.size
+    return anp.reshape(anp.tanh(anp.at(0.5 * flat(x))[places].add(flat(x))), x.shape)
+
+
+def running_sum(x: Any, y: Any) -> Any:
+    total = anp.cumsum(flat(x)) / (1 + anp.arange(x.size, dtype=np.float32))
+    return anp.reshape(total, x.shape) - 0.2 * y
+
+
 WAYS: Final[tuple[Callable[[Any, Any], Any], ...]] = (
     lambda x, y: anp.tanh(1.5 * x + y),
     lambda x, y: x.shape[1] * 0.01 * nn.softmax(x) - y,
@@ -115,6 +142,12 @@ WAYS: Final[tuple[Callable[[Any, Any], Any], ...]] = (
     lambda x, y: anp.reshape(anp.transpose(x), x.shape) - 0.2 * y,
     lambda x, y: x[anp.argsort(y[:, 0])],
     lambda x, y: anp.where(x > y, x, anp.flip(y, axis=1)),
+    lambda x, y: anp.reshape(nn.softmax(long_rows(x) + long_rows(y)) * 99, x.shape),
+    lambda x, y: anp.reshape(anp.sort(flat(x)), x.shape) - 0.1 * y,
+    lambda x, y: x - 1e-6 * anp.astype(anp.argmax(flat(y)), np.float32),
+    normalized,
+    counted,
+    running_sum,
     solved,
     factored,
     multiplied,
