@@ -233,7 +233,7 @@ def test_a_division_by_an_inverse_says_where_it_is_exact():
 EXCHANGE = """
     signals = signals_i64(1)
     if i == 0:
-        signal_init(signals, 0)
+        signal_init(signals, 1)
         expect(signals, 0, {expected})
     line = shared_f32(2)
     cluster_arrive()

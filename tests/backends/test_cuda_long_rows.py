@@ -134,6 +134,25 @@ def test_long_rows_are_fetched_ahead(case):
     np.testing.assert_allclose(result, want, rtol=tolerance, atol=tolerance)
 
 
+# name: clusters at a time, function, arguments
+TAKEN_CASES = {
+    "by blocks": (4, softmax, (random(13, 292),)),
+    "by clusters": (2, layernorm, (random(9, 1100), random(1100, seed=1))),
+    "by clusters without weights": (2, softmax, (random(9, 1040),)),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN_CASES)
+def test_rows_are_taken_as_blocks_come_to_them(case):
+    clusters, function, arguments = TAKEN_CASES[case]
+    gpu = replace(PIPELINES, multiprocessors=2 * clusters, grouped=2 * clusters)
+    compiled = lowered(function, arguments, gpu)
+    (kernel,) = compiled.kernels
+    assert kernel.source.count("= take(board, 1, 1)") >= 1
+    assert kernel.source.count("close_board(board, 1, clusters)") == 1
+    assert_equal(function, arguments, compiled, 2e-5)
+
+
 @needs_compiler
 @pytest.mark.cuda
 def test_rows_fetched_ahead_pass_through_shared_memory():

@@ -195,9 +195,11 @@ def _vector(
 def _signal_init(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    address = shared_address(b, b.gep(args[0], [args[1]]))
-    assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
-    # What copies must see it too.
+    signals, number = args
+    for k in range(number.constant):
+        address = shared_address(b, b.gep(signals, [I64(k)]))
+        assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
+    # Other blocks and copies must see them too. A fence is slow: one will do for all.
     assembly(b, "fence.mbarrier_init.release.cluster;", "", ())
     assembly(b, "fence.proxy.async;", "", ())
 

@@ -143,8 +143,8 @@ def _arena(thread: Thread, function: DeviceFunction, arguments: Any) -> SharedMe
 
 
 def _signal_init(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
-    signals, k = arguments
-    signals[int(k)] = Signal()
+    signals, count = arguments
+    signals.update((k, Signal()) for k in range(int(count)))
 
 
 def signal_of(arguments: Any) -> Signal:

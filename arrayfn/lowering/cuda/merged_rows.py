@@ -19,7 +19,6 @@ from arrayfn.lowering.cuda.merges import Exponentials, Merge, Moved, Unmoved, me
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import StagePlan, is_half_exp
 from arrayfn.lowering.cuda.stages import StagedPrinter
-from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Compute, Reduce, Store, Value, uses
 
 R = TypeVar("R", Rows, Pipeline)
@@ -28,19 +27,19 @@ _OWN: Final = "part"  # ends the name of what a warp has, where that of the row 
 
 @dataclass(frozen=True)
 class Parts:
-    """Where a block finds what each of a row's ``count`` warps has sent.
+    """Where a block finds what each of a row's ``count`` warps, or blocks, has sent.
 
     That of a value is in the array ``NAME_suffix``, from ``place`` on. A lane combines
-    the part ``first``, and each 32nd one after it.
+    the part ``own``.
     """
 
     count: int
     suffix: str
-    first: str
+    own: str
     place: str = ""
 
     def of(self, name: str, at: str) -> str:
-        """The part of the warp ``at``."""
+        """The part of the warp, or block, ``at``."""
         return f"{name}_{self.suffix}[{self.place}{at}]"
 
 
@@ -64,6 +63,15 @@ class MergedRowsPrinter(StagedPrinter[R]):
     @abstractmethod
     def shuffles(self, reduces: Sequence[Reduce], team: int) -> None:
         """Each of ``team`` neighbouring lanes gets the combination of all."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> int:
+        """How many parts of a row are exchanged."""
+
+    @abstractmethod
+    def combine_own(self, reduces: Sequence[Reduce]) -> None:
+        """Combine what the threads of a part have."""
 
     @abstractmethod
     def exchange(
@@ -94,12 +102,12 @@ class MergedRowsPrinter(StagedPrinter[R]):
             if merge.stage == stage:
                 self.outer_stage(stage, variables, member)
                 self.row_stage(plan, stage, variables, member)
-                self.shuffles(self.reduces(stage), WARP)
+                self.combine_own(self.reduces(stage))
                 self.take_own(merge, plan, variables)
                 return
             if merge.stage + 1 == stage:
                 self.row_stage(plan, stage, variables, member)
-                self.shuffles(self.reduces(stage), WARP)
+                self.combine_own(self.reduces(stage))
                 parts = self.exchange(merge.stage, merge.sent, self.own(merge))
                 self.combine_parts(merge.reduces, parts)
                 self.outer_stage(stage, variables, member)
@@ -137,7 +145,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         """What the sum of a warp is multiplied by, to be about the row's."""
         dtype = short_name(value.dtype)
         if merge.count is None:
-            return f"{self.use(dtype)}({self.schedule.team // WARP})"
+            return f"{self.use(dtype)}({self.parts})"
         n = self.extent_of(self.reduced_axes, "elements")
         most, wide = self.use("max_i32"), self.use(f"convert_i32_{dtype}")
         one = f"{self.use('i32')}(1)"
@@ -172,17 +180,11 @@ class MergedRowsPrinter(StagedPrinter[R]):
         for m in merge.moved:
             identity = self.constant(m.reduce.identity)
             self.line(f"{self.name_of(m.reduce.result)} = {identity}")
-        at = parts.first
-        if parts.count > WARP:
-            self.open(f"for other in range(0, {parts.count}, {WARP}):")
-            at = "other + lane"
         for m in merge.moved:
             name = self.name_of(m.reduce.result)
-            term = self.moved_term(m, merge, parts, at)
+            term = self.moved_term(m, merge, parts, parts.own)
             self.line(f"{name} = {self.use(m.reduce.function)}({name}, {term})")
-        if parts.count > WARP:
-            self.close()
-        self.shuffles([m.reduce for m in merge.moved], min(parts.count, WARP))
+        self.shuffles([m.reduce for m in merge.moved], parts.count)
 
     def growth(self, element: Compute, moved: str) -> str:
         """The factor of exponentials that are ``moved`` to another number."""
@@ -204,7 +206,8 @@ class MergedRowsPrinter(StagedPrinter[R]):
             return f"{part} * {self.growth(m.element, 'moved')}"
         self.line(f"moved = {parts.of(about, at)} - {about}")
         dtype = short_name(m.about.dtype)
-        count = f"{self.use(dtype)}({WARP * self.schedule.lanes * self.schedule.tiles})"
+        elements = self.schedule.lanes * self.schedule.tiles * self.schedule.team
+        count = f"{self.use(dtype)}({elements // self.parts})"
         if merge.count is not None:
             count = parts.of(self.name_of(merge.count.result), at)
             count = f"{self.use(f'convert_i32_{dtype}')}({count})"

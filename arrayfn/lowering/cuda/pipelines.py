@@ -1,6 +1,6 @@
 """Kernels of long rows that are fetched ahead: blocks go from row to row.
 
-While a block computes a row, which it has in registers, copies of the next ones run to
+While a block computes a row, which it has in registers, a copy of the next one runs to
 its shared memory. What is the same for all rows stays there.
 """
 
@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.merged_rows import Parts
 from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline
-from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Value
+
+ROW: Final = 0  # the signal of a row that is fetched
+HELD: Final = 1  # that of what is the same for all rows
+EXCHANGES: Final = 2  # the first one of the cluster's exchanges
+PLACES: Final = 4  # of rows' numbers: three are known at a time
+NUMBER_BYTES: Final = 8  # of a row's number, as it is told
 
 
 @dataclass
@@ -21,57 +28,60 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     """A cluster of blocks has a row, each block a part of it."""
 
     shared_lines: list[str] = field(default_factory=list[str])
+    told: int = 0  # the first signal of those that tell rows
+    taken: bool = False  # whether a row has been taken, and not been told yet
 
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
-        cluster, slots = schedule.cluster, schedule.slots
-        self.items = schedule.clusters * cluster
-        n = self.extent(self.reduced_axes[0])
-        part = self.integer("part", schedule.part)
-        if cluster > 1:
-            self.share_row(cluster, schedule.threads)
+        self.items = schedule.clusters * schedule.cluster
+        self.board_words = 2
+        self.make_shared()
+        rows = self.extent_of(kept, "rows") if kept else "1"
+        self.take_first(rows)
+        if schedule.held:
+            self.line(f"{self.use_device('await_signal')}(signals, {HELD}, 0)")
+        self.line(f"turn = {self.use('i64')}(0)")
+        self.await_told("turn")
+        self.line("item = numbers[0]")
+        before = len(self.lines)
+        self.open(f"while item < {rows}:")
+        self.take_row(rows)
+        variables = self.decompose("item", kept)
+        self.hoist_offsets(variables)
+        self.stages(variables, "thread" if schedule.cluster > 1 else "member")
+        self.line("turn = turn + 1")
+        self.await_told("turn")
+        self.line(f"item = numbers[{self.place_of('turn')}]")
+        self.close()
+        self.open(f"if {self.takes}:")
+        clusters = self.integer("clusters", schedule.clusters)
+        self.line(f"{self.use_device('close_board')}(board, 1, {clusters})")
+        self.close()
+        self.lines[before:before] = self.shared_lines
+
+    def make_shared(self) -> None:
+        """Make what is in shared memory: signals, numbers of rows, a place for one."""
+        schedule = self.schedule
+        part, sizes = self.integer("part", schedule.part), list[int]()
+        if schedule.cluster > 1:
+            n = self.extent_of_row()
+            self.share_row(schedule.cluster, schedule.threads)
             self.line(f"begin = rank * {part}")
             self.line(f"size = {self.use('min_i64')}({part}, {n} - begin)")
             sizes = list(map(self.exchanged_bytes, self.exchanged_stages()))
-            self.make_signals(sizes if len(sizes) > 1 else sizes * 2, slots + 1)
+            sizes = sizes if len(sizes) > 1 else sizes * 2
+            self.told = EXCHANGES + len(sizes)
+            sizes += [NUMBER_BYTES] * PLACES
         else:
             self.line(f"member = {self.use_device('thread_index')}()")
-            self.line(f"start = {self.use_device('block_index')}()")
-            self.line(f"signals = {self.use_device('signals_i64')}({slots + 1})")
+        self.make_signals(sizes, EXCHANGES)
+        self.line(f"numbers = {self.use_device('shared_i64')}({PLACES})")
         self.arenas()
-        self.open("if member == 0:")
-        self.open(f"for slot in range({slots + 1}):")
-        self.line(f"{self.use_device('signal_init')}(signals, slot)")
-        self.close()
-        self.close()
-        if cluster > 1:
+        if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_arrive')}()")
             self.line(f"{self.use_device('cluster_wait')}()")
         else:
             self.line(f"{self.use_device('barrier')}()")
-        count = self.extent_of(kept, "rows") if kept else "1"
-        clusters = self.integer("clusters", schedule.clusters)
-        self.open("if member == 0:")
-        if schedule.held:
-            self.fetch(schedule.held, {}, str(slots), "")
-        self.open(f"for slot in range({slots}):")
-        self.line(f"other = start + slot * {clusters}")
-        self.fetch_row(count, "slot")
-        self.close()
-        self.close()
-        if schedule.held:
-            wait = self.use_device("await_signal")
-            self.line(f"{wait}(signals, {slots}, 0)")
-        self.line(f"turn = {self.use('i64')}(0)")
-        before = len(self.lines)
-        self.open(f"for item in range(start, {count}, {clusters}):")
-        self.take_row(count, clusters)
-        variables = self.decompose("item", kept)
-        self.hoist_offsets(variables)
-        self.stages(variables, "thread" if cluster > 1 else "member")
-        self.line("turn = turn + 1")
-        self.close()
-        self.lines[before:before] = self.shared_lines
 
     # Shared memory.
 
@@ -90,18 +100,13 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         schedule, offset = self.schedule, 0
         for operand in (*schedule.fetched, *schedule.held):
             dtype = self.nest.operands[operand].dtype
-            places = schedule.slots if operand in schedule.fetched else 1
-            count = places * schedule.part
             arena = self.use_device(f"arena_{self.stored_name(dtype)}")
-            self.line(f"{self.arena_name(operand)} = {arena}({offset}, {count})")
-            offset += count * dtype.itemsize
+            place = f"{offset}, {schedule.part}"
+            self.line(f"{self.arena_name(operand)} = {arena}({place})")
+            offset += schedule.part * dtype.itemsize
 
     def fetch(
-        self,
-        operands: Sequence[int],
-        variables: dict[int, str],
-        signal: str,
-        place: str,
+        self, operands: Sequence[int], variables: dict[int, str], signal: int
     ) -> None:
         """Begin to copy this block's part of ``operands`` to shared memory."""
         size = "size" if self.schedule.cluster > 1 else self.extent_of_row()
@@ -114,47 +119,112 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             at = self.index(operand, variables)
             if self.schedule.cluster > 1:
                 at = "begin" if at == "0" else f"{at} + begin"
-            target = f"{self.arena_name(operand)}, {place or 0}"
+            target = f"{self.arena_name(operand)}, 0"
             source = f"{self.pointer(operand)}, {at}"
             self.line(f"{fetch}({source}, {target}, {size}, signals, {signal})")
 
     def extent_of_row(self) -> str:
         return self.extent(self.reduced_axes[0])
 
-    def fetch_row(self, rows: str, slot: str) -> None:
-        """Begin to copy the row ``other``, if there is one, to a slot."""
+    def fetch_row(self, rows: str) -> None:
+        """Begin to copy the row ``other``, if there is one."""
         self.offsets, self.offset_axes = {}, frozenset()
         self.open(f"if other < {rows}:")
         variables = self.decompose("other", self.kept_axes)
-        self.fetch(self.schedule.fetched, variables, slot, f"{slot} * part")
+        self.fetch(self.schedule.fetched, variables, ROW)
         self.close()
 
-    def take_row(self, rows: str, clusters: str) -> None:
+    def take_row(self, rows: str) -> None:
         """Take this turn's row into registers, and have another one fetched."""
-        schedule, slots = self.schedule, self.schedule.slots
-        wait = self.use_device("await_signal")
-        slot = "0"
-        if slots > 1:
-            self.line(f"slot = {self.use_device('remainder')}(turn, {slots})")
-            slot = "slot"
-            turns = f"{self.use_device('quotient')}(turn, {slots})"
-        else:
-            turns = "turn"
-        parity = f"{self.use_device('remainder')}({turns}, 2)"
-        self.line(f"{wait}(signals, {slot}, {parity})")
+        schedule = self.schedule
+        parity = f"{self.use_device('remainder')}(turn, 2)"
+        self.line(f"{self.use_device('await_signal')}(signals, {ROW}, {parity})")
         self.declare_tiles(schedule.fetched, schedule.lanes * schedule.tiles)
         _, depth = self.open_row({}, "member")
-        at = "place" if slots == 1 else "slot * part + place"
         for operand in schedule.fetched:
             load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")
             tile = f"{self.tile_name(operand)}, {self.slot('')}"
-            self.line(f"{load}({self.arena_name(operand)}, {at}, {tile})")
+            self.line(f"{load}({self.arena_name(operand)}, place, {tile})")
         self.close_all(depth)
         self.line(f"{self.use_device('barrier')}()")
+        self.fetch_following(rows)
+
+    # Which rows. Blocks take them as they come to them; of a cluster the first one
+    # does, and tells the others. What is computed in turn t has the number in place
+    # t % 4. It is told a turn before it is fetched, and the last one is no row.
+
+    @property
+    def takes(self) -> str:
+        """Which thread takes rows for the block, or the cluster."""
+        return "member == 0" if self.schedule.cluster == 1 else "thread == 0"
+
+    def place_of(self, turn: str) -> str:
+        return f"{self.use_device('remainder')}({turn}, {PLACES})"
+
+    def await_told(self, turn: str) -> None:
+        """Wait until it is told what is to be computed in ``turn``."""
+        if self.schedule.cluster == 1:
+            return
+        turns = f"{self.use_device('quotient')}({turn}, {PLACES})"
+        parity = f"{self.use_device('remainder')}({turns}, 2)"
+        signal = f"{self.told} + {self.place_of(turn)}"
+        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+
+    def tell(self, turn: str) -> None:
+        """Tell the block, or all of the cluster, to compute the row ``following``."""
+        cluster, place = self.schedule.cluster, self.place_of(turn)
+        if cluster == 1:
+            self.line(f"numbers[{place}] = following")
+            return
+        self.open(f"for peer in range({cluster}):")
+        send, signal = self.use_device("send_i64"), f"{self.told} + {place}"
+        self.line(f"{send}(numbers, {place}, following, peer, signals, {signal})")
+        self.close()
+
+    def take_first(self, rows: str) -> None:
+        """Take the first two rows, and have one fetched."""
+        self.open(f"if {self.takes}:")
+        self.line(f"following = {self.use_device('take')}(board, 1, 2)")
+        self.open("for other in range(2):")
+        self.tell("other")
+        self.line("following = following + 1")
+        self.close()
+        self.close()
         self.open("if member == 0:")
-        ahead = clusters if slots == 1 else f"{slots} * {clusters}"
-        self.line(f"other = item + {ahead}")
-        self.fetch_row(rows, slot)
+        if self.schedule.held:
+            self.fetch(self.schedule.held, {}, HELD)
+        self.await_told("0")
+        self.line("other = numbers[0]")
+        self.fetch_row(rows)
+        self.await_told("1")
+        self.close()
+        if self.schedule.cluster == 1:
+            self.line(f"{self.use_device('barrier')}()")
+
+    def fetch_following(self, rows: str) -> None:
+        """Have the row of the next turn fetched, and take another one."""
+        this, following = self.place_of("turn"), self.place_of("turn + 1")
+        self.open("if member == 0:")
+        self.await_told("turn + 1")
+        self.line(f"other = numbers[{following}]")
+        self.fetch_row(rows)
+        if self.schedule.cluster > 1:
+            # All of the block know what this turn computes.
+            expect = self.use_device("expect")
+            self.line(f"{expect}(signals, {self.told} + {this}, {NUMBER_BYTES})")
+        self.close()
+        self.open(f"if {self.takes}:")
+        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
+        self.close()
+        self.taken = True
+
+    def tell_following(self) -> None:
+        """Tell the row that has been taken meanwhile, if the one before it is one."""
+        self.taken = False
+        rows = self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
+        last = self.place_of("turn + 1")
+        self.open(f"if {self.takes} and numbers[{last}] < {rows}:")
+        self.tell("turn + 2")
         self.close()
 
     # What the stages ask.
@@ -194,6 +264,14 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
 
     # Exchanges.
 
+    def exchange(
+        self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
+    ) -> Parts:
+        parts = super().exchange(stage, values, own)
+        if self.taken:
+            self.tell_following()
+        return parts
+
     def loads_are_begun(self) -> None:
         """Signals are made before the first row."""
 
@@ -205,13 +283,16 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
 
         Where there is only one for each row, two signals and places are used by turns.
         """
-        remainder, first = self.use_device("remainder"), self.schedule.slots + 1
+        remainder, first = self.use_device("remainder"), EXCHANGES
         if len(self.exchanged_stages()) > 1:
             return str(first + number), f"{remainder}(turn, 2)", ""
-        count = self.schedule.team // WARP
         half = f"{self.use_device('quotient')}(turn, 2)"
         turn = f"{remainder}(turn, 2)"
-        return f"{first} + {turn}", f"{remainder}({half}, 2)", f"{turn} * {count} + "
+        return (
+            f"{first} + {turn}",
+            f"{remainder}({half}, 2)",
+            f"{turn} * {self.parts} + ",
+        )
 
     def end_exchange(self, stage: int, signal: str) -> None:
         """Say what the signal's next turn will bring."""

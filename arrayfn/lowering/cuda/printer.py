@@ -28,6 +28,7 @@ _RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
+        *("numbers", "following", "peer"),
         *("ahead", "whole", "least", "greatest", "again", "moved", "residual"),
         *("board", "parts", "number", "within", "before", "upto"),
     )
@@ -266,8 +267,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         count = before + len(sizes)
         self.line(f"signals = {self.use_device('signals_i64')}({count})")
         self.open("if member == 0:")
+        self.line(f"{self.use_device('signal_init')}(signals, {count})")
         for slot, size in enumerate(sizes, before):
-            self.line(f"{self.use_device('signal_init')}(signals, {slot})")
             self.line(f"{self.use_device('expect')}(signals, {slot}, {size})")
         self.close()
 

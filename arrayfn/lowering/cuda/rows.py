@@ -53,10 +53,27 @@ class RowsPrinter(MergedRowsPrinter[R]):
         """Combine what the threads of a row have: lanes, then warps."""
         if not reduces:
             return
-        self.shuffles(reduces, min(self.schedule.team, WARP))
+        self.combine_own(reduces)
         if self.schedule.team > WARP:
             results = [s.result for s in reduces]
             self.combine_parts(reduces, self.exchange(reduces[0].stage, results))
+
+    @property
+    def parts(self) -> int:
+        """How many parts of a row are exchanged: its warps, or blocks of a cluster."""
+        schedule = self.schedule
+        return schedule.cluster if schedule.cluster > 1 else schedule.team // WARP
+
+    def combine_own(self, reduces: Sequence[Reduce]) -> None:
+        """Combine what the threads of a warp have; of a cluster, those of a block.
+
+        A block counts what arrives one after the other: there should be little.
+        """
+        self.shuffles(reduces, min(self.schedule.team, WARP))
+        warps = self.schedule.threads // WARP
+        if self.schedule.cluster > 1 and warps > 1 and reduces:
+            texts = {s.result: self.name_of(s.result) for s in reduces}
+            self.combine_parts(reduces, self.exchange_warps(warps, texts))
 
     def exchange(
         self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
@@ -65,19 +82,17 @@ class RowsPrinter(MergedRowsPrinter[R]):
         texts |= {v: f"{self.name_of(v)}_part" for v in own}
         if self.schedule.cluster > 1:
             return self.exchange_blocks(stage, values, texts)
-        return self.exchange_warps(values, texts)
+        return self.exchange_warps(self.parts, texts)
 
-    def exchange_warps(
-        self, values: Sequence[Value], texts: Mapping[Value, str]
-    ) -> Parts:
+    def exchange_warps(self, warps: int, texts: Mapping[Value, str]) -> Parts:
         """Each warp leaves what it has in shared memory, from where all combine it."""
-        warps, thread = self.schedule.team // WARP, self.thread_of("thread")
-        for value in values:
+        thread = "member" if self.schedule.cluster > 1 else self.thread_of("thread")
+        for value in texts:
             self.shared_array(value, "warps", warps)
         self.open(f"if {self.use_device('remainder')}({thread}, {WARP}) == 0:")
         warp = f"{self.use_device('quotient')}({thread}, {WARP})"
-        for value in values:
-            self.line(f"{self.name_of(value)}_warps[{warp}] = {texts[value]}")
+        for value, text in texts.items():
+            self.line(f"{self.name_of(value)}_warps[{warp}] = {text}")
         self.close()
         self.line(f"{self.use_device('barrier')}()")
         place = f"{self.use_device('remainder')}({thread}, {warps})"
@@ -86,15 +101,8 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
         for s in reduces:
             name = self.name_of(s.result)
-            self.line(f"{name} = {parts.of(name, parts.first)}")
-        if parts.count > WARP:
-            self.open(f"for other in range({WARP}, {parts.count}, {WARP}):")
-            for s in reduces:
-                name = self.name_of(s.result)
-                term = parts.of(name, "other + lane")
-                self.line(f"{name} = {self.use(s.function)}({name}, {term})")
-            self.close()
-        self.shuffles(reduces, min(parts.count, WARP))
+            self.line(f"{name} = {parts.of(name, parts.own)}")
+        self.shuffles(reduces, parts.count)
 
     # Clusters.
 
@@ -115,7 +123,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def exchanged_bytes(self, stage: int) -> int:
         """How much is sent to each block after ``stage``."""
         size = sum(value.dtype.itemsize for value in self.sent_after(stage))
-        return size * (self.schedule.team // WARP)
+        return size * self.parts
 
     def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
         """Signal, parity and place of this turn's exchange."""
@@ -124,27 +132,24 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def exchange_blocks(
         self, stage: int, values: Sequence[Value], texts: Mapping[Value, str]
     ) -> Parts:
-        """Each warp sends what it has to all blocks, where each warp combines all."""
-        cluster, count = self.schedule.cluster, self.schedule.team // WARP
+        """The first warp sends what the block has to all, where each combines it."""
+        cluster = self.schedule.cluster
         signal, parity, place = self.exchange_of_turn(self.exchanges)
         self.exchanges += 1
         for value in values:
-            self.shared_array(value, "sent", count * (2 if place else 1))
+            self.shared_array(value, "sent", cluster * (2 if place else 1))
         if self.exchanges == 1:
             self.begin_exchanges()
-        remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
-        self.line(f"lane = {remainder}(member, {WARP})")
-        self.open(f"if lane < {cluster}:")
-        at = f"{place}{quotient}(thread, {WARP})"
+        self.open(f"if member < {cluster}:")
         for value in values:
             send = self.use_device(f"send_{short_name(value.dtype)}")
-            sent = f"{self.name_of(value)}_sent, {at}, {texts[value]}"
-            self.line(f"{send}({sent}, lane, signals, {signal})")
+            sent = f"{self.name_of(value)}_sent, {place}rank, {texts[value]}"
+            self.line(f"{send}({sent}, member, signals, {signal})")
         self.close()
         self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
         self.end_exchange(stage, signal)
-        first = "lane" if count >= WARP else f"{remainder}(lane, {count})"
-        return Parts(count, "sent", first, place)
+        own = f"{self.use_device('remainder')}(member, {cluster})"
+        return Parts(cluster, "sent", own, place)
 
     def begin_exchanges(self) -> None:
         """Before the first: the other blocks' signals are made."""

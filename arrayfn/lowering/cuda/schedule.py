@@ -5,7 +5,7 @@
 * ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, or
   a block) has one row, and keeps it in registers between the stages if it fits;
 * ``Pipeline``: the same for long rows, where a block or a cluster of blocks goes from
-  row to row, and the next ones are on their way to shared memory meanwhile;
+  row to row, and the next one is on its way to shared memory meanwhile;
 * ``Scan``: a running value along the innermost axis; a team as of ``Rows`` has a row,
   or goes along it;
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
@@ -66,17 +66,16 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Rows):
-    """Blocks that stay, and have the next rows fetched while they compute one.
+    """Blocks that stay, and have the next row fetched while they compute one.
 
     The blocks of a cluster share a row: each has ``part`` elements of it, which pass
-    through ``slots`` places in shared memory to its registers. ``clusters`` take the
-    rows in turns. Operands ``fetched`` are rows; those ``held`` are the same for all.
+    through shared memory to its registers. ``clusters`` take rows as they come to them.
+    Operands ``fetched`` are rows; those ``held`` are the same for all.
     """
 
     _: KW_ONLY
     clusters: int
     part: int
-    slots: int
     fetched: tuple[int, ...]
     held: tuple[int, ...]
     shared: int  # bytes of a block

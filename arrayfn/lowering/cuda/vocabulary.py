@@ -39,9 +39,10 @@ which must have begun to run: its signal ``k`` counts the bytes as they arrive.
 Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
 ``count`` elements from byte ``offset`` of the memory that the kernel's launch asks for.
 ``fetch_T(array, at, shared, place, count, signals, k)`` begins to copy elements, in
-pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, each of which
-``signal_init`` makes, ``expect(signals, k, bytes)`` tells what will arrive, and
-``await_signal(signals, k, parity)`` waits for: the first time with parity 0, then 1.
+pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, which
+``signal_init(signals, n)`` makes; ``expect(signals, k, bytes)`` tells one what will
+arrive, and ``await_signal(signals, k, parity)`` waits for it: the first time with
+parity 0, then 1.
 Smaller ones each thread begins for itself: ``copy_TxN(array, at, shared, place, live)``
 copies N elements of 4 to 16 bytes in all, aligned as a vector of them, or puts zeros
 there where ``live`` is 0. ``close_copies`` ends a group of a thread's copies, and

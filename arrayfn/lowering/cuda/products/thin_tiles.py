@@ -81,7 +81,7 @@ end = min_i64(first + part, k)"""
         return f"""{part}
 signals = signals_i64(1)
 if thread == 0:
-    signal_init(signals, 0)
+    signal_init(signals, 1)
     expect(signals, 0, {self.rows * self.columns * 4})
 cluster_arrive()
 received = shared_f32({self.rows * self.columns})"""
