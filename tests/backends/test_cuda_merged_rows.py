@@ -219,5 +219,6 @@ def test_what_is_merged_where_it_is_worth_its_arithmetic():
     assert merges(nn.softmax, 512, 65536) == 1
     assert merges(nn.softmax, 2048, 16384) == 1
     assert merges(nn.softmax, 8192, 4096) == 2
+    assert merges(normalized, 512, 65536) == 2
     assert merges(normalized, 2048, 16384) == 2
     assert merges(normalized, 1024, 65536, np.float16) == 2

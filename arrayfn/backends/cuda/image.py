@@ -224,8 +224,6 @@ class Image:
         self._kept.append(parameters)
         function = self._functions[kernel.name]
         shape = [step.items, kernel.threads, parameters.ctypes.data, kernel.shared]
-        # As many clusters as the card holds are placed when it is empty.
-        shape.append(int(kernel.cluster == 1 or not kernel.shared))
         kind = runner.COOPERATIVE if kernel.cooperative else runner.KERNEL
         return [kind, function, *shape]
 

@@ -156,7 +156,7 @@ def kernel_run(plan: int, step: int) -> int:
     store(config + 24, load(step + 40))
     store(config + 32, load(plan + STREAM))
     store(config + 40, plan + ATTRIBUTES + 8)
-    store(config + 48, load(plan + ATTRIBUTES) * load(step + 48))
+    store(config + 48, load(plan + ATTRIBUTES))
     return call(load(plan + LAUNCH), config, load(step + 8), load(step + 32), 0)
 
 

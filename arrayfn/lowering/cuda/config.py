@@ -46,10 +46,10 @@ class GpuConfig:
     moving: bool = False  # whether arrays may be windows that move through others
     chunk: int = 8192  # elements that are worth a block of a split reduction
     most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
-    shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipelines may have
+    shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipeline may have
     pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
     pipeline_words: int = 32  # that a thread may keep of its part
-    pipeline_threads: int = 1024  # of a multiprocessor, shared by its pipelines
+    pipeline_threads: int = 1024  # of a pipeline's block, one a multiprocessor
     sort_threads: int = 256  # of a block that sorts a tile by a digit
     sort_row_threads: int = 512  # of a block that sorts a row, at most
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half

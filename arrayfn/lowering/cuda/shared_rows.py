@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.lowering.cuda.config import GpuConfig
@@ -17,11 +16,8 @@ from arrayfn.lowering.cuda.schedule import (
     widest_lanes,
 )
 from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
-from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
+from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
-
-EXCHANGED: Final = 32
-"""Bytes that a warp of a row has in each block's memory, if it sends four numbers."""
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
@@ -102,7 +98,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
     words = kept_words(nest, lanes)
-    merges = can_merge(nest, gpu.max_threads, gpu.most_cluster, gpu)
+    merges = can_merge(nest, gpu.pipeline_threads, 1, gpu)
     if words < lanes and not held and not merges:
         # Rows of halves alone are bound by their arithmetic: more threads are better.
         return None
@@ -111,22 +107,16 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     rows = math.prod(_kept_extents(nest))
     if not whole or length * words <= gpu.pipeline_from * lanes or not _can_send(nest):
         return None
-    row_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
-    held_bytes = sum(nest.operands[k].dtype.itemsize for k in held)
-    # Larger clusters that stay wait for each other too long, unless another block of
-    # the multiprocessor goes on, or there is one exchange; halves take longer. What is
-    # held has room once.
-    wide = max(words, lanes) if held else words
-    cluster, together = 1, 1 if held else 2
-    threads = gpu.pipeline_threads // together
-    most = max(4 if merges else 2, lanes // 2) if held else gpu.most_cluster
-    while cluster <= min(most, gpu.most_cluster):
+    row_bytes = sum(nest.operands[k].dtype.itemsize for k in (*fetched, *held))
+    wide = max(words, lanes) if held else words  # halves are widened beside weights
+    # One large block a multiprocessor: of more, each would hold what all rows share,
+    # and have taken rows when others have none left.
+    cluster, threads = 1, gpu.pipeline_threads
+    while cluster <= gpu.most_cluster:
         part = -(-length // (lanes * cluster)) * lanes
         tiles = power_of_two(-(-part // (lanes * threads)))
-        share = gpu.shared_bytes // together - EXCHANGED * cluster * threads // WARP
-        room = share - held_bytes * part
-        slots = min(room // (row_bytes * part), 4) if room > 0 else 0
-        if slots and wide * tiles <= gpu.pipeline_words:
+        shared = row_bytes * part
+        if shared <= gpu.shared_bytes and wide * tiles <= gpu.pipeline_words:
             return Pipeline(
                 threads,
                 threads * cluster,
@@ -134,18 +124,12 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 tiles,
                 True,
                 cluster,
-                together,
-                clusters=min(rows, _clusters(cluster, gpu) * together),
+                1,
+                clusters=min(rows, _clusters(cluster, gpu)),
                 part=part,
-                slots=slots,
                 fetched=fetched,
                 held=held,
-                # A full share, so that blocks of the next launch, which may begin
-                # early, leave each multiprocessor as many of this one's.
-                shared=max(
-                    (row_bytes * slots + held_bytes) * part,
-                    share,
-                ),
+                shared=shared,
             )
         cluster *= 2
     return None
