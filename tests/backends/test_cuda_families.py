@@ -117,6 +117,11 @@ FAMILIES: Final[dict[str, tuple[Function, tuple[Any, ...]]]] = {
         lambda x, y: x @ y,
         (random(3, 1304), random(1304, 4096)),
     ),
+    "thin products of halves": (
+        lambda x, y: x @ y,
+        (random(3, 2048, dtype=np.float16), random(2048, 2048, dtype=np.float16)),
+    ),
+    "softmax of long rows of halves": (softmax, (random(9, 65536, dtype=np.float16),)),
     "attention": (attention, (random(1, 64, 2, 64),)),
     "windows": (pooled, (IMAGES,)),
     "windows' gradient": (af.grad(lambda x: anp.sum(pooled(x) ** 2)), (IMAGES,)),
@@ -142,7 +147,7 @@ OPTIONS: Final = {
     "small loops": [Options(mode="persistent")],
 }
 # What copies ahead; on other cards cuBLAS computes these.
-HOPPER: Final = {"thin products of lines", "thin products of columns"}
+HOPPER: Final = {f"thin products of {what}" for what in ("lines", "columns", "halves")}
 
 
 def kernels(name: str, gpu: GpuConfig) -> list[Kernel]:
