@@ -12,7 +12,6 @@ from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
-    Pipeline,
     Rows,
     Scan,
     Schedule,
@@ -51,9 +50,7 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Rows whose stages share an exchange, where that is dear and they can."""
     made = shared_or_rows(nest, gpu)
-    # In pipelines a variance's second exchange is faster than its residual.
-    cluster = 1 if isinstance(made, Pipeline) else made.cluster
-    merges = can_merge(nest, made.team, cluster, gpu)
+    merges = can_merge(nest, made.team, gpu)
     return replace(made, merged=made.whole and merges)
 
 

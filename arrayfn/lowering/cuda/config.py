@@ -34,8 +34,7 @@ class GpuConfig:
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cluster_words: int = 32  # 32-bit registers for a thread's part of a cluster's row
     cluster_threads: int = 512  # of a block, from where a cluster shares the row
-    merged_threads: int = 512  # of a row, from where its sum of powers is merged
-    merged_cluster: int = 4  # blocks of a row, from where its variance is
+    merged_threads: int = 512  # of a row, from where stages share an exchange
     resident: int = 1024  # threads of a multiprocessor that keep so much
     cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is
     scan_words: int = 16  # 32-bit registers for a thread's running values, or twice it

@@ -1,8 +1,8 @@
 """Rows of which two stages are combined in one exchange: see ``merges``.
 
-The warps of a row take the later stage's sums about numbers of their own, and exchange
-both stages' results at once. Each lane then moves what one warp has to the row's
-number, before the lanes add up.
+The parts of a row, warps or the blocks of a cluster, take the later stage's sums about
+numbers of their own, and exchange both stages' results at once. Each lane then moves
+what one part has to the row's number, before the lanes add up.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final, TypeVar
 import numpy as np
 
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.merges import Exponentials, Merge, Moved, Unmoved, merged
+from arrayfn.lowering.cuda.merges import Merge, Moved, Unmoved, merges_of
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import StagePlan, is_half_exp
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.kernel_ir import Compute, Reduce, Store, Value, uses
 
 R = TypeVar("R", Rows, Pipeline)
-_OWN: Final = "part"  # ends the name of what a warp has, where that of the row follows
+_OWN: Final = "part"  # ends the name of what a part has, where that of the row follows
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,8 @@ class MergedRowsPrinter(StagedPrinter[R]):
 
     def __post_init__(self) -> None:
         if self.schedule.merged:
-            self.nest, self.merges = merged(self.nest, counted=not self.is_full())
+            self.merges = merges_of(self.nest)
         super().__post_init__()
-
-    def is_full(self) -> bool:
-        """Whether all threads have as many elements."""
-        schedule = self.schedule
-        length = 1
-        for axis in self.nest.axes:
-            length *= axis.extent if axis.reduced else 1
-        return length == schedule.team * schedule.lanes * schedule.tiles
 
     @abstractmethod
     def shuffles(self, reduces: Sequence[Reduce], team: int) -> None:
@@ -77,9 +69,9 @@ class MergedRowsPrinter(StagedPrinter[R]):
     def exchange(
         self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
     ) -> Parts:
-        """All warps of a row learn ``values`` of each other, after ``stage``.
+        """All parts of a row learn ``values`` of each other, after ``stage``.
 
-        Of those that are ``own`` the warp's is in ``NAME_part``.
+        Of those that are ``own`` the part's is in ``NAME_part``.
         """
 
     @abstractmethod
@@ -115,22 +107,18 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 return
         super().stage(plan, stage, variables, member)
 
-    # What a warp takes for the row's.
+    # What a part takes for the row's.
 
     def own(self, merge: Merge) -> frozenset[Value]:
-        """What a warp sends by another name: the row's has its own until then."""
-        return frozenset(s.result for s in (*merge.totals, *merge.greatest))
+        """What a part sends by another name: the row's has its own from then on."""
+        return frozenset(s.result for s in merge.greatest)
 
     def take_own(
         self, merge: Merge, plan: StagePlan, variables: dict[int, str]
     ) -> None:
-        """What the elements of the next stage need of the row, as the warp knows it."""
-        for s in merge.totals:
-            name = self.name_of(s.result)
-            self.line(f"{name}_{_OWN} = {name}")
-            self.line(f"{name} = {name} * {self.estimate(merge, s.result)}")
+        """What the elements of the next stage need of the row, as the part knows it."""
         for s in merge.greatest:
-            # Of a warp of -inf alone, or of nothing, there is no difference.
+            # Of a part of -inf alone, or of nothing, there is no difference.
             name = self.name_of(s.result)
             self.line(f"{name}_{_OWN} = {name}")
             function, lowest = self.use(s.function), self.lowest(s.result)
@@ -141,21 +129,10 @@ class MergedRowsPrinter(StagedPrinter[R]):
         dtype = short_name(value.dtype)
         return f"{self.use(dtype)}({float(np.finfo(value.dtype).min)!r})"
 
-    def estimate(self, merge: Merge, value: Value) -> str:
-        """What the sum of a warp is multiplied by, to be about the row's."""
-        dtype = short_name(value.dtype)
-        if merge.count is None:
-            return f"{self.use(dtype)}({self.parts})"
-        n = self.extent_of(self.reduced_axes, "elements")
-        most, wide = self.use("max_i32"), self.use(f"convert_i32_{dtype}")
-        one = f"{self.use('i32')}(1)"
-        count = f"{wide}({most}({self.name_of(merge.count.result)}, {one}))"
-        return f"({self.use(f'convert_i64_{dtype}')}({n}) / {count})"
-
     def provisional_statements(
         self, merge: Merge, plan: StagePlan, variables: dict[int, str]
     ) -> None:
-        """The outer statements that the next stage needs, of the warp's numbers."""
+        """The outer statements that the next stage needs, of the part's numbers."""
         stage = merge.stage + 1
         statements = self.outer_statements(stage)
         needed = {v.name for s in plan.bodies[stage] for v in uses(s)}
@@ -169,7 +146,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
     # What the row has.
 
     def move(self, merge: Merge, plan: StagePlan, parts: Parts) -> None:
-        """Combine the later sums, each warp's moved to the row's number first."""
+        """Combine the later sums, each part's moved to the row's number first."""
         for name, m in merge.scaled.items():
             if name in plan.kept:
                 factor = f"{self.name_of(m.element.result)}_factor"
@@ -182,7 +159,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
             self.line(f"{self.name_of(m.reduce.result)} = {identity}")
         for m in merge.moved:
             name = self.name_of(m.reduce.result)
-            term = self.moved_term(m, merge, parts, parts.own)
+            term = self.moved_term(m, parts)
             self.line(f"{name} = {self.use(m.reduce.function)}({name}, {term})")
         self.shuffles([m.reduce for m in merge.moved], parts.count)
 
@@ -194,23 +171,11 @@ class MergedRowsPrinter(StagedPrinter[R]):
             return f"{self.use_device('approximate_exp_f32')}({least})"
         return f"{self.use(element.function)}({least})"
 
-    def moved_term(self, m: Moved, merge: Merge, parts: Parts, at: str) -> str:
-        """What a warp has, about the row's number."""
-        part = parts.of(self.name_of(m.reduce.result), at)
+    def moved_term(self, m: Moved, parts: Parts) -> str:
+        """What a part has, about the row's number."""
+        part = parts.of(self.name_of(m.reduce.result), parts.own)
         if isinstance(m, Unmoved):
             return part
-        about = self.name_of(m.about)
-        if isinstance(m, Exponentials):
-            greatest = parts.of(self.name_of(m.greatest.result), at)
-            self.line(f"moved = {greatest} - {about}")
-            return f"{part} * {self.growth(m.element, 'moved')}"
-        self.line(f"moved = {parts.of(about, at)} - {about}")
-        dtype = short_name(m.about.dtype)
-        elements = self.schedule.lanes * self.schedule.tiles * self.schedule.team
-        count = f"{self.use(dtype)}({elements // self.parts})"
-        if merge.count is not None:
-            count = parts.of(self.name_of(merge.count.result), at)
-            count = f"{self.use(f'convert_i32_{dtype}')}({count})"
-        residual = parts.of(self.name_of(m.residual.result), at)
-        self.line(f"residual = {self.use(dtype)}(2) * {residual} + {count} * moved")
-        return f"{part} + moved * residual"
+        greatest = parts.of(self.name_of(m.greatest.result), parts.own)
+        self.line(f"moved = {greatest} - {self.name_of(m.about)}")
+        return f"{part} * {self.growth(m.element, 'moved')}"

@@ -1,26 +1,21 @@
 """Two reductions of a row, the second of which needs the first, in one exchange.
 
-The sum of ``exp(v - max(v))`` and that of ``(v - mean(v)) ** 2`` are taken about a
-number of the row. A warp takes them about its own instead: the greatest element that
-the warp has, or its own mean. What the warps have come to is then combined at once, and
-each sum is moved from the warp's number ``p`` to the row's ``u``:
+The sum of ``exp(v - max(v))`` is taken about a number of the row. A part of the row, a
+warp's or a block's, takes it about its own instead: the greatest element that it has.
+What the parts have come to is then combined at once, and each sum is moved from the
+part's number ``p`` to the row's ``u``: ``sum(exp(v - u)) = sum(exp(v - p)) *
+exp(p - u)``, as in the normaliser of Milakov and Gimelshein, "Online normalizer
+calculation for softmax" (2018). It never grows, as ``p <= u``.
 
-* ``sum(exp(v - u)) = sum(exp(v - p)) * exp(p - u)``, as in the normaliser of Milakov
-  and Gimelshein, "Online normalizer calculation for softmax" (2018);
-* ``sum((v - u)**2) = sum((v - p)**2) + 2 (p - u) sum(v - p) + n (p - u)**2`` for ``n``
-  elements: Chan, Golub and LeVeque, "Algorithms for computing the sample variance"
-  (1983), with the middle term, as the warp's mean is a rounded one.
-
-The first never grows what it moves, as ``p <= u``. In the second ``p`` and ``u`` are
-means of the same elements, so nothing cancels that the variance does not hold anyway.
+Variances could be moved likewise, by Chan's formula. They are not: to be exact far from
+0 they need the sum of ``v - p`` as well, and that takes longer than an exchange.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from arrayfn import dtypes
 from arrayfn.lowering.kernel_ir import (
     Compute,
     Constant,
@@ -52,42 +47,21 @@ class Exponentials:
     element: Compute
 
 
-@dataclass(frozen=True, slots=True)
-class Squares:
-    """The sum of ``(v - about)**2``, ``about`` what ``total``, that of ``v``, gives.
-
-    ``residual`` is the sum of ``v - about``.
-    """
-
-    reduce: Reduce
-    about: Value
-    total: Reduce
-    residual: Reduce
-
-
-Moved = Unmoved | Exponentials | Squares
+Moved = Unmoved | Exponentials
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
     """The reductions of ``stage`` and of the next, which are combined together.
 
-    ``count`` is how many elements a thread has, where threads have unlike many.
     ``provisional`` are the element values of the next stage that are taken about a
-    warp's number.
+    part's number.
     """
 
     stage: int
     reduces: tuple[Reduce, ...]
     moved: tuple[Moved, ...]
-    count: Reduce | None
     provisional: frozenset[str]
-
-    @property
-    def totals(self) -> tuple[Reduce, ...]:
-        """Sums of the earlier stage that a warp needs an estimate of."""
-        found = (m.total for m in self.moved if isinstance(m, Squares))
-        return tuple(dict.fromkeys(found))
 
     @property
     def greatest(self) -> tuple[Reduce, ...]:
@@ -103,38 +77,23 @@ class Merge:
 
     @property
     def sent(self) -> tuple[Value, ...]:
-        """What the warps exchange, in this order."""
-        values = [s.result for s in self.reduces]
-        for m in self.moved:
-            values.append(m.reduce.result)
-            if isinstance(m, Squares):
-                values += [m.about, m.residual.result]
-        if self.count is not None:
-            values.append(self.count.result)
-        return tuple(dict.fromkeys(values))
+        """What the parts exchange, in this order."""
+        reduces = (*self.reduces, *(m.reduce for m in self.moved))
+        return tuple(s.result for s in reduces)
 
 
-def merged(nest: Nest, counted: bool) -> tuple[Nest, tuple[Merge, ...]]:
-    """``nest`` with what its merges need, and these, of each stage at most one.
-
-    Where rows do not fill all threads, their elements are ``counted``.
-    """
+def merges_of(nest: Nest) -> tuple[Merge, ...]:
+    """The merges of ``nest``, of each stage at most one."""
     merges: list[Merge] = []
-    statements = list(nest.statements)
     stage = 0
     while stage + 1 < nest.stages:
-        merge = _merge_of(nest, stage, counted)
-        stage += 1
-        if merge is None:
-            continue
-        stage += 1
-        merges.append(merge)
-        added = [m.residual for m in merge.moved if isinstance(m, Squares)]
-        statements += [s for s in (*added, merge.count) if s is not None]
-    return replace(nest, statements=tuple(statements)), tuple(merges)
+        merge = _merge_of(nest, stage)
+        stage += 1 if merge is None else 2
+        merges += [] if merge is None else [merge]
+    return tuple(merges)
 
 
-def _merge_of(nest: Nest, stage: int, counted: bool) -> Merge | None:
+def _merge_of(nest: Nest, stage: int) -> Merge | None:
     """The merge of ``stage`` and the next; None if some reduction cannot be moved."""
     earlier, later = _reduces(nest, stage), _reduces(nest, stage + 1)
     stored = any(s.stage == stage + 1 for s in nest.statements if is_element_store(s))
@@ -146,18 +105,13 @@ def _merge_of(nest: Nest, stage: int, counted: bool) -> Merge | None:
     moved = tuple(m for m in found if m is not None)
     if len(moved) < len(later) or all(isinstance(m, Unmoved) for m in moved):
         return None
-    count = None
-    if counted and any(isinstance(m, Squares) for m in moved):
-        value = Value(f"{earlier[0].result.name}_count", dtypes.int32)
-        none, one = (Constant(k, dtypes.int32) for k in range(2))
-        count = Reduce(value, "accumulate_add_i32", one, none, stage)
     elements = {
         s.result.name
         for s in nest.statements
         if not isinstance(s, (Store, Reduce)) and s.level == "element"
     }
     provisional = frozenset(dependent & elements)
-    return Merge(stage, tuple(earlier), moved, count, provisional)
+    return Merge(stage, tuple(earlier), moved, provisional)
 
 
 def _reduces(nest: Nest, stage: int) -> list[Reduce]:
@@ -183,63 +137,40 @@ def _moved(
     if not isinstance(s.argument, Value) or s.argument.name not in dependent:
         return Unmoved(s)
     element = _maker(s.argument, producers)
-    if not _is_sum(s) or not isinstance(element, Compute):
+    if not isinstance(element, Compute) or not element.function.startswith("exp_"):
         return None
-    kind, _, suffix = element.function.rpartition("_")
-    x, *others = element.arguments
-    squared = kind == "square" or (kind == "mul" and others == [x])
-    if not (squared or kind == "exp") or not isinstance(x, Value):
+    suffix = element.function.removeprefix("exp_")
+    difference = _maker(element.arguments[0], producers)
+    if s.function != f"accumulate_add_{suffix}" or not isinstance(difference, Compute):
         return None
-    difference = _maker(x, producers)
-    if not isinstance(difference, Compute) or difference.function != f"sub_{suffix}":
+    if difference.function != f"sub_{suffix}":
         return None
-    v, about = (_plain(y, producers) for y in difference.arguments)
-    if not isinstance(about, Value) or about.name not in dependent:
-        return None
+    v, about = (_plain(x, producers) for x in difference.arguments)
     for first in earlier:
-        if _plain(first.argument, producers) != v:
-            continue
-        if squared and _is_sum(first) and _is_mean(about, first, producers):
-            result = replace(s.result, name=f"{s.result.name}_residual")
-            residual = replace(s, result=result, argument=x)
-            return Squares(s, about, first, residual)
-        greatest = first.function == f"accumulate_max_{suffix}"
-        if kind == "exp" and greatest and _is_base(about, first, producers):
+        if (
+            first.function == f"accumulate_max_{suffix}"
+            and _plain(first.argument, producers) == v
+            and isinstance(about, Value)
+            and _is_base(about, first, producers)
+        ):
             return Exponentials(s, about, first, element)
     return None
 
 
-def _plain(x: Scalar, producers: Mapping[str, Statement], *others: str) -> Scalar:
-    """What ``x`` is another name of, or what ``others`` among functions made it of."""
+def _plain(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:
+    """What ``x`` is another name of."""
     while isinstance(x, Value):
         made = producers[x.name]
-        if not isinstance(made, Compute):
-            break
-        if made.function.rpartition("_")[0] not in ("identity", *others):
+        if not isinstance(made, Compute) or not made.function.startswith("identity_"):
             break
         (x,) = made.arguments
     return x
 
 
-def _maker(
-    x: Scalar, producers: Mapping[str, Statement], *others: str
-) -> Statement | None:
+def _maker(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
     """The statement that makes ``x``, whatever its name."""
-    plain = _plain(x, producers, *others)
+    plain = _plain(x, producers)
     return producers[plain.name] if isinstance(plain, Value) else None
-
-
-def _is_sum(s: Reduce) -> bool:
-    return s.function in ("accumulate_add_f32", "accumulate_add_f64")
-
-
-def _is_mean(about: Value, total: Reduce, producers: Mapping[str, Statement]) -> bool:
-    """Whether ``about`` is ``total`` by a number, or that number rounded to a half."""
-    made = _maker(about, producers, "round_f32")
-    if not isinstance(made, Compute) or made.function[:4] not in ("div_", "mul_"):
-        return False
-    x, y = made.arguments
-    return x == total.result and isinstance(y, Constant)
 
 
 def _is_base(

@@ -29,7 +29,7 @@ _RESERVED: Final = frozenset(
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
         *("numbers", "following", "peer"),
-        *("ahead", "whole", "least", "greatest", "again", "moved", "residual"),
+        *("ahead", "whole", "least", "greatest", "again", "moved"),
         *("board", "parts", "number", "within", "before", "upto"),
     )
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from arrayfn import dtypes
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.merges import Exponentials, Squares, merged
+from arrayfn.lowering.cuda.merges import merges_of
 from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
@@ -76,17 +75,9 @@ def _can_send(nest: Nest) -> bool:
     return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
 
 
-def can_merge(nest: Nest, team: int, cluster: int, gpu: GpuConfig) -> bool:
-    """Whether stages of rows that ``team`` threads of a ``cluster`` share are merged.
-
-    A variance's residual takes as long as the exchange where a row is of few blocks, or
-    of halves, which are bound by arithmetic.
-    """
-    moved = [type(m) for merge in merged(nest, False)[1] for m in merge.moved]
-    if Squares in moved:
-        halves = any(o.dtype in dtypes.HALVES for o in nest.operands)
-        return cluster >= gpu.merged_cluster and not halves
-    return Exponentials in moved and team >= gpu.merged_threads
+def can_merge(nest: Nest, team: int, gpu: GpuConfig) -> bool:
+    """Whether stages of rows that ``team`` threads share are worth one exchange."""
+    return team >= gpu.merged_threads and bool(merges_of(nest))
 
 
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
@@ -98,7 +89,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
     words = kept_words(nest, lanes)
-    merges = can_merge(nest, gpu.pipeline_threads, 1, gpu)
+    merges = can_merge(nest, gpu.pipeline_threads, gpu)
     if words < lanes and not held and not merges:
         # Rows of halves alone are bound by their arithmetic: more threads are better.
         return None

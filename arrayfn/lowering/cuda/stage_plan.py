@@ -49,7 +49,7 @@ def plan_stages(
 ) -> StagePlan:
     """What each stage computes. With ``keep``, loads and dear values are made once.
 
-    Of what a stage takes about a warp's number, later ones keep what a factor moves.
+    Of what a stage takes about a part's number, later ones keep what a factor moves.
     """
     producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
     anew = {

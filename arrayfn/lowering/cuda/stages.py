@@ -46,7 +46,7 @@ class StagedPrinter(RowArithmetic[T]):
     again: str = ""  # what stands for the thread where vectors are computed once more
     merges: tuple[Merge, ...] = ()
     factors: dict[str, str] = field(default_factory=dict[str, str])
-    """What moves kept values to a number of the row from one of a warp."""
+    """What moves kept values to a number of the row from one of a part."""
 
     @abstractmethod
     def tree(self, reduces: Sequence[Reduce]) -> None:
