@@ -126,8 +126,19 @@ def of_other_dtypes() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ..
         yield f"rows of {dtype.__name__}", sums, (random(33, 517),)
         flat = lambda xp, x, f=narrow: f(xp, x).T.astype(np.float32) + 1  # noqa: E731
         yield f"transposed {dtype.__name__}", flat, (random(70, 100),)
+    for m, turned in ((1, False), (13, True)):
+        thin = random(m, 1304), random(*((1616, 1304) if turned else (1304, 1616)))
+        yield f"product of {m} rows of halves", of_halves, thin
     power = lambda xp, x: xp.abs(xp.sum(xp.exp(1j * x), axis=0))  # noqa: E731
     yield "complex columns", power, (random(70, 100),)
+
+
+def of_halves(xp: Any, x: Any, y: Any) -> Any:
+    """A product of halves, of which NumPy's is in double precision."""
+    kinds = (np.float16,) if xp is anp else (np.float16, np.float64)
+    for kind in kinds:
+        x, y = x.astype(kind), y.astype(kind)
+    return x @ (y if y.shape[0] == x.shape[1] else y.T)
 
 
 def draws() -> int:

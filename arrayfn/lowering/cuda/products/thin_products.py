@@ -28,13 +28,13 @@ _PROVIDERS: Final = (
 _FEWEST: Final = 2  # rows of float32: with one the library reads the matrix as fast
 _STAGES: Final = 5  # of copies that are on their way
 _BUSY: Final = 0.5  # of all multiprocessors: as many can read as fast as all
-_BUSY_HALVES: Final = 0.3  # of them, by tensor cores
 _BUSY_ROWS: Final = 24  # of a; of more rows more of them are needed to multiply
+_BUSY_HALVES: Final = 0.3, 16  # both, of tensor cores
 _BEGUN: Final = 6 << 20  # bytes that could be read while blocks begin and end
 _JOINED: Final = 20 << 20  # and while clusters do
 _PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhere
 _HALVES: Final = 2048  # of the matrix that a warp takes at a time
-_MOST_HALVES: Final = 1 << 27  # of the matrix: larger ones the library reads as fast
+_MOST_HALVES: Final = 1 << 26  # bytes of it: larger ones the library reads as fast
 _TURNED: Final = 32  # lines of it, so that 128 bytes of each are side by side
 _STEP: Final = 8  # what is summed over is a multiple of
 
@@ -180,8 +180,8 @@ def _cost(product: ThinProduct, gpu: GpuConfig, tile: ThinTile) -> float:
     """
     blocks = tile.blocks(product.n)
     most = gpu.multiprocessors if tile.cluster <= _PAIR else gpu.grouped
-    least = _BUSY_HALVES if product.is_half else _BUSY
-    busy = gpu.multiprocessors * max(least, product.m / _BUSY_ROWS)
+    least, rows = _BUSY_HALVES if product.is_half else (_BUSY, _BUSY_ROWS)
+    busy = gpu.multiprocessors * max(least, product.m / rows)
     whole, rest = divmod(blocks, most)
     took = whole * max(most, busy) + (max(rest, busy) if rest else 0)
     begun = -(-blocks // most) * _BEGUN + (_JOINED if tile.cluster > 1 else 0)
