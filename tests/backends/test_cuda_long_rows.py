@@ -90,6 +90,13 @@ def test_before_clusters_a_row_is_a_block_s():
     assert {kernel.cluster for kernel in compiled.kernels} == {1}
 
 
+@pytest.mark.parametrize(("rows", "cluster"), [(8, 4), (32, 1), (300, 1)])
+def test_rows_for_large_blocks_are_shared_where_they_are_few(rows, cluster):
+    x = np.empty((rows, 16384), np.float32)
+    (kernel,) = lowered(softmax, (x,), GpuConfig()).kernels
+    assert kernel.cluster == cluster
+
+
 PIPELINE_CASES = {
     "layernorm": (layernorm, (random(3, 292), random(292, seed=1))),
     "layernorm in a cluster": (layernorm, (random(2, 1100), random(1100, seed=1))),

@@ -45,7 +45,7 @@ class Image:
     def kernels(self, nodes):
         return self.rows
 
-    def is_small(self, step):
+    def is_brief(self, step):
         return step.first < self.small
 
     def run(self, plan, addresses):

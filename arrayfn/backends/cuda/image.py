@@ -125,6 +125,10 @@ class Image:
         is_run = isinstance(node, NativeRun)
         return (self._touches[node.first] if is_run else node.touches).small
 
+    def is_brief(self, node: NativeRun) -> bool:
+        """Whether one step takes no longer than its launch."""
+        return self._touches[node.first].brief
+
     def place(self, buffer: int, addresses: Any) -> int:
         """Where a buffer is now."""
         allocation = self._buffers[buffer]
@@ -228,7 +232,12 @@ class Image:
         return [kind, function, *shape]
 
     def _touched(self, step: KernelCall, words: list[int]) -> Touches:
-        own, small = (0, 0), self._has_few_bytes(step)
+        own, nbytes = (0, 0), self._bytes(step)
+        small = brief = nbytes <= _SMALL_BYTES
+        if words[0] == runner.KERNEL:
+            # A few blocks take as long as if all multiprocessors had as much.
+            shares = max(1, device().multiprocessors // step.items)
+            brief = nbytes * shares <= _SMALL_BYTES
         if words[0] == runner.PRODUCT:
             begin, nbytes = words[WORKSPACE_WORD : WORKSPACE_WORD + 2]
             own = begin, begin + nbytes
@@ -237,11 +246,13 @@ class Image:
             _, p = self._named(step, kernel)
             work = p["batch"] * p["m"] * p["n"] * p["k"]
             small = small and work <= cublas.small_work(kernel.provider)
-        return Touches(step.reads, writes_of(step), own, small)
+            brief = small
+        return Touches(step.reads, writes_of(step), own, small, brief)
 
-    def _has_few_bytes(self, step: KernelCall) -> bool:
+    def _bytes(self, step: KernelCall) -> int:
+        """The bytes of all that a step touches."""
         touched = {*step.reads, *step.writes}
-        return sum(self._buffers[k].nbytes for k in touched) <= _SMALL_BYTES
+        return sum(self._buffers[k].nbytes for k in touched)
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel
@@ -296,7 +307,7 @@ class Image:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
-        small = self._has_few_bytes(step)
+        small = self._bytes(step) <= _SMALL_BYTES
         touches = Touches(step.reads, writes_of(step), _HANDLES, small)
         return HostCall(call.enqueue, places, call.capturable, touches)
 

@@ -18,13 +18,15 @@ class Touches:
     """What a step reads and writes: numbers of buffers.
 
     ``own`` is memory of a library's, which its steps write in turns. A step that is not
-    ``small`` has the GPU to itself: two of them side by side would be slower.
+    ``small`` has the GPU to itself: two of them side by side would be slower. A
+    ``brief`` one ends about as soon as it has begun.
     """
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     own: tuple[int, int] = (0, 0)
     small: bool = True
+    brief: bool = True
 
 
 @dataclass(frozen=True)

@@ -123,4 +123,4 @@ def _is_plain(image: Image, segment: Segment) -> bool:
     (run,) = segment.nodes
     assert isinstance(run, NativeRun)
     steps = (NativeRun(run.first + k, 1) for k in range(run.count))
-    return not any(map(image.is_small, steps))
+    return not any(map(image.is_brief, steps))

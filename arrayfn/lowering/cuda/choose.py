@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
 from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
 from arrayfn.lowering.cuda.schedule import (
@@ -26,6 +27,8 @@ from arrayfn.lowering.cuda.shared_rows import can_merge, clustered, pipeline
 from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+
+_SHARE: Final = 8  # of so many multiprocessors one has a row: blocks share none
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -57,7 +60,11 @@ def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
 def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Rows of teams within a block, where it can keep them; else shared by blocks."""
     made = rows(nest, gpu)
-    few = math.prod(a.extent for a in nest.axes if not a.reduced) < gpu.multiprocessors
+    count = math.prod(a.extent for a in nest.axes if not a.reduced)
+    few = count < gpu.multiprocessors
+    if made.whole and made.threads >= gpu.cluster_threads:
+        # Large blocks are as fast as clusters, which take longer to begin.
+        few = _SHARE * count < gpu.multiprocessors
     if few or nest.stages == 1:
         return clustered(nest, gpu) or made
     if made.whole:
