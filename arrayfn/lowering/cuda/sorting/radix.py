@@ -24,8 +24,8 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     WHERE,
     Moved,
     Tile,
+    add_up,
     call_of,
-    digits_of_row,
     pieces_of,
     scan,
     tile_arena,
@@ -189,6 +189,8 @@ def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Written:
     pieces = pieces_of(moved, tile)
     arena = tile_arena(moved, tile, bases=True)
     counts = ("counts_in", "totals_in") if summed else ("counts_in",)
+    # What waits for memory comes first.
+    begin = "" if summed else add_up(tile).lstrip()
     position = ""
     if moved.has_positions:
         given = "order_in[source + at]"
@@ -203,10 +205,9 @@ keys = registers_{moved.keys.word}({tile.items})
 places = registers_i32({tile.items})
 {WHERE.format(size=tile.size).strip()}
 begin = warp * {tile.items * WARP} + lane
-{digits_of_row(tile, summed=summed).strip()}
-{pieces["load"].strip()}
+{begin}{pieces["load"].strip()}
 {pieces["rank"].strip()}
-{scan(tile, whole=True).strip()}
+{scan(tile, whole=True, summed=summed).strip()}
 {move.strip()}
 for item in range({tile.items}):
     at = item * {tile.threads} + thread

@@ -209,7 +209,7 @@ barrier()
 
 _WHOLE: Final = {  # of the row, beside the sums of the tile
     "whole_0": "\nwhole = i64(0)",
-    "whole_add": "\n        whole = whole + convert_i32_i64(in_row[part])",
+    "whole_add": "\n        whole = whole + convert_i32_i64({in_row})",
     "whole_before": "\nwhole_before = whole",
     "whole_shuffle": "\n    whole_other = shuffle_up_i64(whole_before, 1 << step)",
     "whole_more": "\n        whole_before = whole_before + whole_other",
@@ -217,22 +217,17 @@ _WHOLE: Final = {  # of the row, beside the sums of the tile
     "whole_exclusive": "\nwhole_before = whole_before - whole",
     "whole_sum": "\n        whole_before = whole_before + sums[{warps} + k]",
     "whole_bases": """
-        there = whole_before + convert_i32_i64(in_tiles[part])
+        there = whole_before + convert_i32_i64({in_tiles})
         here = before + convert_i32_i64(counters[digit])
         bases[digit] = convert_i64_i32(there - here)
-        whole_before = whole_before + convert_i32_i64(in_row[part])""",
+        whole_before = whole_before + convert_i32_i64({in_row})""",
 }
 
-# How often there is each of a thread's digits in the row, and in the tiles before.
-_READ_SUMS: Final = """
-in_row = registers_i32({each})
-in_tiles = registers_i32({each})
-for part in range({each}):
-    line = row * 256 + min_i64(thread * {each} + part, 255)
-    in_row[part] = totals_in[line]
-    in_tiles[part] = counts_in[line * tiles + tile]
-"""
-
+_SUMMED: Final = {  # how often there is a digit in the row, and in the tiles before
+    "in_row": "totals_in[row * 256 + digit]",
+    "in_tiles": "counts_in[(row * 256 + digit) * tiles + tile]",
+}
+_ADDED_UP: Final = {"in_row": "in_row[part]", "in_tiles": "in_tiles[part]"}
 _ADD_UP: Final = """
 in_row = registers_i32({each})
 in_tiles = registers_i32({each})
@@ -265,22 +260,25 @@ barrier()
 """
 
 
-def digits_of_row(tile: Tile, *, summed: bool) -> str:
-    """What ``scan`` of a whole row begins with; of counts that are not ``summed`` yet.
+def add_up(tile: Tile) -> str:
+    """Adds up the counts of all tiles, and of those before: what ``scan`` takes."""
+    each = max(1, DIGITS // tile.threads)
+    return _ADD_UP.format(each=each, together=_TOGETHER)
 
-    It waits for memory: it comes before what else does.
+
+def scan(tile: Tile, *, whole: bool, summed: bool = True) -> str:
+    """Where digits begin in the tile; and in the ``whole`` row, less that.
+
+    The counts of its tiles are ``summed`` in memory, or have been added up.
     """
     each = max(1, DIGITS // tile.threads)
-    return (_READ_SUMS if summed else _ADD_UP).format(each=each, together=_TOGETHER)
-
-
-def scan(tile: Tile, *, whole: bool) -> str:
-    """Where digits begin in the tile; and in the ``whole`` row, less that."""
-    each = max(1, DIGITS // tile.threads)
-    summed = min(tile.warps, DIGITS // WARP)
+    before = min(tile.warps, DIGITS // WARP)
     texts = {k: (v if whole else "") for k, v in _WHOLE.items()}
-    text = _SCAN.format(each=each, warps=tile.warps, summed=summed, **texts)
-    return text.replace("{warps}", str(tile.warps))
+    text = _SCAN.format(each=each, warps=tile.warps, summed=before, **texts)
+    places = {"warps": str(tile.warps), **(_SUMMED if summed else _ADDED_UP)}
+    for name, place in places.items():
+        text = text.replace(f"{{{name}}}", place)
+    return text
 
 
 def pieces_of(moved: Moved, tile: Tile, source: str = "source + at") -> dict[str, str]:
