@@ -13,6 +13,7 @@ from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
+    Pipeline,
     Rows,
     Scan,
     Schedule,
@@ -23,7 +24,7 @@ from arrayfn.lowering.cuda.schedule import (
     turned_operands,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.shared_rows import can_merge, clustered, pipeline
+from arrayfn.lowering.cuda.shared_rows import can_merge, clustered, moves_kept, pipeline
 from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
@@ -53,8 +54,10 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Rows whose stages share an exchange, where that is dear and they can."""
     made = shared_or_rows(nest, gpu)
-    merges = can_merge(nest, made.team, gpu)
-    return replace(made, merged=made.whole and merges)
+    merges = made.whole and can_merge(nest, made.team, gpu)
+    # In a pipeline a product for each element takes longer than a second exchange.
+    dear = isinstance(made, Pipeline) and moves_kept(nest)
+    return replace(made, merged=merges and not dear)
 
 
 def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:

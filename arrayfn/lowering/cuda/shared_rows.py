@@ -14,7 +14,7 @@ from arrayfn.lowering.cuda.schedule import (
     power_of_two,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
+from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, plan_stages
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
@@ -78,6 +78,12 @@ def _can_send(nest: Nest) -> bool:
 def can_merge(nest: Nest, team: int, gpu: GpuConfig) -> bool:
     """Whether stages of rows that ``team`` threads share are worth one exchange."""
     return team >= gpu.merged_threads and bool(merges_of(nest))
+
+
+def moves_kept(nest: Nest) -> bool:
+    """Whether merged stages multiply elements that are kept by a factor."""
+    kept = plan_stages(nest, keep=True).kept
+    return any(kept & set(merge.scaled) for merge in merges_of(nest))
 
 
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
