@@ -1,5 +1,7 @@
 """Values that blocks post for those that begin later, and scans in parts of rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,33 @@ def kernel(out, board, count, blocks):
         assert board.tolist() == [turn << 32, 0]
 
 
+def test_a_board_is_opened_before_anything_is_posted():
+    text = """
+from arrayfn.lowering.cuda.vocabulary import (
+    close_board, open_board, post_f32, posted_f32, take, thread_index,
+)
+
+def kernel(out, board, count, blocks):
+    if thread_index() == 0:
+        open_board(board)
+        number = take(board, 5, 1)
+        while number < count:
+            post_f32(board, number, number)
+            out[number] = posted_f32(board, number // 2)
+            number = take(board, 5, 1)
+        close_board(board, 5, blocks)
+"""
+    out, board = np.zeros(4, np.float32), np.zeros(6, np.uint64)
+    pointers = [Pointer(out), Pointer(board)]
+    for turn in range(1, 3):
+        launch(text, "kernel", 3, 32, [*pointers, 4, 3])
+        assert out.tolist() == [0, 0, 1, 1]
+        assert board[[0, 5]].tolist() == [turn << 32, 0]
+    text = text.replace("        open_board(board)\n", "")
+    with pytest.raises(EmulationError, match="before a ticket, or open_board"):
+        launch(text, "kernel", 3, 32, [*pointers, 4, 3])
+
+
 REPORTED = {
     "a value that no block before posts": ("posted_f32(board, 5)", "no block"),
     "a value of an earlier launch": ("posted_f32(board, number)", "no block before"),
@@ -157,11 +186,11 @@ CASES = {
 }
 
 
-def scanned(case):
+def scanned(case, gpu=PARTS):
     """The Program of a case, its compiled form, and its argument."""
     function, x = CASES[case]
     program = trace_function(function, (x,), {}).program
-    return program, lower(program, check=True, gpu=PARTS), x
+    return program, lower(program, check=True, gpu=gpu), x
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -183,6 +212,45 @@ def test_parts_of_rows_compile_to_ptx(case):
     ptx = kernel_compiler.compile_ptx(kernel, (8, 0))
     assert "atom.add.relaxed.gpu.global.u64" in ptx
     assert "st.relaxed.gpu.global.u64" in ptx
+    assert ".local" not in ptx
+
+
+# The same with copies into shared memory, by four blocks.
+FETCHED = replace(
+    PARTS, most_cluster=1, multiprocessors=2, part_blocks=2, part_tiles=2, max_lanes=4
+)
+AHEAD = ["one row", "rows", "a batch", "groups of parts", "rows of groups", "greatest"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("case", [*AHEAD, "float64", "complex", "product"])
+def test_parts_that_are_fetched_ahead_equal_the_reference(case, together):
+    program, compiled, x = scanned(case, FETCHED)
+    (kernel,) = compiled.kernels
+    assert "take(board, counter, 1)" in kernel.source
+    if together:  # blocks run side by side, and share the parts
+        kernel = replace(kernel, cooperative=True)
+        compiled = replace(compiled, kernels=(kernel,))
+    (result,) = run_plan(compiled, [x])
+    (expected,) = evaluate(program, [x])
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("case", ["backwards", "integers"])
+def test_parts_that_are_no_aligned_vectors_are_not_fetched(case):
+    (kernel,) = scanned(case, FETCHED)[1].kernels
+    assert "ticket(board, blocks)" in kernel.source
+
+
+@needs_compiler
+@pytest.mark.cuda
+@pytest.mark.parametrize("case", ["rows of groups", "complex"])
+def test_parts_that_are_fetched_ahead_compile_to_ptx(case):
+    (kernel,) = scanned(case, FETCHED)[1].kernels
+    ptx = kernel_compiler.compile_ptx(kernel, (9, 0))
+    assert "cp.async.bulk" in ptx
+    assert "ld.relaxed.gpu.global.u64" in ptx
     assert ".local" not in ptx
 
 

@@ -56,6 +56,7 @@ mov.b64 {$0, launch}, word;
 setp.ne.u32 early, launch, $2;
 @early bra AGAIN;
 }"""
+_OPEN: Final = "ld.relaxed.gpu.global.u64 $0, [$1];"
 _TAKE: Final = "atom.add.relaxed.gpu.global.u64 $0, [$1], $2;"
 # Who leaves last sets both counts back, and counts the launch.
 _CLOSE: Final = """{
@@ -92,6 +93,13 @@ def _ticket(
     arguments = [global_address(b, board), b.ptrtoint(variable, I32), blocks]
     assembly(b, _TICKET, "l,r,l", arguments)
     return b.and_(b.load(variable), I64(0xFFFFFFFF))
+
+
+def _open(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    word = assembly(b, _OPEN, "=l,l", [global_address(b, args[0])], I64)
+    b.store(word, _word(b))
 
 
 def _take(b: Any, function: DeviceFunction, args: Any, element: Any, count: int) -> Any:
@@ -187,6 +195,7 @@ def _fence(
 
 BOARD_EMITTERS: Final[dict[str, Emitter]] = {
     "ticket": _ticket,
+    "open_board": _open,
     "take": _take,
     "close_board": _close,
     "post": _post,

@@ -33,6 +33,11 @@ def _ticket(thread: Any, function: DeviceFunction, arguments: Any) -> int:
     return block.ticket
 
 
+def _open(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    (board,) = arguments
+    thread.block.launch = (int(board.array[board.place(0)]) >> _HALF) + 1
+
+
 def _take(thread: Any, function: DeviceFunction, arguments: Any) -> int:
     board, at, count = arguments
     number = int(board.array[board.place(at)])
@@ -54,8 +59,11 @@ def _words(function: DeviceFunction) -> int:
 
 
 def _launch(block: Any, function: DeviceFunction) -> int:
-    if block.ticket is None:
-        raise EmulationError(f"{function.name} is called before the block has a ticket")
+    if not block.launch:
+        raise EmulationError(
+            f"{function.name} is called before a ticket, or open_board, says which "
+            "launch it is"
+        )
     return block.launch
 
 
@@ -93,6 +101,7 @@ def never_posted(block: Any, board: Any, at: int) -> EmulationError:
 
 BOARDS: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "ticket": _ticket,
+    "open_board": _open,
     "take": _take,
     "close_board": _close,
     "post": _post,

@@ -89,6 +89,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "anew": (i64, i64),
         "grid_barrier": (none, pointer_type("u32"), i64),
         "ticket": (i64, pointer_type("u64"), i64),
+        "open_board": (none, pointer_type("u64")),
         "take": (i64, pointer_type("u64"), i64, i64),
         "close_board": (none, pointer_type("u64"), i64, i64),
     }

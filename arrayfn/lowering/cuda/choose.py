@@ -16,6 +16,7 @@ from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
     Scan,
+    ScanPipeline,
     Schedule,
     Transpose,
     divisor_lanes,
@@ -108,6 +109,8 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     most = min(4, gpu.most_cluster) if size in SENT_BYTES else 1
     blocks = -(-team // gpu.scan_threads)
     if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
+        if (made := scan_pipeline(nest, gpu, lanes)) is not None:
+            return made
         threads, tiles = gpu.part_threads, max(1, 2 * gpu.scan_words // (lanes * words))
         parts = -(-vectors // (threads * tiles))
         part_bytes = threads * tiles * lanes * max(size, 1)
@@ -122,6 +125,40 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     threads = min(threads, gpu.max_threads)
     team = cluster * threads
     return Scan(4 * WARP if team == WARP else threads, team, lanes, tiles, cluster)
+
+
+def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
+    """Parts of long rows, fetched ahead; None where none of them can be."""
+    loaded = {
+        s.operand: nest.operands[s.operand]
+        for s in nest.statements
+        if isinstance(s, Load) and s.level == "element" and not s.at
+    }
+    fetched = {
+        k: o.dtype.itemsize
+        for k, o in loaded.items()
+        if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
+    }
+    threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
+    turn = threads * lanes * sum(fetched.values()) * gpu.part_slots
+    tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, turn))
+    if not fetched or not tiles or not gpu.most_cluster:
+        return None
+    tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
+    parts = -(-vectors // (threads * tiles))
+    rows = math.prod(a.extent for a in nest.axes[:-1])
+    return ScanPipeline(
+        threads,
+        threads,
+        lanes,
+        tiles,
+        parts=parts,
+        blocks=min(rows * parts, gpu.multiprocessors * gpu.part_blocks),
+        slots=gpu.part_slots,
+        fetched=tuple(fetched),
+        shared=turn * tiles,
+        together=gpu.part_blocks,
+    )
 
 
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:

@@ -48,6 +48,7 @@ from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
     Scan,
+    ScanPipeline,
     Transpose,
 )
 from arrayfn.lowering.cuda.solvers.factorizations import Made
@@ -85,6 +86,7 @@ _STEMS = {
     Columns: "columns",
     Transpose: "transpose",
     Scan: "scan",
+    ScanPipeline: "scan",
 }
 
 

@@ -31,6 +31,7 @@ _RESERVED: Final = frozenset(
         *("numbers", "following", "peer"),
         *("ahead", "whole", "least", "greatest", "again", "moved"),
         *("board", "parts", "number", "within", "before", "upto"),
+        *("newest", "second", "oldest", "taken", "takes", "ring", "numbers"),
     )
 )
 """Names of a kernel's own variables."""

@@ -18,13 +18,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arrayfn.lowering.cuda.scans import ScanPrinter
+from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce, Store
 
 
 @dataclass
-class PartsPrinter(ScanPrinter):
+class PartsPrinter(ScanPrinter[S]):
     """Rows in parts, a block's each; ``tile`` numbers the parts of all rows."""
 
     summing: bool = False  # whether the part is the one that is summed up
@@ -170,6 +170,12 @@ class PartsPrinter(ScanPrinter):
         self.line(f"part = {self.remainder(f'{most}(tile, 0)', parts, self.all_parts)}")
         last = f"{remainder}(part + 1, {group}) == 0"
         self.open(f"if tile >= 0 and tile < {count} and {last}:")
+        self.post_group(count)
+        self.close()
+
+    def post_group(self, count: str) -> None:
+        """Post what the parts of the group that ends with ``tile`` come to."""
+        group, parts = self.group, self.integer("parts", self.schedule.parts)
         self.line(f"before = {self.constant(self.reduce.identity)}")
         self.open(f"if thread < {group}:")
         posted = self.use_device(f"posted_{self.dtype}")
@@ -181,7 +187,6 @@ class PartsPrinter(ScanPrinter):
         number = f"{self.use_device('quotient')}(part, {group})"
         self.line(f"number = {count} + {row} * {self.groups_of_row} + {number}")
         self.post("number", "before")
-        self.close()
         self.close()
 
     @property
@@ -195,6 +200,11 @@ class PartsPrinter(ScanPrinter):
 
     def look_back(self) -> None:
         """``ahead`` becomes what is before the warp in the whole row."""
+        self.find_before()
+        self.line(f"ahead = {self.combined('before', 'ahead')}")
+
+    def find_before(self) -> None:
+        """``before`` is what the parts before this one come to."""
         group, posted = self.group, self.use_device(f"posted_{self.dtype}")
         self.line(f"before = {self.constant(self.reduce.identity)}")
         if not self.groups:
@@ -218,7 +228,6 @@ class PartsPrinter(ScanPrinter):
             self.close()
             self.close()
         self.combine_block("found")
-        self.line(f"ahead = {self.combined('before', 'ahead')}")
 
     # Threads.
 
@@ -242,7 +251,7 @@ class PartsPrinter(ScanPrinter):
         self.line(f"before = {self.combined('before', f'{found}[item]')}")
         self.close()
 
-    def post(self, place: str, value: str) -> None:
-        self.open("if lane == 0:")
+    def post(self, place: str, value: str, member: str = "lane") -> None:
+        self.open(f"if {member} == 0:")
         self.line(f"{self.use_device(f'post_{self.dtype}')}(board, {place}, {value})")
         self.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
@@ -19,8 +20,11 @@ from arrayfn.lowering.kernel_ir import Load, Reduce, Store
 _STEPS = WARP.bit_length() - 1
 
 
+S = TypeVar("S", bound=Scan)
+
+
 @dataclass
-class ScanPrinter(CudaPrinter[Scan]):
+class ScanPrinter(CudaPrinter[S]):
     """One reduction, stored as it goes along the innermost axis."""
 
     reduce: Reduce = field(init=False)

@@ -1,4 +1,4 @@
-"""How a nest becomes blocks, threads and vector accesses: six shapes of kernel.
+"""How a nest becomes blocks, threads and vector accesses: seven shapes of kernel.
 
 * ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
   axis, which it loads and stores as vectors;
@@ -7,7 +7,8 @@
 * ``Pipeline``: the same for long rows, where a block or a cluster of blocks goes from
   row to row, and the next one is on its way to shared memory meanwhile;
 * ``Scan``: a running value along the innermost axis; a team as of ``Rows`` has a row,
-  or goes along it;
+  or goes along it; of ``ScanPipeline``, blocks take parts of rows, which are fetched
+  ahead;
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
   warps take the rows in turns, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
@@ -134,7 +135,23 @@ class Scan:
     lag: int = 0
 
 
-Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan
+@dataclass(frozen=True, slots=True)
+class ScanPipeline(Scan):
+    """Parts of long rows, which ``blocks`` that stay take in turns.
+
+    A part passes through ``slots`` places in shared memory: it is ``fetched``, summed
+    up, and two turns later scanned.
+    """
+
+    _: KW_ONLY
+    blocks: int
+    slots: int
+    fetched: tuple[int, ...]
+    shared: int  # bytes of a block
+    together: int  # blocks of a multiprocessor
+
+
+Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan | ScanPipeline
 
 
 def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:

@@ -13,6 +13,7 @@ from arrayfn.lowering.cuda.pipelines import PipelinePrinter
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.scan_parts import PartsPrinter
+from arrayfn.lowering.cuda.scan_pipelines import ScanPipelinePrinter
 from arrayfn.lowering.cuda.scans import ScanPrinter
 from arrayfn.lowering.cuda.schedule import (
     Columns,
@@ -20,6 +21,7 @@ from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
     Scan,
+    ScanPipeline,
     Schedule,
     Transpose,
 )
@@ -35,11 +37,14 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Columns: ColumnsPrinter,
     Transpose: TransposePrinter,
     Scan: ScanPrinter,
+    ScanPipeline: ScanPipelinePrinter,
 }
+_STAYING: Final = (Pipeline, ScanPipeline)
+"""The schedules whose blocks ask for shared memory when they are launched."""
 
 
 def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
-    if isinstance(schedule, Scan) and schedule.parts > 1:
+    if type(schedule) is Scan and schedule.parts > 1:
         return PartsPrinter
     return _PRINTERS[type(schedule)]
 
@@ -62,8 +67,8 @@ def print_kernel(
         reason=nest.reason,
         threads=schedule.threads,
         cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
-        shared=schedule.shared if isinstance(schedule, Pipeline) else 0,
-        together=schedule.together if isinstance(schedule, Rows) else 0,
+        shared=schedule.shared if isinstance(schedule, _STAYING) else 0,
+        together=schedule.together if isinstance(schedule, (Rows, ScanPipeline)) else 0,
     )
     integers = tuple(printed.integers.values())
     words = printed.board_words

@@ -80,7 +80,9 @@ bits. Besides the value, who waited for it sees what was written to memory befor
 Or blocks take as much work as they come to: ``take(board, at, count)``, which one
 thread calls, is the first of ``count`` numbers, from 0 in each launch, that nobody else
 takes; they are counted in the word ``board[at]``. One thread of each of the ``blocks``
-of a launch calls ``close_board(board, at, blocks)`` when its block takes no more.
+of a launch calls ``close_board(board, at, blocks)`` when its block takes no more. If
+they post too, one thread calls ``open_board(board)`` before, instead of ``ticket``, and
+a barrier follows; a block then waits for what is posted for lower numbers alone.
 """
 
 from __future__ import annotations
@@ -160,6 +162,7 @@ Kind = Literal[
     "post",
     "posted",
     "fence",
+    "open_board",
     "take",
     "close_board",
     "unrolled",
@@ -186,6 +189,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "grid_barrier",
     "ticket",
     "fence",
+    "open_board",
     "take",
     "close_board",
     "unrolled",
