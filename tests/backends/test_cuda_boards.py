@@ -217,7 +217,13 @@ def test_parts_of_rows_compile_to_ptx(case):
 
 # The same with copies into shared memory, by four blocks.
 FETCHED = replace(
-    PARTS, most_cluster=1, multiprocessors=2, part_blocks=2, part_tiles=2, max_lanes=4
+    PARTS,
+    most_cluster=1,
+    multiprocessors=2,
+    part_blocks=2,
+    part_turns=0,
+    part_tiles=2,
+    max_lanes=4,
 )
 AHEAD = ["one row", "rows", "a batch", "groups of parts", "rows of groups", "greatest"]
 
@@ -235,6 +241,28 @@ def test_parts_that_are_fetched_ahead_equal_the_reference(case, together):
     (expected,) = evaluate(program, [x])
     assert result.dtype == expected.dtype
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_board_is_as_before_when_all_parts_were_fetched(together):
+    _, compiled, x = scanned("one row", FETCHED)
+    (kernel,), (step,) = compiled.kernels, compiled.plan.steps
+    integers = [a for a in step.arguments if isinstance(a, int)]
+    names = [p.name for p in kernel.parameters if p.kind == "i64"]
+    board = np.zeros(64, np.uint64)
+    for turn in range(1, 4):
+        out = np.zeros_like(x)
+        pointers = [Pointer(a.reshape(-1)) for a in (x, out, board)]
+        shape = kernel.source, kernel.name, step.items, kernel.threads
+        launch(*shape, [*pointers, *integers], cooperative=together)
+        np.testing.assert_allclose(out, np.cumsum(x, axis=1), rtol=1e-4, atol=1e-4)
+        counter = integers[names.index("counter")]
+        assert board[[0, counter]].tolist() == [turn << 32, 0]
+
+
+def test_few_parts_are_not_fetched():
+    (kernel,) = scanned("one row", replace(FETCHED, part_turns=2))[1].kernels
+    assert "ticket(board, blocks)" in kernel.source
 
 
 @pytest.mark.parametrize("case", ["backwards", "integers"])

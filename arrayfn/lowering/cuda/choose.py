@@ -128,7 +128,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
 
 
 def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
-    """Parts of long rows, fetched ahead; None where none of them can be."""
+    """Parts of long rows, fetched ahead; None where there are few, or none can be."""
     loaded = {
         s.operand: nest.operands[s.operand]
         for s in nest.statements
@@ -147,13 +147,16 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
     parts = -(-vectors // (threads * tiles))
     rows = math.prod(a.extent for a in nest.axes[:-1])
+    blocks = gpu.multiprocessors * gpu.part_blocks
+    if rows * parts < gpu.part_turns * blocks:
+        return None
     return ScanPipeline(
         threads,
         threads,
         lanes,
         tiles,
         parts=parts,
-        blocks=min(rows * parts, gpu.multiprocessors * gpu.part_blocks),
+        blocks=min(rows * parts, blocks),
         slots=gpu.part_slots,
         fetched=tuple(fetched),
         shared=turn * tiles,

@@ -3,16 +3,17 @@
 Blocks stay, and take the parts of rows in turns. A part is copied to shared memory
 while others are computed. In its turn a block sums it up, and posts what it comes to;
 two turns later it finds what is before the part, which has been posted by then, and
-scans it. So no block waits for another, and memory is read once.
+scans it. So blocks hardly wait for each other, and memory is read once.
 
-Who takes a part before another block takes the next one posts it without waiting for
-anything that comes later, so it does not matter how many blocks run at once.
+A block posts what a part comes to before it waits for anything, and then only for parts
+that were taken before. So it does not matter how many blocks run at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from arrayfn.lowering.cuda.scan_parts import PartsPrinter
@@ -20,8 +21,9 @@ from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Reduce, Store
 
-BEHIND: Final = 2
-"""Turns from when a part is summed up to when it is scanned."""
+_OLDER: Final = ("second", "oldest")
+"""The parts of a block that were summed up in the turns before."""
+_BEHIND: Final = len(_OLDER)
 
 
 @dataclass
@@ -47,7 +49,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         loads, stores, moved = self.declare()
         self.begin_parts(count)
         remainder, least = self.use_device("remainder"), self.use("min_i64")
-        ends = f"{least}({least}(newest, second), oldest)"
+        ends = "newest"
+        for name in _OLDER:
+            ends = f"{least}({ends}, {name})"
         self.open(f"while {ends} < {count}:")
         # A part is taken late, to be summed up soon after, but is known in time.
         self.open("if thread == 0 and takes > 0:")
@@ -65,7 +69,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         if self.groups:
             self.sum_group(count)
         # The oldest part leaves the place that the next one is fetched to.
-        self.line(f"ring = {remainder}(turn + {slots - BEHIND}, {slots})")
+        self.line(f"ring = {remainder}(turn + {slots - _BEHIND}, {slots})")
         self.open(f"if oldest < {count}:")
         self.scan_oldest(loads, store, moved, stores)
         self.close()
@@ -73,11 +77,15 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.open("if thread == 0:")
         self.take_next(count)
         self.close()
-        if slots - BEHIND == 1:
+        if slots - _BEHIND == 1:
             self.line(f"{self.use_device('barrier')}()")
         self.move_on()
         self.line("turn = turn + 1")
         self.line(f"newest = numbers[{remainder}(turn, {slots})]")
+        self.close()
+        # Of a block that came too late for any part.
+        self.open("if thread == 0 and takes > 0:")
+        self.take_no_more()
         self.close()
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
@@ -88,10 +96,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         stores = self.vectors(statements, Store, lanes)
         moved = tuple(dict.fromkeys((*loads, *stores)))
         self.declare_tiles(moved, lanes * schedule.tiles)
-        for suffix in ("sums", "second", "oldest"):
-            self.registers(f"{total}_{suffix}", self.dtype, schedule.tiles)
+        for name in ("sums", *_OLDER):
+            self.registers(f"{total}_{name}", self.dtype, schedule.tiles)
         for suffix in ("warps", "found", *(("group",) if self.groups else ())):
-            self.shared_array(self.reduce, suffix, self.warps)
+            self.shared_array(self.reduce.result, suffix, self.warps)
         slots, offset = schedule.slots, 0
         self.line(f"numbers = {self.use_device('shared_i64')}({slots})")
         self.line(f"signals = {self.use_device('signals_i64')}({slots})")
@@ -109,11 +117,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         """Have the first parts fetched; there are none yet that were summed up."""
         slots, take = self.schedule.slots, self.use_device("take")
         self.open("if thread == 0:")
-        self.open(f"for slot in range({slots}):")
-        self.line(f"{self.use_device('signal_init')}(signals, slot)")
-        self.close()
+        self.line(f"{self.use_device('signal_init')}(signals, {slots})")
         # One at a time: neighbouring parts are other blocks', as they are later on.
-        self.open(f"for slot in range({slots - BEHIND}):")
+        self.open(f"for slot in range({slots - _BEHIND}):")
         self.line(f"taken = {take}(board, {self.counter}, 1)")
         self.line("numbers[slot] = taken")
         self.open(f"if taken < {count}:")
@@ -124,10 +130,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.close()
         self.line(f"{self.use_device('barrier')}()")
         self.line("newest = numbers[0]")
-        self.line(f"second = {count}")
-        self.line(f"oldest = {count}")
-        for name in ("ahead", "ahead_second", "ahead_oldest"):
-            self.line(f"{name} = {self.constant(self.reduce.identity)}")
+        self.line(f"ahead = {self.constant(self.reduce.identity)}")
+        for name in _OLDER:
+            self.line(f"{name} = {count}")
+            self.line(f"ahead_{name} = {self.constant(self.reduce.identity)}")
         self.line(f"turn = {self.use('i64')}(0)")
         self.line(f"takes = {self.use('i64')}(1)")
 
@@ -196,46 +202,34 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.fetch_part("ring")
         self.close()
         self.open(f"if taken >= {count} and takes > 0:")
-        blocks = self.integer("blocks", self.items)
-        close = self.use_device("close_board")
-        self.line(f"{close}(board, {self.counter}, {blocks})")
+        self.take_no_more()
         self.line(f"takes = {self.use('i64')}(0)")
         self.close()
 
+    def take_no_more(self) -> None:
+        blocks, close = self.integer("blocks", self.items), "close_board"
+        self.line(f"{self.use_device(close)}(board, {self.counter}, {blocks})")
+
     def move_on(self) -> None:
-        """The newest part becomes the second one, and that the oldest."""
+        """Each part is one turn older."""
         total = self.total
         self.open(f"for vector in range({self.schedule.tiles}):")
-        self.line(f"{total}_oldest[vector] = {total}_second[vector]")
-        self.line(f"{total}_second[vector] = {total}_sums[vector]")
+        for before, after in reversed(list(pairwise(("sums", *_OLDER)))):
+            self.line(f"{total}_{after}[vector] = {total}_{before}[vector]")
         self.close()
-        self.line("ahead_oldest = ahead_second")
-        self.line("ahead_second = ahead")
-        self.line("oldest = second")
-        self.line("second = newest")
+        aheads = ("ahead", *(f"ahead_{name}" for name in _OLDER))
+        for names in (aheads, ("newest", *_OLDER)):
+            for before, after in reversed(list(pairwise(names))):
+                self.line(f"{after} = {before}")
 
     def sum_group(self, count: str) -> None:
-        """Post what the parts of a group come to, if it ends with the second part.
-
-        The last warp does: the others look for what is before the oldest one already.
-        """
-        group, parts = self.group, self.integer("parts", self.schedule.parts)
-        quotient, remainder = self.use_device("quotient"), self.use_device("remainder")
+        """Post what the parts of a group come to, if it ends with the second part."""
+        parts = self.integer("parts", self.schedule.parts)
         self.line("tile = second")
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")
-        own = f"warp == {self.warps - 1} and tile < {count}"
-        self.open(f"if {own} and {remainder}(part + 1, {group}) == 0:")
-        self.line(f"before = {self.constant(self.reduce.identity)}")
-        self.open(f"for item in range({group // WARP}):")
-        posted = self.use_device(f"posted_{self.dtype}")
-        other = f"{posted}(board, tile - {group - 1} + item * {WARP} + lane)"
-        self.line(f"before = {self.combined('before', other)}")
-        self.close()
-        self.combine_lanes("before", WARP)
-        row = self.quotient("tile", parts, self.all_parts)
-        number = f"{row} * {self.groups_of_row} + {quotient}(part, {group})"
-        self.line(f"number = {count} + {number}")
-        self.post("number", "before")
+        last = f"{self.use_device('remainder')}(part + 1, {self.group}) == 0"
+        self.open(f"if tile < {count} and {last}:")
+        self.post_group(count)
         self.close()
 
     # Shared memory.
