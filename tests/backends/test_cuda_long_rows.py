@@ -168,14 +168,17 @@ def test_rows_are_taken_as_blocks_come_to_them(case):
 @needs_compiler
 @pytest.mark.cuda
 def test_rows_fetched_ahead_pass_through_shared_memory():
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
+    code = pytest.importorskip("arrayfn.backends.cuda.code")
     arguments = random(320, 32768), random(32768, seed=1)
     program = trace_function(layernorm, arguments, {}).program
     (kernel,) = lower(program).kernels
-    ptx = compile_ptx(kernel, (9, 0))
+    ptx = code.compile_ptx(kernel, (9, 0))
     assert ".local" not in ptx
     assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
     assert "cp.async.bulk.shared::cluster.global" in ptx
+    # Kernels before are waited for once: after what needs nothing of theirs.
+    assert code.overlapping(ptx).count("griddepcontrol.wait") == 1
+    assert ptx.index("cluster.wait") < ptx.index("griddepcontrol.wait")
     assert "ld.global" not in ptx
 
 

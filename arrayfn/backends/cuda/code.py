@@ -21,10 +21,11 @@ from arrayfn.lowering.plan import Kernel
 ENTRY: Final = "kernel"  # the name of each kernel in its cubin
 OVERLAPS_FROM: Final = (9, 0)  # the arch whose kernels may begin before others end
 _BEGIN: Final = ".visible .entry "
-# What a kernel does first. It does not let the next one begin earlier than its blocks
-# make room: the card takes 1.2 ns for each block that says so (griddepcontrol.
-# launch_dependents), and early blocks take places where there is work left to share.
-_OVERLAP: Final = "\n{\n\tgriddepcontrol.wait;"
+# What a kernel does first, or later if it says so (``await_kernels``). It does not let
+# the next one begin earlier than its blocks make room: the card takes 1.2 ns for each
+# block that says so (griddepcontrol.launch_dependents), and early blocks take places
+# where there is work left to share.
+_WAIT: Final = "griddepcontrol.wait;"
 # Imported if the cache misses.
 _COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
 _NUMBA_COMPILER: Final = "arrayfn.backends.cuda.numba_cuda"
@@ -118,7 +119,9 @@ def overlapping(ptx: str) -> str:
     }
     """
     head, entry, body = ptx.replace(".global.nc.", ".global.").partition(_BEGIN)
-    return head + entry + body.replace("\n{", _OVERLAP, 1)
+    if _WAIT not in body:
+        body = body.replace("\n{", f"\n{{\n\t{_WAIT}", 1)
+    return head + entry + body
 
 
 def functions(kernels: Iterable[Kernel]) -> dict[str, int]:

@@ -230,6 +230,12 @@ def _fetch(
     assembly(b, text, "r,l,r,r", [target, source, nbytes, signal])
 
 
+def _await_kernels(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    assembly(b, "griddepcontrol.wait;", "", ())
+
+
 def _send(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
@@ -376,6 +382,7 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "signal_init": _signal_init,
     "expect": _expect,
     "fetch": _fetch,
+    "await_kernels": _await_kernels,
     "await_signal": _await,
     **WARP_EMITTERS,
     **MATRIX_EMITTERS,

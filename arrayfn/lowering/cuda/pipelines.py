@@ -183,6 +183,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
 
     def take_first(self, rows: str) -> None:
         """Take the first two rows, and have one fetched."""
+        self.line(f"{self.use_device('await_kernels')}()")
         self.open(f"if {self.takes}:")
         self.line(f"following = {self.use_device('take')}(board, 1, 2)")
         self.open("for other in range(2):")

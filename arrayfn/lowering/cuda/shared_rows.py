@@ -126,7 +126,9 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 part=part,
                 fetched=fetched,
                 held=held,
-                shared=shared,
+                # The whole share: with a larger cache of its own, and less of
+                # this, a multiprocessor's turns took longer.
+                shared=max(shared, gpu.shared_bytes),
             )
         cluster *= 2
     return None

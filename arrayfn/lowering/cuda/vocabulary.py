@@ -83,6 +83,10 @@ takes; they are counted in the word ``board[at]``. One thread of each of the ``b
 of a launch calls ``close_board(board, at, blocks)`` when its block takes no more. If
 they post too, one thread calls ``open_board(board)`` before, instead of ``ticket``, and
 a barrier follows; a block then waits for what is posted for lower numbers alone.
+
+A kernel may be launched while those before it end. ``await_kernels()`` waits for them:
+before it only shared memory is read or written. Who does not call it waits first of
+all.
 """
 
 from __future__ import annotations
@@ -165,6 +169,7 @@ Kind = Literal[
     "open_board",
     "take",
     "close_board",
+    "await_kernels",
     "unrolled",
 ]
 
@@ -192,6 +197,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "open_board",
     "take",
     "close_board",
+    "await_kernels",
     "unrolled",
 )
 
