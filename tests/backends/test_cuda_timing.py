@@ -8,7 +8,7 @@ from itertools import cycle
 import pytest
 
 from arrayfn.backends.cuda import cublas, timing
-from arrayfn.backends.cuda.memory import OutOfMemoryError
+from arrayfn.errors import OutOfMemoryError
 
 
 class Card:
