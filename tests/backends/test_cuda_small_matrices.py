@@ -6,7 +6,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.backends.cuda import kernel_compiler, missing_here
+from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
@@ -14,6 +14,8 @@ from arrayfn.lowering.cuda.solvers import cholesky, jacobi
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.table import TABLE
 from arrayfn.tracing import apply
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 F32, F64 = np.float32, np.float64
@@ -172,6 +174,7 @@ def test_only_the_lower_triangle_is_read():
         assert np.array_equal(one[0], other[0])
 
 
+@needs_compiler
 def test_rows_and_columns_lie_in_registers():
     small = cholesky.small_factors
     for n in (16, 64):

@@ -6,7 +6,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.backends.cuda import kernel_compiler, missing_here
+from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
@@ -17,6 +17,8 @@ from arrayfn.primitives.table import TABLE
 from arrayfn.tracing import apply
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 ROWS = (
@@ -279,6 +281,7 @@ def test_systems_with_few_sides_are_solved_by_one_kernel(left, monkeypatch):
     np.testing.assert_allclose(result, evaluate(program, (a, b))[0], 1e-12, 1e-12)
 
 
+@needs_compiler
 def test_the_kernel_of_triangular_systems_keeps_sums_in_registers():
     solve = lax.linalg.triangular_solve
     x = random(130, 130, dtype=np.float32)
@@ -301,6 +304,7 @@ def test_large_matrices_are_factored_by_tiles(monkeypatch):
     assert np.isnan(factor[1]).all()
 
 
+@needs_compiler
 def test_the_kernel_of_tiles_keeps_its_part_of_them_in_registers():
     x = positive_definite(200)
     (kernel, *_) = lowered(anp.linalg.cholesky, x).kernels

@@ -6,11 +6,13 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.backends.cuda import kernel_compiler, missing_here
+from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
@@ -85,6 +87,7 @@ def test_few_windows_fuse_with_what_is_around_them():
     assert not any(k.name.startswith("windows") for k in compiled.kernels)
 
 
+@needs_compiler
 @pytest.mark.parametrize("case", ["max", "max of halves"])
 def test_kernels_of_windows_keep_their_values_in_registers(case):
     program = trace_function(with_gradient(case), (operand(case),), {}).program

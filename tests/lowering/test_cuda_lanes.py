@@ -6,10 +6,13 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.kernel_compiler import compile_ptx
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
+
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
 
 def random(*shape, dtype=np.float32):
@@ -128,6 +131,7 @@ def test_a_loop_that_ends_for_all_at_once_is_none_of_each():
     assert not any(kernel.name.startswith("loop") for kernel in program.kernels)
 
 
+@needs_compiler
 def test_the_kernel_of_such_a_loop_reads_and_writes_once():
     program = lowered(newton, random(300))
     (kernel,) = program.kernels

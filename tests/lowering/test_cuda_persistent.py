@@ -8,6 +8,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulated_memory import EmulationError, Pointer
 from arrayfn.backends.cuda.emulated_plan import run_plan
@@ -20,6 +21,7 @@ from arrayfn.lowering.options import Options
 
 SMALL = replace(GPU, multiprocessors=2)
 PERSISTENT = Options(mode="persistent")
+needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
 
 def random(*shape):
@@ -108,6 +110,7 @@ def test_steps_as_one_kernel_give_the_same(name):
     assert meeting.tolist() == [0]
 
 
+@needs_compiler
 def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
     program = lowered(recurrent, *RECURRENT)
     (kernel,) = program.kernels
@@ -205,6 +208,7 @@ EXCHANGED = """
 from arrayfn.lowering.cuda.vocabulary import (
     barrier, block_index, shared_f32, thread_index,
 )
+
 
 
 def exchange(block, x):
