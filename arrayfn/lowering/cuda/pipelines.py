@@ -76,7 +76,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             self.line(f"member = {self.use_device('thread_index')}()")
         self.make_signals(sizes, EXCHANGES)
         self.line(f"numbers = {self.use_device('shared_i64')}({PLACES})")
-        self.arenas()
+        self.arenas((*schedule.fetched, *schedule.held), schedule.part)
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_arrive')}()")
             self.line(f"{self.use_device('cluster_wait')}()")
@@ -92,36 +92,24 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.shared_lines.append(f"    {name} = {shared}({count})")
 
     def arena_name(self, operand: int) -> str:
-        suffix = "held" if operand in self.schedule.held else "ahead"
-        return self.tile_name(operand).removesuffix("tile") + suffix
-
-    def arenas(self) -> None:
-        """Names for the parts of the block's shared memory."""
-        schedule, offset = self.schedule, 0
-        for operand in (*schedule.fetched, *schedule.held):
-            dtype = self.nest.operands[operand].dtype
-            arena = self.use_device(f"arena_{self.stored_name(dtype)}")
-            place = f"{offset}, {schedule.part}"
-            self.line(f"{self.arena_name(operand)} = {arena}({place})")
-            offset += schedule.part * dtype.itemsize
+        name = super().arena_name(operand)
+        is_held = operand in self.schedule.held
+        return f"{name.removesuffix('ahead')}held" if is_held else name
 
     def fetch(
         self, operands: Sequence[int], variables: dict[int, str], signal: int
     ) -> None:
         """Begin to copy this block's part of ``operands`` to shared memory."""
-        size = "size" if self.schedule.cluster > 1 else self.extent_of_row()
-        width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
-        expect = self.use_device("expect")
-        self.line(f"{expect}(signals, {signal}, {size} * {width})")
-        for operand in operands:
-            dtype = self.nest.operands[operand].dtype
-            fetch = self.use_device(f"fetch_{self.stored_name(dtype)}")
-            at = self.index(operand, variables)
-            if self.schedule.cluster > 1:
-                at = "begin" if at == "0" else f"{at} + begin"
-            target = f"{self.arena_name(operand)}, 0"
-            source = f"{self.pointer(operand)}, {at}"
-            self.line(f"{fetch}({source}, {target}, {size}, signals, {signal})")
+        shared = self.schedule.cluster > 1
+
+        def at(operand: int) -> str:
+            index = self.index(operand, variables)
+            if not shared:
+                return index
+            return "begin" if index == "0" else f"{index} + begin"
+
+        size = "size" if shared else self.extent_of_row()
+        self.fetch_all(operands, at, "0", size, str(signal))
 
     def extent_of_row(self) -> str:
         return self.extent(self.reduced_axes[0])

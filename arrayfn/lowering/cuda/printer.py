@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -261,6 +261,42 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         self.line(f"rank = {self.remainder(block, str(cluster), self.items)}")
         self.line(f"start = {self.quotient(block, str(cluster), self.items)}")
         self.line(f"thread = rank * {threads} + member")
+
+    def arena_name(self, operand: int) -> str:
+        """Where in shared memory what is fetched of an operand lies."""
+        return self.tile_name(operand).removesuffix("tile") + "ahead"
+
+    def arenas(self, operands: Sequence[int], count: int) -> None:
+        """Name the block's places for ``count`` elements of each operand."""
+        offset = 0
+        for operand in operands:
+            dtype = self.nest.operands[operand].dtype
+            arena = self.use_device(f"arena_{self.stored_name(dtype)}")
+            self.line(f"{self.arena_name(operand)} = {arena}({offset}, {count})")
+            offset += count * dtype.itemsize
+
+    def fetch_all(
+        self,
+        operands: Sequence[int],
+        at: Callable[[int], str],
+        place: str,
+        size: str,
+        signal: str,
+    ) -> None:
+        """Begin to copy ``size`` elements of each operand to ``place`` of its arena.
+
+        They begin where ``at`` says; ``signal`` is given when all are there.
+        """
+        width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
+        expect = self.use_device("expect")
+        self.line(f"{expect}(signals, {signal}, {size} * {width})")
+        for operand in operands:
+            dtype = self.nest.operands[operand].dtype
+            fetch = self.use_device(f"fetch_{self.stored_name(dtype)}")
+            begin = at(operand)
+            source = f"{self.pointer(operand)}, {begin}"
+            target = f"{self.arena_name(operand)}, {place}"
+            self.line(f"{fetch}({source}, {target}, {size}, signals, {signal})")
 
     def make_signals(self, sizes: Iterable[int], before: int = 0) -> None:
         """Signals that expect ``sizes`` bytes, which follow ``before`` others."""

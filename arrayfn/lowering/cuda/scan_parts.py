@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Reduce, Store
 
 
 @dataclass
@@ -138,12 +137,7 @@ class PartsPrinter(ScanPrinter[S]):
         total = self.total
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         depth = self.open_vectors()
-        at = self.open_elements(variables, moved)
-        for s in self.nest.statements:
-            if isinstance(s, Reduce):
-                self.accumulate(s)
-            elif not isinstance(s, Store):
-                self.emit(s, at)
+        self.run_along(moved, variables)
         self.close_elements()
         self.close_all(depth)
         self.combine_lanes(total, WARP)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from arrayfn.lowering.cuda.scan_parts import PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Load, Reduce, Store
+from arrayfn.lowering.kernel_ir import Load, Store
 
 _OLDER: Final = ("second", "oldest")
 """The parts of a block that were summed up in the turns before."""
@@ -100,15 +101,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.registers(f"{total}_{name}", self.dtype, schedule.tiles)
         for suffix in ("warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
-        slots, offset = schedule.slots, 0
+        slots = schedule.slots
         self.line(f"numbers = {self.use_device('shared_i64')}({slots})")
         self.line(f"signals = {self.use_device('signals_i64')}({slots})")
-        for operand in schedule.fetched:
-            dtype = self.nest.operands[operand].dtype
-            arena = self.use_device(f"arena_{self.stored_name(dtype)}")
-            size = slots * self.at_a_time
-            self.line(f"{self.arena_name(operand)} = {arena}({offset}, {size})")
-            offset += size * dtype.itemsize
+        self.arenas(schedule.fetched, slots * self.at_a_time)
         return loads, stores, moved
 
     # Turns.
@@ -183,18 +179,6 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
         self.close_all(depth)
 
-    def run_along(
-        self, moved: Sequence[int], variables: dict[int, str]
-    ) -> dict[int, str]:
-        """Open the loop over a vector's elements, and combine each with the total."""
-        at = self.open_elements(variables, moved)
-        for s in self.nest.statements:
-            if isinstance(s, Reduce):
-                self.accumulate(s)
-            elif not isinstance(s, Store):
-                self.emit(s, at)
-        return at
-
     def take_next(self, count: str) -> None:
         """Have the part fetched that was taken, if there is one."""
         self.line("numbers[ring] = taken")
@@ -234,9 +218,6 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     # Shared memory.
 
-    def arena_name(self, operand: int) -> str:
-        return self.tile_name(operand).removesuffix("tile") + "ahead"
-
     def fetch_part(self, slot: str) -> None:
         """Begin to copy the part ``taken`` to a slot."""
         self.line("tile = taken")
@@ -246,16 +227,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             rest = f"{self.extent(self.inner)} - begin"
             self.line(f"size = {self.use('min_i64')}({size}, {rest})")
             size = "size"
-        fetched = self.schedule.fetched
-        width = sum(self.nest.operands[k].dtype.itemsize for k in fetched)
-        expect = self.use_device("expect")
-        self.line(f"{expect}(signals, {slot}, {size} * {width})")
-        for operand in fetched:
-            dtype = self.nest.operands[operand].dtype
-            fetch = self.use_device(f"fetch_{self.stored_name(dtype)}")
-            source = f"{self.pointer(operand)}, {self.index(operand, variables)}"
-            target = f"{self.arena_name(operand)}, {slot} * {self.at_a_time}"
-            self.line(f"{fetch}({source}, {target}, {size}, signals, {slot})")
+        place = f"{slot} * {self.at_a_time}"
+        at = partial(self.index, variables=variables)
+        self.fetch_all(self.schedule.fetched, at, place, size, slot)
 
     def open_vectors(self) -> int:
         """Open the loop over a thread's vectors, each at ``place`` of its part."""

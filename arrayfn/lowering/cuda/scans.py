@@ -170,16 +170,23 @@ class ScanPrinter(CudaPrinter[S]):
         self.close()
         depth = self.open_vectors()
         self.line(f"{total} = {identity}")
+        self.run_along(moved, variables)
+        self.line(f"{total}_scanned[{self.slot}] = {total}")
+        self.close_elements()
+        self.line(f"{total}_sums[vector] = {total}")
+        self.close_all(depth)
+
+    def run_along(
+        self, moved: Sequence[int], variables: dict[int, str]
+    ) -> dict[int, str]:
+        """Open the loop over a vector's elements, and combine each with the total."""
         at = self.open_elements(variables, moved)
         for s in self.nest.statements:
             if isinstance(s, Reduce):
                 self.accumulate(s)
             elif not isinstance(s, Store):
                 self.emit(s, at)
-        self.line(f"{total}_scanned[{self.slot}] = {total}")
-        self.close_elements()
-        self.line(f"{total}_sums[vector] = {total}")
-        self.close_all(depth)
+        return at
 
     def combined(self, x: str, y: str) -> str:
         return f"{self.use(self.reduce.function)}({x}, {y})"
