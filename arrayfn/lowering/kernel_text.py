@@ -58,16 +58,35 @@ class Partial:
     array: Var
 
 
+@dataclass(kw_only=True)
+class Body:
+    """The lines of a function's body so far, and how deep the next one is."""
+
+    lines: list[str] = field(default_factory=list[str])
+    depth: int = 1
+
+    def line(self, text: str) -> None:
+        """Add a line."""
+        self.lines.append("    " * self.depth + text)
+
+    def open(self, text: str) -> None:
+        """Add a line whose block the following lines are."""
+        self.line(text)
+        self.depth += 1
+
+    def close(self) -> None:
+        """End the block."""
+        self.depth -= 1
+
+
 @dataclass
-class KernelText:
+class KernelText(Body):
     """The lines of a kernel of ``nest`` and the names in them."""
 
     nest: Nest
     name: str
     partials: Sequence[Partial] = ()
     readable: bool = True
-    lines: list[str] = field(default_factory=list)
-    depth: int = 1
     imports: set[str] = field(default_factory=set)
     integers: dict[str, Integer] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
@@ -86,13 +105,6 @@ class KernelText:
             else:
                 text = marked
         self.lines.append(text)
-
-    def open(self, text: str) -> None:
-        self.line(text)
-        self.depth += 1
-
-    def close(self) -> None:
-        self.depth -= 1
 
     def use(self, name: str) -> str:
         self.imports.add(name)

@@ -13,7 +13,7 @@ from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_printer import ScratchRow
-from arrayfn.lowering.kernel_text import OWN_NAMES, Integer
+from arrayfn.lowering.kernel_text import OWN_NAMES, Body, Integer
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
 
 
@@ -25,7 +25,7 @@ class Place:
     begin: str = ""
 
 
-class LoopFrame:
+class LoopFrame(Body):
     """The text of one loop so far, and what it refers to."""
 
     def __init__(
@@ -36,12 +36,11 @@ class LoopFrame:
         *,
         readable: bool,
     ) -> None:
+        super().__init__()
         self.step = loop
         self.of = storage.of
         self.names = names
         self.readable = readable
-        self.lines: list[str] = []
-        self.depth = 1
         self.imports: set[str] = set()
         self.integers: dict[str, Integer] = {}
         self.scratch: list[ScratchRow] = []
@@ -184,16 +183,6 @@ class LoopFrame:
     def use(self, name: str) -> str:
         self.imports.add(name)
         return name
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def open(self, text: str) -> None:
-        self.line(text)
-        self.depth += 1
-
-    def close(self) -> None:
-        self.depth -= 1
 
     def integer(self, base: str, value: int) -> str:
         """An integer argument of its own."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from arrayfn.ir import Var
-from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, wrapped
+from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, Body, wrapped
 from arrayfn.lowering.plan import Kernel
 
 _IMPORTED: Final = re.compile(
@@ -22,31 +22,16 @@ _IMPORTED: Final = re.compile(
 
 
 @dataclass(kw_only=True)
-class ComposedText:
+class ComposedText(Body):
     """The text so far: ``readable``, with ``names`` of values, or neutral."""
 
     names: Mapping[Var, str]
     readable: bool
-    lines: list[str] = field(default_factory=list[str])
-    depth: int = 1
     parts: dict[str, str] = field(default_factory=dict[str, str])
     functions: list[str] = field(default_factory=list[str])
     imports: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     known: dict[object, str] = field(default_factory=dict[object, str])
     taken: set[str] = field(default_factory=set[str])
-
-    def line(self, text: str) -> None:
-        """Add a line of the kernel's own function."""
-        self.lines.append("    " * self.depth + text)
-
-    def open(self, text: str) -> None:
-        """Add a line whose block the following lines are."""
-        self.line(text)
-        self.depth += 1
-
-    def close(self) -> None:
-        """End the block."""
-        self.depth -= 1
 
     def device(self, name: str) -> str:
         """A word of the vocabulary, which is imported."""
