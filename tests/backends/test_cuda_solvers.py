@@ -6,8 +6,14 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
+from arrayfn.backends.cuda import (
+    device_put,
+    kernel_compiler,
+    missing_here,
+    missing_packages,
+)
 from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.libraries import spectra
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.solvers import cholesky, cholesky_tiles, substitution
@@ -355,3 +361,26 @@ def test_on_a_gpu_systems_with_few_sides_are_solved(left, dtype, monkeypatch):
         given = triangle @ x if left else x @ triangle
         np.testing.assert_allclose(given, b, bound, bound * np.abs(b).max())
         assert x.tobytes() == again.tobytes()
+
+
+@pytest.mark.cuda
+@needs_gpu
+def test_on_a_gpu_spectra_of_matrices_that_are_not_large_are_parts_of_graphs():
+    from_n = {n: spectra.eigh("f64", _of(n), 1).capturable for n in (100, 512, 600)}
+    assert from_n == {100: True, 512: True, 600: False}
+    run = af.jit(anp.linalg.eigh, device="cuda")
+    for shape in ((100, 100), (3, 200, 200), (2, 512, 512)):
+        x = random(*shape)
+        x = x + x.mT
+        given = device_put(x)
+        results = [tuple(map(np.asarray, run(given))) for _ in range(6)]
+        first = [part.tobytes() for part in results[0]]
+        assert all([part.tobytes() for part in r] == first for r in results)
+        values, vectors = results[-1]
+        again = (vectors * values[..., None, :]) @ vectors.mT
+        assert np.linalg.norm(again - x) <= 1e-12 * np.linalg.norm(x)
+
+
+def _of(n):
+    """Two matrices of ``n`` rows and their vectors, as a call of cuSOLVER has it."""
+    return {"n": n, "matrices": 2, "vectors": 1}

@@ -18,6 +18,7 @@ from arrayfn.backends.cuda import timing
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.backends.cuda.libraries.calls import Call
+from arrayfn.backends.cuda.libraries.workspaces import Workspace, workspace
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError, OutOfMemoryError
@@ -109,9 +110,7 @@ class _Convolution:
         graph.deselect_workspace_greater_than(MOST_WORKSPACE)
         graph.check_support()
 
-    def _chosen(
-        self, provider: str, p: Mapping[str, int]
-    ) -> tuple[int, cudnn.Workspace]:
+    def _chosen(self, provider: str, p: Mapping[str, int]) -> tuple[int, Workspace]:
         """The plan that is kept for this machine, or the fastest, and its workspace."""
         gpu, version = device(), cudnn.library().backend_version()
         key = content_key(
@@ -174,12 +173,12 @@ class _Convolution:
             return False
         return True
 
-    def _space(self, index: int) -> cudnn.Workspace:
+    def _space(self, index: int) -> Workspace:
         nbytes: int = self.graph.get_workspace_size_plan_at_index(index)
-        return cudnn.workspace(nbytes)
+        return workspace(nbytes)
 
     def _run(
-        self, stream: int, places: Sequence[int], index: int, space: cudnn.Workspace
+        self, stream: int, places: Sequence[int], index: int, space: Workspace
     ) -> None:
         handle = cudnn.on_stream(stream)
         given: dict[Any, int] = dict(zip(self.tensors, places, strict=True))

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.libraries.workspaces import workspace
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
 
 Enqueue = Callable[..., None]
 
-_LEAST_WORKSPACE: Final = 4 << 20
 _HOPPER: Final = 9
 _LONG_HEADS: Final = 90500  # the version that brought heads of more than 128 elements
 _NAMES: Final = {dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
@@ -46,39 +46,6 @@ def on_stream(stream: int) -> Any:
     library().set_stream(handle(), stream)
     device().enter()
     return handle()
-
-
-class Workspace:
-    """Memory that runs share in turn: they are in the order of one stream."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self.pointer = device().allocate(max(1, nbytes))
-
-    def __del__(self) -> None:
-        device().free(self.pointer)
-
-
-class _Shared:
-    """The workspace that calls are given; those that need more get a larger one."""
-
-    def __init__(self) -> None:
-        self.largest: Workspace | None = None
-
-    def of(self, nbytes: int) -> Workspace:
-        if self.largest is None or self.largest.nbytes < nbytes:
-            self.largest = Workspace(max(nbytes, _LEAST_WORKSPACE))
-        return self.largest
-
-
-@cache
-def _shared() -> _Shared:
-    return _Shared()
-
-
-def workspace(nbytes: int) -> Workspace:
-    """A workspace of ``nbytes`` or more, which lives as long as somebody holds it."""
-    return _shared().of(nbytes)
 
 
 class _Graph:

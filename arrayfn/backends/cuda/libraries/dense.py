@@ -135,9 +135,14 @@ class Spaces:
         sizes = ctypes.c_size_t(self.nbytes), ctypes.c_size_t(self._host_bytes)
         return pointer, sizes[0], host, sizes[1]
 
+    @property
+    def waits(self) -> bool:
+        """Whether a run is waited for: it has memory on the host."""
+        return bool(self._host_bytes)
+
     def release(self) -> None:
         """Wait until the run has done with the memory on the host, if it has any."""
-        if self._host_bytes:
+        if self.waits:
             device().synchronize()
 
 

@@ -30,10 +30,13 @@ from arrayfn.backends.cuda.libraries.dense import (
     solver_params,
     words_of,
 )
+from arrayfn.backends.cuda.libraries.workspaces import workspace
 from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of, short_name
 
 _UPPER: Final = 1
 _BATCH: Final = "cusolverDnXsyevBatched"
+_CAPTURED: Final = 512  # rows up to which the batched routine does not wait
+_MOST_SHARED: Final = 64 << 20  # bytes of a workspace, that graphs keep
 _ALONE: Final = 512
 """Up to so many rows it is the faster routine for one matrix in float32, too."""
 
@@ -62,22 +65,38 @@ def eigh(dtype: str, integers: Mapping[str, int], items: int) -> Call:
 
 
 def _eigh_batched(dtype: str, n: int, matrices: int, vectors: int) -> Call:
+    """All matrices by one call: of matrices that are not large, a part of a graph.
+
+    It is some hundreds of kernels, which take the host up to three times as long to
+    enqueue as they take the GPU.
+    """
     kind = TYPES[dtype]
     real = TYPES[short_name(real_of(BY_SHORT_NAME[dtype]))]
     extent, count = ctypes.c_int64(n), ctypes.c_int64(matrices)
     shape = (vectors, _UPPER, extent, kind, NONE, extent, real, NONE, kind)
     spaces = bytes_of(_BATCH, *shape, more=(count,))
+    names = ("a", "w", "status")
 
-    def enqueue(stream: int, a: int, w: int, status: int) -> None:
-        run, handle = getattr(cusolver(), _BATCH), solver(stream)
-        matrix, values, info = map(ctypes.c_void_p, (a, w, status))
+    def run(stream: int, work: ctypes.c_void_p, places: tuple[int, ...]) -> None:
+        matrix, values, info = map(ctypes.c_void_p, places)
         arrays = (vectors, _UPPER, extent, kind, matrix, extent, real, values, kind)
+        more = (*spaces.arguments(work), info, count)
+        called = getattr(cusolver(), _BATCH)
+        check("cuSOLVER", called(solver(stream), solver_params(), *arrays, *more))
+
+    def enqueue(stream: int, *places: int) -> None:
         with scratch(spaces.nbytes) as work:
-            more = (*spaces.arguments(work), info, count)
-            check("cuSOLVER", run(handle, solver_params(), *arrays, *more))
+            run(stream, work, places)
             spaces.release()
 
-    return Call(enqueue, ("a", "w", "status"), capturable=False)
+    if n > _CAPTURED or spaces.waits or spaces.nbytes > _MOST_SHARED:
+        return Call(enqueue, names, capturable=False)
+    space = workspace(spaces.nbytes)
+
+    def enqueue_shared(stream: int, *places: int) -> None:
+        run(stream, ctypes.c_void_p(space.pointer), places)
+
+    return Call(enqueue_shared, names)
 
 
 def eigh_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:

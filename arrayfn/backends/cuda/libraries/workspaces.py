@@ -1,0 +1,47 @@
+"""Workspaces of libraries' calls: memory that they share, as runs of graphs need it.
+
+A graph keeps the addresses that it was captured with, so what its calls write to must
+not be given to others between its runs.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from arrayfn.backends.cuda.driver import device
+
+_LEAST: Final = 4 << 20  # bytes
+
+
+class Workspace:
+    """Memory that runs share in turn: they are in the order of one stream."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.pointer = device().allocate(max(1, nbytes))
+
+    def __del__(self) -> None:
+        device().free(self.pointer)
+
+
+class _Shared:
+    """The workspace that calls are given; those that need more get a larger one."""
+
+    def __init__(self) -> None:
+        self.largest: Workspace | None = None
+
+    def of(self, nbytes: int) -> Workspace:
+        if self.largest is None or self.largest.nbytes < nbytes:
+            self.largest = Workspace(max(nbytes, _LEAST))
+        return self.largest
+
+
+@cache
+def _shared() -> _Shared:
+    return _Shared()
+
+
+def workspace(nbytes: int) -> Workspace:
+    """A workspace of ``nbytes`` or more, which lives as long as somebody holds it."""
+    return _shared().of(nbytes)
