@@ -95,6 +95,11 @@ def test_a_hot_card_decides_between_ways_that_take_long(card: Card) -> None:
     assert timing.fastest([heating, *ways(card, [1.05e-3])]) == 1
 
 
+def test_short_ways_about_as_fast_as_each_other_are_tried_again(card: Card) -> None:
+    seems_fast = [1.95e-5] * 33 + [2.05e-5] * 200
+    assert timing.fastest(ways(card, [2e-5], seems_fast)) == 0
+
+
 def test_the_order_changes_and_all_memory_is_used(card: Card) -> None:
     order: list[int] = []
     launch = card.launch

@@ -188,7 +188,7 @@ class Library:
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
             f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS} {ROTATED_BYTES} "
-            f"{timing.HOT_ROUNDS} {are_tried(asked.form, p)}",
+            f"{timing.FINAL_ROUNDS} {timing.FINALISTS} {are_tried(asked.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)

@@ -143,8 +143,9 @@ def random_block(name: str) -> np.ndarray[Any, Any]:
     rng = np.random.default_rng(0)
     if name.startswith("i"):
         return rng.integers(0, 256, _BLOCK, np.uint8)
+    if name in ("f64", "c128"):  # all bits of which are random, too
+        return rng.standard_normal(_BLOCK // 8).view(np.uint8)
     values = rng.standard_normal(_BLOCK // 4, np.float32)
     if name == "bf16":
         return values.view(np.uint16)[1::2].copy().view(np.uint8)
-    kinds = {"f16": np.float16, "f64": np.float64, "c128": np.float64}
-    return values.astype(kinds.get(name, np.float32)).view(np.uint8)
+    return (values.astype(np.float16) if name == "f16" else values).view(np.uint8)

@@ -13,17 +13,17 @@ from arrayfn.backends.cuda.driver import device
 
 ROUND_SECONDS: Final = 6e-4  # of repeated calls in a round
 HOT_SECONDS: Final = 2e-3  # in a round of what takes long enough to heat the card
-HOT_ROUNDS: Final = 24  # short ones: its clock goes up and down
-HOT_BUDGET: Final = 0.1  # seconds for a way in them; where calls are long, fewer rounds
+FINAL_ROUNDS: Final = 24  # of the fastest ones: the card's clock goes up and down
+FINAL_BUDGET: Final = 0.1  # seconds for a way in them; where calls are long, fewer
 HEATS: Final = 4e-5  # seconds of a call, from where that matters
 ROUNDS: Final = 8
 LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
 BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
 WITHIN: Final = 1.5  # times as slow as the fastest at first: not tried again
 CANDIDATES: Final = 12  # that are
-NEAR: Final = 1.06  # times as slow in rounds: not tried while the card is hot
+NEAR: Final = 1.06  # times as slow in rounds: not tried in the final ones
 FINALISTS: Final = 4  # that are
-BEHIND: Final = 1.03  # times as slow, on a hot card: out after some rounds
+BEHIND: Final = 1.03  # times as slow in final rounds: out after some of them
 CLEAR_ROUNDS: Final = 6  # so many
 START: Final = 2e-5  # seconds to enqueue one call, that may be in its time
 NOISE: Final = 1.003  # what is not faster by that is not faster
@@ -49,9 +49,10 @@ def measured(
 ) -> dict[int, float]:
     """The seconds that the fastest of ``ways`` take, by number.
 
-    A card that is hot lowers its clock, for some ways more than for others: what takes
-    long is run until it is. Left out is what fails, what is no match for the fastest in
-    first rounds, and what would have been tried after ``budget`` seconds.
+    Those about as fast as each other in first rounds are tried in more of them. A card
+    that is hot lowers its clock, for some ways more than for others: what takes long is
+    run until it is. Left out is what fails, what is no match for the fastest in first
+    rounds, and what would have been tried after ``budget`` seconds.
     """
     first: dict[int, float] = {}
     spent = 0.0
@@ -74,11 +75,12 @@ def measured(
     least = min(found.values())
     near = [k for k, t in found.items() if t <= NEAR * least]
     near = sorted(sorted(near, key=found.__getitem__)[:FINALISTS])
-    if least < HEATS or len(near) == 1:
+    if len(near) == 1:
         return {k: found[k] for k in near}
-    rounds = int(HOT_BUDGET / max(HOT_SECONDS, sets * least))
-    rounds = max(CLEAR_ROUNDS, min(HOT_ROUNDS, rounds))
-    return in_turns(ways, near, rounds, HOT_SECONDS, sets, BEHIND)
+    seconds = ROUND_SECONDS if least < HEATS else HOT_SECONDS
+    rounds = int(FINAL_BUDGET / max(seconds, sets * least))
+    rounds = max(CLEAR_ROUNDS, min(FINAL_ROUNDS, rounds))
+    return in_turns(ways, near, rounds, seconds, sets, BEHIND)
 
 
 def in_turns(
