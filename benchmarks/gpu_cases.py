@@ -21,6 +21,7 @@ from benchmarks.gpu_loops import LOOPS, SMALL, layers_loss
 
 Array = np.ndarray[Any, Any]
 WIDTHS: Final = (784, 512, 512, 10)
+COMPLEX: Final = ("complex64", "complex128")
 BF16: Final = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -126,9 +127,16 @@ def step_of(case: Case, xp: Any, value_and_grad: Any) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=4)
-def _normal(size: int, seed: int) -> Array:
-    """Normal numbers in float32, which cases of one size share."""
-    values = np.random.default_rng(seed).standard_normal(size, np.float32)
+def _normal(size: int, seed: int, dtype: str) -> Array:
+    """Normal numbers, which cases of one size share, as this dtype has them."""
+    rng = np.random.default_rng(seed)
+    values: Array
+    if dtype in COMPLEX:
+        values = rng.standard_normal(2 * size).view(np.complex128).astype(dtype)
+    elif dtype == "float64":
+        values = rng.standard_normal(size)
+    else:
+        values = rng.standard_normal(size, np.float32)
     values.flags.writeable = False
     return values
 
@@ -139,8 +147,9 @@ def inputs_of(case: Case, seed: int) -> list[Array]:
     indices = [rng.integers(0, most, n, np.int32) for n, most in case.indices]
     if case.dtype == "int8":
         return [rng.integers(-128, 128, s).astype(np.int8) for s in case.shapes]
+    drawn = case.dtype if case.dtype in ("float64", *COMPLEX) else "float32"
     arrays = [
-        _normal(prod(shape), seed + k).reshape(shape)
+        _normal(prod(shape), seed + k, drawn).reshape(shape)
         for k, shape in enumerate(case.shapes)
     ]
     for k in range(case.parameters):

@@ -57,13 +57,15 @@ def parameters(name: str, n: int) -> dict[str, int]:
 
 
 def random(n: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """A random matrix; large ones repeat a block of rows."""
+    """A random matrix, in all of its bits; large ones repeat a block of rows."""
     rng = np.random.default_rng(0)
-    rows = min(n, 512)
-    if np.dtype(dtype).kind == "i":
+    rows, kind = min(n, 512), np.dtype(dtype)
+    if kind.kind == "i":
         block = rng.integers(-128, 128, (rows, n)).astype(dtype)
+    elif kind.kind == "c":
+        block = rng.standard_normal((rows, 2 * n)).astype(kind.char.lower()).view(kind)
     else:
-        block = rng.standard_normal((rows, n), np.float32).astype(dtype)
+        block = rng.standard_normal((rows, n)).astype(dtype)
     return np.tile(block, (n // rows, 1))
 
 
