@@ -160,7 +160,8 @@ def test_rows_are_taken_as_blocks_come_to_them(case):
     )
     compiled = lowered(function, arguments, gpu)
     (kernel,) = compiled.kernels
-    assert kernel.source.count("= take(board, 1, 1)") == 1
+    # Before the first row, and in each turn.
+    assert kernel.source.count("= take(board, 1, 1) + clusters") == 2
     assert kernel.source.count("close_board(board, 1, clusters)") == 1
     assert_equal(function, arguments, compiled, 2e-5)
 
@@ -176,9 +177,12 @@ def test_rows_fetched_ahead_pass_through_shared_memory():
     assert ".local" not in ptx
     assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
     assert "cp.async.bulk.shared::cluster.global" in ptx
-    # Kernels before are waited for once: after what needs nothing of theirs.
+    # Kernels before are waited for once: after what needs nothing of theirs, and then
+    # the first row is asked for before blocks wait for each other.
     assert code.overlapping(ptx).count("griddepcontrol.wait") == 1
-    assert ptx.index("cluster.wait") < ptx.index("griddepcontrol.wait")
+    copies = "cp.async.bulk", "cluster.wait"
+    steps = [ptx.index(text) for text in ("mbarrier.init", "griddepcontrol", *copies)]
+    assert steps == sorted(steps)
     assert "ld.global" not in ptx
 
 

@@ -160,6 +160,8 @@ def _expect(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
     if signal.expected:
         raise EmulationError(f"signal {arguments[1]} expects something already")
     signal.expected = int(arguments[2])
+    if not signal.expected:
+        signal.turns += 1  # nothing is to come
 
 
 def _fetch(thread: Thread, function: DeviceFunction, arguments: Any) -> None:

@@ -29,6 +29,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
 
     shared_lines: list[str] = field(default_factory=list[str])
     told: int = 0  # the first signal of those that tell rows
+    awaited: bool = False  # whether what is the same for all rows has been
     taken: bool = False  # whether a row has been taken, and not been told yet
 
     def body(self) -> None:
@@ -37,12 +38,9 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.board_words = 2
         self.make_shared()
         rows = self.extent_of(kept, "rows") if kept else "1"
-        self.take_first(rows)
-        if schedule.held:
-            self.line(f"{self.use_device('await_signal')}(signals, {HELD}, 0)")
+        self.begin_rows_ahead()
         self.line(f"turn = {self.use('i64')}(0)")
-        self.await_told("turn")
-        self.line("item = numbers[0]")
+        self.line("item = start")
         before = len(self.lines)
         self.open(f"while item < {rows}:")
         self.take_row(rows)
@@ -71,17 +69,14 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             sizes = list(map(self.exchanged_bytes, self.exchanged_stages()))
             sizes = sizes if len(sizes) > 1 else sizes * 2
             self.told = EXCHANGES + len(sizes)
-            sizes += [NUMBER_BYTES] * PLACES
+            # The first row is nobody's to tell.
+            sizes += [0, *[NUMBER_BYTES] * (PLACES - 1)]
         else:
             self.line(f"member = {self.use_device('thread_index')}()")
+            self.line(f"start = {self.use_device('block_index')}()")
         self.make_signals(sizes, EXCHANGES)
         self.line(f"numbers = {self.use_device('shared_i64')}({PLACES})")
         self.arenas((*schedule.fetched, *schedule.held), schedule.part)
-        if schedule.cluster > 1:
-            self.line(f"{self.use_device('cluster_arrive')}()")
-            self.line(f"{self.use_device('cluster_wait')}()")
-        else:
-            self.line(f"{self.use_device('barrier')}()")
 
     # Shared memory.
 
@@ -169,25 +164,31 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.line(f"{send}(numbers, {place}, following, peer, signals, {signal})")
         self.close()
 
-    def take_first(self, rows: str) -> None:
-        """Take the first two rows, and have one fetched."""
+    def begin_rows_ahead(self) -> None:
+        """Have the first row fetched, which is the block's own number; take another.
+
+        Nothing is waited for before memory is asked for the row, which comes before
+        what is the same for all rows: that is needed later.
+        """
+        schedule = self.schedule
+        if schedule.cluster > 1:
+            self.line(f"{self.use_device('cluster_arrive')}()")
         self.line(f"{self.use_device('await_kernels')}()")
-        self.open(f"if {self.takes}:")
-        self.line(f"following = {self.use_device('take')}(board, 1, 2)")
-        self.open("for other in range(2):")
-        self.tell("other")
-        self.line("following = following + 1")
-        self.close()
-        self.close()
         self.open("if member == 0:")
-        if self.schedule.held:
-            self.fetch(self.schedule.held, {}, HELD)
-        self.await_told("0")
-        self.line("other = numbers[0]")
-        self.fetch_row(rows)
-        self.await_told("1")
+        self.fetch(schedule.fetched, self.decompose("start", self.kept_axes), ROW)
+        if schedule.held:
+            self.fetch(schedule.held, {}, HELD)
+        self.line("numbers[0] = start")
         self.close()
-        if self.schedule.cluster == 1:
+        if schedule.cluster > 1:
+            self.line(f"{self.use_device('cluster_wait')}()")
+        clusters = self.integer("clusters", schedule.clusters)
+        self.open(f"if {self.takes}:")
+        take = self.use_device("take")
+        self.line(f"following = {take}(board, 1, 1) + {clusters}")
+        self.tell("1")
+        self.close()
+        if schedule.cluster == 1:
             self.line(f"{self.use_device('barrier')}()")
 
     def fetch_following(self, rows: str) -> None:
@@ -212,7 +213,9 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             self.line(f"{expect}(signals, {self.told} + {this}, {NUMBER_BYTES})")
         self.close()
         self.open(f"if {self.takes}:")
-        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
+        clusters = self.integer("clusters", self.schedule.clusters)
+        take = self.use_device("take")
+        self.line(f"following = {take}(board, 1, 1) + {clusters}")
         self.close()
         self.taken = True
 
@@ -229,6 +232,12 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
 
     def is_at_hand(self, operand: int) -> bool | None:
         return operand in self.schedule.held
+
+    def await_beside(self) -> None:
+        """Of all turns only the first waits, in the first stage that needs it."""
+        if not self.awaited:
+            self.line(f"{self.use_device('await_signal')}(signals, {HELD}, 0)")
+        self.awaited = True
 
     def load_beside(self, operand: int) -> None:
         load = self.use_device(f"load_{self.vector_name(operand, self.schedule.lanes)}")

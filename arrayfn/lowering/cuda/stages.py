@@ -188,6 +188,8 @@ class StagedPrinter(RowArithmetic[T]):
             self.close_all(depth)
         if stage == 0:
             self.loads_are_begun()
+        if beside:
+            self.await_beside()
         vectors = _Vectors(loads, beside, late, stores)
         if divided:
             self.line(f"least = {self.use('F32_INF')}")
@@ -281,6 +283,9 @@ class StagedPrinter(RowArithmetic[T]):
         None if it is in the GPU's memory.
         """
         return None
+
+    def await_beside(self) -> None:
+        """Wait until what is in shared memory has come there."""
 
     def load_beside(self, operand: int) -> None:
         """Load the current vector of an operand that is in shared memory."""
