@@ -6,14 +6,16 @@ its shared memory. What is the same for all rows stays there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merged_rows import Parts
 from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline
+from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Value
 
 ROW: Final = 0  # the signal of a row that is fetched
@@ -30,7 +32,8 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     shared_lines: list[str] = field(default_factory=list[str])
     told: int = 0  # the first signal of those that tell rows
     awaited: bool = False  # whether what is the same for all rows has been
-    taken: bool = False  # whether a row has been taken, and not been told yet
+    chores: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """What one thread does for the rows to come while the others wait."""
 
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
@@ -111,14 +114,20 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
 
     def fetch_row(self, rows: str) -> None:
         """Begin to copy the row ``other``, if there is one."""
+        own = self.offsets, self.offset_axes
         self.offsets, self.offset_axes = {}, frozenset()
         self.open(f"if other < {rows}:")
-        variables = self.decompose("other", self.kept_axes)
+        variables = self.decompose("other", self.kept_axes, "j")
         self.fetch(self.schedule.fetched, variables, ROW)
         self.close()
+        self.offsets, self.offset_axes = own
 
     def take_row(self, rows: str) -> None:
-        """Take this turn's row into registers, and have another one fetched."""
+        """Take this turn's row into registers, and have another one fetched.
+
+        Its place is free when all have met. They do for the first exchange, if there is
+        another one in the row, before which nobody writes what the others still read.
+        """
         schedule = self.schedule
         parity = f"{self.use_device('remainder')}(turn, 2)"
         self.line(f"{self.use_device('await_signal')}(signals, {ROW}, {parity})")
@@ -129,8 +138,11 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             tile = f"{self.tile_name(operand)}, {self.slot('')}"
             self.line(f"{load}({self.arena_name(operand)}, place, {tile})")
         self.close_all(depth)
-        self.line(f"{self.use_device('barrier')}()")
-        self.fetch_following(rows)
+        fetch = partial(self.fetch_following, rows)
+        self.chores = [fetch, self.tell_following]
+        if len(self.exchanged_stages()) < 2:
+            self.line(f"{self.use_device('barrier')}()")
+            self.chores.pop(0)()
 
     # Which rows. Blocks take them as they come to them; of a cluster the first one
     # does, and tells the others. What is computed in turn t has the number in place
@@ -139,7 +151,13 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     @property
     def takes(self) -> str:
         """Which thread takes rows for the block, or the cluster."""
-        return "member == 0" if self.schedule.cluster == 1 else "thread == 0"
+        name = "member" if self.schedule.cluster == 1 else "thread"
+        return f"{name} == {self.idle}"
+
+    @property
+    def idle(self) -> int:
+        """The thread with chores: not of the warp that the others wait for."""
+        return WARP if self.schedule.threads > WARP else 0
 
     def place_of(self, turn: str) -> str:
         return f"{self.use_device('remainder')}({turn}, {PLACES})"
@@ -198,7 +216,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         a first try of its own, and layernorm of long rows takes a tenth less time.
         """
         this, following = self.place_of("turn"), self.place_of("turn + 1")
-        self.open("if member == 0:")
+        self.open(f"if member == {self.idle}:")
         self.open(f"if numbers[{this}] < {rows}:")
         self.await_told("turn + 1")
         self.line(f"other = numbers[{following}]")
@@ -217,11 +235,9 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         take = self.use_device("take")
         self.line(f"following = {take}(board, 1, 1) + {clusters}")
         self.close()
-        self.taken = True
 
     def tell_following(self) -> None:
         """Tell the row that has been taken meanwhile, if the one before it is one."""
-        self.taken = False
         rows = self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
         last = self.place_of("turn + 1")
         self.open(f"if {self.takes} and numbers[{last}] < {rows}:")
@@ -234,9 +250,11 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         return operand in self.schedule.held
 
     def await_beside(self) -> None:
-        """Of all turns only the first waits, in the first stage that needs it."""
+        """The first turn waits, in the first stage that needs it."""
         if not self.awaited:
+            self.open("if turn == 0:")
             self.line(f"{self.use_device('await_signal')}(signals, {HELD}, 0)")
+            self.close()
         self.awaited = True
 
     def load_beside(self, operand: int) -> None:
@@ -274,10 +292,17 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     def exchange(
         self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
     ) -> Parts:
+        # The warps have met. The first one sends what they have, if there are blocks.
+        if self.schedule.cluster > 1:
+            self.do_chore()
         parts = super().exchange(stage, values, own)
-        if self.taken:
-            self.tell_following()
+        if self.schedule.cluster == 1:
+            self.do_chore()
         return parts
+
+    def do_chore(self) -> None:
+        if self.chores:
+            self.chores.pop(0)()
 
     def loads_are_begun(self) -> None:
         """Signals are made before the first row."""

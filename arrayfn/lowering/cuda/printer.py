@@ -77,9 +77,11 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             return f"{self.use_device('remainder')}({x}, {y})"
         return f"({x}) % {y}"
 
-    def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
+    def decompose(
+        self, text: str, axes: Sequence[int], letter: str = "i"
+    ) -> dict[int, str]:
         most = math.prod(self.nest.axes[k].extent for k in axes)
-        variables = {axis: f"i{axis}" for axis in axes}
+        variables = {axis: f"{letter}{axis}" for axis in axes}
         if not axes:
             return variables
         if len(axes) > 1:
@@ -87,12 +89,12 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             text = "rest"
         for axis in reversed(axes[1:]):
             n = self.extent(axis)
-            self.line(f"i{axis} = {self.remainder('rest', n, most)}")
+            self.line(f"{letter}{axis} = {self.remainder('rest', n, most)}")
             if axis == axes[1]:
                 text = self.quotient("rest", n, most)
             else:
                 self.line(f"rest = {self.quotient('rest', n, most)}")
-        self.line(f"i{axes[0]} = {text}")
+        self.line(f"{letter}{axes[0]} = {text}")
         return variables
 
     def stored_name(self, dtype: DType) -> str:
