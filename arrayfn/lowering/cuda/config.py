@@ -52,6 +52,7 @@ class GpuConfig:
     shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipeline may have
     pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
     pipeline_words: int = 32  # that a thread may keep of its part
+    pipeline_bytes: int = 64 << 10  # of a part, or twice as many for one exchange
     pipeline_threads: int = 1024  # of a pipeline's block, one a multiprocessor
     sort_threads: int = 256  # of a block that sorts a tile by a digit
     sort_row_threads: int = 512  # of a block that sorts a row, at most

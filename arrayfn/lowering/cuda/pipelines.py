@@ -51,7 +51,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.hoist_offsets(variables)
         self.stages(variables, "thread" if schedule.cluster > 1 else "member")
         self.line("turn = turn + 1")
-        self.await_told("turn")
+        # It was told before a barrier: who had the row fetched has waited for it.
         self.line(f"item = numbers[{self.place_of('turn')}]")
         self.close()
         self.open(f"if {self.takes}:")

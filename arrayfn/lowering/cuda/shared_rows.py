@@ -109,11 +109,16 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     # One large block a multiprocessor: of more, each would hold what all rows share,
     # and have taken rows when others have none left.
     cluster, threads = 1, gpu.pipeline_threads
+    # Small parts leave less to be done by some at the end, when others are done. Where
+    # all is learned by one exchange much is computed between two, and blocks wait less.
+    most = gpu.pipeline_bytes * (2 if merges and not moves_kept(nest) else 1)
+    fetched_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
     while cluster <= gpu.most_cluster:
         part = -(-length // (lanes * cluster)) * lanes
         tiles = power_of_two(-(-part // (lanes * threads)))
         shared = row_bytes * part
-        if shared <= gpu.shared_bytes and wide * tiles <= gpu.pipeline_words:
+        fits = shared <= gpu.shared_bytes and wide * tiles <= gpu.pipeline_words
+        if fits and (part * fetched_bytes <= most or cluster == gpu.most_cluster):
             return Pipeline(
                 threads,
                 threads * cluster,
