@@ -21,10 +21,10 @@ from arrayfn.lowering.plan import Kernel
 ENTRY: Final = "kernel"  # the name of each kernel in its cubin
 OVERLAPS_FROM: Final = (9, 0)  # the arch whose kernels may begin before others end
 _BEGIN: Final = ".visible .entry "
-# What a kernel does first, or later if it says so (``await_kernels``). It does not let
-# the next one begin earlier than its blocks make room: the card takes 1.2 ns for each
-# block that says so (griddepcontrol.launch_dependents), and early blocks take places
-# where there is work left to share.
+# What a kernel does first, or later if it says so (``await_kernels``). Only kernels of
+# few blocks, which fill the card, let the next one be launched meanwhile
+# (``release_kernels``): the card takes 1.2 ns for each block that says so, and early
+# blocks take places where there is work left to share.
 _WAIT: Final = "griddepcontrol.wait;"
 # Imported if the cache misses.
 _COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"

@@ -236,6 +236,12 @@ def _await_kernels(
     assembly(b, "griddepcontrol.wait;", "", ())
 
 
+def _release_kernels(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    assembly(b, "griddepcontrol.launch_dependents;", "", ())
+
+
 def _send(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
@@ -383,6 +389,7 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "expect": _expect,
     "fetch": _fetch,
     "await_kernels": _await_kernels,
+    "release_kernels": _release_kernels,
     "await_signal": _await,
     **WARP_EMITTERS,
     **MATRIX_EMITTERS,

@@ -227,6 +227,7 @@ _ACTIONS: dict[str, Callable[[Thread, DeviceFunction, Any], Any]] = {
     "expect": _expect,
     "fetch": _fetch,
     "await_kernels": lambda thread, function, arguments: None,
+    "release_kernels": lambda thread, function, arguments: None,
     **COPIES,
     **BOARDS,
     "window": lambda thread, function, arguments: arguments[0].window(arguments[1]),

@@ -93,6 +93,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "take": (i64, pointer_type("u64"), i64, i64),
         "close_board": (none, pointer_type("u64"), i64, i64),
         "await_kernels": (none,),
+        "release_kernels": (none,),
     }
     if function.kind in plain:
         return plain[function.kind]

@@ -192,6 +192,8 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_arrive')}()")
         self.line(f"{self.use_device('await_kernels')}()")
+        # The blocks fill the card: those of the next kernel find room as these end.
+        self.line(f"{self.use_device('release_kernels')}()")
         self.open("if member == 0:")
         self.fetch(schedule.fetched, self.decompose("start", self.kept_axes), ROW)
         if schedule.held:

@@ -220,7 +220,8 @@ class StagedPrinter(RowArithmetic[T]):
         vectors: _Vectors,
     ) -> None:
         """The loop over a thread's vectors of the row: loaded, computed, stored."""
-        lanes, loads, stores = self.schedule.lanes, vectors.loads, vectors.stores
+        schedule, loads, stores = self.schedule, vectors.loads, vectors.stores
+        lanes = schedule.lanes
         at, depth = self.open_row(variables, member)
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
@@ -243,6 +244,11 @@ class StagedPrinter(RowArithmetic[T]):
         for operand in stores:
             tile = self.slot("") if operand in loads else "0"
             self.store_vector(operand, lanes, at, tile)
+        if stores and vectors.beside and schedule.tiles > 1 and not self.again:
+            # Or all vectors would be stored at the end, and the memory wait for them.
+            self.close_all(depth - 1)
+            self.line(f"{self.use_device('warp_barrier')}()")
+            depth = 1
         self.close_all(depth)
 
     def elements(

@@ -42,7 +42,7 @@ Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
 pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, which
 ``signal_init(signals, n)`` makes; ``expect(signals, k, bytes)`` tells one what will
 arrive, and ``await_signal(signals, k, parity)`` waits for it: the first time with
-parity 0, then 1.
+parity 0, then 1. If nothing will, it has come.
 Smaller ones each thread begins for itself: ``copy_TxN(array, at, shared, place, live)``
 copies N elements of 4 to 16 bytes in all, aligned as a vector of them, or puts zeros
 there where ``live`` is 0. ``close_copies`` ends a group of a thread's copies, and
@@ -86,7 +86,8 @@ a barrier follows; a block then waits for what is posted for lower numbers alone
 
 A kernel may be launched while those before it end. ``await_kernels()`` waits for them:
 before it only shared memory is read or written. Who does not call it waits first of
-all.
+all. When all blocks have ended, or called ``release_kernels()``, the next kernel may be
+launched, and waits for this one.
 """
 
 from __future__ import annotations
@@ -170,6 +171,7 @@ Kind = Literal[
     "take",
     "close_board",
     "await_kernels",
+    "release_kernels",
     "unrolled",
 ]
 
@@ -198,6 +200,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "take",
     "close_board",
     "await_kernels",
+    "release_kernels",
     "unrolled",
 )
 
