@@ -44,7 +44,8 @@ class Kernel:
     ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
     there an item is a block, and blocks may come in clusters of ``cluster``, and ask
     for ``shared`` bytes of shared memory; ``together`` of them are to fit on a
-    multiprocessor, if that is not 0. All blocks of a ``cooperative`` one run at once.
+    multiprocessor, if that is not 0. The rest of its memory is the first cache of those
+    that are ``cached``. All blocks of a ``cooperative`` kernel run at once.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Kernel:
     cluster: int = 1
     shared: int = 0
     together: int = 0
+    cached: bool = False
     cooperative: bool = False
 
     def __str__(self) -> str:

@@ -135,6 +135,9 @@ def functions(kernels: Iterable[Kernel]) -> dict[str, int]:
                 cubin = object_cache().get_or_compile(
                     key, lambda kernel=kernel: compile_cubin(kernel, gpu.arch)
                 )
-                _loaded[key] = gpu.load(cubin, ENTRY, kernel.shared, kernel.cluster)
+                blocks = kernel.together if kernel.cached else 0
+                _loaded[key] = gpu.load(
+                    cubin, ENTRY, kernel.shared, kernel.cluster, blocks
+                )
             found[kernel.name] = _loaded[key]
     return found

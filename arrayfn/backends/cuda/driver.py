@@ -33,8 +33,10 @@ _FAULTS: Final = frozenset({700, 702, *range(714, 720)})  # of kernels
 _NON_BLOCKING: Final = 1
 _ATTRIBUTE_MULTIPROCESSORS: Final = 16
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
+_ATTRIBUTE_SHARED_OF_MULTIPROCESSOR: Final = 81
 _POINTER_MEMORY_TYPE: Final = 2
 _SHARED_BYTES, _CARVEOUT, _LARGE_CLUSTERS = 8, 9, 14  # of cuFuncSetAttribute
+_SHARED_BESIDE: Final = 1280  # bytes of a block: the driver's, and arrays of a kernel
 _PORTABLE_CLUSTER: Final = 8  # blocks
 
 _BROKEN: Final = (
@@ -377,10 +379,19 @@ class Device:
 
     # Code.
 
-    def load(self, cubin: bytes, entry: str, shared: int = 0, cluster: int = 1) -> int:
+    def load(
+        self,
+        cubin: bytes,
+        entry: str,
+        shared: int = 0,
+        cluster: int = 1,
+        blocks: int = 0,
+    ) -> int:
         """The kernel ``entry`` of a cubin, for so much shared memory; it stays.
 
-        ``cluster`` blocks of it run together.
+        ``cluster`` blocks of it run together. A multiprocessor's memory is all shared
+        memory, or as much as ``blocks`` need: the rest is its first cache, where loads
+        that are under way have their places.
         """
         self.enter()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -391,7 +402,10 @@ class Device:
             )
         )
         if shared:
-            for attribute, value in ((_SHARED_BYTES, shared), (_CARVEOUT, 100)):
+            whole = self._attribute(_ATTRIBUTE_SHARED_OF_MULTIPROCESSOR)
+            used = blocks * (shared + _SHARED_BESIDE) if blocks else whole
+            carveout = min(100, -(-100 * used // whole))
+            for attribute, value in ((_SHARED_BYTES, shared), (_CARVEOUT, carveout)):
                 self.check(
                     self.library.cuFuncSetAttribute(function, attribute, value),
                     f"for {shared:,} bytes of shared memory",

@@ -11,6 +11,7 @@ from typing import Final
 
 from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
 from arrayfn.lowering.cuda.schedule import (
+    COPIED,
     Columns,
     Elementwise,
     Pipeline,
@@ -19,6 +20,7 @@ from arrayfn.lowering.cuda.schedule import (
     ScanPipeline,
     Schedule,
     Transpose,
+    can_copy,
     divisor_lanes,
     is_vector,
     power_of_two,
@@ -26,7 +28,14 @@ from arrayfn.lowering.cuda.schedule import (
     widest_lanes,
 )
 from arrayfn.lowering.cuda.shared_rows import can_merge, clustered, moves_kept, pipeline
-from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, loads_beside
+from arrayfn.lowering.cuda.stage_plan import (
+    keeps_one_row,
+    kept_words,
+    late_loads,
+    lies_aside,
+    loads_beside,
+    plan_stages,
+)
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
@@ -277,7 +286,38 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     alone = whole and team > WARP and keeps_one_row(nest)
     large = 2 * words * tiles >= gpu.row_words
     together = gpu.resident // team if alone and large else 0
-    return Rows(threads, team, lanes, tiles, whole, 1, together)
+    made = Rows(threads, team, lanes, tiles, whole, 1, together)
+    return in_shared_memory(nest, made, words, gpu) if together else made
+
+
+def in_shared_memory(nest: Nest, made: Rows, words: int, gpu: GpuConfig) -> Rows:
+    """``made``, with what its registers have no room for in shared memory.
+
+    A block that has a multiprocessor for itself loads, computes and stores by turns.
+    Two have most of their rows in shared memory. What all rows share is copied there
+    ahead of its use, or waited for by more blocks, where those have room.
+    """
+    lanes, team, half = made.lanes, made.team, gpu.max_threads // 2
+    late = late_loads(nest, plan_stages(nest, keep=True), nest.stages - 1)
+    if 2 * words * made.tiles <= gpu.row_words:
+        waits = late and words < lanes and team >= half
+        return replace(made, together=gpu.resident_halves // team) if waits else made
+    if not gpu.most_cluster or half <= WARP:  # no card that was measured
+        return made
+    if late:
+        operands = {s.operand for s in late}
+        room = gpu.shared_bytes // (made.together * team * COPIED * len(operands))
+        copied = all(can_copy(nest.operands[k], lanes) for k in operands)
+        one = sum(a.reduced for a in nest.axes) == 1
+        early = min(gpu.early, made.tiles, room) if copied and one else 0
+        return replace(made, early=early)
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    tiles = -(-length // (lanes * half))
+    aside = tiles - max(1, gpu.aside_words // words)
+    fits = 0 < 2 * half * COPIED * aside <= gpu.shared_bytes
+    if team <= half or not fits or not lies_aside(nest, lanes):
+        return made
+    return Rows(half, half, lanes, tiles, True, 1, 2, aside=aside)
 
 
 def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:

@@ -30,12 +30,15 @@ class GpuConfig:
     tiles: int = 4  # vectors of a row that a thread is given if threads are plenty
     far_tiles: int = 2  # vectors from computed places that a thread waits for at once
     row_words: int = 32  # 32-bit registers that a thread may keep of its row
+    aside_words: int = 12  # of these, where the rest of the row is in shared memory
+    early: int = 3  # vectors of what rows share that a thread has copied ahead
     keep_cost: int = 4  # a value dearer than this is kept, not computed again
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cluster_words: int = 32  # 32-bit registers for a thread's part of a cluster's row
     cluster_threads: int = 512  # of a block, from where a cluster shares the row
     merged_threads: int = 512  # of a row, from where stages share an exchange
     resident: int = 1024  # threads of a multiprocessor that keep so much
+    resident_halves: int = 1536  # that keep half as much, of halves, in large blocks
     cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is
     scan_words: int = 16  # 32-bit registers for a thread's running values, or twice it
     scan_threads: int = 512  # of a block, from where others share the row

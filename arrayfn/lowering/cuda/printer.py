@@ -28,7 +28,7 @@ _RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "turn", "begin", "signals", "size", "place", "member"),
-        *("numbers", "following", "peer"),
+        *("numbers", "following", "peer", "later", "aside"),
         *("ahead", "whole", "least", "greatest", "again", "moved"),
         *("board", "parts", "number", "within", "before", "upto"),
         *("newest", "second", "oldest", "taken", "takes", "ring", "numbers"),
@@ -46,6 +46,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     schedule: S = field(kw_only=True)
     device: set[str] = field(default_factory=set)
     live: str = ""
+    arena: int = 0  # bytes of shared memory that have names
     board_words: int = 0  # of the board by which blocks hand values on
     wide: set[int] = field(default_factory=set[int])
     """Operands whose tiles have their compute dtype."""
@@ -270,12 +271,11 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     def arenas(self, operands: Sequence[int], count: int) -> None:
         """Name the block's places for ``count`` elements of each operand."""
-        offset = 0
         for operand in operands:
             dtype = self.nest.operands[operand].dtype
             arena = self.use_device(f"arena_{self.stored_name(dtype)}")
-            self.line(f"{self.arena_name(operand)} = {arena}({offset}, {count})")
-            offset += count * dtype.itemsize
+            self.line(f"{self.arena_name(operand)} = {arena}({self.arena}, {count})")
+            self.arena += count * dtype.itemsize
 
     def fetch_all(
         self,

@@ -150,7 +150,7 @@ class RowArithmetic(CudaPrinter[T]):
                 continue
             widen = self.use_device(f"widen_{short_name(dtype)}x{lanes}")
             tile, place = self.staged_vector(operand)
-            wide = f"{tile.removesuffix('tile')}wide"
+            wide = f"{tile.rsplit('_', 1)[0]}_wide"
             self.registers(wide, "f32", lanes)
             self.line(f"{widen}({tile}, {place}, {wide}, 0)")
             self.staged[operand] = f"{wide}[lane]"

@@ -21,10 +21,14 @@ shapes alone.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Final
 
+from arrayfn import dtypes
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import ArrayOperand, Load, Nest
+
+COPIED: Final = 16  # bytes of a vector that a thread copies to shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ class Rows:
     That is the ``whole`` row, kept in registers from stage to stage, or a loop goes on
     along the row, and later stages read it again. A team may be all threads of a
     ``cluster`` of blocks. Stages are ``merged`` where one exchange can do for two.
+
+    The last of a thread's tiles may lie ``aside``, in shared memory. So do vectors of
+    what all rows share, each from as ``early`` as so many others before it.
     """
 
     threads: int
@@ -63,6 +70,8 @@ class Rows:
     cluster: int = 1
     together: int = 0  # blocks of a multiprocessor that there must be room for
     merged: bool = False
+    aside: int = 0
+    early: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,8 @@ class Columns:
     tiles: int
     whole: bool
     lanes: int = 1
+    aside: int = 0
+    early: int = 0
 
     @property
     def threads(self) -> int:
@@ -179,6 +190,13 @@ def is_vector(operand: ArrayOperand, lanes: int) -> bool:
         and operand.strides[-1] == 1
         and all(s % lanes == 0 for s in (*operand.strides[:-1], operand.offset))
     )
+
+
+def can_copy(operand: ArrayOperand, lanes: int) -> bool:
+    """Whether a thread can copy a vector to shared memory: one of 16 bytes."""
+    dtype = operand.dtype
+    known = dtype in dtypes.HALVES or (dtype.itemsize >= 4 and dtype.kind in "fiu")
+    return known and is_vector(operand, lanes) and dtype.itemsize * lanes == COPIED
 
 
 def turned_operands(nest: Nest, axis: int) -> list[int]:

@@ -40,7 +40,7 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     ScanPipeline: ScanPipelinePrinter,
 }
 _STAYING: Final = (Pipeline, ScanPipeline)
-"""The schedules whose blocks ask for shared memory when they are launched."""
+"""The schedules that say how much shared memory a block asks for at its launch."""
 
 
 def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
@@ -67,8 +67,9 @@ def print_kernel(
         reason=nest.reason,
         threads=schedule.threads,
         cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
-        shared=schedule.shared if isinstance(schedule, _STAYING) else 0,
+        shared=schedule.shared if isinstance(schedule, _STAYING) else printed.arena,
         together=schedule.together if isinstance(schedule, (Rows, ScanPipeline)) else 0,
+        cached=isinstance(schedule, Rows) and not isinstance(schedule, Pipeline),
     )
     integers = tuple(printed.integers.values())
     words = printed.board_words

@@ -8,7 +8,7 @@ from typing import Final
 
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.merges import Merge
-from arrayfn.lowering.cuda.schedule import is_vector
+from arrayfn.lowering.cuda.schedule import can_copy, is_vector
 from arrayfn.lowering.kernel_ir import (
     Compute,
     Count,
@@ -17,6 +17,7 @@ from arrayfn.lowering.kernel_ir import (
     Reduce,
     Statement,
     Store,
+    is_element_store,
     uses,
 )
 
@@ -151,6 +152,38 @@ def loads_beside(nest: Nest) -> bool:
     return any(
         isinstance(s, Load) and s.level == "element" and s.result.name not in kept
         for s in nest.statements
+    )
+
+
+def late_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
+    """What ``stage`` is the first to load, after others, and all rows share."""
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
+    return [
+        s
+        for s in plan.bodies[stage]
+        if isinstance(s, Load)
+        and s.level == "element"
+        and stage
+        and plan.first[s.result.name] == stage
+        and not nest.operands[s.operand].written
+        and not any(nest.operands[s.operand].strides[k] for k in kept)
+    ]
+
+
+def lies_aside(nest: Nest, lanes: int) -> bool:
+    """Whether vectors of a row can be in shared memory between the stages.
+
+    What is computed of them and kept takes their places there.
+    """
+    plan = plan_stages(nest, keep=True)
+    kept = plan.kept_statements(nest)
+    stored = any(is_element_store(s) for s in nest.statements)
+    rows = {s.operand for s in kept if isinstance(s, Load)}
+    if not stored or len(rows) != 1 or not keeps_one_row(nest):
+        return False
+    (row,) = (nest.operands[k] for k in rows)
+    return can_copy(row, lanes) and all(
+        isinstance(s, Load) or s.result.dtype == row.dtype for s in kept
     )
 
 

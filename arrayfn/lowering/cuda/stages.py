@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import Merge
-from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
+from arrayfn.lowering.cuda.row_copies import RowCopiesPrinter
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
-from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
+from arrayfn.lowering.cuda.stage_plan import StagePlan, late_loads, plan_stages
 from arrayfn.lowering.kernel_ir import (
     Load,
     Reduce,
     Statement,
     Store,
+    Value,
 )
 
 T = TypeVar("T", Rows, Pipeline, Columns)
@@ -29,18 +30,19 @@ ACCUMULATOR_WORDS: Final = 32
 class _Vectors:
     """Operands of a stage, of which a thread has a vector at a time.
 
-    Those ``beside`` come from shared memory, ``late`` ones from the GPU's; the others
-    that it ``loads`` are in registers.
+    Those ``beside`` come from shared memory, ``late`` ones from the GPU's unless they
+    have been ``copied``; the others that it ``loads`` are in registers.
     """
 
     loads: Sequence[int]
     beside: Sequence[int]
     late: Sequence[int]
+    copied: Sequence[int]
     stores: Sequence[int]
 
 
 @dataclass
-class StagedPrinter(RowArithmetic[T]):
+class StagedPrinter(RowCopiesPrinter[T]):
     """Prints the stages; ``tree`` combines what the threads of a team have."""
 
     again: str = ""  # what stands for the thread where vectors are computed once more
@@ -156,22 +158,15 @@ class StagedPrinter(RowArithmetic[T]):
         body, lanes = plan.bodies[stage], schedule.lanes
         staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
         loads = [s.operand for s in staged]
-        fresh = [
-            s.operand
-            for s in staged
-            if self.is_at_hand(s.operand) is None
-            and (not schedule.whole or plan.first[s.result.name] == stage)
-        ]
-        ahead = stage and schedule.whole and len(self.reduced_axes) == 1
-        late = [k for k in fresh if ahead and self.is_shared(k)]
-        fresh = [k for k in fresh if k not in late]
+        fresh, late = self.fresh_and_late(plan, stage)
         if lanes == 1:
             loads, late = [k for k in loads if k not in late], []
+        copied = [k for k in late if k in self.copied]
         beside = [k for k in loads if self.is_at_hand(k)]
         self.declare_tiles(beside, lanes)
         self.declare_tiles(late, lanes)
         stores = self.vectors(body, Store, lanes)
-        self.declare_tiles(fresh, lanes * schedule.tiles)
+        self.declare_tiles(fresh, lanes * self.own_tiles)
         self.declare_wide((k for k in stores if k not in loads), lanes)
         self.declare_rows(plan, stage)
         self.identities(stage)
@@ -186,16 +181,24 @@ class StagedPrinter(RowArithmetic[T]):
             for operand in fresh:
                 self.load_tile(operand, at)
             self.close_all(depth)
+        if fresh and schedule.aside:
+            # After what is in registers, which is needed first.
+            self.set_aside(fresh, variables, member)
         if stage == 0:
             self.loads_are_begun()
+            self.copy_early(plan, variables, member)
         if beside:
             self.await_beside()
-        vectors = _Vectors(loads, beside, late, stores)
+        vectors = _Vectors(loads, beside, late, copied, stores)
         if divided:
             self.line(f"least = {self.use('F32_INF')}")
             self.line(f"greatest = {self.use('f32')}(0)")
         self.inverses = divided
         self.row_vectors(plan, stage, variables, member, vectors)
+        if schedule.aside:
+            if fresh:
+                self.await_aside()
+            self.vectors_aside(plan, stage, variables, member, vectors)
         self.inverses = {}
         if divided:
             divides = self.use_device("divides_f32")
@@ -205,11 +208,58 @@ class StagedPrinter(RowArithmetic[T]):
             own = self.thread_of(member)
             self.line(f"again = {self.use_device('anew_i64')}({own})")
             self.again = "again"
+            vectors = replace(vectors, copied=())
             self.row_vectors(plan, stage, variables, member, vectors)
+            if schedule.aside:
+                self.vectors_aside(plan, stage, variables, member, vectors)
             self.again = ""
             self.close()
         self.close_all(loop)
         self.combine_lanes(stage)
+
+    def fresh_and_late(
+        self, plan: StagePlan, stage: int
+    ) -> tuple[list[int], list[int]]:
+        schedule = self.schedule
+        fresh = [
+            s.operand
+            for s in plan.bodies[stage]
+            if isinstance(s, Load)
+            and self.is_staged_load(s)
+            and self.is_at_hand(s.operand) is None
+            and (not schedule.whole or plan.first[s.result.name] == stage)
+        ]
+        ahead = schedule.whole and len(self.reduced_axes) == 1
+        shared = {s.operand for s in late_loads(self.nest, plan, stage) if ahead}
+        late = [k for k in fresh if k in shared]
+        return [k for k in fresh if k not in late], late
+
+    def vectors_aside(
+        self,
+        plan: StagePlan,
+        stage: int,
+        variables: dict[int, str],
+        member: str,
+        vectors: _Vectors,
+    ) -> None:
+        """The loop over a thread's vectors of the row that lie aside."""
+        self.is_aside = True
+        self.row_vectors(plan, stage, variables, member, vectors)
+        self.is_aside = False
+
+    def kept_values(
+        self, plan: StagePlan, stage: int
+    ) -> tuple[list[Value], list[Value]]:
+        """What a stage computes for later ones, and what it has from earlier ones."""
+        kept = [
+            s.result
+            for s in plan.bodies[stage]
+            if not isinstance(s, (Store, Reduce))
+            and s.result.name in plan.kept
+            and not self.is_staged_load(s)
+        ]
+        made = [value for value in kept if plan.first[value.name] == stage]
+        return made, [value for value in kept if value not in made]
 
     def row_vectors(
         self,
@@ -229,15 +279,22 @@ class StagedPrinter(RowArithmetic[T]):
             passing = k in (*vectors.beside, *vectors.late)
             place = "lane" if passing else self.slot("lane")
             self.staged[k] = f"{self.tile_name(k)}[{place}]"
+        made, had = self.kept_values(plan, stage) if self.is_aside else ([], [])
+        if self.is_aside:
+            self.load_aside(loads, made, had)
         for operand in vectors.beside:
             self.load_beside(operand)
+        self.load_copied(vectors.copied, member)
         for operand in vectors.late:
-            self.load_vector(operand, lanes, at, "0")
+            if operand not in vectors.copied:
+                self.load_vector(operand, lanes, at, "0")
         body = plan.bodies[stage]
         if not self.extremes_of_halves(body):
             self.widen_halves([k for k in loads if k not in stores])
             self.elements(body, plan, stage, at)
         self.staged, self.widened = {}, set()
+        self.store_aside(made)
+        self.copy_following(vectors.copied, at)
         if stores and self.live:
             self.open(f"if {self.live}:")
             depth += 1
@@ -273,12 +330,6 @@ class StagedPrinter(RowArithmetic[T]):
             self.row_statement(s, plan, stage, within, place)
         if lanes > 1:
             self.close()
-
-    def is_shared(self, operand: int) -> bool:
-        """Whether all rows read the same of ``operand``, which stays as it is."""
-        own = self.nest.operands[operand]
-        kept = [k for k in self.kept_axes if self.nest.axes[k].extent > 1]
-        return not own.written and not any(own.strides[k] for k in kept)
 
     def loads_are_begun(self) -> None:
         """What can be done while the first stage waits for its loads."""
@@ -318,12 +369,11 @@ class StagedPrinter(RowArithmetic[T]):
 
     def declare_rows(self, plan: StagePlan, stage: int) -> None:
         """Registers for the values that this stage makes and a later one reads."""
-        schedule = self.schedule
+        lanes = self.schedule.lanes
         for s in plan.kept_statements(self.nest):
             if plan.first[s.result.name] == stage and not self.is_staged_load(s):
-                name = f"{self.name_of(s.result)}_row"
-                dtype = short_name(s.result.dtype)
-                self.registers(name, dtype, schedule.lanes * schedule.tiles)
+                dtype, count = short_name(s.result.dtype), lanes * self.own_tiles
+                self.registers(self.row_name(s.result), dtype, count)
 
     def is_staged_load(self, s: Statement) -> bool:
         """Whether ``s`` is a load whose tile is all the registers its row needs."""
@@ -351,7 +401,7 @@ class StagedPrinter(RowArithmetic[T]):
             return
         name = s.result.name
         if name in plan.kept and not self.is_staged_load(s):
-            row = f"{self.name_of(s.result)}_row[{place}]"
+            row = f"{self.row_name(s.result)}[{place}]"
             if plan.first[name] < stage:
                 factor = f" * {self.factors[name]}" if name in self.factors else ""
                 self.line(f"{self.name_of(s.result)} = {row}{factor}")
@@ -364,8 +414,8 @@ class StagedPrinter(RowArithmetic[T]):
 
     def slot(self, lane: str) -> str:
         """Where in a thread's registers of the row the current element lies."""
-        schedule, lanes = self.schedule, self.schedule.lanes
-        if schedule.tiles == 1:
+        lanes = self.schedule.lanes
+        if self.own_tiles == 1 or self.is_aside:
             return lane if lane and lanes > 1 else "0"
         if lanes == 1:
             return "vector"
@@ -388,7 +438,6 @@ class StagedPrinter(RowArithmetic[T]):
     def open_row(
         self, variables: dict[int, str], member: str
     ) -> tuple[dict[int, str], int]:
-        """Open the loop over a thread's vectors of the row: indices at their start."""
         member = self.again or member
         schedule = self.schedule
         reduced, lanes, team = self.reduced_axes, schedule.lanes, schedule.team
@@ -398,8 +447,10 @@ class StagedPrinter(RowArithmetic[T]):
         n = self.extent_of(reduced, "elements")
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
         text, depth = member if team > 1 else "0", 0
-        if schedule.tiles > 1:
-            self.open(f"for vector in range({schedule.tiles}):")
+        begin, end = self.vectors_at_hand
+        if end > 1:
+            span = f"{begin}, {end}" if begin else str(end)
+            self.open(f"for vector in range({span}):")
             depth += 1
             text = f"vector * {team} + {member}" if team > 1 else "vector"
             text = f"({text})" if lanes > 1 and team > 1 else text
@@ -408,6 +459,8 @@ class StagedPrinter(RowArithmetic[T]):
         if length % (team * lanes * schedule.tiles):
             self.open(f"if {name} < {n}:")
             depth += 1
+        if self.is_aside:
+            self.line(f"aside = {name} - {begin * team * lanes}")
         if len(reduced) == 1:
             return {**variables, reduced[0]: name}, depth
         return {**variables, **self.decompose("first", reduced)}, depth

@@ -1,0 +1,193 @@
+"""What a thread of a row copies to shared memory, for itself alone.
+
+Of a long row its last vectors, which lie *aside*: two blocks have room where registers
+alone would hold one's row. And vectors of what all rows share, weights for one, which
+would be waited for one after the other, since stores stand between: the first are on
+their way from when the row is, each other from when a place is free.
+
+A thread reads nothing here but what it has copied or stored itself, so it waits for its
+own copies and at no barrier.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
+from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.stage_plan import StagePlan
+from arrayfn.lowering.kernel_ir import Value
+
+T = TypeVar("T", Rows, Pipeline, Columns)
+_NONE: Final = -1
+
+
+@dataclass
+class RowCopiesPrinter(RowArithmetic[T]):
+    """Prints copies to shared memory, and what is done with them."""
+
+    row: int = _NONE  # the operand whose last vectors lie aside
+    is_aside: bool = False  # whether what is printed is for these
+    copied: Sequence[int] = ()  # what all rows share that is copied early
+    span: tuple[int, int] | None = None  # a thread's vectors, if not as usual
+
+    @abstractmethod
+    def open_row(
+        self, variables: dict[int, str], member: str
+    ) -> tuple[dict[int, str], int]:
+        """Open the loop over a thread's vectors of the row: indices at their start."""
+
+    @abstractmethod
+    def fresh_and_late(
+        self, plan: StagePlan, stage: int
+    ) -> tuple[list[int], list[int]]:
+        """The operands that ``stage`` loads before anything else, and as it goes on."""
+
+    @property
+    def own_tiles(self) -> int:
+        """A thread's vectors that are in registers."""
+        return self.schedule.tiles - self.schedule.aside
+
+    @property
+    def vectors_at_hand(self) -> tuple[int, int]:
+        """The first of a thread's vectors that a loop goes through, and their end."""
+        aside = self.own_tiles, self.schedule.tiles
+        return self.span or (aside if self.is_aside else (0, self.own_tiles))
+
+    def copy_vector(self, operand: int, at: dict[int, str], place: str) -> None:
+        """Begin to copy a vector to ``place`` of the operand's arena."""
+        copy = self.use_device(f"copy_{self.vector_name(operand, self.schedule.lanes)}")
+        source = f"{self.pointer(operand)}, {self.index(operand, at)}"
+        self.line(f"{copy}({source}, {self.arena_name(operand)}, {place}, 1)")
+
+    def close_copies(self) -> None:
+        """End a group of copies."""
+        self.line(f"{self.use_device('close_copies')}()")
+
+    def await_copies(self, under_way: int) -> None:
+        """Wait until only so many groups are still under way."""
+        self.line(f"{self.use_device('await_copies')}({under_way})")
+
+    # The last vectors of a row.
+
+    def set_aside(
+        self, operands: Sequence[int], variables: dict[int, str], member: str
+    ) -> None:
+        """Begin to copy the last vectors of the row."""
+        schedule = self.schedule
+        (self.row,) = operands
+        self.arenas(operands, schedule.aside * schedule.team * schedule.lanes)
+        self.is_aside = True
+        at, depth = self.open_row(variables, member)
+        self.copy_vector(self.row, at, "aside")
+        self.close_all(depth)
+        self.close_copies()
+        self.is_aside = False
+
+    def await_aside(self) -> None:
+        """Wait for the row, not for what has been begun after it."""
+        self.await_copies(self.schedule.early)
+
+    def tile_name(self, operand: int) -> str:
+        name = super().tile_name(operand)
+        if self.is_aside and operand == self.row:
+            return f"{name.removesuffix('tile')}aside"
+        return name
+
+    def arena_name(self, operand: int) -> str:
+        return f"{super().tile_name(operand).removesuffix('tile')}ahead"
+
+    def row_name(self, value: Value) -> str:
+        """The registers in which a thread keeps a value, or has it from shared memory.
+
+        There it takes the place of the row, which is not needed any more.
+        """
+        return f"{self.name_of(value)}_{'aside' if self.is_aside else 'row'}"
+
+    def load_aside(
+        self, loads: Sequence[int], made: Sequence[Value], kept: Sequence[Value]
+    ) -> None:
+        """Load what lies aside: of the row, or of values that have been kept.
+
+        Those that are ``made`` will have registers, too.
+        """
+        lanes = self.schedule.lanes
+        if self.row in loads:
+            self.declare_tiles([self.row], lanes)
+            self.move_aside("load", self.tile_name(self.row))
+        for value in (*made, *kept):
+            self.registers(self.row_name(value), short_name(value.dtype), lanes)
+        for value in kept:
+            self.move_aside("load", self.row_name(value))
+
+    def store_aside(self, kept: Sequence[Value]) -> None:
+        """Put values where later stages find them."""
+        for value in kept:
+            self.move_aside("store", self.row_name(value))
+
+    def move_aside(self, way: str, registers: str) -> None:
+        """Load or store the current vector that lies aside."""
+        name = self.vector_name(self.row, self.schedule.lanes)
+        function = self.use_device(f"{way}_{name}")
+        self.line(f"{function}({self.arena_name(self.row)}, aside, {registers}, 0)")
+
+    # What all rows share.
+
+    def copy_early(
+        self, plan: StagePlan, variables: dict[int, str], member: str
+    ) -> None:
+        """Begin to copy what all rows share, if that is to be: its first vectors."""
+        schedule = self.schedule
+        early, lanes = schedule.early, schedule.lanes
+        if not early:
+            return
+        late = [self.fresh_and_late(plan, k)[1] for k in range(1, self.nest.stages)]
+        self.copied = late[-1]
+        self.arenas(self.copied, early * schedule.team * lanes)
+        self.span = 0, early
+        at, depth = self.open_row(variables, member)
+        self.span = None
+        for operand in self.copied:
+            self.copy_vector(operand, at, at[self.reduced_axes[0]])
+        # Groups are counted, of threads without such a vector too.
+        loop = min(depth, int(early > 1))
+        self.close_all(depth - loop)
+        self.close_copies()
+        self.close_all(loop)
+
+    def load_copied(self, operands: Sequence[int], member: str) -> None:
+        """Wait for the current vector of what is copied early, and load it."""
+        schedule = self.schedule
+        if not operands:
+            return
+        self.await_copies(schedule.early - 1)
+        own = member
+        if schedule.early > 1 and self.vectors_at_hand != (0, 1):
+            turn = f"{self.use_device('remainder')}(vector, {schedule.early})"
+            own = f"({turn} * {schedule.team} + {member})"
+        self.line(f"place = {own} * {schedule.lanes}")
+        for operand in operands:
+            load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")
+            tile = f"{self.tile_name(operand)}, 0"
+            self.line(f"{load}({self.arena_name(operand)}, place, {tile})")
+
+    def copy_following(self, operands: Sequence[int], at: dict[int, str]) -> None:
+        """Begin to copy a later vector to the place of the one that was loaded."""
+        schedule = self.schedule
+        if not operands:
+            return
+        if schedule.early < schedule.tiles:
+            inner, step = self.reduced_axes[0], schedule.team * schedule.lanes
+            self.line(f"later = {at[inner]} + {schedule.early * step}")
+            exists = f"vector < {schedule.tiles - schedule.early}"
+            if self.nest.axes[inner].extent % (step * schedule.tiles):
+                exists = f"later < {self.extent(inner)}"
+            self.open(f"if {exists}:")
+            for operand in operands:
+                self.copy_vector(operand, {**at, inner: "later"}, "place")
+            self.close()
+        self.close_copies()
