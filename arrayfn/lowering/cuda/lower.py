@@ -18,6 +18,7 @@ from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.cuts import cut
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
@@ -54,7 +55,6 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.solvers.factorizations import Made
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
-from arrayfn.lowering.cuda.split import cut
 from arrayfn.lowering.cuda.windows.convolutions import convolution, is_arranged
 from arrayfn.lowering.cuda.windows.pools import is_pool, pairs_of, pool
 from arrayfn.lowering.cuda.written import WrittenCall

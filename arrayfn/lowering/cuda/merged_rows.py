@@ -15,7 +15,13 @@ from typing import Final, TypeVar
 import numpy as np
 
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.merges import Merge, Moved, Unmoved, merges_of
+from arrayfn.lowering.cuda.merges import (
+    Exponentials,
+    Merge,
+    Moved,
+    Unmoved,
+    merges_of,
+)
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import StagePlan, is_half_exp
 from arrayfn.lowering.cuda.stages import StagedPrinter
@@ -176,6 +182,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         part = parts.of(self.name_of(m.reduce.result), parts.own)
         if isinstance(m, Unmoved):
             return part
+        assert isinstance(m, Exponentials)
         greatest = parts.of(self.name_of(m.greatest.result), parts.own)
         self.line(f"moved = {greatest} - {self.name_of(m.about)}")
         return f"{part} * {self.growth(m.element, 'moved')}"

@@ -7,8 +7,11 @@ part's number ``p`` to the row's ``u``: ``sum(exp(v - u)) = sum(exp(v - p)) *
 exp(p - u)``, as in the normaliser of Milakov and Gimelshein, "Online normalizer
 calculation for softmax" (2018). It never grows, as ``p <= u``.
 
-Variances could be moved likewise, by Chan's formula. They are not: to be exact far from
-0 they need the sum of ``v - p`` as well, and that takes longer than an exchange.
+Sums of squares are moved by ``sum((v - u)**2) = sum((v - p)**2) + (p - u) * (2 *
+sum(v - p) + n * (p - u))`` (Chan, Golub and LeVeque, "Algorithms for computing the
+sample variance", 1983), for which ``p`` is the mean of a part's ``n`` elements. The sum
+of ``v - p``, all of it rounding, is needed to be exact far from 0. It takes longer than
+an exchange within a kernel, so this is for parts of rows that are kernels' own.
 """
 
 from __future__ import annotations
@@ -47,7 +50,17 @@ class Exponentials:
     element: Compute
 
 
-Moved = Unmoved | Exponentials
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """The sum of the squares of ``difference``, ``v - about``; ``total``: that of v."""
+
+    reduce: Reduce
+    about: Value
+    total: Reduce
+    difference: Compute
+
+
+Moved = Unmoved | Exponentials | Squares
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +95,18 @@ class Merge:
         return tuple(s.result for s in reduces)
 
 
-def merges_of(nest: Nest) -> tuple[Merge, ...]:
-    """The merges of ``nest``, of each stage at most one."""
+def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
+    """The merges of ``nest``, of each stage at most one; of ``squares`` if asked."""
     merges: list[Merge] = []
     stage = 0
     while stage + 1 < nest.stages:
-        merge = _merge_of(nest, stage)
+        merge = _merge_of(nest, stage, squares)
         stage += 1 if merge is None else 2
         merges += [] if merge is None else [merge]
     return tuple(merges)
 
 
-def _merge_of(nest: Nest, stage: int) -> Merge | None:
+def _merge_of(nest: Nest, stage: int, squares: bool) -> Merge | None:
     """The merge of ``stage`` and the next; None if some reduction cannot be moved."""
     earlier, later = _reduces(nest, stage), _reduces(nest, stage + 1)
     stored = any(s.stage == stage + 1 for s in nest.statements if is_element_store(s))
@@ -104,6 +117,8 @@ def _merge_of(nest: Nest, stage: int) -> Merge | None:
     found = [_moved(s, earlier, producers, dependent) for s in later]
     moved = tuple(m for m in found if m is not None)
     if len(moved) < len(later) or all(isinstance(m, Unmoved) for m in moved):
+        return None
+    if not squares and any(isinstance(m, Squares) for m in moved):
         return None
     elements = {
         s.result.name
@@ -136,14 +151,29 @@ def _moved(
     """How ``s`` is moved; None if it cannot be."""
     if not isinstance(s.argument, Value) or s.argument.name not in dependent:
         return Unmoved(s)
-    element = _maker(s.argument, producers)
-    if not isinstance(element, Compute) or not element.function.startswith("exp_"):
+    made = _maker(s.argument, producers)
+    if not isinstance(made, Compute):
         return None
-    suffix = element.function.removeprefix("exp_")
+    kind, _, suffix = made.function.rpartition("_")
+    if s.function != f"accumulate_add_{suffix}":
+        return None
+    if kind == "exp":
+        return _exponentials(s, made, earlier, producers, suffix)
+    same = len({_plain(x, producers) for x in made.arguments}) == 1
+    if same and kind in ("square", "mul") and suffix in ("f32", "f64"):
+        return _squares(s, made, earlier, producers, suffix)
+    return None
+
+
+def _exponentials(
+    s: Reduce,
+    element: Compute,
+    earlier: Sequence[Reduce],
+    producers: Mapping[str, Statement],
+    suffix: str,
+) -> Exponentials | None:
     difference = _maker(element.arguments[0], producers)
-    if s.function != f"accumulate_add_{suffix}" or not isinstance(difference, Compute):
-        return None
-    if difference.function != f"sub_{suffix}":
+    if not isinstance(difference, Compute) or difference.function != f"sub_{suffix}":
         return None
     v, about = (_plain(x, producers) for x in difference.arguments)
     for first in earlier:
@@ -154,6 +184,30 @@ def _moved(
             and _is_base(about, first, producers)
         ):
             return Exponentials(s, about, first, element)
+    return None
+
+
+def _squares(
+    s: Reduce,
+    square: Compute,
+    earlier: Sequence[Reduce],
+    producers: Mapping[str, Statement],
+    suffix: str,
+) -> Squares | None:
+    difference = _maker(square.arguments[0], producers)
+    if not isinstance(difference, Compute) or difference.function != f"sub_{suffix}":
+        return None
+    v, about = (_plain(x, producers) for x in difference.arguments)
+    made = producers[about.name] if isinstance(about, Value) else None
+    if not isinstance(made, Compute) or made.level != "outer":
+        return None
+    for first in earlier:
+        if (
+            first.function == f"accumulate_add_{suffix}"
+            and _plain(first.argument, producers) == v
+            and isinstance(about, Value)
+        ):
+            return Squares(s, about, first, difference)
     return None
 
 
@@ -176,11 +230,19 @@ def _maker(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
 def _is_base(
     about: Value, greatest: Reduce, producers: Mapping[str, Statement]
 ) -> bool:
-    """Whether ``about`` is ``greatest``, or 0 in its place where that is infinite."""
+    """Whether ``about`` is ``greatest``, or a number in its place where it is infinite.
+
+    That is 0, or the least there is in the place of -inf.
+    """
     if about == greatest.result:
         return True
     made = producers[about.name]
-    if not isinstance(made, Compute) or not made.function.startswith("select_"):
+    if not isinstance(made, Compute):
+        return False
+    if made.function == greatest.function:
+        x, y = made.arguments
+        return x == greatest.result and isinstance(y, Constant)
+    if not made.function.startswith("select_"):
         return False
     test, x, y = made.arguments
     tested = producers[test.name] if isinstance(test, Value) else None

@@ -1,15 +1,12 @@
-"""Nests that have few rows, and long ones, cut so that all of the GPU takes part.
+"""Reductions of few rows, and long ones: of chunks first, then of what these come to.
 
-``fission`` makes a nest of several stages into nests of one stage each: what a stage
-reduces is written to memory, and read by those that follow. ``split`` makes the
-reduction of one stage into partial results of chunks, and their combination. Both
-depend on the shapes alone.
+Chunks depend on the shapes alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,8 +15,8 @@ from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.build import merge_axes, order_axes, select_axes
 from arrayfn.lowering.cuda.choose import choose
-from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.schedule import Columns, Rows
 from arrayfn.lowering.cuda.stage_plan import names_of
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
@@ -28,7 +25,6 @@ from arrayfn.lowering.kernel_ir import (
     Axis,
     Compute,
     Count,
-    Level,
     Load,
     Nest,
     Reduce,
@@ -42,32 +38,12 @@ from arrayfn.lowering.titles import computed
 _LEAST_PARTS: Final = 4  # fewer are not worth the launch of what combines them
 
 
-def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
-    """``nest``, or the nests that together do the same on more of the GPU, in order."""
-    schedule = choose(nest, gpu)
-    if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
-        return [nest]
-    shared = isinstance(schedule, Rows) and schedule.cluster > 1
-    in_pipeline = isinstance(schedule, Pipeline)
-    if shared or in_pipeline or blocks_of(nest, schedule) >= gpu.multiprocessors:
-        return [nest]
-    if nest.stages == 1:
-        return split(nest, gpu)
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
-    if length < 4 * gpu.chunk:
-        return [nest]
-    return [part for piece in fission(nest) for part in cut(piece, gpu)]
-
-
 def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
     """How many blocks ``nest`` would be."""
     kept = [a.extent for a in nest.axes if not a.reduced]
     if isinstance(schedule, Rows):
         return math.prod(kept) * schedule.team // schedule.threads
     return math.prod(kept[:-1]) * -(-kept[-1] // WARP)
-
-
-# One stage: chunks of a reduced axis.
 
 
 def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
@@ -92,11 +68,11 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
         size, rest = divmod(extent, max(1, chunks))
     if chunks < 2:
         return [nest]
-    parts = _parts(nest, chunks + (rest > 0))
-    pieces = [_partial(nest, axis, 0, size, chunks, parts, turns=turns)]
+    parts = parts_of(nest, chunks + (rest > 0))
+    pieces = [partial(nest, axis, 0, size, chunks, parts, turns=turns)]
     if rest:
-        pieces.append(_partial(nest, axis, chunks, rest, 1, parts, size * chunks))
-    return [*pieces, _combination(nest, parts, chunks + (rest > 0))]
+        pieces.append(partial(nest, axis, chunks, rest, 1, parts, size * chunks))
+    return [*pieces, combination(nest, parts, chunks + (rest > 0), added_up(parts))]
 
 
 def are_few_columns(nest: Nest, axis: int) -> bool:
@@ -116,6 +92,11 @@ def chunks_of(extent: int, wanted: int) -> tuple[int, int, int]:
     for chunks in range(wanted, wanted // 2, -1):
         if extent % chunks == 0:
             return extent // chunks, chunks, 0
+    return chunks_and_rest(extent, wanted)
+
+
+def chunks_and_rest(extent: int, wanted: int) -> tuple[int, int, int]:
+    """The same, ``wanted`` or more, where no number of chunks divides ``extent``."""
     size = -(-extent // wanted)
     # Chunks of vectors begin where vectors may.
     size = max(1, size // 16 * 16) if size >= 64 else size
@@ -123,7 +104,7 @@ def chunks_of(extent: int, wanted: int) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """The partial results of one reduction: [outer kept axes, chunks, last axis]."""
 
     reduce: Reduce
@@ -131,8 +112,15 @@ class _Part:
     strides: tuple[int, ...]  # of the nest's axes, reduced ones 0
     stride: int  # of the chunks
 
+    @property
+    def value(self) -> Value:
+        """What a chunk has come to, where the chunks are combined."""
+        result = self.reduce.result
+        return Value(f"{result.name}_part", result.dtype)
 
-def _parts(nest: Nest, chunks: int) -> list[_Part]:
+
+def parts_of(nest: Nest, chunks: int) -> list[Part]:
+    """Arrays for what so many ``chunks`` have of each reduction of ``nest``."""
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     last_kept = not nest.axes[-1].reduced
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
@@ -140,13 +128,13 @@ def _parts(nest: Nest, chunks: int) -> list[_Part]:
     outer = kept[: len(kept) - len(inner)]
     shape = [nest.axes[k].extent for k in outer]
     shape += [chunks, *(nest.axes[k].extent for k in inner)]
-    by_axis = _c_strides(shape)
+    by_axis = c_strides(shape)
     strides = [0] * len(nest.axes)
     for k, stride in zip([*outer, None, *inner], by_axis, strict=True):
         if k is not None:
             strides[k] = stride
     return [
-        _Part(
+        Part(
             s,
             Var(ArrayType(tuple(shape), s.result.dtype)),
             tuple(strides),
@@ -156,17 +144,18 @@ def _parts(nest: Nest, chunks: int) -> list[_Part]:
     ]
 
 
-def _c_strides(shape: Sequence[int]) -> list[int]:
+def c_strides(shape: Sequence[int]) -> list[int]:
+    """How far apart neighbours along each axis of an array are, the last one's 1."""
     return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
 
 
-def _partial(
+def partial(
     nest: Nest,
     axis: int,
     place: int,
     size: int,
     chunks: int,
-    parts: Sequence[_Part],
+    parts: Sequence[Part],
     start: int = 0,
     turns: bool = False,
 ) -> Nest:
@@ -187,8 +176,8 @@ def _partial(
         return (*strides[:axis], chunk, within, *strides[axis + 1 :])
 
     roots = [s for s in nest.statements if isinstance(s, Reduce) or is_element_store(s)]
-    needed = _closure(nest.statements, roots)
-    kept, used = _only_used(nest.operands, needed)
+    needed = closure(nest.statements, roots)
+    kept, used = only_used(nest.operands, needed)
     operands = [
         replace(
             o,
@@ -247,28 +236,47 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
     ]
 
 
-def _combination(nest: Nest, parts: Sequence[_Part], chunks: int) -> Nest:
-    """Reduces the partial results, and does what follows the reductions."""
+def combination(
+    nest: Nest,
+    parts: Sequence[Part],
+    chunks: int,
+    combined: Sequence[Statement],
+) -> Nest:
+    """Does what ``combined`` says with the parts, then what is once a row of ``nest``.
+
+    ``combined`` are statements over axes of which the first is the chunks', and the
+    others are kept; their operands are the ``parts``.
+    """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
-    operands: list[ArrayOperand] = []
-    statements: list[Statement] = []
-    for part in parts:
-        strides = (part.stride, *(part.strides[k] for k in kept))
-        dtype = part.array.type.dtype
-        operands.append(ArrayOperand(part.array, dtype, strides, 0, False))
-        value = Value(f"{part.reduce.result.name}_part", part.reduce.result.dtype)
-        statements.append(Load(value, len(operands) - 1, "element", 0))
-        statements.append(replace(part.reduce, argument=value, stage=0))
-    after = [s for s in nest.statements if not isinstance(s, Reduce)]
-    for s in [s for s in after if s.level == "outer"]:
+    operands = [
+        ArrayOperand(
+            part.array,
+            part.array.type.dtype,
+            (part.stride, *(part.strides[k] for k in kept)),
+            0,
+            False,
+        )
+        for part in parts
+    ]
+    outer: list[Statement] = []
+    for s in nest.statements:
+        if isinstance(s, Reduce) or s.level != "outer":
+            continue
         if isinstance(s, (Load, Store)):
             own = nest.operands[s.operand]
             operands.append(replace(own, strides=(0, *(own.strides[k] for k in kept))))
-            statements.append(replace(s, operand=len(operands) - 1))
+            outer.append(replace(s, operand=len(operands) - 1))
         elif isinstance(s, Count) and s.axis is not None:
-            statements.append(replace(s, axis=1 + kept.index(s.axis)))
+            outer.append(replace(s, axis=1 + kept.index(s.axis)))
         else:
-            statements.append(s)
+            outer.append(s)
+    statements: list[Statement] = []
+    for stage in range(1 + max(s.stage for s in combined)):
+        # What is once a row is there before the elements of its stage need it.
+        ready = [s for s in outer if s.stage <= stage]
+        outer = [s for s in outer if s.stage > stage]
+        statements += [*ready, *(s for s in combined if s.stage == stage)]
+    statements += outer
     made = Nest(
         (Axis(chunks, True), *(nest.axes[k] for k in kept)),
         tuple(operands),
@@ -279,89 +287,20 @@ def _combination(nest: Nest, parts: Sequence[_Part], chunks: int) -> Nest:
     return order_axes(made)
 
 
-# Several stages: a nest for each.
-
-
-def fission(nest: Nest) -> list[Nest]:
-    """A nest for each stage, one for the elements and one for what is once a row."""
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
-    results = {
-        s.result.name: _result(nest, s, kept)
-        for s in nest.statements
-        if isinstance(s, Reduce)
-    }
-    pieces: list[Nest] = []
-    for stage in range(nest.stages):
-        roots = [
-            s for s in nest.statements if isinstance(s, Reduce) and s.stage == stage
-        ]
-        if roots:
-            made = _piece(nest, roots, results, nest.axes, lambda s: s.level)
-            operands, statements = list(made.operands), list(made.statements)
-            for s in roots:
-                operands.append(replace(results[s.result.name], written=True))
-                statements.append(Store(len(operands) - 1, s.result, "outer", 1))
-            pieces.append(
-                replace(made, operands=tuple(operands), statements=tuple(statements))
-            )
-    stores = [s for s in nest.statements if isinstance(s, Store)]
-    elements = [s for s in stores if s.level == "element"]
-    if elements:
-        axes = tuple(replace(a, reduced=False) for a in nest.axes)
-        pieces.append(_piece(nest, elements, results, axes, lambda s: "element"))
-    outer = [s for s in stores if s.level == "outer"]
-    if outer:
-        made = _piece(nest, outer, results, nest.axes, lambda s: "element")
-        pieces.append(select_axes(made, kept))
-    return pieces
-
-
-def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
-    """The memory of a reduction's result: one for each index of the kept axes."""
-    shape = [nest.axes[k].extent for k in kept]
-    strides = [0] * len(nest.axes)
-    for k, stride in zip(kept, _c_strides(shape), strict=True):
-        strides[k] = stride
-    array = Var(ArrayType(tuple(shape), s.result.dtype))
-    return ArrayOperand(array, s.result.dtype, tuple(strides), 0, False)
-
-
-def _piece(
-    nest: Nest,
-    roots: Sequence[Statement],
-    results: dict[str, ArrayOperand],
-    axes: tuple[Axis, ...],
-    level: Callable[[Load | Compute | Count | Store], Level],
-) -> Nest:
-    """What ``roots`` need, in one stage: earlier results are read from memory."""
-    own = {s.result.name for s in roots if isinstance(s, Reduce)}
-    needed = _closure(nest.statements, roots, stop=set(results) - own)
-    operands, used = _only_used(nest.operands, needed)
-    operands = list(operands)
+def added_up(parts: Sequence[Part]) -> list[Statement]:
+    """Each part's reduction goes on over the parts."""
     statements: list[Statement] = []
-    for s in used:
-        if isinstance(s, Reduce):
-            if s.result.name in own:
-                statements.append(replace(s, stage=0))
-                continue
-            operands.append(results[s.result.name])
-            load = Load(s.result, len(operands) - 1, "outer", 0, s.source)
-            statements.append(replace(load, level=level(load)))
-        else:
-            statements.append(replace(s, level=level(s), stage=0))
-    return replace(
-        nest,
-        axes=axes,
-        operands=tuple(operands),
-        statements=tuple(statements),
-        primitives=computed(nest.primitives, statements),
-    )
+    for k, part in enumerate(parts):
+        value = part.value
+        statements.append(Load(value, k, "element", 0))
+        statements.append(replace(part.reduce, argument=value, stage=0))
+    return statements
 
 
-# Helpers of both.
+# What the other cuts need too.
 
 
-def _closure(
+def closure(
     statements: Sequence[Statement],
     roots: Iterable[Statement],
     stop: AbstractSet[str] = frozenset(),
@@ -382,7 +321,7 @@ def _closure(
     return [s for s in statements if any(s is c for c in chosen)]
 
 
-def _only_used(
+def only_used(
     operands: Sequence[ArrayOperand], statements: Sequence[Statement]
 ) -> tuple[tuple[ArrayOperand, ...], list[Statement]]:
     """The operands that ``statements`` touch, and the statements with their numbers."""

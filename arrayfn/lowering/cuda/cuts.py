@@ -1,0 +1,152 @@
+"""Nests that have few rows, or rows too long for a block, cut for all of the GPU.
+
+What becomes of a nest depends on its shapes alone:
+
+* the reduction of one stage becomes partial results of chunks, and their combination
+  (``split``);
+* so do two stages that merge, as of ``logsumexp`` and of variances: each chunk has both
+  about a number of its own (``merged_parts``);
+* a nest of other stages becomes nests of fewer (``fission``): what they reduce is
+  written to memory, and read by those that follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.build import select_axes
+from arrayfn.lowering.cuda.choose import choose
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.merged_parts import merged_parts
+from arrayfn.lowering.cuda.merges import merges_of
+from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.split import blocks_of, c_strides, closure, only_used, split
+from arrayfn.lowering.kernel_ir import (
+    ArrayOperand,
+    Axis,
+    Compute,
+    Count,
+    Level,
+    Load,
+    Nest,
+    Reduce,
+    Statement,
+    Store,
+    is_element_store,
+)
+from arrayfn.lowering.titles import computed
+
+
+def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
+    """``nest``, or the nests that together do the same on more of the GPU, in order."""
+    schedule = choose(nest, gpu)
+    if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
+        return [nest]
+    made = merged_parts(nest, schedule, gpu)
+    if made is not None:
+        return made
+    shared = isinstance(schedule, Rows) and schedule.cluster > 1
+    in_pipeline = isinstance(schedule, Pipeline)
+    if shared or in_pipeline or blocks_of(nest, schedule) >= gpu.multiprocessors:
+        return [nest]
+    if nest.stages == 1:
+        return split(nest, gpu)
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    if length < 4 * gpu.chunk:
+        return [nest]
+    return [part for piece in fission(nest) for part in cut(piece, gpu)]
+
+
+def fission(nest: Nest) -> list[Nest]:
+    """Nests for each stage, or two that merge, one for elements, one for what is outer.
+
+    What is two stages that merge, and no more, becomes a nest for each.
+    """
+    merges = merges_of(nest, squares=True)
+    if nest.stages == 2 and not any(is_element_store(s) for s in nest.statements):
+        merges = ()
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
+    results = {
+        s.result.name: _result(nest, s, kept)
+        for s in nest.statements
+        if isinstance(s, Reduce)
+    }
+    pieces: list[Nest] = []
+    stages = set(range(nest.stages)) - {m.stage + 1 for m in merges}
+    for first in sorted(stages):
+        last = first if first + 1 in stages else first + 1
+        reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+        roots = [s for s in reduces if first <= s.stage <= last]
+        if roots:
+            made = _piece(nest, roots, results, nest.axes, lambda s: s.level, first)
+            operands, statements = list(made.operands), list(made.statements)
+            end = made.stages
+            for s in roots:
+                operands.append(replace(results[s.result.name], written=True))
+                statements.append(Store(len(operands) - 1, s.result, "outer", end))
+            pieces.append(
+                replace(made, operands=tuple(operands), statements=tuple(statements))
+            )
+    stores = [s for s in nest.statements if isinstance(s, Store)]
+    elements = [s for s in stores if s.level == "element"]
+    if elements:
+        axes = tuple(replace(a, reduced=False) for a in nest.axes)
+        pieces.append(_piece(nest, elements, results, axes, lambda s: "element"))
+    outer = [s for s in stores if s.level == "outer"]
+    if outer:
+        made = _piece(nest, outer, results, nest.axes, lambda s: "element")
+        pieces.append(select_axes(made, kept))
+    return pieces
+
+
+def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
+    """The memory of a reduction's result: one for each index of the kept axes."""
+    shape = [nest.axes[k].extent for k in kept]
+    strides = [0] * len(nest.axes)
+    for k, stride in zip(kept, c_strides(shape), strict=True):
+        strides[k] = stride
+    array = Var(ArrayType(tuple(shape), s.result.dtype))
+    return ArrayOperand(array, s.result.dtype, tuple(strides), 0, False)
+
+
+def _piece(
+    nest: Nest,
+    roots: Sequence[Statement],
+    results: dict[str, ArrayOperand],
+    axes: tuple[Axis, ...],
+    level: Callable[[Load | Compute | Count | Store], Level],
+    first: int | None = None,
+) -> Nest:
+    """What ``roots`` need, in one stage, or the stages from the ``first`` on.
+
+    Earlier results are read from memory.
+    """
+
+    def of(s: Statement) -> int:
+        return 0 if first is None else max(0, s.stage - first)
+
+    own = {s.result.name for s in roots if isinstance(s, Reduce)}
+    needed = closure(nest.statements, roots, stop=set(results) - own)
+    operands, used = only_used(nest.operands, needed)
+    operands = list(operands)
+    statements: list[Statement] = []
+    for s in used:
+        if isinstance(s, Reduce):
+            if s.result.name in own:
+                statements.append(replace(s, stage=of(s)))
+                continue
+            operands.append(results[s.result.name])
+            load = Load(s.result, len(operands) - 1, "outer", 0, s.source)
+            statements.append(replace(load, level=level(load)))
+        else:
+            statements.append(replace(s, level=level(s), stage=of(s)))
+    return replace(
+        nest,
+        axes=axes,
+        operands=tuple(operands),
+        statements=tuple(statements),
+        primitives=computed(nest.primitives, statements),
+    )

@@ -1,0 +1,261 @@
+"""Long rows whose two stages merge, cut into parts that a block keeps in registers.
+
+Each part has the reductions of both stages, the later ones about a number of its own,
+as a row of an ordinary nest. A second nest, of a few numbers a part, combines them as
+``merges`` says, and does what is once a row. So a row is read once however long it is,
+and no block waits for another; which is for nests that store nothing for each element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.merges import Exponentials, Merge, Squares, merges_of
+from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
+from arrayfn.lowering.cuda.split import (
+    Part,
+    blocks_of,
+    chunks_and_rest,
+    combination,
+    partial,
+    parts_of,
+)
+from arrayfn.lowering.cuda.stage_plan import kept_words
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import (
+    Argument,
+    Compute,
+    Constant,
+    Count,
+    Load,
+    Nest,
+    Reduce,
+    Scalar,
+    Statement,
+    Value,
+    is_element_store,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A row is ``count`` parts of ``size`` elements along ``axis``, and a ``rest``."""
+
+    axis: int
+    size: int
+    count: int
+    rest: int
+
+    @property
+    def parts(self) -> int:
+        """How many there are, with the rest."""
+        return self.count + (self.rest > 0)
+
+
+def merged_parts(
+    nest: Nest, schedule: Rows | Columns, gpu: GpuConfig
+) -> list[Nest] | None:
+    """The nests of a row's parts, and what combines them; None where one will do."""
+    merge = _merge(nest)
+    pieces = None if merge is None else _pieces(nest, schedule, gpu)
+    if merge is None or pieces is None:
+        return None
+    others = math.prod(
+        a.extent for k, a in enumerate(nest.axes) if a.reduced and k != pieces.axis
+    )
+    axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
+    own = _about_parts(nest, merge, size * others)
+    parts = parts_of(own, pieces.parts)
+    made = [partial(own, axis, 0, size, count, parts)]
+    if rest:
+        own = _about_parts(nest, merge, rest * others)
+        made.append(partial(own, axis, count, rest, 1, parts, size * count))
+    elements = size * others, rest * others
+    combined = _Combined(merge, parts, count, elements).statements
+    return [*made, combination(nest, parts, pieces.parts, combined)]
+
+
+def _merge(nest: Nest) -> Merge | None:
+    """The merge of both stages of ``nest``; None if there is more, or another kind."""
+    if nest.stages != 2 or any(is_element_store(s) for s in nest.statements):
+        return None
+    merges = merges_of(nest, squares=True)
+    return merges[0] if merges else None
+
+
+def _pieces(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> Pieces | None:
+    """Parts that a block keeps, of rows that are too long for one; None of others."""
+    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
+    axis = max(reduced, key=lambda k: nest.axes[k].extent)
+    length = math.prod(nest.axes[k].extent for k in reduced)
+    if isinstance(schedule, Columns):
+        rows, wide, lanes = blocks_of(nest, schedule), WARP, 1
+    else:
+        rows, wide = math.prod(a.extent for a in nest.axes if not a.reduced), 1
+        lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
+    words = kept_words(nest, lanes) * length * wide // lanes
+    if schedule.whole and _team(schedule) <= gpu.max_threads:
+        if rows >= gpu.multiprocessors or length < 4 * gpu.chunk:
+            return None  # a block has it
+    elif schedule.whole and rows * words < gpu.multiprocessors * gpu.merged_words:
+        return None  # the blocks of a cluster have it, all of them at once
+    count = -(-words // gpu.merged_words)
+    # So many that each multiprocessor has some, unless they were too small then.
+    wanted = -(-gpu.multiprocessors * gpu.waves // rows)
+    count = max(count, min(wanted, length * wide // gpu.chunk))
+    if count < 2:
+        return None
+    extent = nest.axes[axis].extent
+    whole = lanes if axis == len(nest.axes) - 1 else 1
+    for several in range(count, min(2 * count, extent)):
+        if extent % (several * whole) == 0:
+            return Pieces(axis, extent // several, several, 0)
+    size, several, rest = chunks_and_rest(extent, count)
+    return Pieces(axis, size, several, rest)
+
+
+def _team(schedule: Rows | Columns) -> int:
+    """The threads of a row, or of columns side by side."""
+    return schedule.threads if isinstance(schedule, Columns) else schedule.team
+
+
+# A part by itself.
+
+
+def _about_parts(nest: Nest, merge: Merge, elements: int) -> Nest:
+    """``nest`` where what is taken about a number of the row is about a part's.
+
+    The part has so many ``elements``. Beside a sum of squares is that of differences.
+    """
+    pivots: dict[str, Value] = {}
+    made: dict[str, dict[str, Compute]] = {}
+    sums: list[Statement] = []
+    for m in merge.moved:
+        if isinstance(m, Exponentials) and m.about == m.greatest.result:
+            # Of a part of -inf alone there is no difference to -inf.
+            first, dtype = m.greatest, m.about.dtype
+            least = Constant(float(np.finfo(dtype).min), dtype)
+            function, argument = first.function, least
+        elif isinstance(m, Squares):
+            first = m.total
+            function, argument = _mean_of(first, elements)
+            sums.append(_differences(m))
+        else:
+            continue
+        result = replace(first.result, name=f"{first.result.name}_own")
+        arguments = (first.result, argument)
+        pivot = Compute(result, function, arguments, "outer", merge.stage + 1, 1)
+        pivots[m.about.name] = result
+        made.setdefault(first.result.name, {})[result.name] = pivot
+    statements: list[Statement] = []
+    for s in nest.statements:
+        if isinstance(s, Compute):
+            s = replace(s, arguments=tuple(_renamed(a, pivots) for a in s.arguments))
+        statements.append(s)
+        if isinstance(s, Reduce):
+            statements += made.get(s.result.name, {}).values()
+    return replace(nest, statements=(*statements, *sums))
+
+
+def _renamed(x: Scalar, names: Mapping[str, Value]) -> Scalar:
+    return names.get(x.name, x) if isinstance(x, Value) else x
+
+
+def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
+    """What makes the mean of so many ``elements`` of their ``total``."""
+    dtype = total.result.dtype
+    return f"div_{short_name(dtype)}", Constant(float(elements), dtype)
+
+
+def _differences(m: Squares) -> Reduce:
+    """The sum of the differences whose squares ``m`` has."""
+    result = replace(m.reduce.result, name=f"{m.reduce.result.name}_first")
+    return replace(m.reduce, result=result, argument=m.difference.result)
+
+
+# All parts together.
+
+
+@dataclass
+class _Combined:
+    """The statements that combine ``parts``: ``count`` of ``elements``, and a rest's.
+
+    A part's reductions of the later stage are moved to the row's number.
+    """
+
+    merge: Merge
+    parts: Sequence[Part]
+    count: int
+    elements: tuple[int, int]
+    statements: list[Statement] = field(default_factory=list[Statement])
+    loaded: dict[str, Value] = field(default_factory=dict[str, Value])
+
+    def __post_init__(self) -> None:
+        stage = self.merge.stage
+        for k, part in enumerate(self.parts):
+            self.loaded[part.reduce.result.name] = part.value
+            self.statements.append(Load(part.value, k, "element", part.reduce.stage))
+        for s in self.merge.reduces:
+            self.statements.append(replace(s, argument=self.of(s), stage=stage))
+        for m in self.merge.moved:
+            term = self.of(m.reduce)
+            if isinstance(m, Exponentials):
+                term = self.exponentials(m)
+            elif isinstance(m, Squares):
+                term = self.squares(m)
+            self.statements.append(replace(m.reduce, argument=term))
+
+    def of(self, s: Reduce) -> Value:
+        """What a part has of ``s``."""
+        return self.loaded[s.result.name]
+
+    def exponentials(self, m: Exponentials) -> Value:
+        """``sum * exp(min(p - u, 0))``."""
+        zero = Constant(0.0, m.reduce.result.dtype)
+        moved = self.made(m, "moved", "sub", self.of(m.greatest), m.about)
+        least = self.made(m, "least", "accumulate_min", moved, zero)
+        growth = self.made(m, "growth", "exp", least)
+        return self.made(m, "term", "mul", self.of(m.reduce), growth)
+
+    def squares(self, m: Squares) -> Value:
+        """``squares + (p - u) * (2 * differences + n * (p - u))``."""
+        elements, first = self.elements_of(m), self.of(_differences(m))
+        mean = self.made(m, "mean", "div", self.of(m.total), elements)
+        moved = self.made(m, "moved", "sub", mean, m.about)
+        twice = self.made(m, "twice", "add", first, first)
+        all_moved = self.made(m, "all_moved", "mul", elements, moved)
+        grown = self.made(m, "grown", "add", twice, all_moved)
+        more = self.made(m, "more", "mul", moved, grown)
+        return self.made(m, "term", "add", self.of(m.reduce), more)
+
+    def elements_of(self, m: Squares) -> Scalar:
+        """How many elements a part has: those of the rest are the last one's."""
+        dtype = m.reduce.result.dtype
+        size, rest = (Constant(float(n), dtype) for n in self.elements)
+        if not self.elements[1]:
+            return size
+        place = Value(f"{m.reduce.result.name}_place", dtypes.int64)
+        within = Value(f"{m.reduce.result.name}_within", dtypes.bool_)
+        stage, last = m.reduce.stage, Argument("parts_before_rest", self.count)
+        self.statements += [
+            Count(place, 0, "element", stage),
+            Compute(within, "lt_i64", (place, last), "element", stage, 1),
+        ]
+        return self.made(m, "elements", "select", within, size, rest)
+
+    def made(
+        self, m: Exponentials | Squares, name: str, kind: str, *of: Scalar
+    ) -> Value:
+        """The result of ``kind``, for each part."""
+        result = replace(m.reduce.result, name=f"{m.reduce.result.name}_{name}")
+        function = f"{kind}_{short_name(result.dtype)}"
+        stage = m.reduce.stage
+        self.statements.append(Compute(result, function, of, "element", stage, 1))
+        return result
