@@ -74,6 +74,11 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
         weights = random(length, seed=1)
         yield f"layernorm of {length}", layernorm, (random(150, length), weights)
     yield "logsumexp", logsumexp, (random(150, 65536),)
+    for length in (65536, 70001):
+        name = f"deviations of {length}"
+        yield name, lambda xp, x: xp.std(x, axis=1), (random(150, length),)
+    columns = (random(5000, 70),)
+    yield "deviations of columns", lambda xp, x: xp.std(x, axis=0), columns
     yield "cluster", softmax, (random(3, 65536),)
     yield "few long rows", softmax, (random(2, 70001),)
     for axis in (None, 0, 1):

@@ -103,13 +103,18 @@ CUT_CASES = {
         (random(20, 3, 30),),
     ),
     "counted": (2, lambda x: anp.sum(x * COUNT), (random(700),)),
-    "softmax": (5, softmax, (random(2, 264),)),
+    "softmax": (3, softmax, (random(2, 264),)),
     "rows read again": (
         1,
         lambda x: x / anp.sum(x * x, axis=1, keepdims=True),
         (random(8, 700),),
     ),
-    "variance": (5, lambda x: anp.var(x, axis=1), (random(2, 700),)),
+    "variance": (3, lambda x: anp.var(x, axis=1), (random(2, 700),)),
+    "stages that do not merge": (
+        4,
+        lambda x: anp.sum(anp.max(x, axis=1, keepdims=True) - x, axis=1),
+        (random(2, 700),),
+    ),
 }
 
 
