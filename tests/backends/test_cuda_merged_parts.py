@@ -170,7 +170,7 @@ def test_which_rows_are_cut_into_parts():
         parts = schedules(function, (512, 65536))
         assert parts == [("rows_0", 256, 1), ("rows_1", 32, 1)]
         assert len(schedules(function, (8, 1 << 20))) == 2
-        assert len(schedules(function, (1024, 32768))) == 1  # a block has one
+        assert len(schedules(function, (2048, 16384))) == 1  # a block has one
         ((_, _, blocks),) = schedules(function, (8, 65536))
         assert blocks > 1  # a cluster has one
     assert len(schedules(nn.log_softmax, (512, 65536))) == 1

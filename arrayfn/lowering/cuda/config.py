@@ -37,7 +37,7 @@ class GpuConfig:
     cluster_words: int = 32  # 32-bit registers for a thread's part of a cluster's row
     cluster_threads: int = 512  # of a block, from where a cluster shares the row
     merged_threads: int = 512  # of a row, from where stages share an exchange
-    merged_words: int = 1 << 13  # of a part of a row that is a row of its own
+    merged_words: int = 1 << 13  # of a part of a long row whose stages merge
     resident: int = 1024  # threads of a multiprocessor that keep so much
     resident_halves: int = 1536  # that keep half as much, of halves, in large blocks
     cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is

@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.merges import Exponentials, Merge, Squares, merges_of
+from arrayfn.lowering.cuda.merges import Exponentials, Merge, Moved, Squares, merges_of
 from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
 from arrayfn.lowering.cuda.split import (
     Part,
@@ -64,7 +64,7 @@ def merged_parts(
 ) -> list[Nest] | None:
     """The nests of a row's parts, and what combines them; None where one will do."""
     merge = _merge(nest)
-    pieces = None if merge is None else _pieces(nest, schedule, gpu)
+    pieces = None if merge is None else _pieces(nest, merge, schedule, gpu)
     if merge is None or pieces is None:
         return None
     others = math.prod(
@@ -90,23 +90,31 @@ def _merge(nest: Nest) -> Merge | None:
     return merges[0] if merges else None
 
 
-def _pieces(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> Pieces | None:
+def _pieces(
+    nest: Nest, merge: Merge, schedule: Rows | Columns, gpu: GpuConfig
+) -> Pieces | None:
     """Parts that a block keeps, of rows that are too long for one; None of others."""
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     length = math.prod(nest.axes[k].extent for k in reduced)
+    room = gpu.merged_words
     if isinstance(schedule, Columns):
         rows, wide, lanes = blocks_of(nest, schedule), WARP, 1
+        room *= 2  # fewer parts, which lie side by side and have few blocks together
     else:
         rows, wide = math.prod(a.extent for a in nest.axes if not a.reduced), 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
+        if any(_is_slow(m) for m in merge.moved):
+            room *= 2
     words = kept_words(nest, lanes) * length * wide // lanes
-    if schedule.whole and _team(schedule) <= gpu.max_threads:
-        if rows >= gpu.multiprocessors or length < 4 * gpu.chunk:
-            return None  # a block has it
+    few, team = rows < gpu.multiprocessors, _team(schedule)
+    if schedule.whole and team <= gpu.max_threads:
+        # A block has it; others run beside, if it is not a large one.
+        if length < 4 * gpu.chunk if few else team <= gpu.max_threads // 2:
+            return None
     elif schedule.whole and rows * words < gpu.multiprocessors * gpu.merged_words:
         return None  # the blocks of a cluster have it, all of them at once
-    count = -(-words // gpu.merged_words)
+    count = -(-words // room)
     # So many that each multiprocessor has some, unless they were too small then.
     wanted = -(-gpu.multiprocessors * gpu.waves // rows)
     count = max(count, min(wanted, length * wide // gpu.chunk))
@@ -119,6 +127,11 @@ def _pieces(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> Pieces | No
             return Pieces(axis, extent // several, several, 0)
     size, several, rest = chunks_and_rest(extent, count)
     return Pieces(axis, size, several, rest)
+
+
+def _is_slow(m: Moved) -> bool:
+    """Whether elements take so long that threads need many registers for them."""
+    return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
 
 def _team(schedule: Rows | Columns) -> int:
