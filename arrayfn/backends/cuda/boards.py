@@ -57,7 +57,18 @@ setp.ne.u32 early, launch, $2;
 @early bra AGAIN;
 }"""
 _OPEN: Final = "ld.relaxed.gpu.global.u64 $0, [$1];"
-_TAKE: Final = "atom.add.relaxed.gpu.global.u64 $0, [$1], $2;"
+# That only one thread takes ptxas does not know. Of a number that all would add it
+# makes one addition for the warp, and has the warp wait for the sum to share it out; of
+# one that may be another for each it does not, and nobody waits before its use.
+_TAKE: Final = """{
+.reg .u32 lane;
+.reg .u64 one, numbers;
+mov.u32 lane, %lanemask_eq;
+popc.b32 lane, lane;
+cvt.u64.u32 one, lane;
+mul.lo.u64 numbers, one, $2;
+atom.add.relaxed.gpu.global.u64 $0, [$1], numbers;
+}"""
 # Who leaves last sets both counts back, and counts the launch.
 _CLOSE: Final = """{
 .reg .pred more;

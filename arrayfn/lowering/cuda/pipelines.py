@@ -172,11 +172,17 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
 
     def tell(self, turn: str) -> None:
-        """Tell the block, or all of the cluster, to compute the row ``following``."""
+        """Tell the block, or all of the cluster, which row is ``following``.
+
+        The first rows are taken by nobody. That they were is added here, where the
+        number has come from memory: whoever adds it where it takes it waits for it.
+        """
         cluster, place = self.schedule.cluster, self.place_of(turn)
+        clusters = self.integer("clusters", self.schedule.clusters)
         if cluster == 1:
-            self.line(f"numbers[{place}] = following")
+            self.line(f"numbers[{place}] = following + {clusters}")
             return
+        self.line(f"following = following + {clusters}")
         self.open(f"for peer in range({cluster}):")
         send, signal = self.use_device("send_i64"), f"{self.told} + {place}"
         self.line(f"{send}(numbers, {place}, following, peer, signals, {signal})")
@@ -202,10 +208,8 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.close()
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_wait')}()")
-        clusters = self.integer("clusters", schedule.clusters)
         self.open(f"if {self.takes}:")
-        take = self.use_device("take")
-        self.line(f"following = {take}(board, 1, 1) + {clusters}")
+        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
         self.tell("1")
         self.close()
         if schedule.cluster == 1:
@@ -233,9 +237,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             self.line(f"{expect}(signals, {self.told} + {this}, {NUMBER_BYTES})")
         self.close()
         self.open(f"if {self.takes}:")
-        clusters = self.integer("clusters", self.schedule.clusters)
-        take = self.use_device("take")
-        self.line(f"following = {take}(board, 1, 1) + {clusters}")
+        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
         self.close()
 
     def tell_following(self) -> None:
