@@ -1,0 +1,79 @@
+"""What a thread adds up of a row's reductions, before the threads combine theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.row_copies import RowCopiesPrinter
+from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.kernel_ir import Reduce
+
+T = TypeVar("T", Rows, Pipeline, Columns)
+ACCUMULATOR_WORDS: Final = 32
+"""Registers that the partial results of a stage may take up."""
+
+
+@dataclass
+class PartialResultsPrinter(RowCopiesPrinter[T]):
+    """Prints the reductions of one thread."""
+
+    def identities(self, stage: int) -> None:
+        reduces = self.reduces(stage)
+        self.accumulators = self.accumulators_of(reduces)
+        if self.accumulators > 1:
+            for s in reduces:
+                name, dtype = self.parts_of(s), short_name(s.result.dtype)
+                self.registers(name, dtype, self.accumulators)
+            self.open(f"for slot in range({self.accumulators}):")
+            for s in reduces:
+                self.line(f"{self.parts_of(s)}[slot] = {self.constant(s.identity)}")
+            self.close()
+            return
+        for s in reduces:
+            self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
+
+    def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
+        """How many partial results a thread keeps of each reduction.
+
+        One for each element that it has at a time, where it goes on along the row:
+        fewer roundings in a chain, and additions that do not wait for each other.
+        """
+        schedule = self.schedule
+        count = schedule.lanes * schedule.tiles
+        words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
+        if not reduces or schedule.whole or words * count > ACCUMULATOR_WORDS:
+            return 1
+        return count
+
+    def parts_of(self, s: Reduce) -> str:
+        return f"{self.name_of(s.result)}_lanes"
+
+    def accumulate_in(self, s: Reduce, place: str) -> None:
+        """Take an element, whose registers are at ``place``, into a reduction."""
+        if self.accumulators == 1:
+            self.accumulate(s)
+            return
+        if self.accumulators < self.schedule.lanes * self.schedule.tiles:
+            place = f"{self.use_device('remainder')}({place}, {self.accumulators})"
+        part = f"{self.parts_of(s)}[{place}]"
+        function = self.use(s.function)
+        self.line(f"{part} = {function}({part}, {self.scalar(s.argument)})", s.source)
+
+    def combine_lanes(self, stage: int) -> None:
+        """The partial results that a thread has of each reduction, as one."""
+        if self.accumulators == 1:
+            return
+        reduces, half = self.reduces(stage), self.accumulators // 2
+        while half:
+            self.open(f"for slot in range({half}):")
+            for s in reduces:
+                parts, function = self.parts_of(s), self.use(s.function)
+                terms = f"{parts}[slot], {parts}[slot + {half}]"
+                self.line(f"{parts}[slot] = {function}({terms})")
+            self.close()
+            half //= 2
+        for s in reduces:
+            self.line(f"{self.name_of(s.result)} = {self.parts_of(s)}[0]")
