@@ -32,7 +32,7 @@ from arrayfn.backends.cuda.product_forms import (
     shape_of,
     sizes_of,
 )
-from arrayfn.backends.cuda.product_tiles import Choice, Tiles, are_tried
+from arrayfn.backends.cuda.product_tiles import Choice, Tiles, tried
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError
@@ -188,7 +188,7 @@ class Library:
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
             f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS} {ROTATED_BYTES} "
-            f"{timing.FINAL_ROUNDS} {timing.FINALISTS} {are_tried(asked.form, p)}",
+            f"{timing.FINAL_ROUNDS} {timing.FINALISTS} {tried(asked.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
@@ -266,7 +266,7 @@ class Library:
     def _proposals(self, asked: _Described, p: Mapping[str, int]) -> list[Choice]:
         """The algorithms that cuBLASLt proposes, what it thinks the best first.
 
-        Then all of their tiles, where it does not know the best.
+        Then others of their tiles, where it does not know the best.
         """
         preference = self._new("cublasLtMatmulPreferenceCreate")
         setter = "cublasLtMatmulPreferenceSetAttribute"
@@ -286,10 +286,9 @@ class Library:
         self.library.cublasLtMatmulPreferenceDestroy(preference)
         self.check(status or (0 if found.value else 15))
         proposed = [c for c in choices[: found.value] if not c.status]
-        if are_tried(asked.form, p):
-            about = (self.handle, asked.form, asked.operation, asked.layouts)
-            proposed += Tiles(self.library, *about).of(proposed, WORKSPACE)
-        return proposed
+        about = (self.handle, asked.form, asked.operation, asked.layouts)
+        tiles, which = Tiles(self.library, *about), tried(asked.form, p)
+        return [*proposed, *tiles.beyond(proposed, which, WORKSPACE)]
 
     def call(self, product: Product, places: Sequence[int], stream: int) -> int:
         """Enqueue ``product`` on b, a, what is added and c at these addresses."""

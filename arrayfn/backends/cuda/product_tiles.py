@@ -1,7 +1,9 @@
-"""cuBLASLt's algorithms with each of their tiles, where it does not propose the best.
+"""cuBLASLt's algorithms with other tiles, where it does not propose the best.
 
 Its heuristics are made for large products: of batches of float32, as of attention's
-logits, a tile that it leaves out is 5 % faster than any that it proposes.
+logits, a tile that it leaves out is 5 % faster than any that it proposes. And they are
+made for a card at its full clock, which one that has multiplied large halves for a
+while has not: there what draws less power is 1 to 3 % faster.
 """
 
 from __future__ import annotations
@@ -10,13 +12,22 @@ import ctypes
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from arrayfn.backends.cuda.product_forms import Form
+from arrayfn.lowering.scalars.arithmetic import HALVES
 
 WORK: Final = 1 << 30  # multiply-adds from where a tile of its own is worth being found
+HEATING: Final = 1 << 36  # and of one product of halves, from where the card is hot
 _TILE_IDS, _STAGE_IDS = 6, 13  # what an algorithm can do
-_NUMBER, _TILE, _PARTS, _STAGES = 0, 1, 2, 6  # what is set
+_NUMBER, _TILE, _PARTS, _OPTION, _STAGES, _CLUSTER = 0, 1, 2, 5, 6, 8  # what is set
+_SPARING: Final = (
+    {_TILE: 20, _OPTION: 3, _CLUSTER: 2},
+    {_TILE: 32, _OPTION: 7, _CLUSTER: 3},
+)
+"""What draws less power on an H200, in cuBLASLt's numbers: it says if it takes them."""
+
+Tried = Literal["proposals", "all tiles", "sparing ones"]
 
 
 class Choice(ctypes.Structure):
@@ -31,11 +42,17 @@ class Choice(ctypes.Structure):
     )
 
 
-def are_tried(form: Form, p: Mapping[str, int]) -> bool:
-    """Whether all tiles are tried for a product: it is of a batch in float32."""
+def tried(form: Form, p: Mapping[str, int]) -> Tried:
+    """What is tried for a product: besides proposals all tiles, or sparing ones.
+
+    All tiles of a batch in float32; sparing ones of a large product of halves.
+    """
     work = p["batch"] * p["m"] * p["n"] * p["k"]
     is_float = form.operand.name == "f32" and not form.by_tensor_cores
-    return is_float and p["batch"] > 1 and work >= WORK
+    if is_float and p["batch"] > 1 and work >= WORK:
+        return "all tiles"
+    is_half = form.operand.name in HALVES
+    return "sparing ones" if is_half and work >= HEATING else "proposals"
 
 
 @dataclass(frozen=True)
@@ -48,11 +65,20 @@ class Tiles:
     operation: ctypes.c_void_p
     layouts: Sequence[ctypes.c_void_p]
 
-    def of(self, proposals: Sequence[Choice], workspace: int) -> Iterator[Choice]:
-        """The proposed algorithms with each tile that takes the product.
+    def beyond(
+        self, proposals: Sequence[Choice], which: Tried, workspace: int
+    ) -> Iterator[Choice]:
+        """What is tried besides ``proposals``: it needs up to ``workspace`` bytes."""
+        made: Iterator[Choice | None] = iter(())
+        if which == "all tiles":
+            made = self._all(proposals)
+        elif which == "sparing ones":
+            pairs = itertools.product(proposals[:1], _SPARING)
+            made = (self._checked(c.algorithm, settings) for c, settings in pairs)
+        return (c for c in made if c is not None and c.workspace <= workspace)
 
-        They need up to ``workspace`` bytes.
-        """
+    def _all(self, proposals: Sequence[Choice]) -> Iterator[Choice | None]:
+        """The proposed algorithms with each tile, or None where it takes no product."""
         numbers = {self._number(choice) for choice in proposals}
         for number in sorted(numbers):
             made = (ctypes.c_uint64 * 8)()
@@ -65,9 +91,7 @@ class Tiles:
             for tile, stages in itertools.product(
                 self._able(made, _TILE_IDS), self._able(made, _STAGE_IDS)
             ):
-                choice = self._checked(made, tile, stages)
-                if choice is not None and choice.workspace <= workspace:
-                    yield choice
+                yield self._checked(made, {_TILE: tile, _STAGES: stages, _PARTS: 1})
 
     def _number(self, choice: Choice) -> int:
         """Of the algorithm."""
@@ -91,11 +115,12 @@ class Tiles:
         get(place, attribute, found, nbytes, size)
         return list(found) or [0]
 
-    def _checked(self, algorithm: Any, tile: int, stages: int) -> Choice | None:
-        """The algorithm with this tile, if it computes the product."""
+    def _checked(self, algorithm: Any, settings: Mapping[int, int]) -> Choice | None:
+        """The algorithm with these settings, if it computes the product."""
         made, choice = type(algorithm)(*algorithm), Choice()
-        for attribute, value in ((_TILE, tile), (_STAGES, stages), (_PARTS, 1)):
-            number = ctypes.c_uint32(value)
+        for attribute, value in settings.items():
+            kind = ctypes.c_uint16 if attribute == _CLUSTER else ctypes.c_uint32
+            number = kind(value)
             self.library.cublasLtMatmulAlgoConfigSetAttribute(
                 ctypes.byref(made),
                 attribute,
