@@ -104,8 +104,9 @@ def test_parts_come_to_what_the_row_does(case):
         np.testing.assert_allclose(have, want, rtol=bound)
 
 
-def test_columns_have_parts_too():
-    x = random(37, 40)
+@pytest.mark.parametrize("shape", [(37, 40), (53, 5)])
+def test_columns_have_parts_too(shape):
+    x = random(*shape)
     made, compiled = results(of_columns, x, COLUMNS)
     assert len(compiled.plan.steps) == 3
     for have, want in zip(made, wanted(of_columns, x), strict=True):

@@ -21,6 +21,7 @@ from arrayfn.lowering.cuda.merges import Exponentials, Merge, Moved, Squares, me
 from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
 from arrayfn.lowering.cuda.split import (
     Part,
+    are_few_columns,
     blocks_of,
     chunks_and_rest,
     combination,
@@ -73,7 +74,8 @@ def merged_parts(
     axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
     own = _about_parts(nest, merge, size * others)
     parts = parts_of(own, pieces.parts)
-    made = [partial(own, axis, 0, size, count, parts)]
+    turns = are_few_columns(nest, axis)
+    made = [partial(own, axis, 0, size, count, parts, turns=turns)]
     if rest:
         own = _about_parts(nest, merge, rest * others)
         made.append(partial(own, axis, count, rest, 1, parts, size * count))
