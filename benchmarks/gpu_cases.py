@@ -220,14 +220,15 @@ def _rows() -> Iterator[Case]:
                 yield Case(
                     name, size, function, shapes, bound, dtype=dtype, by_rows=True
                 )
-    for rows, length in ((8, 65536), (32, 16384)):
+    for rows, length in ((1, 131072), (8, 65536), (32, 16384)):
         yield Case("softmax", f"{rows}x{length}", softmax, ((rows, length),))
     for rows, length in ((2048, 16384), (512, 65536), (256, 131072), (8, 1 << 20)):
         shapes = ((rows, length),)
         yield Case("logsumexp", f"{rows}x{length}", logsumexp, shapes, by_rows=True)
-    for axis, shape in ((1, (512, 65536)), (0, (65536, 512))):
+    for axis, shape in ((1, (512, 65536)), (0, (65536, 512)), (None, (8192, 4096))):
         std = lambda xp, x, axis=axis: xp.std(x, axis=axis)  # noqa: E731
-        yield Case(f"std axis {axis}", f"{shape[0]}x{shape[1]}", std, (shape,))
+        label = "all" if axis is None else f"axis {axis}"
+        yield Case(f"std {label}", f"{shape[0]}x{shape[1]}", std, (shape,))
     scanned = ((262144, 128), (4096, 8192), (64, 65536), (256, 131072), (1, 1 << 25))
     for rows, length in scanned:
         cumsum = lambda xp, x: xp.cumsum(x, axis=1)  # noqa: E731

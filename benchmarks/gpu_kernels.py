@@ -78,6 +78,8 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
         name = f"deviations of {length}"
         yield name, lambda xp, x: xp.std(x, axis=1), (random(150, length),)
     columns = (random(5000, 70),)
+    yield "deviation of all", lambda xp, x: xp.std(x), (random(1_000_003),)
+    yield "softmax of all", softmax, (random(131072),)
     yield "deviations of columns", lambda xp, x: xp.std(x, axis=0), columns
     yield "cluster", softmax, (random(3, 65536),)
     yield "few long rows", softmax, (random(2, 70001),)

@@ -14,6 +14,7 @@ from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.scipy.sparse.linalg import cg
@@ -210,13 +211,21 @@ def test_a_row_is_read_once():
     assert ptx.count("st.global.v4") == 8
 
 
-def test_a_short_row_alone_is_a_block_s():
-    def parts(length):
-        program = trace_function(softmax, (random(length),), {}, abstract=True).program
-        return len(lower(program).kernels)
+def test_a_row_alone_is_a_block_s_or_a_cluster_s_or_is_cut():
+    def kernels(length, mode=None):
+        x = np.empty(length, np.float32)
+        program = trace_function(
+            softmax, (x,), {}, abstract=True, with_values=False
+        ).program
+        made = lower(program, options=Options(mode=mode)).kernels
+        return [getattr(k, "cluster", 0) for k in made]
 
-    assert parts(4096) == 1
-    assert parts(4097) > 1  # both are for all of the card
+    assert kernels(4096) == [1]
+    (blocks,) = kernels(1 << 17)
+    assert blocks == 8
+    assert kernels(1 << 24) == [1, 1, 1]  # parts, what combines them, the elements
+    assert len(kernels(4096, "persistent")) == 1
+    assert len(kernels(4097, "persistent")) > 1  # both are for all of the card
 
 
 @needs_compiler

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from sys import maxsize
 from typing import Final
 
 import numpy as np
@@ -78,7 +79,9 @@ MOST_OF_A_THREAD: Final = 1 << 8
 # What is computed again rather than stored: a GPU does some fifty operations in the
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
-ROW_OF_A_BLOCK: Final = 1 << 12  # elements: a block reads them sooner than two kernels
+# Elements that a block of a kernel that stays reads sooner than two of its steps do.
+# Blocks of others share longer rows, or these are cut.
+ROW_OF_A_BLOCK: Final = 1 << 12
 _STEMS = {
     Elementwise: "elementwise",
     Rows: "rows",
@@ -153,7 +156,8 @@ class _CudaLowering(Lowering):
 
     def units(self, program: Program) -> tuple[Unit, ...]:
         chains = sums_with_products(program, self.reads)
-        return fuse(program, chains, CLONE_COST, ROW_OF_A_BLOCK)
+        stays = self.options.mode == "persistent"
+        return fuse(program, chains, CLONE_COST, ROW_OF_A_BLOCK if stays else maxsize)
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         row = equation.primitive
