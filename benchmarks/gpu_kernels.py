@@ -73,6 +73,8 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     for length in (96, 4096, 16384, 40000):
         weights = random(length, seed=1)
         yield f"layernorm of {length}", layernorm, (random(150, length), weights)
+    halves = random(150, 50304).astype(np.float16)
+    yield "softmax of halves of 50304", softmax, (halves,)
     yield "logsumexp", logsumexp, (random(150, 65536),)
     for length in (65536, 70001):
         name = f"deviations of {length}"

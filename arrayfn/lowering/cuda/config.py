@@ -31,7 +31,7 @@ class GpuConfig:
     far_tiles: int = 2  # vectors from computed places that a thread waits for at once
     row_words: int = 32  # 32-bit registers that a thread may keep of its row
     aside_words: int = 12  # of these, where the rest of the row is in shared memory
-    early: int = 3  # vectors of what rows share that a thread has copied ahead
+    early: int = 5  # vectors of what rows share that a thread has copied ahead
     keep_cost: int = 4  # a value dearer than this is kept, not computed again
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cluster_words: int = 32  # 32-bit registers for a thread's part of a cluster's row

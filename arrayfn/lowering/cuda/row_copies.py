@@ -154,10 +154,9 @@ class RowCopiesPrinter(RowArithmetic[T]):
         for operand in self.copied:
             self.copy_vector(operand, at, at[self.reduced_axes[0]])
         # Groups are counted, of threads without such a vector too.
-        loop = min(depth, int(early > 1))
-        self.close_all(depth - loop)
+        self.close_all(depth - 1)
         self.close_copies()
-        self.close_all(loop)
+        self.close()
 
     def load_copied(self, operands: Sequence[int], member: str) -> None:
         """Wait for the current vector of what is copied early, and load it."""
@@ -166,7 +165,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             return
         self.await_copies(schedule.early - 1)
         own = member
-        if schedule.early > 1 and self.vectors_at_hand != (0, 1):
+        if schedule.early > 1:
             turn = f"{self.use_device('remainder')}(vector, {schedule.early})"
             own = f"({turn} * {schedule.team} + {member})"
         self.line(f"place = {own} * {schedule.lanes}")

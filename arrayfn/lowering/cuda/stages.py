@@ -388,7 +388,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
         text, depth = member if team > 1 else "0", 0
         begin, end = self.vectors_at_hand
-        if end > 1:
+        if end > 1 or schedule.early:
             span = f"{begin}, {end}" if begin else str(end)
             self.open(f"for vector in range({span}):")
             depth += 1
