@@ -82,7 +82,7 @@ cases = pytest.mark.parametrize("case", CASES)
 
 # A GPU so small that short rows are long ones.
 SMALL = GpuConfig(
-    multiprocessors=8,
+    multiprocessors=20,
     max_threads=128,
     row_words=8,
     waves=2,
@@ -96,7 +96,7 @@ CUT_CASES = {
     "full sum": (2, anp.sum, (random(32, 32),)),
     "full sum with a rest": (3, anp.sum, (random(1031),)),
     "rows": (2, lambda x: anp.max(x, axis=1), (random(3, 1000),)),
-    "columns": (2, lambda x: anp.sum(x, axis=0), (random(200, 40),)),
+    "columns": (2, lambda x: anp.sum(x, axis=0), (random(192, 40),)),
     "columns with a rest": (3, lambda x: anp.sum(x * x, axis=0) + 1, (random(211, 5),)),
     "outer and inner axis": (
         2,
@@ -108,7 +108,7 @@ CUT_CASES = {
     "rows read again": (
         1,
         lambda x: x / anp.sum(x * x, axis=1, keepdims=True),
-        (random(8, 700),),
+        (random(20, 700),),
     ),
     "variance": (3, lambda x: anp.var(x, axis=1), (random(2, 700),)),
     "stages that do not merge": (

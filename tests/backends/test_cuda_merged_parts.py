@@ -172,9 +172,12 @@ def test_which_rows_are_cut_into_parts():
         assert parts == [("rows_0", 256, 1), ("rows_1", 32, 1)]
         assert len(schedules(function, (8, 1 << 20))) == 2
         assert len(schedules(function, (2048, 16384))) == 1  # a block has one
+        assert len(schedules(function, (100, 32768))) == 1  # and none waits for a turn
+        assert len(schedules(function, (200, 32768))) == 2
         ((_, _, blocks),) = schedules(function, (8, 65536))
         assert blocks > 1  # a cluster has one
     assert len(schedules(nn.log_softmax, (512, 65536))) == 1
+    assert len(schedules(nn.log_softmax, (100, 32768))) == 1
 
 
 @needs_compiler

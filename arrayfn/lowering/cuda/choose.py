@@ -39,7 +39,7 @@ from arrayfn.lowering.cuda.stage_plan import (
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
-_SHARE: Final = 8  # of so many multiprocessors one has a row: blocks share none
+SHARE: Final = 8  # of so many multiprocessors one has a row: blocks share none
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -77,7 +77,7 @@ def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     few = count < gpu.multiprocessors
     if made.whole and made.threads >= gpu.cluster_threads:
         # Large blocks are as fast as clusters, which take longer to begin.
-        few = _SHARE * count < gpu.multiprocessors
+        few = SHARE * count < gpu.multiprocessors
     if few or nest.stages == 1:
         return clustered(nest, gpu) or made
     if made.whole:

@@ -23,7 +23,7 @@ from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.merged_parts import merged_parts
 from arrayfn.lowering.cuda.merges import merges_of
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
-from arrayfn.lowering.cuda.split import blocks_of, c_strides, closure, only_used, split
+from arrayfn.lowering.cuda.split import c_strides, closure, is_enough, only_used, split
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -50,7 +50,7 @@ def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
         return made
     shared = isinstance(schedule, Rows) and schedule.cluster > 1
     in_pipeline = isinstance(schedule, Pipeline)
-    if shared or in_pipeline or blocks_of(nest, schedule) >= gpu.multiprocessors:
+    if shared or in_pipeline or is_enough(nest, schedule, gpu):
         return [nest]
     if nest.stages == 1:
         return split(nest, gpu)

@@ -25,6 +25,7 @@ from arrayfn.lowering.cuda.split import (
     blocks_of,
     chunks_and_rest,
     combination,
+    is_enough,
     partial,
     parts_of,
 )
@@ -73,8 +74,9 @@ def merged_parts(
     )
     axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
     own = _about_parts(nest, merge, size * others)
-    parts = parts_of(own, pieces.parts)
     turns = are_few_columns(nest, axis)
+    # Few columns of many parts: more blocks combine them as rows.
+    parts = parts_of(own, pieces.parts, together=not turns)
     made = [partial(own, axis, 0, size, count, parts, turns=turns)]
     if rest:
         own = _about_parts(nest, merge, rest * others)
@@ -109,10 +111,12 @@ def _pieces(
         if any(_is_slow(m) for m in merge.moved):
             room *= 2
     words = kept_words(nest, lanes) * length * wide // lanes
-    few, team = rows < gpu.multiprocessors, _team(schedule)
-    if schedule.whole and team <= gpu.max_threads:
-        # A block has it; others run beside, if it is not a large one.
-        if length < 4 * gpu.chunk if few else team <= gpu.max_threads // 2:
+    if schedule.whole and _team(schedule) <= gpu.max_threads:
+        # A block has it. Beside a large one no other runs, so these take turns.
+        large = _team(schedule) > gpu.max_threads // 2
+        turns = large and rows >= gpu.multiprocessors
+        few = length >= 4 * gpu.chunk and not is_enough(nest, schedule, gpu)
+        if not turns and not few:
             return None
     elif schedule.whole and rows * words < gpu.multiprocessors * gpu.merged_words:
         return None  # the blocks of a cluster have it, all of them at once

@@ -14,7 +14,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.build import merge_axes, order_axes, select_axes
-from arrayfn.lowering.cuda.choose import choose
+from arrayfn.lowering.cuda.choose import SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import Columns, Rows
 from arrayfn.lowering.cuda.stage_plan import names_of
@@ -44,6 +44,16 @@ def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
     if isinstance(schedule, Rows):
         return math.prod(kept) * schedule.team // schedule.threads
     return math.prod(kept[:-1]) * -(-kept[-1] // WARP)
+
+
+def is_enough(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
+    """Whether ``nest`` has blocks for all of the GPU, or for much of it.
+
+    Several stages of rows that blocks keep are read once: that is worth some idleness.
+    """
+    kept = isinstance(schedule, Rows) and schedule.whole and nest.stages > 1
+    times = SHARE if kept else 1
+    return times * blocks_of(nest, schedule) >= gpu.multiprocessors
 
 
 def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
@@ -105,7 +115,10 @@ def chunks_and_rest(extent: int, wanted: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Part:
-    """The partial results of one reduction: [outer kept axes, chunks, last axis]."""
+    """The partial results of one reduction: [kept axes, chunks].
+
+    Of columns that lie side by side: [outer kept axes, chunks, last axis].
+    """
 
     reduce: Reduce
     array: Var
@@ -119,12 +132,15 @@ class Part:
         return Value(f"{result.name}_part", result.dtype)
 
 
-def parts_of(nest: Nest, chunks: int) -> list[Part]:
-    """Arrays for what so many ``chunks`` have of each reduction of ``nest``."""
+def parts_of(nest: Nest, chunks: int, together: bool = False) -> list[Part]:
+    """Arrays for what so many ``chunks`` have of each reduction of ``nest``.
+
+    Those of a result lie ``together``, or those of neighbouring columns do.
+    """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
-    last_kept = not nest.axes[-1].reduced
+    columns = not nest.axes[-1].reduced and not together
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
-    inner = kept[-1:] if last_kept else []
+    inner = kept[-1:] if columns else []
     outer = kept[: len(kept) - len(inner)]
     shape = [nest.axes[k].extent for k in outer]
     shape += [chunks, *(nest.axes[k].extent for k in inner)]
