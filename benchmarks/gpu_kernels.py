@@ -100,6 +100,8 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
         yield name, lambda xp, x: xp.cumsum(x, axis=1), (random(3, length),)
     long = (random(1, 3_000_000),)
     yield "running sum of groups", lambda xp, x: xp.cumsum(x, axis=1), long
+    longer = (random(3, 5_900_004),)
+    yield "running sum of fetched parts", lambda xp, x: xp.cumsum(x, axis=1), longer
     yield "running columns", lambda xp, x: xp.cumsum(x, axis=0), (random(50, 70),)
     yield from of_other_dtypes()
     index = np.random.default_rng(1).integers(0, 40, 100)

@@ -56,6 +56,26 @@ mov.b64 {$0, launch}, word;
 setp.ne.u32 early, launch, $2;
 @early bra AGAIN;
 }"""
+# Where there is no such place, what is in the register counts as posted.
+_ASK: Final = """{
+.reg .pred there;
+mov.b64 $0, {$1, $2};
+setp.lt.s64 there, $4, $5;
+@there ld.relaxed.gpu.global.u64 $0, [$3];
+}"""
+_ASK_AGAIN: Final = """{
+.reg .pred early;
+.reg .u32 launch;
+.reg .u64 word;
+mov.u64 word, $1;
+bra LOOK;
+AGAIN:
+ld.relaxed.gpu.global.u64 word, [$2];
+LOOK:
+mov.b64 {$0, launch}, word;
+setp.ne.u32 early, launch, $3;
+@early bra AGAIN;
+}"""
 _OPEN: Final = "ld.relaxed.gpu.global.u64 $0, [$1];"
 # That only one thread takes ptxas does not know. Of a number that all would add it
 # makes one addition for the warp, and has the warp wait for the sum to share it out; of
@@ -163,9 +183,39 @@ def _posted(
         own = [b.add(address, I64(8 * k)), launch]
         return assembly(b, _POSTED, "=r,l,r", own, I32)
 
-    if function.dtype not in COMPLEXES:
-        return _of_words(b, function.dtype, read, 0)
-    part = REAL_PART[function.dtype]
+    return _value_of_words(b, function.dtype, read)
+
+
+def _postings(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    """All are asked for before the first is waited for."""
+    board, at, step, end, tile = args
+    launch = _launch(b)
+    all_asked: list[tuple[Any, list[tuple[Any, Any]]]] = []
+    for n in range(function.lanes):
+        address = _board_place(b, function, board, at)
+        register = b.gep(tile, [I64(n)])
+        asked: list[tuple[Any, Any]] = []
+        for k, part in enumerate(_words_of(b, b.load(register))):
+            there = b.add(address, I64(8 * k))
+            own = [part, launch, there, at, end]
+            asked.append((assembly(b, _ASK, "=&l,r,r,l,l,l", own, I64), there))
+        all_asked.append((register, asked))
+        at = b.add(at, step)
+    for register, asked in all_asked:
+
+        def read(k: int, asked: list[tuple[Any, Any]] = asked) -> Any:
+            return assembly(b, _ASK_AGAIN, "=r,l,l,r", [*asked[k], launch], I32)
+
+        b.store(_value_of_words(b, function.dtype, read), register)
+
+
+def _value_of_words(b: Any, dtype: str, read: Callable[[int], Any]) -> Any:
+    """A value, a complex one too, from the words of its bits."""
+    if dtype not in COMPLEXES:
+        return _of_words(b, dtype, read, 0)
+    part = REAL_PART[dtype]
     parts = [_of_words(b, part, read, k * width(part) // 32) for k in range(2)]
     kind = ir.LiteralStructType([p.type for p in parts])
     half = b.insert_value(ir.Constant(kind, ir.Undefined), parts[0], 0)
@@ -211,5 +261,6 @@ BOARD_EMITTERS: Final[dict[str, Emitter]] = {
     "close_board": _close,
     "post": _post,
     "posted": _posted,
+    "postings": _postings,
     "fence": _fence,
 }

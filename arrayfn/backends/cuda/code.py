@@ -40,6 +40,7 @@ _SOURCES: Final = (
     "backends/cuda/numba_cuda.py",
     "backends/cuda/arithmetic.py",
     "backends/cuda/assembly.py",
+    "backends/cuda/boards.py",
     "backends/cuda/*_functions.py",
     "backends/cuda/kernel_compiler.py",
     "backends/cuda/unrolling.py",

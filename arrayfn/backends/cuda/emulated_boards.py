@@ -91,8 +91,31 @@ def posted(block: Any, function: DeviceFunction, arguments: Any) -> Any:
     return np.array(words, np.uint32).view(DTYPES[function.dtype])[0]
 
 
-def never_posted(block: Any, board: Any, at: int) -> EmulationError:
+def postings(block: Any, function: DeviceFunction, arguments: Any) -> bool | None:
+    """Put values that have been posted in registers; None if one has not been yet."""
+    board, *_, tile = arguments
+    places = _places(function, arguments)
+    values = [posted(block, function, (board, at)) for at in places]
+    if any(value is None for value in values):
+        return None
+    for k, value in enumerate(values):
+        tile[k] = value
+    return True
+
+
+def _places(function: DeviceFunction, arguments: Any) -> range:
+    if function.kind == "posted":
+        return range(arguments[1], arguments[1] + 1)
+    first, step, end = map(int, arguments[1:4])
+    return range(first, min(end, first + function.lanes * step), step)
+
+
+def never_posted(
+    block: Any, function: DeviceFunction, arguments: Any
+) -> EmulationError:
     """The error of a block that waits for what no block is going to post."""
+    board, places = arguments[0], _places(function, arguments)
+    at = next(at for at in places if posted(block, function, (board, at)) is None)
     return EmulationError(
         f"block {block.index} waits for place {at} of {board.name}, which no block "
         "before it has posted to"

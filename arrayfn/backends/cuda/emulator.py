@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.cuda import emulated_matrices as matrices
-from arrayfn.backends.cuda.emulated_boards import never_posted, posted
+from arrayfn.backends.cuda.emulated_boards import never_posted, posted, postings
 from arrayfn.backends.cuda.emulated_memory import (
     Accesses,
     EmulationError,
@@ -169,7 +169,7 @@ def _go_on(block: Sequence[Thread]) -> bool:
 def _awaits(thread: Thread) -> bool:
     """Whether a thread waits by itself, for a signal or for what is posted."""
     waiting = thread.waiting
-    return waiting is not None and waiting.function.startswith(("await", "posted"))
+    return waiting is not None and waiting.function.startswith(_BY_ITSELF)
 
 
 def _come(thread: Thread) -> Any:
@@ -178,9 +178,11 @@ def _come(thread: Thread) -> Any:
     if thread.waiting.function == "await_signal":
         return has_come(thread) or None
     function = FUNCTIONS[thread.waiting.function]
-    return posted(thread.block, function, thread.waiting.arguments)
+    found = posted if function.kind == "posted" else postings
+    return found(thread.block, function, thread.waiting.arguments)
 
 
+_BY_ITSELF = ("await", "posted", "postings")
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
 """Where blocks meet."""
 
@@ -195,8 +197,8 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
         if _awaits(thread):
             assert thread.waiting is not None
             if thread.waiting.function != "await_signal":
-                board, at = thread.waiting.arguments
-                raise never_posted(thread.block, board, at)
+                function = FUNCTIONS[thread.waiting.function]
+                raise never_posted(thread.block, function, thread.waiting.arguments)
             signals, k, _ = thread.waiting.arguments
             signal = signal_of((signals, k))
             raise EmulationError(

@@ -111,6 +111,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "atomic_add": (none, pointer, i64, value),
         "post": (none, pointer_type("u64"), i64, value),
         "posted": (value, pointer_type("u64"), i64),
+        "postings": (none, pointer_type("u64"), i64, i64, i64, types.CPointer(value)),
         "greatest": (f32, pointer_type("u16"), i64, f32),
         "least": (f32, pointer_type("u16"), i64, f32),
         "widen": (none, pointer_type("u16"), i64, types.CPointer(f32), i64),

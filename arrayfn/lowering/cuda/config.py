@@ -45,8 +45,8 @@ class GpuConfig:
     scan_threads: int = 512  # of a block, from where others share the row
     part_threads: int = 128  # of a block that has a part of a row
     part_tiles: int = 8  # vectors of a thread of those parts that are fetched
-    part_slots: int = 3  # of these in shared memory
-    part_blocks: int = 4  # of a multiprocessor, that take them in turns
+    part_slots: int = 4  # of these in shared memory
+    part_blocks: int = 3  # of a multiprocessor, that take them in turns
     part_turns: int = 8  # that make it worth the time until the first is scanned
     ahead_bytes: int = 8 << 20  # of the cache, summed up before they are scanned
     cache_bytes: int = 48 << 20  # of its cache that rows may take up

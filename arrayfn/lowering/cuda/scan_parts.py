@@ -3,9 +3,10 @@
 A row is cut into parts. A block sums up a part, posts what it comes to, and scans
 another part, which lies ``lag`` parts before: what is before that one has been posted
 by then, so that blocks do not wait for each other, and its elements are still in the
-GPU's cache, so that they come from memory once. What 64 parts come to is posted too,
-half way between, and what is before a part is found in up to 63 places of its own
-group, and in those of the groups before. The order follows from the shapes alone.
+GPU's cache, so that they come from memory once. What 256 parts come to is posted too,
+half way between, and what is before a part is found in up to 255 places of its own
+group, and in those of the groups before: a thread asks for four of them at once. The
+order follows from the shapes alone.
 
 Blocks begin in the order of their numbers: those that wait do so for lower ones.
 (Merrill and Garland, Single-pass parallel prefix scan with decoupled look-back, 2016,
@@ -17,9 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
+
+AT_ONCE: Final = 4
+"""Places that a thread looks at together."""
 
 
 @dataclass
@@ -39,6 +44,7 @@ class PartsPrinter(ScanPrinter[S]):
         loads, stores, moved = self.declare()
         self.summing = True
         self.declare_tiles(loads, schedule.lanes * schedule.tiles)
+        self.registers(f"{self.total}_posts", self.dtype, AT_ONCE)
         for suffix in ("parts", "warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         self.summing = False
@@ -91,7 +97,7 @@ class PartsPrinter(ScanPrinter[S]):
     @property
     def group(self) -> int:
         """Parts whose sums are added up together."""
-        return self.schedule.threads // 2
+        return self.schedule.threads // 2 * AT_ONCE
 
     @property
     def groups(self) -> int:
@@ -108,20 +114,25 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"tile = {self.use_device('block_index')}() - {lag}")
         self.open("if tile >= 0:")
 
-    def begin_part(self) -> dict[int, str]:
-        """Where ``tile`` lies in its row, and the indices along kept axes."""
-        kept, row = self.kept_axes, "0"
-        if kept:
+    def number_part(self) -> str:
+        """Say which ``part`` of its row ``tile`` is; gives the row."""
+        row = "0"
+        if self.kept_axes:
             parts = self.integer("parts", self.schedule.parts)
             self.line(f"part = {self.remainder('tile', parts, self.all_parts)}")
             row = self.quotient("tile", parts, self.all_parts)
         else:
             self.line("part = tile")
-        self.line(f"begin = part * {self.at_a_time}")
         if self.groups:
             self.line(f"start = {row}")
             row = "start"
-        variables = self.decompose(row, kept)
+        return row
+
+    def begin_part(self) -> dict[int, str]:
+        """Where ``tile`` lies in its row, and the indices along kept axes."""
+        row = self.number_part()
+        self.line(f"begin = part * {self.at_a_time}")
+        variables = self.decompose(row, self.kept_axes)
         self.offsets, self.offset_axes = {}, frozenset()
         self.hoist_offsets(variables)
         return variables
@@ -170,11 +181,9 @@ class PartsPrinter(ScanPrinter[S]):
     def post_group(self, count: str) -> None:
         """Post what the parts of the group that ends with ``tile`` come to."""
         group, parts = self.group, self.integer("parts", self.schedule.parts)
-        self.line(f"before = {self.constant(self.reduce.identity)}")
-        self.open(f"if thread < {group}:")
-        posted = self.use_device(f"posted_{self.dtype}")
-        self.line(f"before = {posted}(board, tile - {group - 1} + thread)")
-        self.close()
+        self.line(f"at = tile - {group - 1} + thread")
+        self.line("end = tile + 1")
+        self.collect(self.schedule.threads)
         self.combine_block("group")
         self.open("if warp == 0:")
         row = self.quotient("tile", parts, self.all_parts)
@@ -198,30 +207,39 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"ahead = {self.combined('before', 'ahead')}")
 
     def find_before(self) -> None:
-        """``before`` is what the parts before this one come to."""
-        group, posted = self.group, self.use_device(f"posted_{self.dtype}")
-        self.line(f"before = {self.constant(self.reduce.identity)}")
-        if not self.groups:
-            self.open("if thread < part:")
-            self.line(f"before = {posted}(board, tile - part + thread)")
+        """``before`` is what the parts before this one come to.
+
+        Half of the threads look at parts of its group, the others at groups before.
+        """
+        apart, within = self.schedule.threads, "part"
+        remainder, quotient = map(self.use_device, ("remainder", "quotient"))
+        if self.groups:
+            apart, within = apart // 2, f"{remainder}(part, {self.group})"
+        self.line(f"at = tile - {within} + thread")
+        self.line("end = tile")
+        if self.groups:
+            self.open(f"if thread >= {apart}:")
+            self.line(f"at = {self.first_group} + start * {self.groups_of_row}")
+            self.line(f"end = at + {quotient}(part, {self.group})")
+            self.line(f"at = at + thread - {apart}")
             self.close()
-        else:
-            self.line(f"within = {self.use_device('remainder')}(part, {group})")
-            self.line(f"number = {self.use_device('quotient')}(part, {group})")
-            self.open("if thread < within:")
-            self.line(f"before = {posted}(board, tile - within + thread)")
-            self.close()
-            # The other threads look at groups.
-            rest = self.schedule.threads - group
-            self.open(f"if thread >= {group}:")
-            self.line(f"line = {self.first_group} + start * {self.groups_of_row}")
-            begin = f"line + thread - {group}"
-            self.open(f"for item in range({begin}, line + number, {rest}):")
-            other = f"{posted}(board, item)"
-            self.line(f"before = {self.combined('before', other)}")
-            self.close()
-            self.close()
+        self.collect(apart)
         self.combine_block("found")
+
+    def collect(self, apart: int) -> None:
+        """``before`` is what is posted from ``at`` on, so far apart, to ``end``."""
+        posts, identity = f"{self.total}_posts", self.constant(self.reduce.identity)
+        postings = self.use_device(f"postings_{self.dtype}x{AT_ONCE}")
+        self.line(f"before = {identity}")
+        self.open(f"for item in range(at, end, {apart * AT_ONCE}):")
+        self.open(f"for slot in range({AT_ONCE}):")
+        self.line(f"{posts}[slot] = {identity}")
+        self.close()
+        self.line(f"{postings}(board, item, {apart}, end, {posts})")
+        self.open(f"for slot in range({AT_ONCE}):")
+        self.line(f"before = {self.combined('before', f'{posts}[slot]')}")
+        self.close()
+        self.close()
 
     # Threads.
 

@@ -5,8 +5,10 @@ while others are computed. In its turn a block sums it up, and posts what it com
 two turns later it finds what is before the part, which has been posted by then, and
 scans it. So blocks hardly wait for each other, and memory is read once.
 
-A block posts what a part comes to before it waits for anything, and then only for parts
-that were taken before. So it does not matter how many blocks run at once.
+A block posts what a part comes to before it waits for others, and takes the next part
+after that, so that no one waits for a part whose block waits itself. What it waits for
+are parts that were taken before all that it has not summed up yet: some block can
+always go on, and it does not matter how many run at once.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from arrayfn.lowering.cuda.scan_parts import PartsPrinter
+from arrayfn.lowering.cuda.scan_parts import AT_ONCE, PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
@@ -54,11 +56,6 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         for name in _OLDER:
             ends = f"{least}({ends}, {name})"
         self.open(f"while {ends} < {count}:")
-        # A part is taken late, to be summed up soon after, but is known in time.
-        self.open("if thread == 0 and takes > 0:")
-        take = self.use_device("take")
-        self.line(f"taken = {take}(board, {self.counter}, 1)")
-        self.close()
         self.open(f"if newest < {count}:")
         self.sum_newest(loads, moved)
         self.close()
@@ -69,6 +66,16 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.close()
         if self.groups:
             self.sum_group(count)
+        self.open(f"if oldest < {count}:")
+        self.line("tile = oldest")
+        self.number_part()
+        self.find_before()
+        self.close()
+        # Not before: others would wait for the part as long as this block waits.
+        self.line(f"taken = {self.use('i64')}(0)")
+        self.open("if thread == 0:")
+        self.take_part()
+        self.close()
         # The oldest part leaves the place that the next one is fetched to.
         self.line(f"ring = {remainder}(turn + {slots - _BEHIND}, {slots})")
         self.open(f"if oldest < {count}:")
@@ -76,7 +83,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.close()
         self.line(f"{self.use_device('barrier')}()")
         self.open("if thread == 0:")
-        self.take_next(count)
+        self.fetch_part("ring", count)
         self.close()
         if slots - _BEHIND == 1:
             self.line(f"{self.use_device('barrier')}()")
@@ -84,9 +91,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line("turn = turn + 1")
         self.line(f"newest = numbers[{remainder}(turn, {slots})]")
         self.close()
-        # Of a block that came too late for any part.
-        self.open("if thread == 0 and takes > 0:")
-        self.take_no_more()
+        self.open("if thread == 0:")
+        blocks, close = self.integer("blocks", self.items), "close_board"
+        self.line(f"{self.use_device(close)}(board, {self.counter}, {blocks})")
         self.close()
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
@@ -99,6 +106,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.declare_tiles(moved, lanes * schedule.tiles)
         for name in ("sums", *_OLDER):
             self.registers(f"{total}_{name}", self.dtype, schedule.tiles)
+        self.registers(f"{total}_posts", self.dtype, AT_ONCE)
         for suffix in ("warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         slots = schedule.slots
@@ -111,18 +119,16 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     def begin_parts(self, count: str) -> None:
         """Have the first parts fetched; there are none yet that were summed up."""
-        slots, take = self.schedule.slots, self.use_device("take")
+        slots = self.schedule.slots
         self.open("if thread == 0:")
-        self.line(f"{self.use_device('signal_init')}(signals, {slots})")
         # One at a time: neighbouring parts are other blocks', as they are later on.
-        self.open(f"for slot in range({slots - _BEHIND}):")
-        self.line(f"taken = {take}(board, {self.counter}, 1)")
-        self.line("numbers[slot] = taken")
-        self.open(f"if taken < {count}:")
-        self.fetch_part("slot")
-        self.close()
-        self.close()
+        self.take_part()
         self.line(f"{self.use_device('open_board')}(board)")
+        self.line(f"{self.use_device('signal_init')}(signals, {slots})")
+        for slot in range(slots - _BEHIND):
+            if slot:
+                self.take_part()
+            self.fetch_part(str(slot), count)
         self.close()
         self.line(f"{self.use_device('barrier')}()")
         self.line("newest = numbers[0]")
@@ -131,7 +137,6 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.line(f"{name} = {count}")
             self.line(f"ahead_{name} = {self.constant(self.reduce.identity)}")
         self.line(f"turn = {self.use('i64')}(0)")
-        self.line(f"takes = {self.use('i64')}(1)")
 
     def sum_newest(self, loads: Sequence[int], moved: Sequence[int]) -> None:
         """What is before each vector in its warp, and what the warp has."""
@@ -165,7 +170,6 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         """Store the values of the oldest part."""
         self.line("tile = oldest")
         variables = self.begin_part()
-        self.find_before()
         self.line(f"before = {self.combined('before', 'ahead_oldest')}")
         self.load_all(loads, variables)
         depth = self.open_vectors()
@@ -179,20 +183,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
         self.close_all(depth)
 
-    def take_next(self, count: str) -> None:
-        """Have the part fetched that was taken, if there is one."""
-        self.line("numbers[ring] = taken")
-        self.open(f"if taken < {count}:")
-        self.fetch_part("ring")
-        self.close()
-        self.open(f"if taken >= {count} and takes > 0:")
-        self.take_no_more()
-        self.line(f"takes = {self.use('i64')}(0)")
-        self.close()
-
-    def take_no_more(self) -> None:
-        blocks, close = self.integer("blocks", self.items), "close_board"
-        self.line(f"{self.use_device(close)}(board, {self.counter}, {blocks})")
+    def take_part(self) -> None:
+        """The number of the next part."""
+        take = self.use_device("take")
+        self.line(f"taken = {take}(board, {self.counter}, 1)")
 
     def move_on(self) -> None:
         """Each part is one turn older."""
@@ -218,8 +212,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     # Shared memory.
 
-    def fetch_part(self, slot: str) -> None:
-        """Begin to copy the part ``taken`` to a slot."""
+    def fetch_part(self, slot: str, count: str) -> None:
+        """Begin to copy the part ``taken``, if there is one, to a slot."""
+        self.line(f"numbers[{slot}] = taken")
+        self.open(f"if taken < {count}:")
         self.line("tile = taken")
         variables = {**self.begin_part(), self.inner: "begin"}
         size = str(self.at_a_time)
@@ -230,6 +226,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         place = f"{slot} * {self.at_a_time}"
         at = partial(self.index, variables=variables)
         self.fetch_all(self.schedule.fetched, at, place, size, slot)
+        self.close()
 
     def open_vectors(self) -> int:
         """Open the loop over a thread's vectors, each at ``place`` of its part."""

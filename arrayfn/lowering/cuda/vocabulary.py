@@ -75,7 +75,9 @@ until it is there, which a block does for lower tickets alone, or for lower numb
 blocks: these begin in that order. A board is words of u64 that no one else touches, 0
 before the first launch: one, and for each place as many as a value has parts of 32
 bits. Besides the value, who waited for it sees what was written to memory before a
-``fence`` of who posted it, after a ``fence`` of its own.
+``fence`` of who posted it, after a ``fence`` of its own. ``postings_TxN(board, k, step,
+end, tile)`` waits for the N places k, k + step, ... below ``end``, which it asks for at
+once, and puts their values in the first registers of ``tile``: the others stay.
 
 Or blocks take as much work as they come to: ``take(board, at, count)``, which one
 thread calls, is the first of ``count`` numbers, from 0 in each launch, that nobody else
@@ -166,6 +168,7 @@ Kind = Literal[
     "ticket",
     "post",
     "posted",
+    "postings",
     "fence",
     "open_board",
     "take",
@@ -290,6 +293,7 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(f"post_{t}", "post", t)
         yield DeviceFunction(f"posted_{t}", "posted", t)
         for n in LANES:
+            yield DeviceFunction(f"postings_{t}x{n}", "postings", t, n)
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
     for t, n in _TURNED.items():
@@ -326,11 +330,12 @@ _OF_A_WARP: Final = frozenset(
         "multiply",
     )
 )
+_WAITING: Final = (
+    *("barrier", "cluster_wait", "await_signal", "grid_barrier"),
+    *("posted", "postings"),
+)
 COLLECTIVE: Final = frozenset(
-    f.name
-    for f in FUNCTIONS.values()
-    if f.kind in ("barrier", "cluster_wait", "await_signal", "grid_barrier", "posted")
-    or f.kind in _OF_A_WARP
+    f.name for f in FUNCTIONS.values() if f.kind in (*_WAITING, *_OF_A_WARP)
 )
 """Names of the functions at which threads meet, or wait."""
 
