@@ -104,7 +104,7 @@ def _pieces(
     room = gpu.merged_words
     if isinstance(schedule, Columns):
         rows, wide, lanes = blocks_of(nest, schedule), WARP, 1
-        room *= 2  # fewer parts, which lie side by side and have few blocks together
+        room *= 2  # a thread has no vectors: as many loads at once
     else:
         rows, wide = math.prod(a.extent for a in nest.axes if not a.reduced), 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
