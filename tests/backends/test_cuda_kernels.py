@@ -211,6 +211,21 @@ def test_a_row_is_read_once():
     assert ptx.count("st.global.v4") == 8
 
 
+def scaled_deviations(x, scale):
+    d = (x - anp.mean(x, axis=-1, keepdims=True)) * scale
+    return d / anp.sqrt(anp.mean(d * d, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("length", [1024, 1030])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_all_rows_share_is_kept_for_a_later_stage(rows, length):
+    arguments = random(rows, length), random(length, seed=1)
+    program = trace_function(scaled_deviations, arguments, {}).program
+    (result,) = run_plan(lower(program, check=True), arguments)
+    want = scaled_deviations(*(a.astype(np.float64) for a in arguments))
+    np.testing.assert_allclose(result, want, rtol=2e-6, atol=2e-6)
+
+
 def test_a_row_alone_is_a_block_s_or_a_cluster_s_or_is_cut():
     def kernels(length, mode=None):
         x = np.empty(length, np.float32)

@@ -104,7 +104,8 @@ def _pieces(
     room = gpu.merged_words
     if isinstance(schedule, Columns):
         rows, wide, lanes = blocks_of(nest, schedule), WARP, 1
-        room *= 2  # a thread has no vectors: as many loads at once
+        if are_few_columns(nest, axis):
+            room *= 2  # fewer parts: few blocks combine them
     else:
         rows, wide = math.prod(a.extent for a in nest.axes if not a.reduced), 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))

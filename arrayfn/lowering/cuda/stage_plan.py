@@ -156,7 +156,7 @@ def loads_beside(nest: Nest) -> bool:
 
 
 def late_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
-    """What ``stage`` is the first to load, after others, and all rows share."""
+    """What ``stage`` alone loads, after others, and all rows share."""
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     return [
         s
@@ -165,6 +165,7 @@ def late_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
         and s.level == "element"
         and stage
         and plan.first[s.result.name] == stage
+        and s.result.name not in plan.kept
         and not nest.operands[s.operand].written
         and not any(nest.operands[s.operand].strides[k] for k in kept)
     ]
