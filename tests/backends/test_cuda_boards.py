@@ -207,7 +207,7 @@ CASES = {
     "backwards": (along("cumsum", reverse=True), random(2, 777)),
     "a batch": (along("cumsum"), random(2, 2, 1028)),
     "groups of parts": (along("cumsum"), random(256 * 33 + 4, dtype=float)),
-    "rows of groups": (along("cummin"), random(2, 128 * 66)),
+    "rows of groups": (along("cummin"), random(2, 64 * 130, dtype=float)),
     "greatest": (along("cummax"), np.where(random(2000) > 2, np.nan, random(2000))),
     "float64": (along("cumsum"), random(2, 700, dtype=float)),
     "complex": (along("cumsum"), random(600) + 1j * random(600, seed=1)),
@@ -219,8 +219,8 @@ CASES = {
 def scanned(case, gpu=PARTS):
     """The Program of a case, its compiled form, and its argument."""
     function, x = CASES[case]
-    if "groups" in case:  # of 64 parts
-        gpu = replace(gpu, part_threads=32)
+    if "groups" in case:  # of 128 parts
+        gpu = replace(gpu, part_threads=32, part_tiles=1)
     program = trace_function(function, (x,), {}).program
     return program, lower(program, check=True, gpu=gpu), x
 

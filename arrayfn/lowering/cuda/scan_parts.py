@@ -3,9 +3,9 @@
 A row is cut into parts. A block sums up a part, posts what it comes to, and scans
 another part, which lies ``lag`` parts before: what is before that one has been posted
 by then, so that blocks do not wait for each other, and its elements are still in the
-GPU's cache, so that they come from memory once. What 256 parts come to is posted too,
-half way between, and what is before a part is found in up to 255 places of its own
-group, and in those of the groups before: a thread asks for four of them at once. The
+GPU's cache, so that they come from memory once. What 512 parts come to is posted too,
+half way between, and what is before a part is found in up to 511 places of its own
+group, and in those of the groups before: a thread asks for eight of them at once. The
 order follows from the shapes alone.
 
 Blocks begin in the order of their numbers: those that wait do so for lower ones.
@@ -23,7 +23,7 @@ from typing import Final
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-AT_ONCE: Final = 4
+AT_ONCE: Final = 8
 """Places that a thread looks at together."""
 
 
