@@ -75,6 +75,11 @@ def test_what_is_slow_to_begin_with_may_be_the_fastest(card: Card) -> None:
     assert timing.fastest(ways(card, late, [5.5e-5], [6e-5])) == 0
 
 
+def test_another_process_may_come_into_a_first_call(card: Card) -> None:
+    interrupted = [5e-5, 2e-3, *[5e-5] * 100]
+    assert timing.fastest(ways(card, [8e-5], interrupted, [9e-5])) == 1
+
+
 def test_of_ways_about_as_fast_the_first_is_taken(card: Card) -> None:
     assert timing.fastest(ways(card, [5.01e-5], [5e-5], [9e-5])) == 0
     assert timing.fastest(ways(card, [5.1e-5], [5e-5], [9e-5])) == 1

@@ -11,6 +11,7 @@ from typing import Final
 
 from arrayfn.backends.cuda.driver import device
 
+FIRST_CALLS: Final = 3  # of each way: what else uses the GPU may come into one
 ROUND_SECONDS: Final = 6e-4  # of repeated calls in a round
 HOT_SECONDS: Final = 2e-3  # in a round of what takes long enough to heat the card
 FINAL_ROUNDS: Final = 24  # of the fastest ones: the card's clock goes up and down
@@ -49,18 +50,22 @@ def measured(
 ) -> dict[int, float]:
     """The seconds that the fastest of ``ways`` take, by number.
 
-    Those about as fast as each other in first rounds are tried in more of them. A card
-    that is hot lowers its clock, for some ways more than for others: what takes long is
-    run until it is. Left out is what fails, what is no match for the fastest in first
-    rounds, and what would have been tried after ``budget`` seconds.
+    Those about as fast as each other in first calls are tried in rounds of them, and
+    then the fastest in more. A card that is hot lowers its clock, for some ways more
+    than for others: what takes long is run until it is. Left out is what fails, what is
+    no match for the fastest in first calls, and what would have been tried after
+    ``budget`` seconds.
     """
     first: dict[int, float] = {}
     spent = 0.0
     for number, way in enumerate(ways):
         if way(device().stream):
             continue
-        first[number] = _seconds(lambda way=way: way(device().stream))
-        spent += 2 * first[number]
+        calls: list[float] = []
+        while len(calls) < FIRST_CALLS and max(calls, default=0.0) < LONG_SECONDS:
+            calls.append(_seconds(lambda way=way: way(device().stream)))
+        first[number] = min(calls)
+        spent += sum(calls) + first[number]
         if spent > budget:
             break
     if not first:
