@@ -8,19 +8,11 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.lower import lower
+from tests.backends.rows_on_gpu import lowered
 from tests.common_functions import layernorm, random, softmax
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
-
-
-def lowered(function, arguments, gpu):
-    program = trace_function(
-        function, arguments, {}, abstract=True, with_values=False
-    ).program
-    return lower(program, check=True, gpu=gpu)
 
 
 def assert_equal(function, arguments, compiled, tolerance):
@@ -171,8 +163,7 @@ def test_rows_are_taken_as_blocks_come_to_them(case):
 def test_rows_fetched_ahead_pass_through_shared_memory():
     code = pytest.importorskip("arrayfn.backends.cuda.code")
     arguments = random(320, 32768), random(32768, seed=1)
-    program = trace_function(layernorm, arguments, {}).program
-    (kernel,) = lower(program).kernels
+    (kernel,) = lowered(layernorm, arguments).kernels
     ptx = code.compile_ptx(kernel, (9, 0))
     assert ".local" not in ptx
     assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx

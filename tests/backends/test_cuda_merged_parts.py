@@ -10,9 +10,8 @@ import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.lower import lower
+from tests.backends.rows_on_gpu import lowered, wanted
 from tests.common_functions import random
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
@@ -66,18 +65,9 @@ def of_outer_and_inner(x):
 
 def results(function, x, gpu):
     """What the emulator makes of ``function``, and the kernels' axes."""
-    program = trace_function(
-        function, (x,), {}, abstract=True, with_values=False
-    ).program
-    compiled = lower(program, check=True, gpu=gpu)
+    compiled = lowered(function, (x,), gpu)
     made = run_plan(compiled, (x,))
     return [np.asarray(r).astype(np.float64) for r in made], compiled
-
-
-def wanted(function, x):
-    with np.errstate(all="ignore"):
-        made = function(x.astype(np.float64))
-    return made if isinstance(made, tuple) else (made,)
 
 
 # name: kernels, function, shape, dtype
@@ -155,10 +145,7 @@ def test_variances_far_from_0_are_as_exact_as_of_a_row(mean, steps):
 def schedules(function, shape, dtype=np.float32, gpu=GPU):
     """The names of the kernels of ``function``, and their threads."""
     x = np.empty(shape, dtype)
-    program = trace_function(
-        function, (x,), {}, abstract=True, with_values=False
-    ).program
-    made = lower(program, gpu=gpu).kernels
+    made = lowered(function, (x,), gpu).kernels
     return [(k.name, k.threads, k.cluster) for k in made]
 
 
@@ -187,6 +174,5 @@ def test_which_rows_are_cut_into_parts():
 @pytest.mark.cuda
 def test_parts_are_kept_in_registers():
     x = np.empty((512, 65536), np.float32)
-    program = trace_function(std, (x,), {}, abstract=True, with_values=False).program
-    for kernel in lower(program).kernels:
+    for kernel in lowered(std, (x,)).kernels:
         assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))

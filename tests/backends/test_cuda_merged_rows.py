@@ -10,9 +10,8 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.lower import lower
+from tests.backends.rows_on_gpu import lowered, wanted
 from tests.common_functions import random
 
 BLOCKS = GpuConfig(multiprocessors=2, merged_threads=64)
@@ -78,25 +77,12 @@ CASES = [
 ]
 
 
-def lowered(function, arguments, gpu):
-    program = trace_function(
-        function, arguments, {}, abstract=True, with_values=False
-    ).program
-    (kernel,) = (compiled := lower(program, check=True, gpu=gpu)).kernels
-    return kernel, compiled
-
-
 def results(function, x, gpu):
     """What the emulator makes of ``function``, and the kernel."""
-    kernel, compiled = lowered(function, (x,), gpu)
+    compiled = lowered(function, (x,), gpu)
+    (kernel,) = compiled.kernels
     made = run_plan(compiled, (x,))
     return [np.asarray(r).astype(np.float64) for r in made], kernel
-
-
-def wanted(function, x):
-    with np.errstate(all="ignore"):
-        made = function(x.astype(np.float64))
-    return made if isinstance(made, tuple) else (made,)
 
 
 def exchanges(kernel):
@@ -184,7 +170,7 @@ def test_what_is_stored_meanwhile_is_not_taken_about_a_part_s_number():
 
 
 def test_a_kept_exponential_is_moved_by_one_product():
-    kernel, _ = lowered(nn.softmax, (random(2, 1024),), CLUSTERS)
+    (kernel,) = lowered(nn.softmax, (random(2, 1024),), CLUSTERS).kernels
     assert "d = d_row[lane] * d_factor" in kernel.source
     assert kernel.source.count("exp_f32(") == 3
 
@@ -192,10 +178,7 @@ def test_a_kept_exponential_is_moved_by_one_product():
 def test_what_is_merged_where_it_is_worth_its_arithmetic():
     def merges(function, rows, n):
         x = np.empty((rows, n), np.float32)
-        program = trace_function(
-            function, (x,), {}, abstract=True, with_values=False
-        ).program
-        (kernel,) = lower(program).kernels
+        (kernel,) = lowered(function, (x,)).kernels
         return exchanges(kernel)
 
     assert merges(nn.softmax, 512, 65536) == 2

@@ -10,9 +10,8 @@ from arrayfn import nn
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.dtypes import bfloat16
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.lower import lower
+from tests.backends.rows_on_gpu import lowered
 from tests.common_functions import layernorm, random
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
@@ -24,17 +23,10 @@ def root_mean_square(x, scale):
     return x / anp.sqrt(anp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * scale
 
 
-def lowered(function, arguments, gpu=GPU):
-    program = trace_function(
-        function, arguments, {}, abstract=True, with_values=False
-    ).program
-    (kernel,) = (compiled := lower(program, check=True, gpu=gpu)).kernels
-    return kernel, compiled
-
-
 def agrees(function, arguments, gpu):
     """The kernel, after its results are compared with those in float64."""
-    kernel, compiled = lowered(function, arguments, gpu)
+    compiled = lowered(function, arguments, gpu)
+    (kernel,) = compiled.kernels
     (made,) = run_plan(compiled, arguments)
     with np.errstate(all="ignore"):
         want = function(*(a.astype(np.float64) for a in arguments))
@@ -108,7 +100,7 @@ def test_which_rows_have_what_in_shared_memory():
     def shape_of(function, n, dtype=np.float32, arguments=0, gpu=GPU):
         x = np.empty((1024, n), dtype)
         weights = (np.empty(n, dtype),) * arguments
-        kernel, _ = lowered(function, (x, *weights), gpu)
+        (kernel,) = lowered(function, (x, *weights), gpu).kernels
         return kernel.threads, kernel.together, kernel.shared
 
     assert shape_of(nn.softmax, 16384) == (512, 2, 0)
@@ -123,7 +115,7 @@ def test_which_rows_have_what_in_shared_memory():
 
 @needs_compiler
 def test_a_row_aside_compiles_without_spills_to_local_memory():
-    kernel, _ = lowered(nn.softmax, (np.empty((1024, 65536), bfloat16),))
+    (kernel,) = lowered(nn.softmax, (np.empty((1024, 65536), bfloat16),)).kernels
     ptx = kernel_compiler.compile_ptx(kernel, (9, 0))
     assert ptx.count("cp.async.cg.shared.global") == 13
     assert ptx.count("ld.global.v4") == 3

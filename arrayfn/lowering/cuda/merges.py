@@ -172,8 +172,8 @@ def _exponentials(
     producers: Mapping[str, Statement],
     suffix: str,
 ) -> Exponentials | None:
-    difference = _maker(element.arguments[0], producers)
-    if not isinstance(difference, Compute) or difference.function != f"sub_{suffix}":
+    difference = _difference(element.arguments[0], producers, suffix)
+    if difference is None:
         return None
     v, about = (_plain(x, producers) for x in difference.arguments)
     for first in earlier:
@@ -194,8 +194,8 @@ def _squares(
     producers: Mapping[str, Statement],
     suffix: str,
 ) -> Squares | None:
-    difference = _maker(square.arguments[0], producers)
-    if not isinstance(difference, Compute) or difference.function != f"sub_{suffix}":
+    difference = _difference(square.arguments[0], producers, suffix)
+    if difference is None:
         return None
     v, about = (_plain(x, producers) for x in difference.arguments)
     made = producers[about.name] if isinstance(about, Value) else None
@@ -208,6 +208,16 @@ def _squares(
             and isinstance(about, Value)
         ):
             return Squares(s, about, first, difference)
+    return None
+
+
+def _difference(
+    x: Scalar, producers: Mapping[str, Statement], suffix: str
+) -> Compute | None:
+    """The subtraction that makes ``x``, if one does."""
+    made = _maker(x, producers)
+    if isinstance(made, Compute) and made.function == f"sub_{suffix}":
+        return made
     return None
 
 

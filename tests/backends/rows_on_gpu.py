@@ -1,0 +1,32 @@
+"""What the tests on kernels of rows share: a function lowered, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from arrayfn.functions import trace_function
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.lower import lower
+
+Array = np.ndarray[Any, Any]
+
+
+def lowered(
+    function: Callable[..., Any], arguments: tuple[Array, ...], gpu: GpuConfig = GPU
+) -> CompiledProgram:
+    """``function`` compiled for ``gpu``, at the types of ``arguments``."""
+    program = trace_function(
+        function, arguments, {}, abstract=True, with_values=False
+    ).program
+    return lower(program, check=True, gpu=gpu)
+
+
+def wanted(function: Callable[..., Any], x: Array) -> tuple[Any, ...]:
+    """The results of ``function`` in double precision, with infinities and NaN."""
+    with np.errstate(all="ignore"):
+        made = function(x.astype(np.float64))
+    return made if isinstance(made, tuple) else (made,)
