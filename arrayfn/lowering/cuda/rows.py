@@ -73,7 +73,15 @@ class RowsPrinter(MergedRowsPrinter[R]):
         warps = self.schedule.threads // WARP
         if self.schedule.cluster > 1 and warps > 1 and reduces:
             texts = {s.result: self.name_of(s.result) for s in reduces}
-            self.combine_parts(reduces, self.exchange_warps(warps, texts))
+            parts = self.exchange_warps(warps, texts)
+            # The first warp sends what they come to. It alone needs it, unless the
+            # next stage is taken about it.
+            sent = all(m.stage != reduces[0].stage for m in self.merges)
+            if sent:
+                self.open(f"if member < {WARP}:")
+            self.combine_parts(reduces, parts)
+            if sent:
+                self.close()
 
     def exchange(
         self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
