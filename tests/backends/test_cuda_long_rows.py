@@ -1,5 +1,6 @@
 """CUDA kernels of long rows and running values: emulated, and compiled to PTX."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -131,6 +132,21 @@ def test_long_rows_are_fetched_ahead(case):
     tolerance = 2e-3 if case == "half" else 2e-5
     want = function(*(a.astype(np.float64) for a in arguments))
     np.testing.assert_allclose(result, want, rtol=tolerance, atol=tolerance)
+
+
+def test_a_pipeline_takes_exponentials_of_halves_once():
+    compiled = lowered(softmax, (random(3, 528, dtype=np.float16),), PIPELINES)
+    (kernel,) = compiled.kernels
+    assert kernel.shared > 0
+    assert kernel.source.count("= approximate_exp_f32(") == 1
+
+
+def test_the_warp_that_sends_a_blocks_results_alone_combines_them():
+    compiled = lowered(softmax, (random(2, 1100),), PIPELINES)
+    (kernel,) = compiled.kernels
+    assert kernel.cluster > 1
+    combined = re.findall(r"( +if member < 32:\n)? +\w = (\w)_warps\[", kernel.source)
+    assert [bool(alone) for alone, _ in combined] == [True, True]
 
 
 # name: clusters at a time, function, arguments

@@ -15,6 +15,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merged_rows import Parts
 from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline
+from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Value
 
@@ -249,6 +250,10 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.close()
 
     # What the stages ask.
+
+    def plan(self) -> StagePlan:
+        """The one block of a multiprocessor waits for its arithmetic: none is redone."""
+        return plan_stages(self.nest, keep=True, merges=self.merges, halves=True)
 
     def is_at_hand(self, operand: int) -> bool | None:
         return operand in self.schedule.held

@@ -81,8 +81,8 @@ def can_merge(nest: Nest, team: int, gpu: GpuConfig) -> bool:
 
 
 def moves_kept(nest: Nest) -> bool:
-    """Whether merged stages multiply elements that are kept by a factor."""
-    kept = plan_stages(nest, keep=True).kept
+    """Whether a pipeline's merged stages multiply elements that it keeps by a factor."""
+    kept = plan_stages(nest, keep=True, halves=True).kept
     return any(kept & set(merge.scaled) for merge in merges_of(nest))
 
 
@@ -94,7 +94,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         return None
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
-    words = kept_words(nest, lanes)
+    words = kept_words(nest, lanes, halves=True)
     merges = can_merge(nest, gpu.pipeline_threads, gpu)
     if words < lanes and not held and not merges:
         # Rows of halves alone are bound by their arithmetic: more threads are better.

@@ -46,11 +46,17 @@ class StagePlan:
 
 
 def plan_stages(
-    nest: Nest, keep: bool, gpu: GpuConfig = GPU, merges: Sequence[Merge] = ()
+    nest: Nest,
+    keep: bool,
+    gpu: GpuConfig = GPU,
+    merges: Sequence[Merge] = (),
+    *,
+    halves: bool = False,
 ) -> StagePlan:
     """What each stage computes. With ``keep``, loads and dear values are made once.
 
-    Of what a stage takes about a part's number, later ones keep what a factor moves.
+    To those belong exponentials of ``halves`` if asked. Of what a stage takes about a
+    part's number, later ones keep what a factor moves.
     """
     producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
     anew = {
@@ -71,7 +77,7 @@ def plan_stages(
             needed.add(name)
             if (name, first.get(name)) in anew:
                 first[name] = stage
-            elif name in first and keep and is_dear(producers, name, gpu):
+            elif name in first and keep and is_dear(producers, name, gpu, halves):
                 last[name] = stage
                 continue
             first.setdefault(name, stage)
@@ -93,8 +99,13 @@ def _is_root(s: Statement, stage: int) -> bool:
     return isinstance(s, (Reduce, Store)) and s.stage == stage
 
 
-def is_dear(producers: Mapping[str, Statement], name: str, gpu: GpuConfig) -> bool:
-    """Whether a value is kept rather than made again: a load, or dear arithmetic."""
+def is_dear(
+    producers: Mapping[str, Statement], name: str, gpu: GpuConfig, halves: bool
+) -> bool:
+    """Whether a value is kept rather than made again: a load, or dear arithmetic.
+
+    An exponential of ``halves`` is as dear as others only if asked.
+    """
     if isinstance(producers[name], Load):
         return True
     seen: set[str] = set()
@@ -105,7 +116,7 @@ def is_dear(producers: Mapping[str, Statement], name: str, gpu: GpuConfig) -> bo
         if current in seen or not isinstance(s, Compute) or s.level != "element":
             continue
         seen.add(current)
-        cost += HALF_EXP_COST if is_half_exp(s) else s.cost
+        cost += HALF_EXP_COST if is_half_exp(s) and not halves else s.cost
         pending += names_of(s)
     return cost > gpu.keep_cost
 
@@ -123,12 +134,12 @@ def names_of(s: Statement) -> list[str]:
     return [value.name for value in uses(s)]
 
 
-def kept_words(nest: Nest, lanes: int) -> int:
+def kept_words(nest: Nest, lanes: int, *, halves: bool = False) -> int:
     """32-bit registers that ``lanes`` elements of a row need between two stages.
 
     What is loaded in vectors stays as it lies in memory: halves share a register.
     """
-    plan = plan_stages(nest, keep=True)
+    plan = plan_stages(nest, keep=True, halves=halves)
 
     def words(s: Load | Compute | Count) -> int:
         if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):

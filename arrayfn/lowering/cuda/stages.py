@@ -57,10 +57,13 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
         ``member`` names the variable that tells the threads of a team apart.
         """
-        nest, keep = self.nest, self.schedule.whole
-        plan = plan_stages(nest, keep=keep, merges=self.merges)
-        for stage in range(max(nest.stages, self.last_outer_stage() + 1)):
+        plan = self.plan()
+        for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
             self.stage(plan, stage, variables, member)
+
+    def plan(self) -> StagePlan:
+        """What each stage computes, and what is kept in between."""
+        return plan_stages(self.nest, keep=self.schedule.whole, merges=self.merges)
 
     def stage(
         self, plan: StagePlan, stage: int, variables: dict[int, str], member: str
