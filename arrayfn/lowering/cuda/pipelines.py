@@ -252,7 +252,7 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     # What the stages ask.
 
     def plan(self) -> StagePlan:
-        """The one block of a multiprocessor waits for its arithmetic: none is redone."""
+        """A multiprocessor's one block waits for its arithmetic: none is done again."""
         return plan_stages(self.nest, keep=True, merges=self.merges, halves=True)
 
     def is_at_hand(self, operand: int) -> bool | None:

@@ -81,7 +81,7 @@ def can_merge(nest: Nest, team: int, gpu: GpuConfig) -> bool:
 
 
 def moves_kept(nest: Nest) -> bool:
-    """Whether a pipeline's merged stages multiply elements that it keeps by a factor."""
+    """Whether a pipeline's merged stages multiply what it keeps by a factor."""
     kept = plan_stages(nest, keep=True, halves=True).kept
     return any(kept & set(merge.scaled) for merge in merges_of(nest))
 
