@@ -33,12 +33,10 @@ from arrayfn.backends.llvm_arithmetic import is_float
 from arrayfn.lowering.cuda.vocabulary import (
     LEAST_DIVIDEND,
     LEAST_DIVISOR,
+    SHARED_LINE,
     DeviceFunction,
 )
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART, width
-
-LINE: Final = 128
-"""Bytes of shared memory that are accessed together."""
 
 
 def emit(
@@ -104,28 +102,13 @@ def _atomic_add(
     assembly(b, text, f"l,{kind}", [b.ptrtoint(place, I64), value])
 
 
-def alignment(kind: str, nbytes: int) -> int:
-    """How an array of a block lies: a small one within a line of shared memory.
-
-    Where signals of a cluster crossed the end of a line, a softmax of rows of 131072
-    took 73 us rather than 71, with some more signals 91.
-
-    >>> alignment("shared", 24), alignment("shared", 4096), alignment("signals", 72)
-    (32, 128, 128)
-    """
-    if kind == "signals":
-        return LINE
-    return min(LINE, max(16, 1 << max(0, nbytes - 1).bit_length()))
-
-
 def _shared(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> Any:
     array = ir.ArrayType(element, count)
     name = f"{function.name}.{len(b.module.globals)}"
     variable: Any = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
-    variable.linkage = "internal"
-    variable.align = alignment(function.kind, count * max(1, bytes_of(function.dtype)))
+    variable.linkage, variable.align = "internal", SHARED_LINE
     variable.initializer = ir.Constant(array, ir.Undefined)
     pointer = b.gep(variable, [I32(0), I32(0)])
     return b.addrspacecast(pointer, element.as_pointer())

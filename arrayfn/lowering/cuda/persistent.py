@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.schedule import (
     Transpose,
     power_of_two,
 )
-from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.vocabulary import SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
@@ -108,11 +108,12 @@ def _is_part(kernel: Kernel | LibraryKernel) -> bool:
 
 
 def shared_bytes(kernel: Kernel) -> int:
-    """Bytes of shared memory that the text of a kernel asks for."""
-    return sum(
+    """Bytes of shared memory that the arrays in the text of a kernel take up."""
+    sizes = (
         int(count) * (int(bits or 8) // 8)
         for _, bits, count in _SHARED.findall(kernel.key)
     )
+    return sum(-(-size // SHARED_LINE) * SHARED_LINE for size in sizes)
 
 
 def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
