@@ -11,6 +11,7 @@ from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.lower import lower
+from tests.common_functions import random
 
 Array = np.ndarray[Any, Any]
 
@@ -23,6 +24,19 @@ def lowered(
         function, arguments, {}, abstract=True, with_values=False
     ).program
     return lower(program, check=True, gpu=gpu)
+
+
+def odd_rows(count: int, n: int) -> Array:
+    """So many rows, some with infinities and NaN, of -inf alone, or far from 0."""
+    x = random(count, n)
+    x[0] = -np.inf
+    x[1] = -np.inf
+    x[1, 5] = -1000
+    x[2, 7] = np.nan
+    x[3, n - 2] = np.inf
+    x[4] -= 1000
+    x[5, : n // 2] = -np.inf
+    return x
 
 
 def wanted(function: Callable[..., Any], x: Array) -> tuple[Any, ...]:

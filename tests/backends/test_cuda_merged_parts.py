@@ -11,7 +11,7 @@ from arrayfn import nn
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from tests.backends.rows_on_gpu import lowered, wanted
+from tests.backends.rows_on_gpu import lowered, odd_rows, wanted
 from tests.common_functions import random
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
@@ -105,25 +105,13 @@ def test_columns_have_parts_too(shape):
         np.testing.assert_allclose(have, want, rtol=2e-6)
 
 
-def odd_rows(n):
-    """Rows with infinities and NaN, whole parts of -inf, and some far from 0."""
-    x = random(9, n)
-    x[0] = -np.inf
-    x[1] = -np.inf
-    x[1, 5] = -1000
-    x[2, 7] = np.nan
-    x[3, n - 2] = np.inf
-    x[4] -= 1000
-    x[5, : n // 2] = -np.inf
+@pytest.mark.parametrize("function", [both, std])
+def test_infinities_and_nan_are_where_numpy_has_them(function):
+    n = 67
+    x = odd_rows(9, n)
     x[6] = np.inf
     x[7, : n - 3] = -np.inf
     x[8, n // 2 :] += 1000
-    return x
-
-
-@pytest.mark.parametrize("function", [both, std])
-def test_infinities_and_nan_are_where_numpy_has_them(function):
-    x = odd_rows(67)
     with np.errstate(all="ignore"):
         made, _ = results(function, x, SMALL)
     for have, want in zip(made, wanted(function, x), strict=True):

@@ -122,7 +122,7 @@ def _arena(
     if variable is None:
         array = ir.ArrayType(I8, 0)
         variable = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
-        variable.linkage, variable.align = "external", 128
+        variable.linkage, variable.align = "external", SHARED_LINE
     pointer = b.gep(variable, [I64(0), args[0]])
     generic = b.addrspacecast(pointer, I8.as_pointer())
     return b.bitcast(generic, element.as_pointer())

@@ -20,7 +20,7 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.build import select_axes
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.merged_parts import merged_parts
+from arrayfn.lowering.cuda.merged_parts import merge_of_all, merged_parts
 from arrayfn.lowering.cuda.merges import merges_of
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.split import c_strides, closure, is_enough, only_used, split
@@ -35,7 +35,6 @@ from arrayfn.lowering.kernel_ir import (
     Reduce,
     Statement,
     Store,
-    is_element_store,
 )
 from arrayfn.lowering.titles import computed
 
@@ -65,20 +64,14 @@ def fission(nest: Nest) -> list[Nest]:
 
     What is two stages that merge, and no more, becomes a nest for each.
     """
-    merges = merges_of(nest, squares=True)
-    if nest.stages == 2 and not any(is_element_store(s) for s in nest.statements):
-        merges = ()
+    merges = () if merge_of_all(nest) else merges_of(nest, squares=True)
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
-    results = {
-        s.result.name: _result(nest, s, kept)
-        for s in nest.statements
-        if isinstance(s, Reduce)
-    }
+    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    results = {s.result.name: _result(nest, s, kept) for s in reduces}
     pieces: list[Nest] = []
     stages = set(range(nest.stages)) - {m.stage + 1 for m in merges}
     for first in sorted(stages):
         last = first if first + 1 in stages else first + 1
-        reduces = [s for s in nest.statements if isinstance(s, Reduce)]
         roots = [s for s in reduces if first <= s.stage <= last]
         if roots:
             made = _piece(nest, roots, results, nest.axes, lambda s: s.level, first)

@@ -65,7 +65,7 @@ def merged_parts(
     nest: Nest, schedule: Rows | Columns, gpu: GpuConfig
 ) -> list[Nest] | None:
     """The nests of a row's parts, and what combines them; None where one will do."""
-    merge = _merge(nest)
+    merge = merge_of_all(nest)
     pieces = None if merge is None else _pieces(nest, merge, schedule, gpu)
     if merge is None or pieces is None:
         return None
@@ -86,7 +86,7 @@ def merged_parts(
     return [*made, combination(nest, parts, pieces.parts, combined)]
 
 
-def _merge(nest: Nest) -> Merge | None:
+def merge_of_all(nest: Nest) -> Merge | None:
     """The merge of both stages of ``nest``; None if there is more, or another kind."""
     if nest.stages != 2 or any(is_element_store(s) for s in nest.statements):
         return None

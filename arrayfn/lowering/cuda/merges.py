@@ -17,7 +17,7 @@ parts of rows that are kernels' own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arrayfn.lowering.kernel_ir import (
@@ -159,67 +159,44 @@ def _moved(
     if s.function != f"accumulate_add_{suffix}":
         return None
     if kind == "exp":
-        return _exponentials(s, made, earlier, producers, suffix)
+        (x,) = made.arguments
+        for _, about, first in _differences(x, f"max_{suffix}", earlier, producers):
+            if _is_base(about, first, producers):
+                return Exponentials(s, about, first, made)
+    elif _is_square(made, producers) and suffix in ("f32", "f64"):
+        x = made.arguments[0]
+        for d, about, first in _differences(x, f"add_{suffix}", earlier, producers):
+            base = producers[about.name]
+            if isinstance(base, Compute) and base.level == "outer":
+                return Squares(s, about, first, d)
+    return None
+
+
+def _is_square(made: Compute, producers: Mapping[str, Statement]) -> bool:
     same = len({_plain(x, producers) for x in made.arguments}) == 1
-    if same and kind in ("square", "mul") and suffix in ("f32", "f64"):
-        return _squares(s, made, earlier, producers, suffix)
-    return None
+    return same and made.function.rpartition("_")[0] in ("square", "mul")
 
 
-def _exponentials(
-    s: Reduce,
-    element: Compute,
+def _differences(
+    x: Scalar,
+    kind: str,
     earlier: Sequence[Reduce],
     producers: Mapping[str, Statement],
-    suffix: str,
-) -> Exponentials | None:
-    difference = _difference(element.arguments[0], producers, suffix)
-    if difference is None:
-        return None
-    v, about = (_plain(x, producers) for x in difference.arguments)
-    for first in earlier:
-        if (
-            first.function == f"accumulate_max_{suffix}"
-            and _plain(first.argument, producers) == v
-            and isinstance(about, Value)
-            and _is_base(about, first, producers)
-        ):
-            return Exponentials(s, about, first, element)
-    return None
+) -> Iterator[tuple[Compute, Value, Reduce]]:
+    """The subtraction ``v - about`` that makes ``x``, about, and a reduction of v.
 
-
-def _squares(
-    s: Reduce,
-    square: Compute,
-    earlier: Sequence[Reduce],
-    producers: Mapping[str, Statement],
-    suffix: str,
-) -> Squares | None:
-    difference = _difference(square.arguments[0], producers, suffix)
-    if difference is None:
-        return None
-    v, about = (_plain(x, producers) for x in difference.arguments)
-    made = producers[about.name] if isinstance(about, Value) else None
-    if not isinstance(made, Compute) or made.level != "outer":
-        return None
-    for first in earlier:
-        if (
-            first.function == f"accumulate_add_{suffix}"
-            and _plain(first.argument, producers) == v
-            and isinstance(about, Value)
-        ):
-            return Squares(s, about, first, difference)
-    return None
-
-
-def _difference(
-    x: Scalar, producers: Mapping[str, Statement], suffix: str
-) -> Compute | None:
-    """The subtraction that makes ``x``, if one does."""
+    That is one of the ``earlier``, of this kind.
+    """
     made = _maker(x, producers)
-    if isinstance(made, Compute) and made.function == f"sub_{suffix}":
-        return made
-    return None
+    suffix = kind.rpartition("_")[2]
+    if not isinstance(made, Compute) or made.function != f"sub_{suffix}":
+        return
+    v, about = (_plain(y, producers) for y in made.arguments)
+    for first in earlier:
+        alike = first.function == f"accumulate_{kind}"
+        of_v = _plain(first.argument, producers) == v
+        if alike and of_v and isinstance(about, Value):
+            yield made, about, first
 
 
 def _plain(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:

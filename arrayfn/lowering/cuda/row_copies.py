@@ -145,8 +145,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         early, lanes = schedule.early, schedule.lanes
         if not early:
             return
-        late = [self.fresh_and_late(plan, k)[1] for k in range(1, self.nest.stages)]
-        self.copied = late[-1]
+        _, self.copied = self.fresh_and_late(plan, self.nest.stages - 1)
         self.arenas(self.copied, early * schedule.team * lanes)
         self.span = 0, early
         at, depth = self.open_row(variables, member)

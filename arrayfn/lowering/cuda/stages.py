@@ -137,11 +137,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.line(f"least = {self.use('F32_INF')}")
             self.line(f"greatest = {self.use('f32')}(0)")
         self.inverses = divided
-        self.row_vectors(plan, stage, variables, member, vectors)
-        if schedule.aside:
-            if fresh:
-                self.await_aside()
-            self.vectors_aside(plan, stage, variables, member, vectors)
+        self.all_vectors(plan, stage, variables, member, vectors, fresh=bool(fresh))
         self.inverses = {}
         if divided:
             divides = self.use_device("divides_f32")
@@ -152,9 +148,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.line(f"again = {self.use_device('anew_i64')}({own})")
             self.again = "again"
             vectors = replace(vectors, copied=())
-            self.row_vectors(plan, stage, variables, member, vectors)
-            if schedule.aside:
-                self.vectors_aside(plan, stage, variables, member, vectors)
+            self.all_vectors(plan, stage, variables, member, vectors)
             self.again = ""
             self.close()
         self.close_all(loop)
@@ -177,15 +171,25 @@ class StagedPrinter(PartialResultsPrinter[T]):
         late = [k for k in fresh if k in shared]
         return [k for k in fresh if k not in late], late
 
-    def vectors_aside(
+    def all_vectors(
         self,
         plan: StagePlan,
         stage: int,
         variables: dict[int, str],
         member: str,
         vectors: _Vectors,
+        *,
+        fresh: bool = False,
     ) -> None:
-        """The loop over a thread's vectors of the row that lie aside."""
+        """The loops over a thread's vectors: those in registers, then those aside.
+
+        Of a ``fresh`` row the latter are still on their way.
+        """
+        self.row_vectors(plan, stage, variables, member, vectors)
+        if not self.schedule.aside:
+            return
+        if fresh:
+            self.await_aside()
         self.is_aside = True
         self.row_vectors(plan, stage, variables, member, vectors)
         self.is_aside = False
