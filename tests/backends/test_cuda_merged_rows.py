@@ -156,10 +156,27 @@ def test_what_is_stored_meanwhile_is_not_taken_about_a_part_s_number():
         np.testing.assert_allclose(have, want, rtol=2e-6)
 
 
-def test_a_kept_exponential_is_moved_by_one_product():
+def test_a_kept_exponential_is_moved_and_divided_by_one_product():
     (kernel,) = lowered(nn.softmax, (random(2, 1024),), CLUSTERS).kernels
-    assert "d = d_row[lane] * d_factor" in kernel.source
-    assert kernel.source.count("exp_f32(") == 3
+    assert "d_share = div_f32(d_factor, e)" in kernel.source
+    assert re.search(r"d = d_row\[lane\]\n +g = d \* d_share", kernel.source)
+    # Of each element, a warp's sum, a block's, and the factor.
+    assert kernel.source.count("exp_f32(") == 4
+
+
+def test_a_kept_exponential_that_is_not_only_divided_is_moved():
+    def both(x):
+        e = anp.exp(x - anp.max(x, axis=-1, keepdims=True))
+        total = anp.sum(e, axis=-1, keepdims=True)
+        return e / total - e
+
+    gpu, extents = SHAPES["cluster"]
+    x = random(*extents) * 3
+    made, kernel = results(both, x, gpu)
+    assert exchanges(kernel) == 1
+    assert "] * d_factor" in kernel.source
+    for have, want in zip(made, wanted(both, x), strict=True):
+        np.testing.assert_allclose(have, want, rtol=2e-6, atol=2e-6)
 
 
 def test_what_is_merged_where_it_is_worth_its_arithmetic():
@@ -168,8 +185,11 @@ def test_what_is_merged_where_it_is_worth_its_arithmetic():
         (kernel,) = lowered(function, (x,)).kernels
         return exchanges(kernel)
 
-    assert merges(nn.softmax, 512, 65536) == 2
+    assert merges(nn.softmax, 512, 65536) == 1
     assert merges(nn.log_softmax, 512, 65536) == 1
     assert merges(nn.softmax, 2048, 16384) == 1
     assert merges(nn.softmax, 8192, 4096) == 2
-    assert merges(normalized, 512, 65536) == 2
+    # Squares are moved between warps that have as much of the row.
+    assert merges(normalized, 512, 65536) == 1
+    assert merges(normalized, 512, 65532) == 2
+    assert merges(normalized, 8192, 4096) == 2

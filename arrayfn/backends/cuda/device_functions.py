@@ -102,13 +102,21 @@ def _atomic_add(
     assembly(b, text, f"l,{kind}", [b.ptrtoint(place, I64), value])
 
 
+def _alignment(function: DeviceFunction, nbytes: int) -> int:
+    """How an array of a block lies: signals, and what is a line, begin one."""
+    if function.kind == "signals":
+        return SHARED_LINE
+    return min(SHARED_LINE, max(16, 1 << max(0, nbytes - 1).bit_length()))
+
+
 def _shared(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> Any:
     array = ir.ArrayType(element, count)
     name = f"{function.name}.{len(b.module.globals)}"
     variable: Any = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
-    variable.linkage, variable.align = "internal", SHARED_LINE
+    nbytes = count * max(1, bytes_of(function.dtype))
+    variable.linkage, variable.align = "internal", _alignment(function, nbytes)
     variable.initializer = ir.Constant(array, ir.Undefined)
     pointer = b.gep(variable, [I32(0), I32(0)])
     return b.addrspacecast(pointer, element.as_pointer())
@@ -200,7 +208,12 @@ def _signal_init(
     for k in range(number.constant):
         address = shared_address(b, b.gep(signals, [I64(k)]))
         assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
-    # Other blocks and copies must see them too. A fence is slow: one will do for all.
+
+
+def _show_signals(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> None:
+    """To other blocks, and to copies."""
     assembly(b, "fence.mbarrier_init.release.cluster;", "", ())
     assembly(b, "fence.proxy.async;", "", ())
 
@@ -372,7 +385,7 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "barrier": _barrier,
     "byte": _byte,
     "atomic_add": _atomic_add,
-    "cluster_arrive": _cluster_barrier("arrive"),
+    "cluster_arrive": _cluster_barrier("arrive.relaxed"),
     "cluster_wait": _cluster_barrier("wait"),
     "send": _send,
     "quotient": _unsigned("udiv"),
@@ -387,6 +400,7 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "load": _vector,
     "store": _vector,
     "signal_init": _signal_init,
+    "show_signals": _show_signals,
     "expect": _expect,
     "fetch": _fetch,
     "await_kernels": _await_kernels,

@@ -40,6 +40,10 @@ class Meeting:
     arguments: tuple[Any, ...]
 
 
+Signals = dict[int, Signal]
+"""The signals of an array, by number: those that have been made."""
+
+
 @dataclass
 class Block:
     """A block of threads: what they share, and the blocks of its cluster."""
@@ -48,7 +52,7 @@ class Block:
     epoch: int = 0
     warps: dict[int, int] = field(default_factory=dict[int, int])
     shared: dict[tuple[str, int], SharedMemory] = field(default_factory=dict)
-    signals: dict[int, Signal] = field(default_factory=dict[int, Signal])
+    signals: dict[int, Signals] = field(default_factory=dict)
     cluster: list[Block] = field(default_factory=list)
     met: bool = False  # whether the cluster is known to run
     ticket: int | None = None
@@ -104,13 +108,18 @@ def _shared(thread: Thread, function: DeviceFunction, arguments: Any) -> SharedM
     return block.shared[key]
 
 
+def _signals(thread: Thread, function: DeviceFunction, arguments: Any) -> Signals:
+    line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
+    return thread.block.signals.setdefault(line, {})
+
+
 def _registers(thread: Thread, function: DeviceFunction, arguments: Any) -> Memory:
     array = np.zeros(arguments[0], DTYPES[function.dtype])
     return Memory(array, function.name)
 
 
 def _send(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
-    array, at, value, rank, _, k = arguments
+    array, at, value, rank, signals, k = arguments
     block = thread.block
     if not block.met:
         raise EmulationError(
@@ -124,7 +133,8 @@ def _send(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
     # What another block sends may be there at once: who still reads reads it.
     target = peer.shared[key]
     target.array[target.place(at)] = value
-    signal_of((peer.signals, k)).arriving.append((target, int(at), [value]))
+    (line,) = (line for line, own in block.signals.items() if own is signals)
+    signal_of((peer.signals[line], k)).arriving.append((target, int(at), [value]))
 
 
 def _atomic_add(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
@@ -222,8 +232,9 @@ _ACTIONS: dict[str, Callable[[Thread, DeviceFunction, Any], Any]] = {
     "divides": _divides,
     "cluster_arrive": lambda thread, function, arguments: None,
     "arena": _arena,
-    "signals": lambda thread, function, arguments: thread.block.signals,
+    "signals": _signals,
     "signal_init": _signal_init,
+    "show_signals": lambda thread, function, arguments: None,
     "expect": _expect,
     "fetch": _fetch,
     "await_kernels": lambda thread, function, arguments: None,

@@ -81,6 +81,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "quotient": (i64, i64, i64),
         "remainder": (i64, i64, i64),
         "signal_init": (none, signals, i64),
+        "show_signals": (none,),
         "expect": (none, signals, i64, i64),
         "await_signal": (none, signals, i64, i64),
         "approximate_exp2": (f32, f32),

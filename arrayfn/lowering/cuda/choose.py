@@ -14,7 +14,6 @@ from arrayfn.lowering.cuda.schedule import (
     COPIED,
     Columns,
     Elementwise,
-    Pipeline,
     Rows,
     Scan,
     ScanPipeline,
@@ -27,7 +26,7 @@ from arrayfn.lowering.cuda.schedule import (
     turned_operands,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.shared_rows import can_merge, clustered, moves_kept, pipeline
+from arrayfn.lowering.cuda.shared_rows import clustered, pipeline, row_merges
 from arrayfn.lowering.cuda.stage_plan import (
     keeps_one_row,
     kept_words,
@@ -64,10 +63,8 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Rows whose stages share an exchange, where that is dear and they can."""
     made = shared_or_rows(nest, gpu)
-    merges = made.whole and can_merge(nest, made.team, gpu)
-    # In a pipeline a product for each element takes longer than a second exchange.
-    dear = isinstance(made, Pipeline) and moves_kept(nest)
-    return replace(made, merged=merges and not dear)
+    dear = made.whole and made.team >= gpu.merged_threads
+    return replace(made, merged=dear and bool(row_merges(nest, made)))
 
 
 def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:

@@ -55,9 +55,12 @@ class GpuConfig:
     most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
     shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipeline may have
     pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
-    pipeline_words: int = 32  # that a thread may keep of its part
-    pipeline_bytes: int = 64 << 10  # of a part, or twice as many for one exchange
-    pipeline_threads: int = 1024  # of a pipeline's block, one a multiprocessor
+    pipeline_words: int = 64  # that a thread may keep of its part
+    pipeline_bytes: int = 64 << 10  # of a part
+    pipeline_threads: int = 512  # of a pipeline's block, one a multiprocessor
+    pipeline_shared: int = 227 << 10  # bytes that its block may have in all
+    rows_ahead: int = 2  # of which a pipeline has parts on their way
+    spared: int = 4  # vectors of what is held that registers have room for
     sort_threads: int = 256  # of a block that sorts a tile by a digit
     sort_row_threads: int = 512  # of a block that sorts a row, at most
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half

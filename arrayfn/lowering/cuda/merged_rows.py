@@ -1,16 +1,17 @@
 """Rows of which two stages are combined in one exchange: see ``merges``.
 
-The parts of a row, warps or the blocks of a cluster, take the later stage's sums about
-numbers of their own, and exchange both stages' results at once. Each lane then moves
-what one part has to the row's number, before the lanes add up.
+Warps take the later stage's sums about numbers of their own, and exchange both stages'
+results at once. Each lane then moves what one warp has to a common number, before the
+lanes add up. In a cluster the first warp does so for its block, and sends what it comes
+to; each warp of the cluster then moves what the blocks have.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,16 +20,26 @@ from arrayfn.lowering.cuda.merges import (
     Exponentials,
     Merge,
     Moved,
+    Squares,
     Unmoved,
-    merges_of,
 )
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
+from arrayfn.lowering.cuda.shared_rows import row_merges
 from arrayfn.lowering.cuda.stage_plan import StagePlan, is_half_exp
 from arrayfn.lowering.cuda.stages import StagedPrinter
-from arrayfn.lowering.kernel_ir import Compute, Reduce, Store, Value, uses
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    uses,
+)
 
 R = TypeVar("R", Rows, Pipeline)
-_OWN: Final = "part"  # ends the name of what a part has, where that of the row follows
+_WARP, _BLOCK = "own", "block"
+"""End the name of what a warp has, and a block, where that of the row follows."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +47,14 @@ class Parts:
     """Where a block finds what each of a row's ``count`` warps, or blocks, has sent.
 
     That of a value is in the array ``NAME_suffix``, from ``place`` on. A lane combines
-    the part ``own``.
+    the part ``own``. Where all have as many, a part is of so many ``elements``.
     """
 
     count: int
     suffix: str
     own: str
-    place: str = ""
+    place: str
+    elements: int
 
     def of(self, name: str, at: str) -> str:
         """The part of the warp, or block, ``at``."""
@@ -53,9 +65,12 @@ class Parts:
 class MergedRowsPrinter(StagedPrinter[R]):
     """Prints the stages that merge; ``exchange`` is done by blocks or clusters."""
 
+    shares: dict[str, str] = field(default_factory=dict[str, str])
+    """Factors of kept values that are only divided by their own sum: over that sum."""
+
     def __post_init__(self) -> None:
         if self.schedule.merged:
-            self.merges = merges_of(self.nest)
+            self.merges = row_merges(self.nest, self.schedule)
         super().__post_init__()
 
     @abstractmethod
@@ -68,21 +83,29 @@ class MergedRowsPrinter(StagedPrinter[R]):
         """How many parts of a row are exchanged."""
 
     @abstractmethod
-    def combine_own(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the threads of a part have."""
+    def combine_warp(self, reduces: Sequence[Reduce]) -> None:
+        """Combine what the threads of a warp have."""
+
+    @property
+    @abstractmethod
+    def warps_meet(self) -> bool:
+        """Whether warps combine what they have before their block sends it."""
 
     @abstractmethod
-    def exchange(
-        self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
-    ) -> Parts:
-        """All parts of a row learn ``values`` of each other, after ``stage``.
+    def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
+        """Each warp leaves these values in shared memory, from where all have them."""
 
-        Of those that are ``own`` the part's is in ``NAME_part``.
-        """
+    @abstractmethod
+    def exchange(self, stage: int, texts: Mapping[Value, str]) -> Parts:
+        """All parts of a row learn these values of each other, after ``stage``."""
 
     @abstractmethod
     def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
         """Each warp combines what all have sent."""
+
+    @abstractmethod
+    def row_elements(self) -> int:
+        """How many elements a row has."""
 
     def sent_after(self, stage: int) -> Sequence[Value]:
         """What is exchanged after ``stage``."""
@@ -100,66 +123,109 @@ class MergedRowsPrinter(StagedPrinter[R]):
             if merge.stage == stage:
                 self.outer_stage(stage, variables, member)
                 self.row_stage(plan, stage, variables, member)
-                self.combine_own(self.reduces(stage))
-                self.take_own(merge, plan, variables)
+                self.combine_warp(self.reduces(stage))
+                self.take_own(merge, plan, variables, _WARP)
                 return
             if merge.stage + 1 == stage:
                 self.row_stage(plan, stage, variables, member)
-                self.combine_own(self.reduces(stage))
-                parts = self.exchange(merge.stage, merge.sent, self.own(merge))
+                self.combine_warp(self.reduces(stage))
+                parts = self.exchange_merged(merge, plan, variables)
                 self.combine_parts(merge.reduces, parts)
                 self.outer_stage(stage, variables, member)
-                self.move(merge, plan, parts)
+                self.scale(merge, plan)
+                self.move(merge, parts)
+                self.share(merge, plan)
                 return
         super().stage(plan, stage, variables, member)
 
+    def exchange_merged(
+        self, merge: Merge, plan: StagePlan, variables: dict[int, str]
+    ) -> Parts:
+        """All learn what both stages have come to, in warps or in blocks.
+
+        In a cluster the first warp combines what the warps have, and sends it.
+        """
+        if self.warps_meet:
+            for s in merge.greatest:
+                name = self.name_of(s.result)
+                self.line(f"{name}_{_BLOCK} = {name}_{_WARP}")
+            warps = self.exchange_warps(self.texts(merge, _WARP))
+            self.open(f"if member < {WARP}:")
+            self.combine_parts(merge.reduces, warps)
+            self.take_own(merge, plan, variables, _BLOCK)
+            self.move(merge, warps)
+            self.close()
+            return self.exchange(merge.stage, self.texts(merge, _BLOCK))
+        return self.exchange(merge.stage, self.texts(merge, _WARP))
+
     # What a part takes for the row's.
 
-    def own(self, merge: Merge) -> frozenset[Value]:
-        """What a part sends by another name: the row's has its own from then on."""
-        return frozenset(s.result for s in merge.greatest)
+    def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
+        """What a part has of each value that is exchanged."""
+        texts = {v: self.name_of(v) for v in merge.sent}
+        own = (s.result for s in merge.greatest)
+        return texts | {v: f"{self.name_of(v)}_{suffix}" for v in own}
 
     def take_own(
-        self, merge: Merge, plan: StagePlan, variables: dict[int, str]
+        self, merge: Merge, plan: StagePlan, variables: dict[int, str], suffix: str
     ) -> None:
         """What the elements of the next stage need of the row, as the part knows it."""
         for s in merge.greatest:
             # Of a part of -inf alone, or of nothing, there is no difference.
             name = self.name_of(s.result)
-            self.line(f"{name}_{_OWN} = {name}")
+            self.line(f"{name}_{suffix} = {name}")
             function, lowest = self.use(s.function), self.lowest(s.result)
             self.line(f"{name} = {function}({name}, {lowest})")
-        self.provisional_statements(merge, plan, variables)
+        self.provisional_statements(merge, plan, variables, suffix)
 
     def lowest(self, value: Value) -> str:
         dtype = short_name(value.dtype)
         return f"{self.use(dtype)}({float(np.finfo(value.dtype).min)!r})"
 
     def provisional_statements(
-        self, merge: Merge, plan: StagePlan, variables: dict[int, str]
+        self, merge: Merge, plan: StagePlan, variables: dict[int, str], suffix: str
     ) -> None:
         """The outer statements that the next stage needs, of the part's numbers."""
         stage = merge.stage + 1
         statements = self.outer_statements(stage)
+        means = {m.about.name: m for m in merge.moved if isinstance(m, Squares)}
         needed = {v.name for s in plan.bodies[stage] for v in uses(s)}
+        needed |= {m.about.name for m in merge.moved if isinstance(m, Exponentials)}
         for s in reversed(statements):
-            if not isinstance(s, Store) and s.result.name in needed:
+            if not isinstance(s, Store) and s.result.name in needed - set(means):
                 needed |= {v.name for v in uses(s)}
+        elements = self.row_elements() // self.parts
+        if suffix == _WARP:
+            elements = self.row_elements() * WARP // self.schedule.team
         for s in statements:
-            if not isinstance(s, Store) and s.result.name in needed:
+            if isinstance(s, Store) or s.result.name not in needed:
+                continue
+            if s.result.name in means:
+                m = means[s.result.name]
+                mean = self.mean(m, self.name_of(m.total.result), elements)
+                self.line(f"{self.name_of(m.about)} = {mean}")
+            else:
                 self.emit(s, variables)
+
+    def mean(self, m: Squares, total: str, elements: int) -> str:
+        """The mean of a part of so many elements, of their ``total``."""
+        dtype = short_name(m.about.dtype)
+        return f"{self.use(f'div_{dtype}')}({total}, {self.use(dtype)}({elements}))"
 
     # What the row has.
 
-    def move(self, merge: Merge, plan: StagePlan, parts: Parts) -> None:
-        """Combine the later sums, each part's moved to the row's number first."""
+    def scale(self, merge: Merge, plan: StagePlan) -> None:
+        """What moves the exponentials that are kept from the warp's number."""
         for name, m in merge.scaled.items():
             if name in plan.kept:
                 factor = f"{self.name_of(m.element.result)}_factor"
-                own = f"{self.name_of(m.greatest.result)}_{_OWN}"
+                own = f"{self.name_of(m.greatest.result)}_{_WARP}"
                 moved = f"{own} - {self.name_of(m.about)}"
                 self.line(f"{factor} = {self.growth(m.element, moved)}")
                 self.factors[name] = factor
+
+    def move(self, merge: Merge, parts: Parts) -> None:
+        """Combine the later sums, each part's moved to a common number first."""
         for m in merge.moved:
             identity = self.constant(m.reduce.identity)
             self.line(f"{self.name_of(m.reduce.result)} = {identity}")
@@ -178,11 +244,57 @@ class MergedRowsPrinter(StagedPrinter[R]):
         return f"{self.use(element.function)}({least})"
 
     def moved_term(self, m: Moved, parts: Parts) -> str:
-        """What a part has, about the row's number."""
+        """What a part has, about the common number."""
         part = parts.of(self.name_of(m.reduce.result), parts.own)
         if isinstance(m, Unmoved):
             return part
-        assert isinstance(m, Exponentials)
+        about = self.name_of(m.about)
+        if isinstance(m, Squares):
+            total = parts.of(self.name_of(m.total.result), parts.own)
+            self.line(f"moved = {self.mean(m, total, parts.elements)} - {about}")
+            elements = f"{self.use(short_name(m.about.dtype))}({parts.elements})"
+            return f"{part} + moved * moved * {elements}"
         greatest = parts.of(self.name_of(m.greatest.result), parts.own)
-        self.line(f"moved = {greatest} - {self.name_of(m.about)}")
+        self.line(f"moved = {greatest} - {about}")
         return f"{part} * {self.growth(m.element, 'moved')}"
+
+    # Exponentials over their sum.
+
+    def share(self, merge: Merge, plan: StagePlan) -> None:
+        """The factors of exponentials that become shares of their sum, as softmax's.
+
+        One product moves and divides them: a sum is 1 or more, if it is a number.
+        """
+        later = [s for body in plan.bodies[merge.stage + 2 :] for s in body]
+        for name, m in merge.scaled.items():
+            read = [s for s in later if name in {v.name for v in uses(s)}]
+            if name in self.factors and all(self.is_share(s, m) for s in read):
+                total = self.name_of(m.reduce.result)
+                share = f"{self.name_of(m.element.result)}_share"
+                dtype = short_name(m.element.result.dtype)
+                factor = self.factors.pop(name)
+                self.line(f"{share} = {self.use(f'div_{dtype}')}({factor}, {total})")
+                self.shares[name] = share
+
+    def is_share(self, s: Statement, m: Exponentials) -> bool:
+        """Whether ``s`` divides an exponential by the sum of them all."""
+        if not isinstance(s, Compute) or not s.function.startswith("div_"):
+            return False
+        return s.arguments == (m.element.result, m.reduce.result)
+
+    def share_of(self, s: Compute) -> str | None:
+        """The factor of what ``s`` divides, if it is over the divisor already."""
+        x = s.arguments[0] if s.function.startswith("div_") else None
+        return self.shares.get(x.name) if isinstance(x, Value) else None
+
+    def divisor(self, s: Statement) -> str:
+        has_share = isinstance(s, Compute) and self.share_of(s) is not None
+        return "" if has_share else super().divisor(s)
+
+    def compute(self, s: Compute) -> None:
+        share = self.share_of(s)
+        if share is None:
+            super().compute(s)
+            return
+        x = self.scalar(s.arguments[0])
+        self.line(f"{self.name_of(s.result)} = {x} * {share}", s.source)

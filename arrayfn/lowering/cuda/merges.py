@@ -10,9 +10,9 @@ calculation for softmax" (2018). It never grows, as ``p <= u``.
 Sums of squares are moved by ``sum((v - u)**2) = sum((v - p)**2) + (p - u) * (2 *
 sum(v - p) + n * (p - u))`` (Chan, Golub and LeVeque, "Algorithms for computing the
 sample variance", 1983), for which ``p`` is the mean of a part's ``n`` elements. The sum
-of ``v - p``, all of it rounding, is needed to be exact far from 0. It takes longer than
-an exchange within a kernel, even one between the blocks of a cluster, so this is for
-parts of rows that are kernels' own.
+of ``v - p``, all of it rounding, is needed to be exact far from 0 by parts of rows that
+are kernels' own. Within a kernel it is left out: it moves the sum by no more than the
+rounding of ``u`` itself does.
 """
 
 from __future__ import annotations

@@ -1,28 +1,24 @@
 """Kernels of long rows that are fetched ahead: blocks go from row to row.
 
-While a block computes a row, which it has in registers, a copy of the next one runs to
+While a block computes a row, which it has in registers, copies of the next ones run to
 its shared memory. What is the same for all rows stays there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
+from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.merged_rows import Parts
 from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
-from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Value
+from arrayfn.lowering.cuda.vocabulary import SHARED_LINE, WARP
+from arrayfn.lowering.kernel_ir import Load, Value
 
-ROW: Final = 0  # the signal of a row that is fetched
-HELD: Final = 1  # that of what is the same for all rows
-EXCHANGES: Final = 2  # the first one of the cluster's exchanges
-PLACES: Final = 4  # of rows' numbers: three are known at a time
+PLACES: Final = 8  # of rows' numbers: more than are known, or still needed, at a time
 NUMBER_BYTES: Final = 8  # of a row's number, as it is told
 
 
@@ -31,26 +27,23 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     """A cluster of blocks has a row, each block a part of it."""
 
     shared_lines: list[str] = field(default_factory=list[str])
-    told: int = 0  # the first signal of those that tell rows
     awaited: bool = False  # whether what is the same for all rows has been
-    chores: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-    """What one thread does for the rows to come while the others wait."""
+    has_chores: bool = False  # whether one thread is still to do what is for later rows
 
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
         self.board_words = 2
         self.make_shared()
-        rows = self.extent_of(kept, "rows") if kept else "1"
         self.begin_rows_ahead()
         self.line(f"turn = {self.use('i64')}(0)")
         self.line("item = start")
         before = len(self.lines)
-        self.open(f"while item < {rows}:")
-        self.take_row(rows)
+        self.open(f"while item < {self.rows}:")
+        self.take_row()
         variables = self.decompose("item", kept)
         self.hoist_offsets(variables)
-        self.stages(variables, "thread" if schedule.cluster > 1 else "member")
+        self.stages(variables, self.thread)
         self.line("turn = turn + 1")
         # It was told before a barrier: who had the row fetched has waited for it.
         self.line(f"item = numbers[{self.place_of('turn')}]")
@@ -61,31 +54,57 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.close()
         self.lines[before:before] = self.shared_lines
 
+    @property
+    def rows(self) -> str:
+        """How many there are."""
+        return self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
+
     def make_shared(self) -> None:
-        """Make what is in shared memory: signals, numbers of rows, a place for one."""
-        schedule = self.schedule
-        part, sizes = self.integer("part", schedule.part), list[int]()
+        """Make what is in shared memory: signals, numbers of rows, places for them.
+
+        Of signals there is one for each place of a row, and one for what is the same
+        for all rows; those of exchanges; and those that tell rows' numbers. What other
+        blocks give is in lines of its own.
+        """
+        schedule, first = self.schedule, self.first_rows
         if schedule.cluster > 1:
-            n = self.extent_of_row()
             self.share_row(schedule.cluster, schedule.threads)
-            self.line(f"begin = rank * {part}")
-            self.line(f"size = {self.use('min_i64')}({part}, {n} - begin)")
-            sizes = list(map(self.exchanged_bytes, self.exchanged_stages()))
-            sizes = sizes if len(sizes) > 1 else sizes * 2
-            self.told = EXCHANGES + len(sizes)
-            # The first row is nobody's to tell.
-            sizes += [0, *[NUMBER_BYTES] * (PLACES - 1)]
         else:
             self.line(f"member = {self.use_device('thread_index')}()")
             self.line(f"start = {self.use_device('block_index')}()")
-        self.make_signals(sizes, EXCHANGES)
-        self.line(f"numbers = {self.use_device('shared_i64')}({PLACES})")
-        self.arenas((*schedule.fetched, *schedule.held), schedule.part)
+        if self.is_ragged:
+            self.line(f"size = {self.use('i64')}(0)")
+            depth = self.open_slices()
+            self.line("size = size + count")
+            self.close_all(depth)
+        signals = {"signals": [None] * (schedule.ahead + bool(schedule.held))}
+        if schedule.cluster > 1:
+            self.exchanged = "exchanged"
+            sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
+            signals[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
+            # The first rows are nobody's to tell.
+            told = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
+            signals["told"] = told
+        self.make_signals(**signals)
+        for name in ("numbers", "latest"):
+            count = SHARED_LINE // NUMBER_BYTES
+            self.line(f"{name} = {self.use_device('shared_i64')}({count})")
+        part = schedule.tiles * schedule.slice
+        self.arenas(schedule.fetched, schedule.ahead * part)
+        for operand in schedule.held:
+            self.arenas([operand], part - self.spared_of(operand))
 
     # Shared memory.
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """The array is one for all rows: it is declared before the first."""
+        """The array is one for all rows: it is declared before the first.
+
+        It is whole lines. What blocks of a cluster send each other, the signals that
+        count it and what a block uses meanwhile share none: softmax of rows of 131072
+        took up to 20 us more where they did.
+        """
+        line = SHARED_LINE // value.dtype.itemsize
+        count = -(-count // line) * line
         shared = self.use_device(f"shared_{short_name(value.dtype)}")
         name = f"{self.name_of(value)}_{suffix}"
         self.shared_lines.append(f"    {name} = {shared}({count})")
@@ -95,70 +114,178 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         is_held = operand in self.schedule.held
         return f"{name.removesuffix('ahead')}held" if is_held else name
 
-    def fetch(
-        self, operands: Sequence[int], variables: dict[int, str], signal: int
-    ) -> None:
-        """Begin to copy this block's part of ``operands`` to shared memory."""
-        shared = self.schedule.cluster > 1
+    @property
+    def thread(self) -> str:
+        """The name of what tells the threads of a row apart."""
+        return "thread" if self.schedule.cluster > 1 else "member"
 
-        def at(operand: int) -> str:
-            index = self.index(operand, variables)
-            if not shared:
-                return index
-            return "begin" if index == "0" else f"{index} + begin"
+    @property
+    def is_ragged(self) -> bool:
+        """Whether some threads have fewer vectors of a row than others."""
+        return self.row_elements() != self.schedule.team * self.schedule.lanes * (
+            self.schedule.tiles
+        )
 
-        size = "size" if shared else self.extent_of_row()
-        self.fetch_all(operands, at, "0", size, str(signal))
+    @property
+    def size(self) -> str:
+        """How many elements the block has of a row."""
+        whole = self.schedule.tiles * self.schedule.slice
+        return "size" if self.is_ragged else str(whole)
 
-    def extent_of_row(self) -> str:
-        return self.extent(self.reduced_axes[0])
+    def open_slices(self, first: int = 0) -> int:
+        """Open the loop over the block's slices, from the ``first`` on.
 
-    def fetch_row(self, rows: str) -> None:
-        """Begin to copy the row ``other``, if there is one."""
-        own = self.offsets, self.offset_axes
+        Each has ``count`` elements, from ``begin`` on; some block's last one has none.
+        """
+        schedule, slice_ = self.schedule, self.schedule.slice
+        span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
+        self.open(f"for vector in range({span}):")
+        number = f"(vector * {schedule.cluster} + rank)"
+        number = number if schedule.cluster > 1 else "vector"
+        self.line(f"begin = {number} * {slice_}")
+        if not self.is_ragged:
+            return 1
+        rest = f"{self.extent(self.reduced_axes[0])} - begin"
+        self.line(f"count = {self.use('min_i64')}({slice_}, {rest})")
+        self.open("if count > 0:")
+        return 2
+
+    def fetch_slice(self, operand: int, at: str, place: str, signal: str) -> None:
+        """Begin to copy the current slice of what begins ``at`` an index."""
+        at = "begin" if at == "0" else f"{at} + begin"
+        count = "count" if self.is_ragged else str(self.schedule.slice)
+        self.fetch(operand, at, place, count, signal)
+
+    def fetch_row(self, number: str, turn: str) -> None:
+        """Begin to copy the row ``number``, if there is one, for ``turn``."""
+        schedule, own = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
-        self.open(f"if other < {rows}:")
-        variables = self.decompose("other", self.kept_axes, "j")
-        self.fetch(self.schedule.fetched, variables, ROW)
-        self.close()
+        self.open(f"if {number} < {self.rows}:")
+        variables = self.decompose(number, self.kept_axes, "j")
+        signal = self.ring(turn)
+        width = sum(self.nest.operands[k].dtype.itemsize for k in schedule.fetched)
+        expect = self.use_device("expect")
+        self.line(f"{expect}(signals, {signal}, {self.size} * {width})")
+        depth = self.open_slices()
+        for operand in schedule.fetched:
+            at = self.index(operand, variables)
+            self.fetch_slice(operand, at, self.place_in(signal), signal)
+        self.close_all(depth + 1)
         self.offsets, self.offset_axes = own
 
-    def take_row(self, rows: str) -> None:
-        """Take this turn's row into registers, and have another one fetched.
+    def ring(self, turn: str) -> str:
+        """The signal of a turn's row, which is the number of its place, too."""
+        ahead = self.schedule.ahead
+        if ahead == 1 or turn == "0":
+            return "0"
+        if not turn.isdigit():
+            self.line(f"ring = {self.use_device('remainder')}({turn}, {ahead})")
+        return turn if turn.isdigit() else "ring"
 
-        Its place is free when all have met. They do for the first exchange, if there is
-        another one in the row, before which nobody writes what the others still read.
-        """
+    def place_in(self, ring: str) -> str:
+        """Where the current slice has its place, of the row that has the place ``ring``."""
+        slice_, tiles = self.schedule.slice, self.schedule.tiles
+        if ring == "0":
+            return f"vector * {slice_}"
+        return f"({ring} * {tiles} + vector) * {slice_}"
+
+    def fetch_held(self) -> None:
+        """Begin to copy what is the same for all rows."""
+        schedule, signal = self.schedule, str(self.schedule.ahead)
+        width = [self.nest.operands[k].dtype.itemsize for k in schedule.held]
+        expected = f"{self.size} * {sum(width)}"
+        spared = self.spared_of(schedule.held[0]) * width[0]
+        expected += f" - {spared}" if spared else ""
+        self.line(f"{self.use_device('expect')}(signals, {signal}, {expected})")
+        for operand in schedule.held:
+            first = schedule.spared if self.spared_of(operand) else 0
+            depth = self.open_slices(first)
+            place = f"(vector - {first})" if first else "vector"
+            at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
+            self.fetch_slice(operand, at, place, signal)
+            self.close_all(depth)
+
+    def take_row(self) -> None:
+        """Take this turn's row into registers."""
         schedule = self.schedule
-        parity = f"{self.use_device('remainder')}(turn, 2)"
-        self.line(f"{self.use_device('await_signal')}(signals, {ROW}, {parity})")
-        self.declare_tiles(schedule.fetched, schedule.lanes * schedule.tiles)
-        _, depth = self.open_row({}, "member")
+        ahead, remainder = schedule.ahead, self.use_device("remainder")
+        turns = f"{self.use_device('quotient')}(turn, {ahead})" if ahead > 1 else "turn"
+        signal, parity = self.ring("turn"), f"{remainder}({turns}, 2)"
+        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+        lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
         for operand in schedule.fetched:
-            load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")
-            tile = f"{self.tile_name(operand)}, {self.slot('')}"
-            self.line(f"{load}({self.arena_name(operand)}, place, {tile})")
+            is_wide = self.is_widened_row(operand)
+            self.declare_tiles([operand], lanes if is_wide else count)
+            if is_wide:
+                self.registers(self.wide_name(operand), "f32", count)
+        _, depth = self.open_row({}, self.thread)
+        if schedule.tiles == 1:
+            self.line("vector = 0")
+        place = f"{self.place_in(signal)} + member * {lanes}"
+        for operand in schedule.fetched:
+            is_wide = self.is_widened_row(operand)
+            load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
+            tile, slot = self.tile_name(operand), self.slot("")
+            taken = f"{tile}, {'0' if is_wide else slot}"
+            self.line(f"{load}({self.arena_name(operand)}, {place}, {taken})")
+            if is_wide:
+                dtype = short_name(self.nest.operands[operand].dtype)
+                widen = self.use_device(f"widen_{dtype}x{lanes}")
+                self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
         self.close_all(depth)
-        fetch = partial(self.fetch_following, rows)
-        self.chores = [fetch, self.tell_following]
-        if len(self.exchanged_stages()) < 2:
-            self.line(f"{self.use_device('barrier')}()")
-            self.chores.pop(0)()
+        self.has_chores = True
+
+    # Rows of halves.
+
+    def is_widened_row(self, operand: int) -> bool:
+        """Whether a thread has its part of the row in float32: it is read more than once.
+
+        A result that takes the place of the row has its registers, too. Extremes are
+        taken of halves.
+        """
+        schedule, known = self.schedule, self.nest.operands[operand]
+        is_row = operand in schedule.fetched and not known.written
+        is_pair = known.dtype in dtypes.HALVES and schedule.lanes > 1
+        if not (schedule.widened and is_row and is_pair):
+            return False
+        stages = [
+            body
+            for body in self.plan().bodies
+            if any(isinstance(s, Load) and s.operand == operand for s in body)
+        ]
+        return sum(not self.has_extremes_alone(body) for body in stages) > 1
+
+    def wide_name(self, operand: int) -> str:
+        return f"{self.tile_name(operand).removesuffix('tile')}wide"
+
+    def is_pair_of_halves(self, s: Load) -> bool:
+        return not self.is_widened_row(s.operand) and super().is_pair_of_halves(s)
+
+    def widen_halves(self, operands: Sequence[int]) -> None:
+        rows = [k for k in operands if self.is_widened_row(k)]
+        for operand in rows:
+            self.staged[operand] = f"{self.wide_name(operand)}[{self.slot('lane')}]"
+            self.widened.add(operand)
+        super().widen_halves([k for k in operands if k not in rows])
 
     # Which rows. Blocks take them as they come to them; of a cluster the first one
     # does, and tells the others. What is computed in turn t has the number in place
-    # t % 4. It is told a turn before it is fetched, and the last one is no row.
+    # t % PLACES. It is told a turn before it is fetched, and the last one is no row.
+
+    @property
+    def first_rows(self) -> int:
+        """The first turns whose rows nobody takes: a cluster has its own."""
+        return self.schedule.ahead + 1
 
     @property
     def takes(self) -> str:
         """Which thread takes rows for the block, or the cluster."""
         name = "member" if self.schedule.cluster == 1 else "thread"
-        return f"{name} == {self.idle}"
+        return f"{name} == {self.idle(2)}"
 
-    @property
-    def idle(self) -> int:
-        """The thread with chores: not of the warp that the others wait for."""
-        return WARP if self.schedule.threads > WARP else 0
+    def idle(self, warp: int) -> int:
+        """The first thread of a ``warp`` that the others do not wait for, if any is."""
+        return WARP * min(warp, self.schedule.threads // WARP - 1)
 
     def place_of(self, turn: str) -> str:
         return f"{self.use_device('remainder')}({turn}, {PLACES})"
@@ -169,91 +296,121 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             return
         turns = f"{self.use_device('quotient')}({turn}, {PLACES})"
         parity = f"{self.use_device('remainder')}({turns}, 2)"
-        signal = f"{self.told} + {self.place_of(turn)}"
-        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
-
-    def tell(self, turn: str) -> None:
-        """Tell the block, or all of the cluster, which row is ``following``.
-
-        The first rows are taken by nobody. That they were is added here, where the
-        number has come from memory: whoever adds it where it takes it waits for it.
-        """
-        cluster, place = self.schedule.cluster, self.place_of(turn)
-        clusters = self.integer("clusters", self.schedule.clusters)
-        if cluster == 1:
-            self.line(f"numbers[{place}] = following + {clusters}")
-            return
-        self.line(f"following = following + {clusters}")
-        self.open(f"for peer in range({cluster}):")
-        send, signal = self.use_device("send_i64"), f"{self.told} + {place}"
-        self.line(f"{send}(numbers, {place}, following, peer, signals, {signal})")
-        self.close()
+        wait = self.use_device("await_signal")
+        self.line(f"{wait}(told, {self.place_of(turn)}, {parity})")
 
     def begin_rows_ahead(self) -> None:
-        """Have the first row fetched, which is the block's own number; take another.
+        """Have the first rows fetched, which are the cluster's own.
 
-        Nothing is waited for before memory is asked for the row, which comes before
-        what is the same for all rows: that is needed later.
+        Nothing is waited for before memory is asked for them, which comes before what
+        is the same for all rows: that is needed later.
         """
         schedule = self.schedule
+        clusters = self.integer("clusters", schedule.clusters)
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_arrive')}()")
         self.line(f"{self.use_device('await_kernels')}()")
         # The blocks fill the card: those of the next kernel find room as these end.
         self.line(f"{self.use_device('release_kernels')}()")
         self.open("if member == 0:")
-        self.fetch(schedule.fetched, self.decompose("start", self.kept_axes), ROW)
+        self.line("following = start")
+        for turn in range(self.first_rows):
+            self.line(f"numbers[{turn}] = following")
+            if turn < schedule.ahead:
+                self.fetch_row("following", str(turn))
+                self.line(f"following = following + {clusters}")
+        self.line("latest[0] = following")
         if schedule.held:
-            self.fetch(schedule.held, {}, HELD)
-        self.line("numbers[0] = start")
+            self.fetch_held()
         self.close()
-        if schedule.cluster > 1:
-            self.line(f"{self.use_device('cluster_wait')}()")
-        self.open(f"if {self.takes}:")
-        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
-        self.tell("1")
-        self.close()
-        if schedule.cluster == 1:
-            self.line(f"{self.use_device('barrier')}()")
+        self.load_spared()
+        meet = "cluster_wait" if schedule.cluster > 1 else "barrier"
+        self.line(f"{self.use_device(meet)}()")
 
-    def fetch_following(self, rows: str) -> None:
-        """Have the row of the next turn fetched, and take another one.
+    def do_chores(self) -> None:
+        """Have a later turn's row fetched, and take another one, while others wait.
 
-        That this turn has a row is asked although it does: ptxas then gives each wait
-        a first try of its own, and layernorm of long rows takes a tenth less time.
+        All of the block have met: the place of the turn's own row is free.
         """
-        this, following = self.place_of("turn"), self.place_of("turn + 1")
-        self.open(f"if member == {self.idle}:")
-        self.open(f"if numbers[{this}] < {rows}:")
-        self.await_told("turn + 1")
+        if not self.has_chores:
+            return
+        self.has_chores = False
+        self.open(f"if member == {self.idle(1)}:")
+        self.fetch_following()
+        self.close()
+        self.open(f"if {self.takes}:")
+        self.tell_following()
+        self.close()
+
+    def fetch_following(self) -> None:
+        """Have a row fetched to the place of this turn's, if the one before it is one.
+
+        If the row ahead is the next one, it is asked whether this turn has one although
+        it does: ptxas then gives each wait a first try of its own, and layernorm of
+        long rows takes a tenth less time.
+        """
+        ahead, add = self.schedule.ahead, "turn + {}".format
+        before = self.place_of(add(ahead - 1) if ahead > 1 else "turn")
+        following = self.place_of(add(ahead))
+        self.open(f"if numbers[{before}] < {self.rows}:")
+        self.await_told(add(ahead))
         self.line(f"other = numbers[{following}]")
-        self.fetch_row(rows)
+        self.fetch_row("other", add(ahead))
         self.close()
         self.open("else:")
-        self.line(f"numbers[{following}] = {rows}")
+        self.line(f"numbers[{following}] = {self.rows}")
         self.close()
         if self.schedule.cluster > 1:
             # All of the block know what this turn computes.
-            expect = self.use_device("expect")
-            self.line(f"{expect}(signals, {self.told} + {this}, {NUMBER_BYTES})")
-        self.close()
-        self.open(f"if {self.takes}:")
-        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
-        self.close()
+            expect, this = self.use_device("expect"), self.place_of("turn")
+            self.line(f"{expect}(told, {this}, {NUMBER_BYTES})")
 
     def tell_following(self) -> None:
-        """Tell the row that has been taken meanwhile, if the one before it is one."""
-        rows = self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
-        last = self.place_of("turn + 1")
-        self.open(f"if {self.takes} and numbers[{last}] < {rows}:")
-        self.tell("turn + 2")
+        """Take a row, if the one before it is one, and tell all of the cluster."""
+        first, cluster = self.first_rows, self.schedule.cluster
+        clusters = self.integer("clusters", self.schedule.clusters)
+        place = self.place_of(f"turn + {first}")
+        self.open(f"if latest[0] < {self.rows}:")
+        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
+        self.line(f"following = following + {clusters} * {first}")
+        self.line("latest[0] = following")
+        if cluster == 1:
+            self.line(f"numbers[{place}] = following")
+        else:
+            send = self.use_device("send_i64")
+            self.open(f"for peer in range({cluster}):")
+            self.line(f"{send}(numbers, {place}, following, peer, told, {place})")
+            self.close()
         self.close()
 
-    # What the stages ask.
+    # What is the same for all rows.
 
-    def plan(self) -> StagePlan:
-        """A multiprocessor's one block waits for its arithmetic: none is done again."""
-        return plan_stages(self.nest, keep=True, merges=self.merges, halves=True)
+    def spared_of(self, operand: int) -> int:
+        """The elements of the block's part of it that are in threads' registers."""
+        schedule = self.schedule
+        if operand != next(iter(schedule.held), None):
+            return 0
+        return schedule.spared * schedule.slice
+
+    def spared_name(self, operand: int) -> str:
+        return f"{self.tile_name(operand).removesuffix('tile')}spared"
+
+    def load_spared(self) -> None:
+        """Load the vectors that stay in registers."""
+        schedule = self.schedule
+        if not schedule.spared:
+            return
+        operand, lanes = schedule.held[0], schedule.lanes
+        name = self.vector_name(operand, lanes)
+        load, registers = self.use_device(f"load_{name}"), self.spared_name(operand)
+        dtype = self.stored_name(self.nest.operands[operand].dtype)
+        self.registers(registers, dtype, lanes * schedule.spared)
+        self.open(f"for vector in range({schedule.spared}):")
+        self.line(f"first = (vector * {schedule.team} + {self.thread}) * {lanes}")
+        at = self.index(operand, {self.reduced_axes[0]: "first"})
+        source = f"{self.pointer(operand)}, {at}"
+        self.line(f"{load}({source}, {registers}, vector * {lanes})")
+        self.close()
 
     def is_at_hand(self, operand: int) -> bool | None:
         return operand in self.schedule.held
@@ -262,56 +419,46 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         """The first turn waits, in the first stage that needs it."""
         if not self.awaited:
             self.open("if turn == 0:")
-            self.line(f"{self.use_device('await_signal')}(signals, {HELD}, 0)")
+            wait, signal = self.use_device("await_signal"), self.schedule.ahead
+            self.line(f"{wait}(signals, {signal}, 0)")
             self.close()
         self.awaited = True
 
     def load_beside(self, operand: int) -> None:
-        load = self.use_device(f"load_{self.vector_name(operand, self.schedule.lanes)}")
-        source = f"{self.arena_name(operand)}, place"
-        self.line(f"{load}({source}, {self.tile_name(operand)}, 0)")
+        schedule, lanes = self.schedule, self.schedule.lanes
+        load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
+        source, tile = self.arena_name(operand), self.tile_name(operand)
+        spared, threads, own = self.spared_of(operand), schedule.threads, "member"
+        if self.again:
+            own = f"{self.use_device('remainder')}({self.again}, {threads})"
+        place = f"(vector * {threads} + {own})" if schedule.tiles > 1 else own
+        place = f"{place} * {lanes}"
+        if not spared:
+            self.line(f"{load}({source}, {place}, {tile}, 0)")
+            return
+        self.open(f"if vector < {schedule.spared}:")
+        self.open(f"for lane in range({lanes}):")
+        kept = f"{self.spared_name(operand)}[vector * {lanes} + lane]"
+        self.line(f"{tile}[lane] = {kept}")
+        self.close()
+        self.close()
+        self.open("else:")
+        self.line(f"{load}({source}, {place} - {spared}, {tile}, 0)")
+        self.close()
+
+    # What the stages ask.
+
+    def plan(self) -> StagePlan:
+        """A multiprocessor's one block waits for its arithmetic: none is done again."""
+        return plan_stages(self.nest, keep=True, merges=self.merges, halves=True)
 
     def thread_of(self, member: str) -> str:
-        return "member"
-
-    def open_row(
-        self, variables: dict[int, str], member: str
-    ) -> tuple[dict[int, str], int]:
-        """Open the loop over a thread's vectors of the block's part."""
-        schedule, (axis,) = self.schedule, self.reduced_axes
-        lanes, threads, depth = schedule.lanes, schedule.threads, 0
-        text = own = self.again or "member"
-        if schedule.tiles > 1:
-            self.open(f"for vector in range({schedule.tiles}):")
-            depth += 1
-            text = f"(vector * {threads} + {own})"
-        self.line(f"place = {text} * {lanes}")
-        length = self.nest.axes[axis].extent
-        if length != schedule.cluster * lanes * threads * schedule.tiles:
-            size = "size" if schedule.cluster > 1 else self.extent_of_row()
-            self.open(f"if place < {size}:")
-            depth += 1
-        if schedule.cluster == 1:
-            return {**variables, axis: "place"}, depth
-        self.line("first = begin + place")
-        return {**variables, axis: "first"}, depth
+        return self.thread
 
     # Exchanges.
 
-    def exchange(
-        self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
-    ) -> Parts:
-        # The warps have met. The first one sends what they have, if there are blocks.
-        if self.schedule.cluster > 1:
-            self.do_chore()
-        parts = super().exchange(stage, values, own)
-        if self.schedule.cluster == 1:
-            self.do_chore()
-        return parts
-
-    def do_chore(self) -> None:
-        if self.chores:
-            self.chores.pop(0)()
+    def warps_have_met(self) -> None:
+        self.do_chores()
 
     def loads_are_begun(self) -> None:
         """Signals are made before the first row."""
@@ -319,25 +466,27 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
     def begin_exchanges(self) -> None:
         """Blocks have met before the first row."""
 
+    def place_of_warps(self, warps: int) -> tuple[str, int]:
+        """By turns, where a row's only meeting is this: some read when others write."""
+        if len(self.exchanged_stages()) > 1:
+            return super().place_of_warps(warps)
+        return f"{self.use_device('remainder')}(turn, 2) * {warps} + ", 2 * warps
+
     def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
         """A signal has its next turn when all have had another exchange between.
 
         Where there is only one for each row, two signals and places are used by turns.
         """
-        remainder, first = self.use_device("remainder"), EXCHANGES
+        remainder = self.use_device("remainder")
         if len(self.exchanged_stages()) > 1:
-            return str(first + number), f"{remainder}(turn, 2)", ""
+            return str(number), f"{remainder}(turn, 2)", ""
         half = f"{self.use_device('quotient')}(turn, 2)"
         turn = f"{remainder}(turn, 2)"
-        return (
-            f"{first} + {turn}",
-            f"{remainder}({half}, 2)",
-            f"{turn} * {self.parts} + ",
-        )
+        return turn, f"{remainder}({half}, 2)", f"{turn} * {self.parts} + "
 
     def end_exchange(self, stage: int, signal: str) -> None:
         """Say what the signal's next turn will bring."""
         self.open("if member == 0:")
         size = self.exchanged_bytes(stage)
-        self.line(f"{self.use_device('expect')}(signals, {signal}, {size})")
+        self.line(f"{self.use_device('expect')}({self.exchanged}, {signal}, {size})")
         self.close()

@@ -293,22 +293,31 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         expect = self.use_device("expect")
         self.line(f"{expect}(signals, {signal}, {size} * {width})")
         for operand in operands:
-            dtype = self.nest.operands[operand].dtype
-            fetch = self.use_device(f"fetch_{self.stored_name(dtype)}")
-            begin = at(operand)
-            source = f"{self.pointer(operand)}, {begin}"
-            target = f"{self.arena_name(operand)}, {place}"
-            self.line(f"{fetch}({source}, {target}, {size}, signals, {signal})")
+            self.fetch(operand, at(operand), place, size, signal)
 
-    def make_signals(self, sizes: Iterable[int], before: int = 0) -> None:
-        """Signals that expect ``sizes`` bytes, which follow ``before`` others."""
-        sizes = list(sizes)
-        count = before + len(sizes)
-        self.line(f"signals = {self.use_device('signals_i64')}({count})")
+    def fetch(self, operand: int, at: str, place: str, size: str, signal: str) -> None:
+        """Begin to copy ``size`` elements, which ``signal`` has been told to expect."""
+        dtype = self.nest.operands[operand].dtype
+        fetch = self.use_device(f"fetch_{self.stored_name(dtype)}")
+        source = f"{self.pointer(operand)}, {at}"
+        target = f"{self.arena_name(operand)}, {place}"
+        self.line(f"{fetch}({source}, {target}, {size}, signals, {signal})")
+
+    def make_signals(self, **signals: Sequence[int | None]) -> None:
+        """Make signals by their arrays' names, and say how many bytes each expects.
+
+        Or None, where that is told later.
+        """
+        for name, sizes in signals.items():
+            self.line(f"{name} = {self.use_device('signals_i64')}({len(sizes)})")
         self.open("if member == 0:")
-        self.line(f"{self.use_device('signal_init')}(signals, {count})")
-        for slot, size in enumerate(sizes, before):
-            self.line(f"{self.use_device('expect')}(signals, {slot}, {size})")
+        for name, sizes in signals.items():
+            self.line(f"{self.use_device('signal_init')}({name}, {len(sizes)})")
+        self.line(f"{self.use_device('show_signals')}()")
+        for name, sizes in signals.items():
+            for slot, size in enumerate(sizes):
+                if size is not None:
+                    self.line(f"{self.use_device('expect')}({name}, {slot}, {size})")
         self.close()
 
     # The function around it.

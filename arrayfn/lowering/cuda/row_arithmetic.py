@@ -128,6 +128,12 @@ class RowArithmetic(CudaPrinter[T]):
             self.line(text)
         return bool(found)
 
+    def has_extremes_alone(self, body: Sequence[Statement]) -> bool:
+        """Whether all that ``body`` does is to take extremes of what it loads."""
+        reduces = [s for s in body if isinstance(s, Reduce)]
+        only = len(reduces) + sum(isinstance(s, Load) for s in body) == len(body)
+        return only and all(s.function in _EXTREMES for s in reduces)
+
     def is_pair_of_halves(self, s: Load) -> bool:
         """Whether ``s`` loads vectors of halves that lie two to a register."""
         dtype, lanes = self.nest.operands[s.operand].dtype, self.schedule.lanes

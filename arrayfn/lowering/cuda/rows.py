@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,6 +24,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
     """
 
     exchanges: int = 0  # of the cluster, that are printed already
+    exchanged: str = "signals"  # the name of those that count what the blocks send
 
     def body(self) -> None:
         schedule = self.schedule
@@ -56,7 +58,8 @@ class RowsPrinter(MergedRowsPrinter[R]):
         self.combine_own(reduces)
         if self.schedule.team > WARP:
             results = [s.result for s in reduces]
-            self.combine_parts(reduces, self.exchange(reduces[0].stage, results))
+            texts = {v: self.name_of(v) for v in results}
+            self.combine_parts(reduces, self.exchange(reduces[0].stage, texts))
 
     @property
     def parts(self) -> int:
@@ -67,44 +70,57 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def combine_own(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the threads of a warp have; of a cluster, those of a block.
 
-        A block counts what arrives one after the other: there should be little.
+        A block counts what arrives one after the other: there should be little. The
+        first warp sends it, and alone combines it.
         """
-        self.shuffles(reduces, min(self.schedule.team, WARP))
-        warps = self.schedule.threads // WARP
-        if self.schedule.cluster > 1 and warps > 1 and reduces:
+        self.combine_warp(reduces)
+        if self.warps_meet and reduces:
             texts = {s.result: self.name_of(s.result) for s in reduces}
-            parts = self.exchange_warps(warps, texts)
-            # The first warp sends what they come to. It alone needs it, unless the
-            # next stage is taken about it.
-            sent = all(m.stage != reduces[0].stage for m in self.merges)
-            if sent:
-                self.open(f"if member < {WARP}:")
+            parts = self.exchange_warps(texts)
+            self.open(f"if member < {WARP}:")
             self.combine_parts(reduces, parts)
-            if sent:
-                self.close()
+            self.close()
 
-    def exchange(
-        self, stage: int, values: Sequence[Value], own: frozenset[Value] = frozenset()
-    ) -> Parts:
-        texts = {v: self.name_of(v) for v in values}
-        texts |= {v: f"{self.name_of(v)}_part" for v in own}
+    def combine_warp(self, reduces: Sequence[Reduce]) -> None:
+        self.shuffles(reduces, min(self.schedule.team, WARP))
+
+    @property
+    def warps_meet(self) -> bool:
+        return self.schedule.cluster > 1 and self.schedule.threads > WARP
+
+    def exchange(self, stage: int, texts: Mapping[Value, str]) -> Parts:
         if self.schedule.cluster > 1:
-            return self.exchange_blocks(stage, values, texts)
-        return self.exchange_warps(self.parts, texts)
+            return self.exchange_blocks(stage, texts)
+        return self.exchange_warps(texts)
 
-    def exchange_warps(self, warps: int, texts: Mapping[Value, str]) -> Parts:
-        """Each warp leaves what it has in shared memory, from where all combine it."""
-        thread = "member" if self.schedule.cluster > 1 else self.thread_of("thread")
+    def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
+        of_cluster = self.schedule.cluster > 1
+        thread = "member" if of_cluster else self.thread_of("thread")
+        warps = (self.schedule.threads if of_cluster else self.schedule.team) // WARP
+        first, count = self.place_of_warps(warps)
         for value in texts:
-            self.shared_array(value, "warps", warps)
+            self.shared_array(value, "warps", count)
         self.open(f"if {self.use_device('remainder')}({thread}, {WARP}) == 0:")
         warp = f"{self.use_device('quotient')}({thread}, {WARP})"
         for value, text in texts.items():
-            self.line(f"{self.name_of(value)}_warps[{warp}] = {text}")
+            self.line(f"{self.name_of(value)}_warps[{first}{warp}] = {text}")
         self.close()
         self.line(f"{self.use_device('barrier')}()")
-        place = f"{self.use_device('remainder')}({thread}, {warps})"
-        return Parts(warps, "warps", place)
+        self.warps_have_met()
+        own = f"{self.use_device('remainder')}({thread}, {warps})"
+        elements = self.row_elements() // (warps * self.schedule.cluster)
+        return Parts(warps, "warps", own, first, elements)
+
+    def place_of_warps(self, warps: int) -> tuple[str, int]:
+        """Where what the warps leave begins, and how much the array has."""
+        return "", warps
+
+    def warps_have_met(self) -> None:
+        """What some do while others go on to exchange what the warps have."""
+
+    def row_elements(self) -> int:
+        """How many elements are reduced to one."""
+        return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
     def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
         for s in reduces:
@@ -121,7 +137,8 @@ class RowsPrinter(MergedRowsPrinter[R]):
 
     def open_exchanges(self) -> None:
         """Make this block's signals, and tell the other blocks so."""
-        self.make_signals(map(self.exchanged_bytes, self.exchanged_stages()))
+        sizes = [self.exchanged_bytes(stage) for stage in self.exchanged_stages()]
+        self.make_signals(signals=sizes)
         self.line(f"{self.use_device('cluster_arrive')}()")
 
     def exchanged_stages(self) -> list[int]:
@@ -137,27 +154,26 @@ class RowsPrinter(MergedRowsPrinter[R]):
         """Signal, parity and place of this turn's exchange."""
         return str(number), "0", ""
 
-    def exchange_blocks(
-        self, stage: int, values: Sequence[Value], texts: Mapping[Value, str]
-    ) -> Parts:
+    def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Parts:
         """The first warp sends what the block has to all, where each combines it."""
         cluster = self.schedule.cluster
         signal, parity, place = self.exchange_of_turn(self.exchanges)
         self.exchanges += 1
-        for value in values:
+        for value in texts:
             self.shared_array(value, "sent", cluster * (2 if place else 1))
         if self.exchanges == 1:
             self.begin_exchanges()
         self.open(f"if member < {cluster}:")
-        for value in values:
+        for value, text in texts.items():
             send = self.use_device(f"send_{short_name(value.dtype)}")
-            sent = f"{self.name_of(value)}_sent, {place}rank, {texts[value]}"
-            self.line(f"{send}({sent}, member, signals, {signal})")
+            sent = f"{self.name_of(value)}_sent, {place}rank, {text}"
+            self.line(f"{send}({sent}, member, {self.exchanged}, {signal})")
         self.close()
-        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+        wait = self.use_device("await_signal")
+        self.line(f"{wait}({self.exchanged}, {signal}, {parity})")
         self.end_exchange(stage, signal)
         own = f"{self.use_device('remainder')}(member, {cluster})"
-        return Parts(cluster, "sent", own, place)
+        return Parts(cluster, "sent", own, place, self.row_elements() // cluster)
 
     def begin_exchanges(self) -> None:
         """Before the first: the other blocks' signals are made."""

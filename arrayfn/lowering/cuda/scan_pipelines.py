@@ -125,6 +125,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.take_part()
         self.line(f"{self.use_device('open_board')}(board)")
         self.line(f"{self.use_device('signal_init')}(signals, {slots})")
+        self.line(f"{self.use_device('show_signals')}()")
         for slot in range(slots - _BEHIND):
             if slot:
                 self.take_part()

@@ -42,7 +42,7 @@ class ScanPrinter(CudaPrinter[S]):
         if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
-            self.make_signals([schedule.cluster * size])
+            self.make_signals(signals=[schedule.cluster * size])
             self.line(f"{self.use_device('cluster_arrive')}()")
         else:
             variables = self.begin_rows(schedule.threads, schedule.team)

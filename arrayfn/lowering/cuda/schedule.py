@@ -5,7 +5,7 @@
 * ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, or
   a block) has one row, and keeps it in registers between the stages if it fits;
 * ``Pipeline``: the same for long rows, where a block or a cluster of blocks goes from
-  row to row, and the next one is on its way to shared memory meanwhile;
+  row to row, and the next ones are on their way to shared memory meanwhile;
 * ``Scan``: a running value along the innermost axis; a team as of ``Rows`` has a row,
   or goes along it; of ``ScanPipeline``, blocks take parts of rows, which are fetched
   ahead;
@@ -76,19 +76,31 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Rows):
-    """Blocks that stay, and have the next row fetched while they compute one.
+    """Blocks that stay, and have the next rows fetched while they compute one.
 
-    The blocks of a cluster share a row: each has ``part`` elements of it, which pass
-    through shared memory to its registers. ``clusters`` take rows as they come to them.
-    Operands ``fetched`` are rows; those ``held`` are the same for all.
+    The blocks of a cluster share a row: a ``slice`` of it, a vector for each thread of
+    a block, is the first one's, the next slice the next one's, and so on by turns. A
+    block's slices pass through shared memory, where so many rows ``ahead`` have their
+    places, to its registers. ``clusters`` take rows as they come to them. Operands
+    ``fetched`` are rows; those ``held`` are the same for all, and lie in shared memory,
+    but for the first vectors of the first one that are ``spared``: a thread has
+    registers for them. Rows of halves are ``widened`` to float32 when they are taken,
+    or each time that they are read.
     """
 
     _: KW_ONLY
     clusters: int
-    part: int
     fetched: tuple[int, ...]
     held: tuple[int, ...]
+    ahead: int
+    spared: int
+    widened: bool
     shared: int  # bytes of a block
+
+    @property
+    def slice(self) -> int:
+        """How many elements are a vector of each thread of a block."""
+        return self.threads * self.lanes
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.merges import merges_of
+from arrayfn.lowering.cuda.merges import Merge, merges_of
 from arrayfn.lowering.cuda.schedule import (
     Pipeline,
     Rows,
@@ -14,9 +17,11 @@ from arrayfn.lowering.cuda.schedule import (
     power_of_two,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words, plan_stages
-from arrayfn.lowering.cuda.vocabulary import SENT_BYTES
+from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
+from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
+
+_SIGNALS: Final = 5  # lines: of signals of rows, exchanges, numbers; of numbers
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
@@ -75,15 +80,15 @@ def _can_send(nest: Nest) -> bool:
     return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
 
 
-def can_merge(nest: Nest, team: int, gpu: GpuConfig) -> bool:
-    """Whether stages of rows that ``team`` threads share are worth one exchange."""
-    return team >= gpu.merged_threads and bool(merges_of(nest))
+def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
+    """The stages of rows that can share an exchange.
 
-
-def moves_kept(nest: Nest) -> bool:
-    """Whether a pipeline's merged stages multiply what it keeps by a factor."""
-    kept = plan_stages(nest, keep=True, halves=True).kept
-    return any(kept & set(merge.scaled) for merge in merges_of(nest))
+    Those of squares do in a pipeline whose warps all have as much of a row: elsewhere
+    moving them takes longer than an exchange.
+    """
+    whole = schedule.team * schedule.lanes * schedule.tiles
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    return merges_of(nest, isinstance(schedule, Pipeline) and whole == length)
 
 
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
@@ -95,8 +100,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
     words = kept_words(nest, lanes, halves=True)
-    merges = can_merge(nest, gpu.pipeline_threads, gpu)
-    if words < lanes and not held and not merges:
+    if words < lanes and not held and not merges_of(nest):
         # Rows of halves alone are bound by their arithmetic: more threads are better.
         return None
     used = [nest.operands[k] for k in (*fetched, *held)]
@@ -104,21 +108,24 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     rows = math.prod(_kept_extents(nest))
     if not whole or length * words <= gpu.pipeline_from * lanes or not _can_send(nest):
         return None
-    row_bytes = sum(nest.operands[k].dtype.itemsize for k in (*fetched, *held))
     wide = max(words, lanes) if held else words  # halves are widened beside weights
     # One large block a multiprocessor: of more, each would hold what all rows share,
     # and have taken rows when others have none left.
     cluster, threads = 1, gpu.pipeline_threads
-    # Small parts leave less to be done by some at the end, when others are done. Where
-    # all is learned by one exchange much is computed between two, and blocks wait less.
-    most = gpu.pipeline_bytes * (2 if merges and not moves_kept(nest) else 1)
-    fetched_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
+    # Small parts leave less to be done by some at the end, when others are done.
+    sizes = [
+        [nest.operands[k].dtype.itemsize for k in which] for which in (fetched, held)
+    ]
+    room = gpu.pipeline_shared - _beside(nest, threads)
     while cluster <= gpu.most_cluster:
-        part = -(-length // (lanes * cluster)) * lanes
-        tiles = power_of_two(-(-part // (lanes * threads)))
-        shared = row_bytes * part
-        fits = shared <= gpu.shared_bytes and wide * tiles <= gpu.pipeline_words
-        if fits and (part * fetched_bytes <= most or cluster == gpu.most_cluster):
+        tiles = -(-length // (cluster * threads * lanes))
+        part = tiles * threads * lanes
+        is_full = length == cluster * part
+        spare = threads * lanes if is_full and tiles > gpu.spared else 0
+        places = _places(part, spare, *sizes, room, gpu)
+        small = part * sum(sizes[0]) <= gpu.pipeline_bytes
+        fits = places and wide * tiles <= gpu.pipeline_words
+        if places and fits and (small or cluster == gpu.most_cluster):
             return Pipeline(
                 threads,
                 threads * cluster,
@@ -128,15 +135,64 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 cluster,
                 1,
                 clusters=min(rows, _clusters(cluster, gpu)),
-                part=part,
                 fetched=fetched,
                 held=held,
+                ahead=places.ahead,
+                spared=places.spared,
+                widened=lanes * tiles * len(fetched) <= gpu.pipeline_words,
                 # The whole share: with a larger cache of its own, and less of
                 # this, a multiprocessor's turns took longer.
-                shared=max(shared, gpu.shared_bytes),
+                shared=max(places.used, gpu.shared_bytes),
             )
         cluster *= 2
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What a pipeline's block has in shared memory: rows, and ``used`` bytes in all.
+
+    ``spared`` vectors of what it would hold there are in registers instead.
+    """
+
+    ahead: int
+    spared: int
+    used: int
+
+
+def _places(
+    part: int,
+    spare: int,
+    fetched: Sequence[int],
+    held: Sequence[int],
+    room: int,
+    gpu: GpuConfig,
+) -> _Places | None:
+    """As many rows as there is room for, sparing as little as will do for those.
+
+    A block has ``part`` elements, of ``fetched`` and of ``held`` bytes; those that a
+    vector of each thread has are ``spare``, or 0 if some threads have none. None if not
+    even one row has room.
+    """
+    most = gpu.spared if held and spare else 0
+    for ahead in range(gpu.rows_ahead, 0, -1):
+        for spared in range(most + 1):
+            used = part * (ahead * sum(fetched) + sum(held))
+            used -= spared * spare * held[0] if spared else 0
+            if used <= room:
+                return _Places(ahead, spared, used)
+    return None
+
+
+def _beside(nest: Nest, threads: int) -> int:
+    """Bytes of a block's other arrays: of signals, of what warps and blocks exchange."""
+    arrays = _SIGNALS
+    for s in nest.statements:
+        if isinstance(s, Reduce):
+            # By turns, at most: twice as much.
+            size = 2 * s.result.dtype.itemsize * (threads // WARP)
+            arrays += 2 * -(-size // SHARED_LINE)
+    return SHARED_LINE * arrays
 
 
 def _clusters(cluster: int, gpu: GpuConfig) -> int:

@@ -32,7 +32,7 @@ greatest magnitude that x has.
 other threads may add to the same element at the same time.
 
 The blocks of a cluster run at the same time. ``cluster_wait`` waits until all threads
-of the cluster have called ``cluster_arrive``. ``send_T(shared, at, value, rank,
+of the cluster have called ``cluster_arrive``, and then sees signals that were shown. ``send_T(shared, at, value, rank,
 signals, k)`` begins to write to the shared memory of the block ``rank`` of the cluster,
 which must have begun to run: its signal ``k`` counts the bytes as they arrive.
 
@@ -40,7 +40,8 @@ Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
 ``count`` elements from byte ``offset`` of the memory that the kernel's launch asks for.
 ``fetch_T(array, at, shared, place, count, signals, k)`` begins to copy elements, in
 pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, which
-``signal_init(signals, n)`` makes; ``expect(signals, k, bytes)`` tells one what will
+``signal_init(signals, n)`` makes; after ``show_signals()``, which is slow, the others
+see those that a thread has made. ``expect(signals, k, bytes)`` tells one what will
 arrive, and ``await_signal(signals, k, parity)`` waits for it: the first time with
 parity 0, then 1. If nothing will, it has come.
 Smaller ones each thread begins for itself: ``copy_TxN(array, at, shared, place, live)``
@@ -105,11 +106,10 @@ VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
 """The dtypes of values in kernels; halves and booleans lie in memory as u16 and u8."""
 STORED: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
 SHARED_LINE: Final = 128
-"""Bytes of shared memory that are one line, at whose begin an array of a block lies.
+"""Bytes of shared memory that are one line.
 
-What blocks of a cluster send each other, the signals that count it and what a block
-uses meanwhile are then in lines of their own. Softmax of rows of 131072 took 71 us so,
-73 to 75 where they shared lines, and 91 where signals lay across two.
+Signals lie at the begin of one, and so does an array as large; a smaller one lies
+within a line.
 """
 SENT: Final = ("i32", "i64", "u32", "u64", *FLOATS, *COMPLEXES)
 """The dtypes that blocks send to each other."""
@@ -158,6 +158,7 @@ Kind = Literal[
     "fetch",
     "signals",
     "signal_init",
+    "show_signals",
     "expect",
     "await_signal",
     "copy",
@@ -199,6 +200,7 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "quotient",
     "remainder",
     "signal_init",
+    "show_signals",
     "expect",
     "await_signal",
     "close_copies",

@@ -82,6 +82,7 @@ end = min_i64(first + part, k)"""
 signals = signals_i64(1)
 if thread == 0:
     signal_init(signals, 1)
+    show_signals()
     expect(signals, 0, {self.rows * self.columns * 4})
 cluster_arrive()
 received = shared_f32({self.rows * self.columns})"""
