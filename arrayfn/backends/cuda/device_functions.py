@@ -393,6 +393,7 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "inverse": _inverse,
     "divide": _divide,
     "divides": _divides,
+    "fused": lambda b, function, args, element, count: _fma(b, *args),
     "shared": _shared,
     "signals": _shared,
     "arena": _arena,

@@ -195,6 +195,11 @@ def _divides(thread: Thread, function: DeviceFunction, arguments: Any) -> bool:
     return bool(least >= small and greatest <= large and divisors)
 
 
+def _fused(thread: Thread, function: DeviceFunction, arguments: Any) -> Any:
+    x, y, z = map(np.float64, arguments)
+    return np.float32(x * y + z)
+
+
 def has_come(thread: Thread) -> bool:
     """Whether the signal that ``thread`` waits for has come, and all that it counts."""
     assert thread.waiting is not None
@@ -230,6 +235,7 @@ _ACTIONS: dict[str, Callable[[Thread, DeviceFunction, Any], Any]] = {
     "inverse": lambda thread, function, arguments: np.float32(1) / arguments[0],
     "divide": lambda thread, function, arguments: arguments[0] / arguments[1],
     "divides": _divides,
+    "fused": _fused,
     "cluster_arrive": lambda thread, function, arguments: None,
     "arena": _arena,
     "signals": _signals,

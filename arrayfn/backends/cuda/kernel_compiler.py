@@ -58,7 +58,7 @@ _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
     *("shuffle_xor", "shuffle_up", "shuffle_from"),
     *("approximate_exp2", "approximate_exp", "approximate_rsqrt"),
-    *("inverse", "divide", "posted"),
+    *("inverse", "divide", "fused", "posted"),
     *EXTREMES,
 )
 _TRUTHS: Final = ("divides",)

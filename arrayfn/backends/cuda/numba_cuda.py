@@ -107,6 +107,7 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "byte": (i64, value, i64),
         "shuffle_from": (value, value, i64),
         "inverse": (value, value),
+        "fused": (value, value, value, value),
         "divide": (value, value, value, value),
         "divides": (types.boolean, value, value, value),
         "atomic_add": (none, pointer, i64, value),

@@ -234,6 +234,10 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
                 self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
         self.close_all(depth)
         self.has_chores = True
+        if any(merge.greatest for merge in self.merges):
+            # Much is computed before the warps meet to exchange something.
+            self.line(f"{self.use_device('barrier')}()")
+            self.do_chores()
 
     # Rows of halves.
 

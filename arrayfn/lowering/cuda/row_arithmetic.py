@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, TypeVar
 
 from arrayfn import dtypes
@@ -15,7 +16,16 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
-from arrayfn.lowering.kernel_ir import Compute, Load, Reduce, Statement, Store, Value
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Load,
+    Reduce,
+    Scalar,
+    Statement,
+    Store,
+    Value,
+    uses,
+)
 
 _EXTREMES: Final = {"accumulate_max_f32": "greatest", "accumulate_min_f32": "least"}
 T = TypeVar("T", Rows, Pipeline, Columns)
@@ -79,6 +89,14 @@ class RowArithmetic(CudaPrinter[T]):
         Of halves it is the product, which has more than their bits. So has the unit for
         powers of two.
         """
+        if self.fusing(s) is not None:
+            return  # printed where it is added
+        factors = self.factors_of_sum(s)
+        if factors is not None:
+            x, y, z = map(self.scalar, factors)
+            fused = self.use_device("fused_f32")
+            self.line(f"{self.name_of(s.result)} = {fused}({x}, {y}, {z})", s.source)
+            return
         if is_half_exp(s):
             (x,) = (self.scalar(a) for a in s.arguments)
             exp = self.use_device("approximate_exp_f32")
@@ -101,6 +119,75 @@ class RowArithmetic(CudaPrinter[T]):
         self.line(f"{self.name_of(s.result)} = {divide}({x}, {y}, {inverse})", s.source)
 
     # Halves.
+
+    @cached_property
+    def users(self) -> dict[str, list[Statement]]:
+        """The statements that read each value."""
+        users: dict[str, list[Statement]] = {}
+        for s in self.nest.statements:
+            for value in uses(s):
+                users.setdefault(value.name, []).append(s)
+        return users
+
+    def fusing(self, s: Statement) -> Compute | Reduce | None:
+        """The sum that alone needs ``s``, a product of halves or its other name.
+
+        One rounding less is not more than halves are computed with.
+        """
+        if not isinstance(s, Compute) or self.product_of(s.result) is None:
+            return None
+        readers = self.users.get(s.result.name, [])
+        if len(readers) != 1:
+            return None
+        (user,) = readers
+        if isinstance(user, Compute) and user.function == "identity_f32":
+            return self.fusing(user)
+        if isinstance(user, Reduce):
+            sums = user.function == "accumulate_add_f32" and self.accumulators == 1
+            return user if sums else None
+        if not isinstance(user, Compute) or not user.result.half:
+            return None
+        first = next((a for a in user.arguments if self.is_product(a)), None)
+        return user if user.function == "add_f32" and first == s.result else None
+
+    def is_product(self, x: Scalar) -> bool:
+        """Whether ``x`` is an element's product of halves, which nothing else needs."""
+        product = self.product_of(x)
+        return product is not None and len(self.users[product.result.name]) == 1
+
+    def product_of(self, x: Scalar) -> Compute | None:
+        """The product of halves that ``x`` is, perhaps by another name."""
+        while isinstance(x, Value):
+            made = self.producers[x.name]
+            if not isinstance(made, Compute) or made.level != "element":
+                return None
+            if made.function in ("mul_f32", "square_f32"):
+                return made if made.result.half else None
+            if made.function != "identity_f32":
+                return None
+            (x,) = made.arguments
+        return None
+
+    def factors_of_sum(
+        self, s: Compute | Reduce
+    ) -> tuple[Scalar, Scalar, Scalar] | None:
+        """What ``s`` multiplies, and adds to it; None if it is no such sum."""
+        terms = (s.argument, s.result) if isinstance(s, Reduce) else s.arguments
+        for k, x in enumerate(terms[:2]):
+            product = self.product_of(x)
+            if product is not None and self.fusing(product) is s:
+                first, *others = product.arguments
+                return first, others[0] if others else first, terms[1 - k]
+        return None
+
+    def accumulate(self, s: Reduce) -> None:
+        factors = self.factors_of_sum(s)
+        if factors is None:
+            super().accumulate(s)
+            return
+        x, y, _ = map(self.scalar, factors)
+        name, fused = self.name_of(s.result), self.use_device("fused_f32")
+        self.line(f"{name} = {fused}({x}, {y}, {name})", s.source)
 
     def extremes_of_halves(self, body: Sequence[Statement]) -> bool:
         """Print ``body``, if it takes extremes of what it loads, and else is nothing.

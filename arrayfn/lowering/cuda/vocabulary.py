@@ -24,6 +24,8 @@ bits are the lanes where it is so, and ``warp_barrier``, after which they see wh
 had written to memory. ``byte_T(value, shift)`` is the byte that begins at bit
 ``shift``, as i64. ``quotient`` and ``remainder`` are of indices below 2**31.
 
+``fused_f32(x, y, z)`` is ``x * y + z``, rounded once.
+
 ``divide_f32(x, y, inverse)``, where ``inverse`` is ``inverse_f32(y)``, gives the bits
 of ``x / y`` if ``divides_f32(|x|, |x|, y)``; the first two are the least and the
 greatest magnitude that x has.
@@ -142,6 +144,7 @@ Kind = Literal[
     "inverse",
     "divide",
     "divides",
+    "fused",
     "shared",
     "registers",
     "load",
@@ -223,7 +226,7 @@ POWERS: Final[tuple[Kind, ...]] = (
     "approximate_exp",
     "approximate_rsqrt",
 )
-DIVISIONS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides")
+PRODUCTS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides", "fused")
 SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
 
 
@@ -287,7 +290,7 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(f"registers_{t}", "registers", t)
     for t in SENT:
         yield DeviceFunction(f"send_{t}", "send", t)
-    for kind in DIVISIONS:
+    for kind in PRODUCTS:
         yield DeviceFunction(f"{kind}_f32", kind, "f32")
     yield DeviceFunction("signals_i64", "signals", "i64")
     yield DeviceFunction("anew_i64", "anew", "i64")
