@@ -134,6 +134,45 @@ def test_long_rows_are_fetched_ahead(case):
     np.testing.assert_allclose(result, want, rtol=tolerance, atol=tolerance)
 
 
+# name: function, arguments, room for the block's memory, rows ahead, vectors spared
+PLACES_CASES = {
+    "two rows": (softmax, (random(7, 2048),), 227 << 10, 2, 0),
+    "one row": (softmax, (random(7, 2048),), 4 << 10, 1, 0),
+    "weights": (layernorm, (random(7, 2048), random(2048, seed=1)), 227 << 10, 2, 0),
+    "spared": (layernorm, (random(7, 4096), random(4096, seed=1)), 23 << 9, 2, 1),
+    "ragged": (layernorm, (random(7, 1804), random(1804, seed=1)), 227 << 10, 2, 0),
+    "ragged, one row": (
+        layernorm,
+        (random(7, 1804), random(1804, seed=1)),
+        6 << 10,
+        1,
+        0,
+    ),
+    "a slice is nobody's": (softmax, (random(7, 1200),), 227 << 10, 2, 0),
+}
+
+
+@pytest.mark.parametrize("case", PLACES_CASES)
+def test_as_many_rows_are_ahead_as_there_is_room_for(case):
+    function, arguments, room, ahead, spared = PLACES_CASES[case]
+    gpu = replace(
+        PIPELINES,
+        multiprocessors=4,
+        grouped=4,
+        pipeline_bytes=arguments[0].shape[1],
+        pipeline_shared=room,
+        spared=1,
+        pipeline_words=16,
+    )
+    compiled = lowered(function, arguments, gpu)
+    (kernel,) = compiled.kernels
+    assert kernel.cluster > 1
+    # Of each row that is fetched before the first turn.
+    assert len(re.findall(r"if following < n\d:", kernel.source)) == ahead
+    assert ("_spared = registers_f32(4)" in kernel.source) == bool(spared)
+    assert_equal(function, arguments, compiled, 2e-5)
+
+
 def test_a_pipeline_takes_exponentials_of_halves_once():
     compiled = lowered(softmax, (random(3, 528, dtype=np.float16),), PIPELINES)
     (kernel,) = compiled.kernels

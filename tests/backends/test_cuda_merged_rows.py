@@ -179,6 +179,24 @@ def test_a_kept_exponential_that_is_not_only_divided_is_moved():
         np.testing.assert_allclose(have, want, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("cluster", [1, 4])
+def test_squares_are_moved_between_warps_and_blocks(cluster):
+    gpu = replace(PIPELINES, pipeline_bytes=2048, most_cluster=cluster)
+    x = random(5, 512 * cluster)
+    x[1] += 1000
+    x[2] *= 1e-6
+    x[3, 0] = 1e6
+    x[4, 5] = np.nan
+    made, kernel = results(normalized, x, gpu)
+    assert kernel.cluster == cluster
+    assert exchanges(kernel) == 1
+    assert "moved * moved" in kernel.source
+    for have, want in zip(made, wanted(normalized, x), strict=True):
+        # Far from 0 what the mean is rounded by is left.
+        np.testing.assert_allclose(have[[0, 2, 3, 4]], want[[0, 2, 3, 4]], 2e-5, 2e-6)
+        np.testing.assert_allclose(have[1], want[1], rtol=0, atol=2e-4)
+
+
 def test_what_is_merged_where_it_is_worth_its_arithmetic():
     def merges(function, rows, n):
         x = np.empty((rows, n), np.float32)

@@ -127,6 +127,8 @@ COPIES: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "approximate_exp2": lambda thread, function, arguments: exp2(*arguments),
     "approximate_exp": lambda thread, function, arguments: exp(*arguments),
     "approximate_rsqrt": lambda thread, function, arguments: rsqrt(*arguments),
+    "approximate_sqrt": lambda thread, function, arguments: np.sqrt(*arguments),
+    "approximate_divide": lambda thread, function, arguments: np.divide(*arguments),
     "unrolled": lambda thread, function, arguments: range(*arguments),
 }
 """By the kinds of functions."""

@@ -33,7 +33,12 @@ from arrayfn.backends.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I32, I64, LLVMValue, scalar_type
 from arrayfn.lowering import scalars
 from arrayfn.lowering.cuda import vocabulary
-from arrayfn.lowering.cuda.vocabulary import EXTREMES, FUNCTIONS, DeviceFunction
+from arrayfn.lowering.cuda.vocabulary import (
+    APPROXIMATE,
+    EXTREMES,
+    FUNCTIONS,
+    DeviceFunction,
+)
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import ScalarFunction
@@ -57,7 +62,7 @@ _INTEGERS: Final = (
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
     *("shuffle_xor", "shuffle_up", "shuffle_from"),
-    *("approximate_exp2", "approximate_exp", "approximate_rsqrt"),
+    *APPROXIMATE,
     *("inverse", "divide", "fused", "posted"),
     *EXTREMES,
 )

@@ -226,6 +226,18 @@ def _rsqrt(
     return pure_assembly(b, "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", args, F32)
 
 
+def _sqrt(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> Any:
+    return pure_assembly(b, "sqrt.approx.f32 $0, $1;", "=f,f", args, F32)
+
+
+def _divide(
+    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+) -> Any:
+    return pure_assembly(b, "div.full.f32 $0, $1, $2;", "=f,f,f", args, F32)
+
+
 MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "load_matrix": _load_matrix(""),
     "load_transposed": _load_matrix(".trans"),
@@ -242,6 +254,8 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "approximate_exp2": _exp2,
     "approximate_exp": _exp,
     "approximate_rsqrt": _rsqrt,
+    "approximate_sqrt": _sqrt,
+    "approximate_divide": _divide,
     "unrolled": lambda b, function, args, element, count: mark(b),
 }
 """By the kinds of functions."""

@@ -87,6 +87,8 @@ def _types_of(function: DeviceFunction) -> tuple[Any, ...]:
         "approximate_exp2": (f32, f32),
         "approximate_exp": (f32, f32),
         "approximate_rsqrt": (f32, f32),
+        "approximate_sqrt": (f32, f32),
+        "approximate_divide": (f32, f32, f32),
         "anew": (i64, i64),
         "grid_barrier": (none, pointer_type("u32"), i64),
         "ticket": (i64, pointer_type("u64"), i64),

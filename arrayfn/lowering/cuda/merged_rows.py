@@ -272,8 +272,10 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 total = self.name_of(m.reduce.result)
                 share = f"{self.name_of(m.element.result)}_share"
                 dtype = short_name(m.element.result.dtype)
-                factor = self.factors.pop(name)
-                self.line(f"{share} = {self.use(f'div_{dtype}')}({factor}, {total})")
+                factor, divide = self.factors.pop(name), self.use(f"div_{dtype}")
+                if m.element.result.half:
+                    divide = self.use_device("approximate_divide_f32")
+                self.line(f"{share} = {divide}({factor}, {total})")
                 self.shares[name] = share
 
     def is_share(self, s: Statement, m: Exponentials) -> bool:

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.rows import RowsPrinter
-from arrayfn.lowering.cuda.schedule import Pipeline
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
-from arrayfn.lowering.cuda.vocabulary import SHARED_LINE, WARP
+from arrayfn.lowering.cuda.taken_rows import NUMBER_BYTES, PLACES, TakenRowsPrinter
+from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
 from arrayfn.lowering.kernel_ir import Load, Value
-
-PLACES: Final = 8  # of rows' numbers: more than are known, or still needed, at a time
-NUMBER_BYTES: Final = 8  # of a row's number, as it is told
 
 
 @dataclass
-class PipelinePrinter(RowsPrinter[Pipeline]):
-    """A cluster of blocks has a row, each block a part of it."""
+class PipelinePrinter(TakenRowsPrinter):
+    """A cluster of blocks has a row, each block slices of it."""
 
     shared_lines: list[str] = field(default_factory=list[str])
     awaited: bool = False  # whether what is the same for all rows has been
-    has_chores: bool = False  # whether one thread is still to do what is for later rows
 
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
@@ -54,11 +48,6 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.close()
         self.lines[before:before] = self.shared_lines
 
-    @property
-    def rows(self) -> str:
-        """How many there are."""
-        return self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
-
     def make_shared(self) -> None:
         """Make what is in shared memory: signals, numbers of rows, places for them.
 
@@ -77,14 +66,14 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
             depth = self.open_slices()
             self.line("size = size + count")
             self.close_all(depth)
-        signals = {"signals": [None] * (schedule.ahead + bool(schedule.held))}
+        signals: dict[str, Sequence[int | None]] = {}
+        signals["signals"] = [None] * (schedule.ahead + bool(schedule.held))
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
             signals[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
             # The first rows are nobody's to tell.
-            told = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
-            signals["told"] = told
+            signals["told"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
         self.make_signals(**signals)
         for name in ("numbers", "latest"):
             count = SHARED_LINE // NUMBER_BYTES
@@ -93,8 +82,6 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.arenas(schedule.fetched, schedule.ahead * part)
         for operand in schedule.held:
             self.arenas([operand], part - self.spared_of(operand))
-
-    # Shared memory.
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
         """The array is one for all rows: it is declared before the first.
@@ -108,200 +95,6 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         shared = self.use_device(f"shared_{short_name(value.dtype)}")
         name = f"{self.name_of(value)}_{suffix}"
         self.shared_lines.append(f"    {name} = {shared}({count})")
-
-    def arena_name(self, operand: int) -> str:
-        name = super().arena_name(operand)
-        is_held = operand in self.schedule.held
-        return f"{name.removesuffix('ahead')}held" if is_held else name
-
-    @property
-    def thread(self) -> str:
-        """The name of what tells the threads of a row apart."""
-        return "thread" if self.schedule.cluster > 1 else "member"
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether some threads have fewer vectors of a row than others."""
-        return self.row_elements() != self.schedule.team * self.schedule.lanes * (
-            self.schedule.tiles
-        )
-
-    @property
-    def size(self) -> str:
-        """How many elements the block has of a row."""
-        whole = self.schedule.tiles * self.schedule.slice
-        return "size" if self.is_ragged else str(whole)
-
-    def open_slices(self, first: int = 0) -> int:
-        """Open the loop over the block's slices, from the ``first`` on.
-
-        Each has ``count`` elements, from ``begin`` on; some block's last one has none.
-        """
-        schedule, slice_ = self.schedule, self.schedule.slice
-        span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
-        self.open(f"for vector in range({span}):")
-        number = f"(vector * {schedule.cluster} + rank)"
-        number = number if schedule.cluster > 1 else "vector"
-        self.line(f"begin = {number} * {slice_}")
-        if not self.is_ragged:
-            return 1
-        rest = f"{self.extent(self.reduced_axes[0])} - begin"
-        self.line(f"count = {self.use('min_i64')}({slice_}, {rest})")
-        self.open("if count > 0:")
-        return 2
-
-    def fetch_slice(self, operand: int, at: str, place: str, signal: str) -> None:
-        """Begin to copy the current slice of what begins ``at`` an index."""
-        at = "begin" if at == "0" else f"{at} + begin"
-        count = "count" if self.is_ragged else str(self.schedule.slice)
-        self.fetch(operand, at, place, count, signal)
-
-    def fetch_row(self, number: str, turn: str) -> None:
-        """Begin to copy the row ``number``, if there is one, for ``turn``."""
-        schedule, own = self.schedule, (self.offsets, self.offset_axes)
-        self.offsets, self.offset_axes = {}, frozenset()
-        self.open(f"if {number} < {self.rows}:")
-        variables = self.decompose(number, self.kept_axes, "j")
-        signal = self.ring(turn)
-        width = sum(self.nest.operands[k].dtype.itemsize for k in schedule.fetched)
-        expect = self.use_device("expect")
-        self.line(f"{expect}(signals, {signal}, {self.size} * {width})")
-        depth = self.open_slices()
-        for operand in schedule.fetched:
-            at = self.index(operand, variables)
-            self.fetch_slice(operand, at, self.place_in(signal), signal)
-        self.close_all(depth + 1)
-        self.offsets, self.offset_axes = own
-
-    def ring(self, turn: str) -> str:
-        """The signal of a turn's row, which is the number of its place, too."""
-        ahead = self.schedule.ahead
-        if ahead == 1 or turn == "0":
-            return "0"
-        if not turn.isdigit():
-            self.line(f"ring = {self.use_device('remainder')}({turn}, {ahead})")
-        return turn if turn.isdigit() else "ring"
-
-    def place_in(self, ring: str) -> str:
-        """Where the current slice has its place, of the row that has the place ``ring``."""
-        slice_, tiles = self.schedule.slice, self.schedule.tiles
-        if ring == "0":
-            return f"vector * {slice_}"
-        return f"({ring} * {tiles} + vector) * {slice_}"
-
-    def fetch_held(self) -> None:
-        """Begin to copy what is the same for all rows."""
-        schedule, signal = self.schedule, str(self.schedule.ahead)
-        width = [self.nest.operands[k].dtype.itemsize for k in schedule.held]
-        expected = f"{self.size} * {sum(width)}"
-        spared = self.spared_of(schedule.held[0]) * width[0]
-        expected += f" - {spared}" if spared else ""
-        self.line(f"{self.use_device('expect')}(signals, {signal}, {expected})")
-        for operand in schedule.held:
-            first = schedule.spared if self.spared_of(operand) else 0
-            depth = self.open_slices(first)
-            place = f"(vector - {first})" if first else "vector"
-            at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
-            self.fetch_slice(operand, at, place, signal)
-            self.close_all(depth)
-
-    def take_row(self) -> None:
-        """Take this turn's row into registers."""
-        schedule = self.schedule
-        ahead, remainder = schedule.ahead, self.use_device("remainder")
-        turns = f"{self.use_device('quotient')}(turn, {ahead})" if ahead > 1 else "turn"
-        signal, parity = self.ring("turn"), f"{remainder}({turns}, 2)"
-        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
-        lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
-        for operand in schedule.fetched:
-            is_wide = self.is_widened_row(operand)
-            self.declare_tiles([operand], lanes if is_wide else count)
-            if is_wide:
-                self.registers(self.wide_name(operand), "f32", count)
-        _, depth = self.open_row({}, self.thread)
-        if schedule.tiles == 1:
-            self.line("vector = 0")
-        place = f"{self.place_in(signal)} + member * {lanes}"
-        for operand in schedule.fetched:
-            is_wide = self.is_widened_row(operand)
-            load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
-            tile, slot = self.tile_name(operand), self.slot("")
-            taken = f"{tile}, {'0' if is_wide else slot}"
-            self.line(f"{load}({self.arena_name(operand)}, {place}, {taken})")
-            if is_wide:
-                dtype = short_name(self.nest.operands[operand].dtype)
-                widen = self.use_device(f"widen_{dtype}x{lanes}")
-                self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
-        self.close_all(depth)
-        self.has_chores = True
-        if any(merge.greatest for merge in self.merges):
-            # Much is computed before the warps meet to exchange something.
-            self.line(f"{self.use_device('barrier')}()")
-            self.do_chores()
-
-    # Rows of halves.
-
-    def is_widened_row(self, operand: int) -> bool:
-        """Whether a thread has its part of the row in float32: it is read more than once.
-
-        A result that takes the place of the row has its registers, too. Extremes are
-        taken of halves.
-        """
-        schedule, known = self.schedule, self.nest.operands[operand]
-        is_row = operand in schedule.fetched and not known.written
-        is_pair = known.dtype in dtypes.HALVES and schedule.lanes > 1
-        if not (schedule.widened and is_row and is_pair):
-            return False
-        stages = [
-            body
-            for body in self.plan().bodies
-            if any(isinstance(s, Load) and s.operand == operand for s in body)
-        ]
-        return sum(not self.has_extremes_alone(body) for body in stages) > 1
-
-    def wide_name(self, operand: int) -> str:
-        return f"{self.tile_name(operand).removesuffix('tile')}wide"
-
-    def is_pair_of_halves(self, s: Load) -> bool:
-        return not self.is_widened_row(s.operand) and super().is_pair_of_halves(s)
-
-    def widen_halves(self, operands: Sequence[int]) -> None:
-        rows = [k for k in operands if self.is_widened_row(k)]
-        for operand in rows:
-            self.staged[operand] = f"{self.wide_name(operand)}[{self.slot('lane')}]"
-            self.widened.add(operand)
-        super().widen_halves([k for k in operands if k not in rows])
-
-    # Which rows. Blocks take them as they come to them; of a cluster the first one
-    # does, and tells the others. What is computed in turn t has the number in place
-    # t % PLACES. It is told a turn before it is fetched, and the last one is no row.
-
-    @property
-    def first_rows(self) -> int:
-        """The first turns whose rows nobody takes: a cluster has its own."""
-        return self.schedule.ahead + 1
-
-    @property
-    def takes(self) -> str:
-        """Which thread takes rows for the block, or the cluster."""
-        name = "member" if self.schedule.cluster == 1 else "thread"
-        return f"{name} == {self.idle(2)}"
-
-    def idle(self, warp: int) -> int:
-        """The first thread of a ``warp`` that the others do not wait for, if any is."""
-        return WARP * min(warp, self.schedule.threads // WARP - 1)
-
-    def place_of(self, turn: str) -> str:
-        return f"{self.use_device('remainder')}({turn}, {PLACES})"
-
-    def await_told(self, turn: str) -> None:
-        """Wait until it is told what is to be computed in ``turn``."""
-        if self.schedule.cluster == 1:
-            return
-        turns = f"{self.use_device('quotient')}({turn}, {PLACES})"
-        parity = f"{self.use_device('remainder')}({turns}, 2)"
-        wait = self.use_device("await_signal")
-        self.line(f"{wait}(told, {self.place_of(turn)}, {parity})")
 
     def begin_rows_ahead(self) -> None:
         """Have the first rows fetched, which are the cluster's own.
@@ -331,63 +124,23 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         meet = "cluster_wait" if schedule.cluster > 1 else "barrier"
         self.line(f"{self.use_device(meet)}()")
 
-    def do_chores(self) -> None:
-        """Have a later turn's row fetched, and take another one, while others wait.
-
-        All of the block have met: the place of the turn's own row is free.
-        """
-        if not self.has_chores:
-            return
-        self.has_chores = False
-        self.open(f"if member == {self.idle(1)}:")
-        self.fetch_following()
-        self.close()
-        self.open(f"if {self.takes}:")
-        self.tell_following()
-        self.close()
-
-    def fetch_following(self) -> None:
-        """Have a row fetched to the place of this turn's, if the one before it is one.
-
-        If the row ahead is the next one, it is asked whether this turn has one although
-        it does: ptxas then gives each wait a first try of its own, and layernorm of
-        long rows takes a tenth less time.
-        """
-        ahead, add = self.schedule.ahead, "turn + {}".format
-        before = self.place_of(add(ahead - 1) if ahead > 1 else "turn")
-        following = self.place_of(add(ahead))
-        self.open(f"if numbers[{before}] < {self.rows}:")
-        self.await_told(add(ahead))
-        self.line(f"other = numbers[{following}]")
-        self.fetch_row("other", add(ahead))
-        self.close()
-        self.open("else:")
-        self.line(f"numbers[{following}] = {self.rows}")
-        self.close()
-        if self.schedule.cluster > 1:
-            # All of the block know what this turn computes.
-            expect, this = self.use_device("expect"), self.place_of("turn")
-            self.line(f"{expect}(told, {this}, {NUMBER_BYTES})")
-
-    def tell_following(self) -> None:
-        """Take a row, if the one before it is one, and tell all of the cluster."""
-        first, cluster = self.first_rows, self.schedule.cluster
-        clusters = self.integer("clusters", self.schedule.clusters)
-        place = self.place_of(f"turn + {first}")
-        self.open(f"if latest[0] < {self.rows}:")
-        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
-        self.line(f"following = following + {clusters} * {first}")
-        self.line("latest[0] = following")
-        if cluster == 1:
-            self.line(f"numbers[{place}] = following")
-        else:
-            send = self.use_device("send_i64")
-            self.open(f"for peer in range({cluster}):")
-            self.line(f"{send}(numbers, {place}, following, peer, told, {place})")
-            self.close()
-        self.close()
-
     # What is the same for all rows.
+
+    def fetch_held(self) -> None:
+        """Begin to copy what is the same for all rows."""
+        schedule, signal = self.schedule, str(self.schedule.ahead)
+        width = [self.nest.operands[k].dtype.itemsize for k in schedule.held]
+        expected = f"{self.size} * {sum(width)}"
+        spared = self.spared_of(schedule.held[0]) * width[0]
+        expected += f" - {spared}" if spared else ""
+        self.line(f"{self.use_device('expect')}(signals, {signal}, {expected})")
+        for operand in schedule.held:
+            first = schedule.spared if self.spared_of(operand) else 0
+            depth = self.open_slices(first)
+            place = f"(vector - {first})" if first else "vector"
+            at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
+            self.fetch_slice(operand, at, place, signal)
+            self.close_all(depth)
 
     def spared_of(self, operand: int) -> int:
         """The elements of the block's part of it that are in threads' registers."""
@@ -449,6 +202,73 @@ class PipelinePrinter(RowsPrinter[Pipeline]):
         self.open("else:")
         self.line(f"{load}({source}, {place} - {spared}, {tile}, 0)")
         self.close()
+
+    # A turn's row.
+
+    def take_row(self) -> None:
+        """Take this turn's row into registers."""
+        schedule = self.schedule
+        ahead, remainder = schedule.ahead, self.use_device("remainder")
+        turns = f"{self.use_device('quotient')}(turn, {ahead})" if ahead > 1 else "turn"
+        signal, parity = self.ring("turn"), f"{remainder}({turns}, 2)"
+        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+        lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
+        for operand in schedule.fetched:
+            is_wide = self.is_widened_row(operand)
+            self.declare_tiles([operand], lanes if is_wide else count)
+            if is_wide:
+                self.registers(self.wide_name(operand), "f32", count)
+        _, depth = self.open_row({}, self.thread)
+        if schedule.tiles == 1:
+            self.line("vector = 0")
+        place = f"{self.place_in(signal)} + member * {lanes}"
+        for operand in schedule.fetched:
+            is_wide = self.is_widened_row(operand)
+            load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
+            tile, slot = self.tile_name(operand), self.slot("")
+            taken = f"{tile}, {'0' if is_wide else slot}"
+            self.line(f"{load}({self.arena_name(operand)}, {place}, {taken})")
+            if is_wide:
+                dtype = short_name(self.nest.operands[operand].dtype)
+                widen = self.use_device(f"widen_{dtype}x{lanes}")
+                self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
+        self.close_all(depth)
+        self.has_chores = True
+        if self.merges:
+            # Two stages are computed before the warps meet to exchange something.
+            self.line(f"{self.use_device('barrier')}()")
+            self.do_chores()
+
+    def is_widened_row(self, operand: int) -> bool:
+        """Whether a thread has its part of the row in float32, which is read again.
+
+        A result that takes the place of the row has its registers, too. Extremes are
+        taken of halves.
+        """
+        schedule, known = self.schedule, self.nest.operands[operand]
+        is_row = operand in schedule.fetched and not known.written
+        is_pair = known.dtype in dtypes.HALVES and schedule.lanes > 1
+        if not (schedule.widened and is_row and is_pair):
+            return False
+        stages = [
+            body
+            for body in self.plan().bodies
+            if any(isinstance(s, Load) and s.operand == operand for s in body)
+        ]
+        return sum(not self.has_extremes_alone(body) for body in stages) > 1
+
+    def wide_name(self, operand: int) -> str:
+        return f"{self.tile_name(operand).removesuffix('tile')}wide"
+
+    def is_pair_of_halves(self, s: Load) -> bool:
+        return not self.is_widened_row(s.operand) and super().is_pair_of_halves(s)
+
+    def widen_halves(self, operands: Sequence[int]) -> None:
+        rows = [k for k in operands if self.is_widened_row(k)]
+        for operand in rows:
+            self.staged[operand] = f"{self.wide_name(operand)}[{self.slot('lane')}]"
+            self.widened.add(operand)
+        super().widen_halves([k for k in operands if k not in rows])
 
     # What the stages ask.
 

@@ -28,6 +28,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 
 _EXTREMES: Final = {"accumulate_max_f32": "greatest", "accumulate_min_f32": "least"}
+_ROUGH: Final = {"div_f32": "divide", "sqrt_f32": "sqrt"}
 T = TypeVar("T", Rows, Pipeline, Columns)
 
 
@@ -69,8 +70,9 @@ class RowArithmetic(CudaPrinter[T]):
         """The inverses that take the places of what halves are divided by."""
         divisors = [self.divisor(s) for s in body if self.is_half(s)]
         for name in dict.fromkeys(filter(None, divisors)):
-            one = f"{self.use('f32')}(1)"
-            self.line(f"{name}_reciprocal = {self.use('div_f32')}({one}, {name})")
+            one, divide = f"{self.use('f32')}(1)", "approximate_divide_f32"
+            inverse = f"{self.use_device(divide)}({one}, {name})"
+            self.line(f"{name}_reciprocal = {inverse}")
 
     def divisor(self, s: Statement) -> str:
         """The name of what ``s`` divides by, if it is the same for the row."""
@@ -102,6 +104,11 @@ class RowArithmetic(CudaPrinter[T]):
             exp = self.use_device("approximate_exp_f32")
             self.line(f"{self.name_of(s.result)} = {exp}({x})", s.source)
             return
+        if s.level == "outer" and s.function in _ROUGH and self.is_rough(s):
+            rough = self.use_device(f"approximate_{_ROUGH[s.function]}_f32")
+            arguments = ", ".join(map(self.scalar, s.arguments))
+            self.line(f"{self.name_of(s.result)} = {rough}({arguments})", s.source)
+            return
         divisor = self.divisor(s)
         inverse = self.inverses.get(divisor)
         if not divisor or (inverse is None and not s.result.half):
@@ -128,6 +135,12 @@ class RowArithmetic(CudaPrinter[T]):
             for value in uses(s):
                 users.setdefault(value.name, []).append(s)
         return users
+
+    def is_rough(self, s: Compute) -> bool:
+        """Whether halves are all that becomes of ``s``."""
+        users = self.users.get(s.result.name, [])
+        rounded = (isinstance(u, Compute) and "round_" in u.function for u in users)
+        return s.result.half or (bool(users) and all(rounded))
 
     def fusing(self, s: Statement) -> Compute | Reduce | None:
         """The sum that alone needs ``s``, a product of halves or its other name.

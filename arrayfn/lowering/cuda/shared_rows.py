@@ -113,17 +113,16 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     # and have taken rows when others have none left.
     cluster, threads = 1, gpu.pipeline_threads
     # Small parts leave less to be done by some at the end, when others are done.
-    sizes = [
-        [nest.operands[k].dtype.itemsize for k in which] for which in (fetched, held)
-    ]
+    fetched_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
+    held_bytes = [nest.operands[k].dtype.itemsize for k in held]
     room = gpu.pipeline_shared - _beside(nest, threads)
     while cluster <= gpu.most_cluster:
         tiles = -(-length // (cluster * threads * lanes))
         part = tiles * threads * lanes
         is_full = length == cluster * part
         spare = threads * lanes if is_full and tiles > gpu.spared else 0
-        places = _places(part, spare, *sizes, room, gpu)
-        small = part * sum(sizes[0]) <= gpu.pipeline_bytes
+        places = _places(part, spare, fetched_bytes, held_bytes, room, gpu)
+        small = part * fetched_bytes <= gpu.pipeline_bytes
         fits = places and wide * tiles <= gpu.pipeline_words
         if places and fits and (small or cluster == gpu.most_cluster):
             return Pipeline(
@@ -163,21 +162,21 @@ class _Places:
 def _places(
     part: int,
     spare: int,
-    fetched: Sequence[int],
+    fetched: int,
     held: Sequence[int],
     room: int,
     gpu: GpuConfig,
 ) -> _Places | None:
     """As many rows as there is room for, sparing as little as will do for those.
 
-    A block has ``part`` elements, of ``fetched`` and of ``held`` bytes; those that a
-    vector of each thread has are ``spare``, or 0 if some threads have none. None if not
-    even one row has room.
+    A block has ``part`` elements, of so many bytes that are ``fetched``, and of each
+    operand ``held``; those that a vector of each thread has are ``spare``, or 0 if some
+    threads have none. None if not even one row has room.
     """
     most = gpu.spared if held and spare else 0
     for ahead in range(gpu.rows_ahead, 0, -1):
         for spared in range(most + 1):
-            used = part * (ahead * sum(fetched) + sum(held))
+            used = part * (ahead * fetched + sum(held))
             used -= spared * spare * held[0] if spared else 0
             if used <= room:
                 return _Places(ahead, spared, used)
@@ -185,7 +184,7 @@ def _places(
 
 
 def _beside(nest: Nest, threads: int) -> int:
-    """Bytes of a block's other arrays: of signals, of what warps and blocks exchange."""
+    """Bytes of a block's other arrays: of signals, of what warps, blocks exchange."""
     arrays = _SIGNALS
     for s in nest.statements:
         if isinstance(s, Reduce):

@@ -34,9 +34,10 @@ greatest magnitude that x has.
 other threads may add to the same element at the same time.
 
 The blocks of a cluster run at the same time. ``cluster_wait`` waits until all threads
-of the cluster have called ``cluster_arrive``, and then sees signals that were shown. ``send_T(shared, at, value, rank,
-signals, k)`` begins to write to the shared memory of the block ``rank`` of the cluster,
-which must have begun to run: its signal ``k`` counts the bytes as they arrive.
+of the cluster have called ``cluster_arrive``; then signals are there that were shown
+before. ``send_T(shared, at, value, rank, signals, k)`` begins to write to the shared
+memory of the block ``rank`` of the cluster, which must have begun to run: its signal
+``k`` counts the bytes as they arrive.
 
 Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
 ``count`` elements from byte ``offset`` of the memory that the kernel's launch asks for.
@@ -63,7 +64,8 @@ i, j and k on, a's being its left half from above, then its right one.
 ``pack_T(x, y, tile, place)`` rounds two values to halves, into registers.
 ``approximate_exp2_f32`` is 2**x within 2 ulp, and ``approximate_exp_f32`` is e**x with
 a relative error of up to 2**-17: both are 0 instead of subnormal numbers.
-``approximate_rsqrt_f32`` is 1 / sqrt(x) within 2 ulp, of numbers that are normal.
+``approximate_rsqrt_f32`` is 1 / sqrt(x) within 2 ulp, of numbers that are normal, and
+``approximate_sqrt_f32`` and ``approximate_divide_f32`` are sqrt(x) and x / y within 2.
 Loops over ``unrolled(n)``, which is ``range(n)``, are written out in machine code.
 
 In a kernel whose blocks all run at once, ``grid_barrier(meeting, blocks)`` waits until
@@ -174,6 +176,8 @@ Kind = Literal[
     "approximate_exp2",
     "approximate_exp",
     "approximate_rsqrt",
+    "approximate_sqrt",
+    "approximate_divide",
     "grid_barrier",
     "window",
     "ticket",
@@ -221,10 +225,12 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
 
 
 EXTREMES: Final[tuple[Kind, ...]] = ("greatest", "least")
-POWERS: Final[tuple[Kind, ...]] = (
+APPROXIMATE: Final[tuple[Kind, ...]] = (
     "approximate_exp2",
     "approximate_exp",
     "approximate_rsqrt",
+    "approximate_sqrt",
+    "approximate_divide",
 )
 PRODUCTS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides", "fused")
 SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
@@ -323,7 +329,7 @@ def _functions() -> Iterator[DeviceFunction]:
             yield DeviceFunction(f"widen_{t}x{n}", "widen", t, n)
             for kind in EXTREMES:
                 yield DeviceFunction(f"{kind}_{t}x{n}", kind, t, n)
-    for kind in POWERS:
+    for kind in APPROXIMATE:
         yield DeviceFunction(f"{kind}_f32", kind, "f32")
 
 

@@ -1,0 +1,102 @@
+"""Rows that pass through shared memory: what a block copies of them, and where to.
+
+A row is cut into slices, a vector for each thread of a block. Those of a cluster's
+blocks lie side by side, so that the blocks go along the row together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arrayfn.lowering.cuda.rows import RowsPrinter
+from arrayfn.lowering.cuda.schedule import Pipeline
+
+
+@dataclass
+class SlicesPrinter(RowsPrinter[Pipeline]):
+    """Prints copies of rows: ``fetch_row`` begins one, to a place of a turn's row."""
+
+    @property
+    def rows(self) -> str:
+        """How many there are."""
+        return self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
+
+    @property
+    def thread(self) -> str:
+        """The name of what tells the threads of a row apart."""
+        return "thread" if self.schedule.cluster > 1 else "member"
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether some threads have fewer vectors of a row than others."""
+        schedule = self.schedule
+        slices = schedule.cluster * schedule.tiles
+        return self.row_elements() != slices * schedule.slice
+
+    @property
+    def size(self) -> str:
+        """How many elements the block has of a row."""
+        whole = self.schedule.tiles * self.schedule.slice
+        return "size" if self.is_ragged else str(whole)
+
+    def open_slices(self, first: int = 0) -> int:
+        """Open the loop over the block's slices, from the ``first`` on.
+
+        Each has ``count`` elements, from ``begin`` on; some block's last one has none.
+        """
+        schedule, slice_ = self.schedule, self.schedule.slice
+        span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
+        self.open(f"for vector in range({span}):")
+        number = f"(vector * {schedule.cluster} + rank)"
+        number = number if schedule.cluster > 1 else "vector"
+        self.line(f"begin = {number} * {slice_}")
+        if not self.is_ragged:
+            return 1
+        rest = f"{self.extent(self.reduced_axes[0])} - begin"
+        self.line(f"count = {self.use('min_i64')}({slice_}, {rest})")
+        self.open("if count > 0:")
+        return 2
+
+    def fetch_slice(self, operand: int, at: str, place: str, signal: str) -> None:
+        """Begin to copy the current slice of what begins ``at`` an index."""
+        at = "begin" if at == "0" else f"{at} + begin"
+        count = "count" if self.is_ragged else str(self.schedule.slice)
+        self.fetch(operand, at, place, count, signal)
+
+    def arena_name(self, operand: int) -> str:
+        name = super().arena_name(operand)
+        is_held = operand in self.schedule.held
+        return f"{name.removesuffix('ahead')}held" if is_held else name
+
+    def fetch_row(self, number: str, turn: str) -> None:
+        """Begin to copy the row ``number``, if there is one, for ``turn``."""
+        schedule, own = self.schedule, (self.offsets, self.offset_axes)
+        self.offsets, self.offset_axes = {}, frozenset()
+        self.open(f"if {number} < {self.rows}:")
+        variables = self.decompose(number, self.kept_axes, "j")
+        signal = self.ring(turn)
+        width = sum(self.nest.operands[k].dtype.itemsize for k in schedule.fetched)
+        expect = self.use_device("expect")
+        self.line(f"{expect}(signals, {signal}, {self.size} * {width})")
+        depth = self.open_slices()
+        for operand in schedule.fetched:
+            at = self.index(operand, variables)
+            self.fetch_slice(operand, at, self.place_in(signal), signal)
+        self.close_all(depth + 1)
+        self.offsets, self.offset_axes = own
+
+    def ring(self, turn: str) -> str:
+        """The signal of a turn's row, which is the number of its place, too."""
+        ahead = self.schedule.ahead
+        if ahead == 1 or turn == "0":
+            return "0"
+        if not turn.isdigit():
+            self.line(f"ring = {self.use_device('remainder')}({turn}, {ahead})")
+        return turn if turn.isdigit() else "ring"
+
+    def place_in(self, ring: str) -> str:
+        """The place of the current slice, of the row whose place is ``ring``."""
+        slice_, tiles = self.schedule.slice, self.schedule.tiles
+        if ring == "0":
+            return f"vector * {slice_}"
+        return f"({ring} * {tiles} + vector) * {slice_}"

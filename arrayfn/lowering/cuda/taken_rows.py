@@ -1,0 +1,108 @@
+"""Which rows the blocks of a pipeline have: they take them as they come to them.
+
+Of a cluster the first block does, and tells the others. What is computed in turn t has
+its number in place ``t % PLACES``. It is told a turn before it is fetched, and the last
+one is no row. The first ones are nobody's to take: cluster c has c, c + clusters, and
+so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn.lowering.cuda.slices import SlicesPrinter
+from arrayfn.lowering.cuda.vocabulary import WARP
+
+PLACES: Final = 8  # of rows' numbers: more than are known, or still needed, at a time
+NUMBER_BYTES: Final = 8  # of a row's number, as it is told
+
+
+@dataclass
+class TakenRowsPrinter(SlicesPrinter):
+    """Prints what one thread does for the rows to come while the others wait."""
+
+    has_chores: bool = False  # whether that is still to be done in this turn
+
+    @property
+    def first_rows(self) -> int:
+        """The first turns whose rows nobody takes: a cluster has its own."""
+        return self.schedule.ahead + 1
+
+    @property
+    def takes(self) -> str:
+        """Which thread takes rows for the block, or the cluster."""
+        name = "member" if self.schedule.cluster == 1 else "thread"
+        return f"{name} == {self.idle(2)}"
+
+    def idle(self, warp: int) -> int:
+        """The first thread of a ``warp`` that the others do not wait for, if any is."""
+        return WARP * min(warp, self.schedule.threads // WARP - 1)
+
+    def place_of(self, turn: str) -> str:
+        return f"{self.use_device('remainder')}({turn}, {PLACES})"
+
+    def await_told(self, turn: str) -> None:
+        """Wait until it is told what is to be computed in ``turn``."""
+        if self.schedule.cluster == 1:
+            return
+        turns = f"{self.use_device('quotient')}({turn}, {PLACES})"
+        parity = f"{self.use_device('remainder')}({turns}, 2)"
+        wait = self.use_device("await_signal")
+        self.line(f"{wait}(told, {self.place_of(turn)}, {parity})")
+
+    def do_chores(self) -> None:
+        """Have a later turn's row fetched, and take another one, while others wait.
+
+        All of the block have met: the place of the turn's own row is free.
+        """
+        if not self.has_chores:
+            return
+        self.has_chores = False
+        self.open(f"if member == {self.idle(1)}:")
+        self.fetch_following()
+        self.close()
+        self.open(f"if {self.takes}:")
+        self.tell_following()
+        self.close()
+
+    def fetch_following(self) -> None:
+        """Have a row fetched to the place of this turn's, if the one before it is one.
+
+        If the row ahead is the next one, it is asked whether this turn has one although
+        it does: ptxas then gives each wait a first try of its own, and layernorm of
+        long rows takes a tenth less time.
+        """
+        ahead, add = self.schedule.ahead, "turn + {}".format
+        before = self.place_of(add(ahead - 1) if ahead > 1 else "turn")
+        following = self.place_of(add(ahead))
+        self.open(f"if numbers[{before}] < {self.rows}:")
+        self.await_told(add(ahead))
+        self.line(f"other = numbers[{following}]")
+        self.fetch_row("other", add(ahead))
+        self.close()
+        self.open("else:")
+        self.line(f"numbers[{following}] = {self.rows}")
+        self.close()
+        if self.schedule.cluster > 1:
+            # All of the block know what this turn computes.
+            expect, this = self.use_device("expect"), self.place_of("turn")
+            self.line(f"{expect}(told, {this}, {NUMBER_BYTES})")
+
+    def tell_following(self) -> None:
+        """Take a row, if the one before it is one, and tell all of the cluster."""
+        first, cluster = self.first_rows, self.schedule.cluster
+        clusters = self.integer("clusters", self.schedule.clusters)
+        place = self.place_of(f"turn + {first}")
+        self.open(f"if latest[0] < {self.rows}:")
+        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
+        self.line(f"following = following + {clusters} * {first}")
+        self.line("latest[0] = following")
+        if cluster == 1:
+            self.line(f"numbers[{place}] = following")
+        else:
+            send = self.use_device("send_i64")
+            self.open(f"for peer in range({cluster}):")
+            self.line(f"{send}(numbers, {place}, following, peer, told, {place})")
+            self.close()
+        self.close()
