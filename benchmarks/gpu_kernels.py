@@ -70,11 +70,14 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     yield "transpose of halves", lambda xp, x: x.T * 2, (halves,)
     for length in (5, 100, 1000, 5000, 12288, 16384, 30000, 65536):
         yield f"softmax of {length}", softmax, (random(150, length),)
-    for length in (96, 4096, 16384, 40000):
+    for length in (96, 4096, 16384, 40000, 65536):
         weights = random(length, seed=1)
         yield f"layernorm of {length}", layernorm, (random(150, length), weights)
-    halves = random(150, 50304).astype(np.float16)
-    yield "softmax of halves of 50304", softmax, (halves,)
+    for length in (50304, 131072):
+        halves = random(150, length).astype(np.float16)
+        yield f"softmax of halves of {length}", softmax, (halves,)
+    weights = halves[0]
+    yield "layernorm of halves of 131072", layernorm, (halves, weights)
     yield "logsumexp", logsumexp, (random(150, 65536),)
     for length in (65536, 70001):
         name = f"deviations of {length}"
