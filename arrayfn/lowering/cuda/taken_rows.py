@@ -32,8 +32,7 @@ class TakenRowsPrinter(SlicesPrinter):
     @property
     def takes(self) -> str:
         """Which thread takes rows for the block, or the cluster."""
-        name = "member" if self.schedule.cluster == 1 else "thread"
-        return f"{name} == {self.idle(2)}"
+        return f"{self.thread} == {self.idle(2)}"
 
     def idle(self, warp: int) -> int:
         """The first thread of a ``warp`` that the others do not wait for, if any is."""
