@@ -73,7 +73,6 @@ def test_sums_of_products_of_halves_are_fused():
     (kernel,) = compiled.kernels
     # Squares and their sum; what is scaled and shifted. Products have no line.
     assert kernel.source.count("fused_f32(") == 2
-    assert kernel.source.count("approximate_sqrt_f32(") == 1
     (result,) = run_plan(compiled, (x, scale, shift))
     want = scaled(*(a.astype(np.float64) for a in (x, scale, shift)))
     np.testing.assert_allclose(result, want, rtol=4e-3, atol=4e-3)
@@ -102,5 +101,5 @@ def test_halves_are_rounded_in_pairs_and_nothing_is_spilled():
     ptx = compile_ptx(kernel, (9, 0))
     assert "cvt.rn.bf16x2.f32" in ptx
     assert "ex2.approx.ftz.f32" in ptx
-    assert ptx.count("div.full.f32") == 1  # once a row
+    assert "rcp.rn.f32" in ptx  # once a row
     assert ".local" not in ptx

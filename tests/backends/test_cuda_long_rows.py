@@ -168,9 +168,21 @@ def test_as_many_rows_are_ahead_as_there_is_room_for(case):
     (kernel,) = compiled.kernels
     assert kernel.cluster > 1
     # Of each row that is fetched before the first turn.
-    assert len(re.findall(r"if following < n\d:", kernel.source)) == ahead
+    assert len(re.findall(r"\n {8}if following < n\d:", kernel.source)) == ahead
     assert ("_spared = registers_f32(4)" in kernel.source) == bool(spared)
     assert_equal(function, arguments, compiled, 2e-5)
+
+
+def test_a_pipeline_computes_roughly_what_becomes_halves_once_a_row():
+    arguments = random(4, 528, dtype=np.float16), random(528, dtype=np.float16, seed=1)
+    (kernel,) = lowered(layernorm, arguments, PIPELINES).kernels
+    assert kernel.shared > 0
+    # Two means and an inverse are divided.
+    assert kernel.source.count("= approximate_divide_f32(") == 3
+    assert kernel.source.count("= approximate_sqrt_f32(") == 1
+    wide = [a.astype(np.float32) for a in arguments]
+    (kernel,) = lowered(layernorm, tuple(wide), PIPELINES).kernels
+    assert "approximate" not in kernel.source
 
 
 def test_a_pipeline_takes_exponentials_of_halves_once():

@@ -272,9 +272,8 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 total = self.name_of(m.reduce.result)
                 share = f"{self.name_of(m.element.result)}_share"
                 dtype = short_name(m.element.result.dtype)
-                factor, divide = self.factors.pop(name), self.use(f"div_{dtype}")
-                if m.element.result.half:
-                    divide = self.use_device("approximate_divide_f32")
+                factor, is_half = self.factors.pop(name), m.element.result.half
+                divide = self.divide_half() if is_half else self.use(f"div_{dtype}")
                 self.line(f"{share} = {divide}({factor}, {total})")
                 self.shares[name] = share
 

@@ -75,9 +75,8 @@ class PipelinePrinter(TakenRowsPrinter):
             # The first rows are nobody's to tell.
             signals["told"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
         self.make_signals(**signals)
-        for name in ("numbers", "latest"):
-            count = SHARED_LINE // NUMBER_BYTES
-            self.line(f"{name} = {self.use_device('shared_i64')}({count})")
+        count = SHARED_LINE // NUMBER_BYTES
+        self.line(f"numbers = {self.use_device('shared_i64')}({count})")
         part = schedule.tiles * schedule.slice
         self.arenas(schedule.fetched, schedule.ahead * part)
         for operand in schedule.held:
@@ -116,11 +115,12 @@ class PipelinePrinter(TakenRowsPrinter):
             if turn < schedule.ahead:
                 self.fetch_row("following", str(turn))
                 self.line(f"following = following + {clusters}")
-        self.line("latest[0] = following")
         if schedule.held:
             self.fetch_held()
         self.close()
         self.load_spared()
+        # Who takes rows goes on from the last of these.
+        self.line(f"following = start + {clusters} * {schedule.ahead}")
         meet = "cluster_wait" if schedule.cluster > 1 else "barrier"
         self.line(f"{self.use_device(meet)}()")
 

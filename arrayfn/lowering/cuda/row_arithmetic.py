@@ -70,9 +70,8 @@ class RowArithmetic(CudaPrinter[T]):
         """The inverses that take the places of what halves are divided by."""
         divisors = [self.divisor(s) for s in body if self.is_half(s)]
         for name in dict.fromkeys(filter(None, divisors)):
-            one, divide = f"{self.use('f32')}(1)", "approximate_divide_f32"
-            inverse = f"{self.use_device(divide)}({one}, {name})"
-            self.line(f"{name}_reciprocal = {inverse}")
+            inverse = f"{self.use('f32')}(1), {name}"
+            self.line(f"{name}_reciprocal = {self.divide_half()}({inverse})")
 
     def divisor(self, s: Statement) -> str:
         """The name of what ``s`` divides by, if it is the same for the row."""
@@ -104,7 +103,7 @@ class RowArithmetic(CudaPrinter[T]):
             exp = self.use_device("approximate_exp_f32")
             self.line(f"{self.name_of(s.result)} = {exp}({x})", s.source)
             return
-        if s.level == "outer" and s.function in _ROUGH and self.is_rough(s):
+        if s.function in _ROUGH and self.is_rough(s):
             rough = self.use_device(f"approximate_{_ROUGH[s.function]}_f32")
             arguments = ", ".join(map(self.scalar, s.arguments))
             self.line(f"{self.name_of(s.result)} = {rough}({arguments})", s.source)
@@ -137,10 +136,21 @@ class RowArithmetic(CudaPrinter[T]):
         return users
 
     def is_rough(self, s: Compute) -> bool:
-        """Whether halves are all that becomes of ``s``."""
+        """Whether ``s`` is once a row, and halves are all that becomes of it.
+
+        That matters where a block has a multiprocessor alone, and waits for it.
+        """
+        if not isinstance(self.schedule, Pipeline) or s.level != "outer":
+            return False
         users = self.users.get(s.result.name, [])
         rounded = (isinstance(u, Compute) and "round_" in u.function for u in users)
         return s.result.half or (bool(users) and all(rounded))
+
+    def divide_half(self) -> str:
+        """What divides once a row, where halves are what becomes of it."""
+        if isinstance(self.schedule, Pipeline):
+            return self.use_device("approximate_divide_f32")
+        return self.use("div_f32")
 
     def fusing(self, s: Statement) -> Compute | Reduce | None:
         """The sum that alone needs ``s``, a product of halves or its other name.

@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
-_SIGNALS: Final = 5  # lines: of signals of rows, exchanges, numbers; of numbers
+_SIGNALS: Final = 4  # lines: of signals of rows, exchanges, numbers; of numbers
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:

@@ -93,10 +93,9 @@ class TakenRowsPrinter(SlicesPrinter):
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
         place = self.place_of(f"turn + {first}")
-        self.open(f"if latest[0] < {self.rows}:")
+        self.open(f"if following < {self.rows}:")
         self.line(f"following = {self.use_device('take')}(board, 1, 1)")
         self.line(f"following = following + {clusters} * {first}")
-        self.line("latest[0] = following")
         if cluster == 1:
             self.line(f"numbers[{place}] = following")
         else:
