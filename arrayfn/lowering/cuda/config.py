@@ -32,7 +32,6 @@ class GpuConfig:
     row_words: int = 32  # 32-bit registers that a thread may keep of its row
     aside_words: int = 12  # of these, where the rest of the row is in shared memory
     early: int = 5  # vectors of what rows share that a thread has copied ahead
-    keep_cost: int = 4  # a value dearer than this is kept, not computed again
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cluster_words: int = 32  # 32-bit registers for a thread's part of a cluster's row
     cluster_threads: int = 512  # of a block, from where a cluster shares the row

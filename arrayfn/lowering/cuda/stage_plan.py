@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.schedule import can_copy, is_vector
 from arrayfn.lowering.kernel_ir import (
@@ -21,6 +20,7 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 
+KEEP_COST: Final = 4  # a value dearer than this is kept, not computed again
 HALF_EXP_COST: Final = 2  # a product, and the unit for powers of two
 
 
@@ -48,7 +48,6 @@ class StagePlan:
 def plan_stages(
     nest: Nest,
     keep: bool,
-    gpu: GpuConfig = GPU,
     merges: Sequence[Merge] = (),
     *,
     halves: bool = False,
@@ -77,7 +76,7 @@ def plan_stages(
             needed.add(name)
             if (name, first.get(name)) in anew:
                 first[name] = stage
-            elif name in first and keep and is_dear(producers, name, gpu, halves):
+            elif name in first and keep and is_dear(producers, name, halves):
                 last[name] = stage
                 continue
             first.setdefault(name, stage)
@@ -99,9 +98,7 @@ def _is_root(s: Statement, stage: int) -> bool:
     return isinstance(s, (Reduce, Store)) and s.stage == stage
 
 
-def is_dear(
-    producers: Mapping[str, Statement], name: str, gpu: GpuConfig, halves: bool
-) -> bool:
+def is_dear(producers: Mapping[str, Statement], name: str, halves: bool) -> bool:
     """Whether a value is kept rather than made again: a load, or dear arithmetic.
 
     An exponential of ``halves`` is as dear as others only if asked.
@@ -118,7 +115,7 @@ def is_dear(
         seen.add(current)
         cost += HALF_EXP_COST if is_half_exp(s) and not halves else s.cost
         pending += names_of(s)
-    return cost > gpu.keep_cost
+    return cost > KEEP_COST
 
 
 def is_half_exp(s: Statement) -> bool:
