@@ -208,34 +208,26 @@ def _await_copies(
     assembly(b, f"cp.async.wait_group {count};", "", ())
 
 
-def _exp2(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> Any:
-    return pure_assembly(b, "ex2.approx.ftz.f32 $0, $1;", "=f,f", args, F32)
+def _approximate(instruction: str) -> Emitter:
+    """One instruction of float32 numbers."""
+
+    def emitter(
+        b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
+    ) -> Any:
+        places = "".join(f", ${k}" for k in range(1, len(args) + 1))
+        text, kinds = f"{instruction} $0{places};", "=f" + ",f" * len(args)
+        return pure_assembly(b, text, kinds, args, F32)
+
+    return emitter
+
+
+_exp2 = _approximate("ex2.approx.ftz.f32")
 
 
 def _exp(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> Any:
     return _exp2(b, function, [b.fmul(args[0], F32(LOG2_E))], element, count)
-
-
-def _rsqrt(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> Any:
-    return pure_assembly(b, "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", args, F32)
-
-
-def _sqrt(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> Any:
-    return pure_assembly(b, "sqrt.approx.f32 $0, $1;", "=f,f", args, F32)
-
-
-def _divide(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> Any:
-    return pure_assembly(b, "div.full.f32 $0, $1, $2;", "=f,f,f", args, F32)
 
 
 MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
@@ -253,9 +245,9 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "await_copies": _await_copies,
     "approximate_exp2": _exp2,
     "approximate_exp": _exp,
-    "approximate_rsqrt": _rsqrt,
-    "approximate_sqrt": _sqrt,
-    "approximate_divide": _divide,
+    "approximate_rsqrt": _approximate("rsqrt.approx.ftz.f32"),
+    "approximate_sqrt": _approximate("sqrt.approx.f32"),
+    "approximate_divide": _approximate("div.full.f32"),
     "unrolled": lambda b, function, args, element, count: mark(b),
 }
 """By the kinds of functions."""

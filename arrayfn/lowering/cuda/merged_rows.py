@@ -103,10 +103,6 @@ class MergedRowsPrinter(StagedPrinter[R]):
     def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
         """Each warp combines what all have sent."""
 
-    @abstractmethod
-    def row_elements(self) -> int:
-        """How many elements a row has."""
-
     def sent_after(self, stage: int) -> Sequence[Value]:
         """What is exchanged after ``stage``."""
         for merge in self.merges:

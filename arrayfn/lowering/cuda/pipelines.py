@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
@@ -129,11 +130,9 @@ class PipelinePrinter(TakenRowsPrinter):
     def fetch_held(self) -> None:
         """Begin to copy what is the same for all rows."""
         schedule, signal = self.schedule, str(self.schedule.ahead)
-        width = [self.nest.operands[k].dtype.itemsize for k in schedule.held]
-        expected = f"{self.size} * {sum(width)}"
-        spared = self.spared_of(schedule.held[0]) * width[0]
-        expected += f" - {spared}" if spared else ""
-        self.line(f"{self.use_device('expect')}(signals, {signal}, {expected})")
+        size = self.nest.operands[schedule.held[0]].dtype.itemsize
+        spared = self.spared_of(schedule.held[0]) * size
+        self.expect_all(schedule.held, self.size, signal, less=spared)
         for operand in schedule.held:
             first = schedule.spared if self.spared_of(operand) else 0
             depth = self.open_slices(first)
@@ -214,7 +213,7 @@ class PipelinePrinter(TakenRowsPrinter):
         self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
         lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
         for operand in schedule.fetched:
-            is_wide = self.is_widened_row(operand)
+            is_wide = operand in self.wide_rows
             self.declare_tiles([operand], lanes if is_wide else count)
             if is_wide:
                 self.registers(self.wide_name(operand), "f32", count)
@@ -223,7 +222,7 @@ class PipelinePrinter(TakenRowsPrinter):
             self.line("vector = 0")
         place = f"{self.place_in(signal)} + member * {lanes}"
         for operand in schedule.fetched:
-            is_wide = self.is_widened_row(operand)
+            is_wide = operand in self.wide_rows
             load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
             tile, slot = self.tile_name(operand), self.slot("")
             taken = f"{tile}, {'0' if is_wide else slot}"
@@ -239,36 +238,40 @@ class PipelinePrinter(TakenRowsPrinter):
             self.line(f"{self.use_device('barrier')}()")
             self.do_chores()
 
-    def is_widened_row(self, operand: int) -> bool:
-        """Whether a thread has its part of the row in float32, which is read again.
+    @cached_property
+    def wide_rows(self) -> frozenset[int]:
+        """The rows of halves that a thread has in float32: they are read again.
 
         A result that takes the place of the row has its registers, too. Extremes are
         taken of halves.
         """
-        schedule, known = self.schedule, self.nest.operands[operand]
-        is_row = operand in schedule.fetched and not known.written
-        is_pair = known.dtype in dtypes.HALVES and schedule.lanes > 1
-        if not (schedule.widened and is_row and is_pair):
-            return False
-        stages = [
-            body
+        schedule, operands = self.schedule, self.nest.operands
+        if not schedule.widened or schedule.lanes == 1:
+            return frozenset()
+        read = [
+            {s.operand for s in body if isinstance(s, Load)}
             for body in self.plan().bodies
-            if any(isinstance(s, Load) and s.operand == operand for s in body)
+            if not self.has_extremes_alone(body)
         ]
-        return sum(not self.has_extremes_alone(body) for body in stages) > 1
+        return frozenset(
+            k
+            for k in schedule.fetched
+            if operands[k].dtype in dtypes.HALVES
+            and not operands[k].written
+            and sum(k in loads for loads in read) > 1
+        )
 
     def wide_name(self, operand: int) -> str:
         return f"{self.tile_name(operand).removesuffix('tile')}wide"
 
     def is_pair_of_halves(self, s: Load) -> bool:
-        return not self.is_widened_row(s.operand) and super().is_pair_of_halves(s)
+        return s.operand not in self.wide_rows and super().is_pair_of_halves(s)
 
     def widen_halves(self, operands: Sequence[int]) -> None:
-        rows = [k for k in operands if self.is_widened_row(k)]
-        for operand in rows:
+        for operand in self.wide_rows.intersection(operands):
             self.staged[operand] = f"{self.wide_name(operand)}[{self.slot('lane')}]"
             self.widened.add(operand)
-        super().widen_halves([k for k in operands if k not in rows])
+        super().widen_halves([k for k in operands if k not in self.wide_rows])
 
     # What the stages ask.
 

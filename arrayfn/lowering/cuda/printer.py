@@ -289,11 +289,17 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
         They begin where ``at`` says; ``signal`` is given when all are there.
         """
-        width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
-        expect = self.use_device("expect")
-        self.line(f"{expect}(signals, {signal}, {size} * {width})")
+        self.expect_all(operands, size, signal)
         for operand in operands:
             self.fetch(operand, at(operand), place, size, signal)
+
+    def expect_all(
+        self, operands: Sequence[int], size: str, signal: str, less: int = 0
+    ) -> None:
+        """Have ``signal`` expect ``size`` elements of each, ``less`` so many bytes."""
+        width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
+        expected = f"{size} * {width}" + (f" - {less}" if less else "")
+        self.line(f"{self.use_device('expect')}(signals, {signal}, {expected})")
 
     def fetch(self, operand: int, at: str, place: str, size: str, signal: str) -> None:
         """Begin to copy ``size`` elements, which ``signal`` has been told to expect."""

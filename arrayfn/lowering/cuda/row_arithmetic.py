@@ -92,11 +92,7 @@ class RowArithmetic(CudaPrinter[T]):
         """
         if self.fusing(s) is not None:
             return  # printed where it is added
-        factors = self.factors_of_sum(s)
-        if factors is not None:
-            x, y, z = map(self.scalar, factors)
-            fused = self.use_device("fused_f32")
-            self.line(f"{self.name_of(s.result)} = {fused}({x}, {y}, {z})", s.source)
+        if self.fuse(s):
             return
         if is_half_exp(s):
             (x,) = (self.scalar(a) for a in s.arguments)
@@ -191,26 +187,22 @@ class RowArithmetic(CudaPrinter[T]):
             (x,) = made.arguments
         return None
 
-    def factors_of_sum(
-        self, s: Compute | Reduce
-    ) -> tuple[Scalar, Scalar, Scalar] | None:
-        """What ``s`` multiplies, and adds to it; None if it is no such sum."""
+    def fuse(self, s: Compute | Reduce) -> bool:
+        """Print ``s``, if it is a sum that alone needs a product, with that in it."""
         terms = (s.argument, s.result) if isinstance(s, Reduce) else s.arguments
         for k, x in enumerate(terms[:2]):
             product = self.product_of(x)
             if product is not None and self.fusing(product) is s:
-                first, *others = product.arguments
-                return first, others[0] if others else first, terms[1 - k]
-        return None
+                factors = product.arguments[0], product.arguments[-1]  # or its square
+                given = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
+                fused = self.use_device("fused_f32")
+                self.line(f"{self.name_of(s.result)} = {fused}({given})", s.source)
+                return True
+        return False
 
     def accumulate(self, s: Reduce) -> None:
-        factors = self.factors_of_sum(s)
-        if factors is None:
+        if not self.fuse(s):
             super().accumulate(s)
-            return
-        x, y, _ = map(self.scalar, factors)
-        name, fused = self.name_of(s.result), self.use_device("fused_f32")
-        self.line(f"{name} = {fused}({x}, {y}, {name})", s.source)
 
     def extremes_of_halves(self, body: Sequence[Statement]) -> bool:
         """Print ``body``, if it takes extremes of what it loads, and else is nothing.
@@ -219,21 +211,20 @@ class RowArithmetic(CudaPrinter[T]):
         """
         loads = {s.result: s for s in body if isinstance(s, Load)}
         found: list[str] = []
-        if self.accumulators > 1:
+        if self.accumulators > 1 or not self.has_extremes_alone(body):
             return False
         for s in body:
-            if isinstance(s, Reduce):
-                kind = _EXTREMES.get(s.function)
-                load = loads.get(s.argument) if isinstance(s.argument, Value) else None
-                if kind is None or load is None or not self.is_pair_of_halves(load):
-                    return False
-                dtype = short_name(self.nest.operands[load.operand].dtype)
-                extreme = self.use_device(f"{kind}_{dtype}x{self.schedule.lanes}")
-                tile, place = self.staged_vector(load.operand)
-                name = self.name_of(s.result)
-                found.append(f"{name} = {extreme}({tile}, {place}, {name})")
-            elif not isinstance(s, Load):
+            if not isinstance(s, Reduce):
+                continue
+            load = loads.get(s.argument) if isinstance(s.argument, Value) else None
+            if load is None or not self.is_pair_of_halves(load):
                 return False
+            dtype = short_name(self.nest.operands[load.operand].dtype)
+            kind, lanes = _EXTREMES[s.function], self.schedule.lanes
+            extreme = self.use_device(f"{kind}_{dtype}x{lanes}")
+            tile, place = self.staged_vector(load.operand)
+            name = self.name_of(s.result)
+            found.append(f"{name} = {extreme}({tile}, {place}, {name})")
         for text in found:
             self.line(text)
         return bool(found)

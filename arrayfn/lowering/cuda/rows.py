@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -57,8 +56,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
             return
         self.combine_own(reduces)
         if self.schedule.team > WARP:
-            results = [s.result for s in reduces]
-            texts = {v: self.name_of(v) for v in results}
+            texts = {s.result: self.name_of(s.result) for s in reduces}
             self.combine_parts(reduces, self.exchange(reduces[0].stage, texts))
 
     @property
@@ -117,10 +115,6 @@ class RowsPrinter(MergedRowsPrinter[R]):
 
     def warps_have_met(self) -> None:
         """What some do while others go on to exchange what the warps have."""
-
-    def row_elements(self) -> int:
-        """How many elements are reduced to one."""
-        return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
     def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
         for s in reduces:

@@ -102,6 +102,10 @@ class Pipeline(Rows):
         """How many elements are a vector of each thread of a block."""
         return self.threads * self.lanes
 
+    def is_full(self, length: int) -> bool:
+        """Whether all threads have as many vectors of a row of so many elements."""
+        return length == self.cluster * self.tiles * self.slice
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:

@@ -86,9 +86,9 @@ def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
     Those of squares do in a pipeline whose warps all have as much of a row: elsewhere
     moving them takes longer than an exchange.
     """
-    whole = schedule.team * schedule.lanes * schedule.tiles
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    return merges_of(nest, isinstance(schedule, Pipeline) and whole == length)
+    squares = isinstance(schedule, Pipeline) and schedule.is_full(length)
+    return merges_of(nest, squares)
 
 
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:

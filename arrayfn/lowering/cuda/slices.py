@@ -29,9 +29,7 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
     @property
     def is_ragged(self) -> bool:
         """Whether some threads have fewer vectors of a row than others."""
-        schedule = self.schedule
-        slices = schedule.cluster * schedule.tiles
-        return self.row_elements() != slices * schedule.slice
+        return not self.schedule.is_full(self.row_elements())
 
     @property
     def size(self) -> str:
@@ -75,9 +73,7 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         self.open(f"if {number} < {self.rows}:")
         variables = self.decompose(number, self.kept_axes, "j")
         signal = self.ring(turn)
-        width = sum(self.nest.operands[k].dtype.itemsize for k in schedule.fetched)
-        expect = self.use_device("expect")
-        self.line(f"{expect}(signals, {signal}, {self.size} * {width})")
+        self.expect_all(schedule.fetched, self.size, signal)
         depth = self.open_slices()
         for operand in schedule.fetched:
             at = self.index(operand, variables)

@@ -368,6 +368,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
             return "vector"
         return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
 
+    def row_elements(self) -> int:
+        """How many elements are reduced to one."""
+        return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
+
     def open_loop(self) -> int:
         """Open the loop along a row of which threads cannot have their part at once."""
         schedule = self.schedule
@@ -390,7 +394,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         reduced, lanes, team = self.reduced_axes, schedule.lanes, schedule.team
         if not reduced:
             return dict(variables), 0
-        length = math.prod(self.nest.axes[k].extent for k in reduced)
+        length = self.row_elements()
         n = self.extent_of(reduced, "elements")
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
         text, depth = member if team > 1 else "0", 0
