@@ -70,6 +70,14 @@ TILES = {
     ),
     "columns of lanes": (ColumnsTile(4, warps=2, across=32), (4, 12, 136)),
     "columns, less ahead": (ColumnsTile(4, warps=1, ahead=4, stages=2), (3, 72, 36)),
+    "columns, two vectors": (
+        ColumnsTile(4, warps=2, stages=2, vectors=2, cluster=2),
+        (4, 136, 132),
+    ),
+    "columns, two vectors of few rows": (
+        ColumnsTile(2, warps=1, stages=2, across=4, vectors=2),
+        (2, 72, 60),
+    ),
     "columns, across": (ColumnsTile(2, warps=2, stages=2, along=False), (2, 24, 8)),
     "lines": (LinesTile(2, warps=2, lines=2, stages=2, cluster=2), (2, 136, 7)),
     "lines, across": (LinesTile(4, warps=1, lines=2, along=False), (3, 140, 3)),
@@ -169,13 +177,15 @@ def test_matrices_are_read_as_they_lie(form: str) -> None:
 
 
 def test_blocks_are_those_that_run_at_a_time() -> None:
-    sizes = {1024: 32, 4096: 128, 8192: 128, 16384: 128, 65536: 512}
-    x = np.empty((3, 4096), np.float32)
-    for n, blocks in sizes.items():
-        y = np.empty((4096, n), np.float32)
-        (step,) = lowered(lambda x, y: x @ y, x, y).plan.steps
-        assert isinstance(step, KernelCall)
-        assert step.items == blocks
+    few = {1024: 32, 4096: 128, 8192: 128, 16384: 128, 65536: 512}
+    many = {1024: 64, 4096: 128, 8192: 128, 16384: 128, 65536: 256}
+    for m, sizes in ((3, few), (16, many)):
+        x = np.empty((m, 4096), np.float32)
+        for n, blocks in sizes.items():
+            y = np.empty((4096, n), np.float32)
+            (step,) = lowered(lambda x, y: x @ y, x, y).plan.steps
+            assert isinstance(step, KernelCall)
+            assert step.items == blocks, (m, n)
 
 
 @needs_compiler

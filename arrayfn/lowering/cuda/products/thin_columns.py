@@ -1,11 +1,11 @@
 """Products of few rows and a large matrix that lies across what is summed over.
 
 ``c[m, n] = a[m, k] @ b[k, n]``. Each lane of a warp has four neighbouring columns of
-``b``, whose products with all rows of ``a`` it adds up in registers; a strip of columns
-may take a part of a warp, whose other lanes then have other rows of ``b``. Warps take
-rows of ``b`` by turns. What a warp needs of ``a`` and ``b`` comes to its own part of
-shared memory, some steps ahead: warps wait for no others. At the end all sums of a
-column are added up, in the order of lanes and warps.
+``b``, or twice four, whose products with all rows of ``a`` it adds up in registers; a
+strip of columns may take a part of a warp, whose other lanes then have other rows of
+``b``. Warps take rows of ``b`` by turns. What a warp needs of ``a`` and ``b`` comes to
+its own part of shared memory, some steps ahead: warps wait for no others. At the end
+all sums of a column are added up, in the order of lanes and warps.
 """
 
 from __future__ import annotations
@@ -22,15 +22,25 @@ _COLUMNS: Final = WARP * LANES  # of a warp all of whose lanes have others
 
 @dataclass(frozen=True, slots=True)
 class ColumnsTile(ThinTile):
-    """A lane takes ``ahead`` rows of b at a time; ``across`` lanes have a strip."""
+    """A lane takes ``ahead`` rows of b at a time; ``across`` lanes have a strip.
+
+    Of a row a lane has so many ``vectors``, in parts of the strip that lie side by
+    side: with more of them it reads ``a`` less often.
+    """
 
     ahead: int = 8
     across: int = 8
+    vectors: int = 1
+
+    @property
+    def part_columns(self) -> int:
+        """Of a part of the strip, of which each lane has a vector."""
+        return self.across * LANES
 
     @property
     def columns(self) -> int:
         """Of a block."""
-        return self.across * LANES
+        return self.part_columns * self.vectors
 
     @property
     def deep(self) -> int:
@@ -45,7 +55,12 @@ class ColumnsTile(ThinTile):
     @property
     def stage_bytes(self) -> int:
         """Of shared memory, that a step of all warps takes."""
-        return 4 * self.warps * (self.rows * self.deep + self.ahead * _COLUMNS)
+        return 4 * self.warps * self.stage_words
+
+    @property
+    def stage_words(self) -> int:
+        """Of these, what a warp takes: parts of a, and then of b."""
+        return self.rows * self.deep + self.ahead * self.vectors * _COLUMNS
 
     @property
     def words(self) -> int:
@@ -56,20 +71,19 @@ class ColumnsTile(ThinTile):
 
 def columns_text(tile: ColumnsTile) -> Written:
     """The kernel."""
-    rows, warps, stages, ahead = tile.rows, tile.warps, tile.stages, tile.ahead
+    rows, warps, stages, vectors = tile.rows, tile.warps, tile.stages, tile.vectors
     own = rows * tile.columns  # sums of a warp
     words = rows * tile.deep  # of a that a warp needs at a time
-    stage = words + ahead * _COLUMNS
+    stage, lanes = tile.stage_words, vectors * LANES
     body = f"""{tile.begin}
 group = quotient(lane, {tile.across})
 within = remainder(lane, {tile.across}) * {LANES}
-from_column = min_i64(strip + within, n - {LANES})
 from_row = first + warp * {tile.deep}
 room = arena_f32(0, {tile.words})
 near = registers_f32({LANES})
-b_rows = registers_f32({LANES * LANES})
-sums = registers_f32({rows * LANES})
-for i in unrolled({rows * LANES}):
+b_rows = registers_f32({LANES * lanes})
+sums = registers_f32({rows * lanes})
+for i in unrolled({rows * lanes}):
     sums[i] = f32(0)
 for slot in range({stages - 1}):
     place = (warp * {stages} + slot) * {stage}
@@ -84,25 +98,22 @@ for row in range(from_row, end, {tile.step}):
 {_fetched(tile, 1)}
     place = (warp * {stages} + slot) * {stage}
     from_b = place + {words} + lane * {LANES}
-    from_a = place + group * {ahead}
-    for i in unrolled({ahead // LANES}):
-        for j in unrolled({LANES}):
-            at = from_b + (i * {LANES} + j) * {_COLUMNS}
+    from_a = place + group * {tile.ahead}
+    for i in unrolled({tile.ahead // LANES}):
+        for j in unrolled({LANES * vectors}):
+            at = from_b + (i * {LANES * vectors} + j) * {_COLUMNS}
             load_f32x4(room, at, b_rows, j * {LANES})
         for m in unrolled({rows}):
             load_f32x4(room, from_a + m * {tile.deep} + i * {LANES}, near, 0)
             for j in unrolled({LANES}):
-                for l in unrolled({LANES}):
-                    b = b_rows[j * {LANES} + l]
-                    sums[m * {LANES} + l] = fma_f32(near[j], b, sums[m * {LANES} + l])
+                for l in unrolled({lanes}):
+                    b = b_rows[j * {lanes} + l]
+                    sums[m * {lanes} + l] = fma_f32(near[j], b, sums[m * {lanes} + l])
     slot = remainder(slot + 1, {stages})
 await_copies(0)
-{_of_lanes(tile)}barrier()
-if group == 0:
-    for m in unrolled({rows}):
-        place = warp * {own} + m * {tile.columns} + within
-        store_f32x4(room, place, sums, m * {LANES})
-{tile.joined}barrier()
+barrier()
+place = warp * {own} + within
+{_of_lanes(tile)}{tile.joined}barrier()
 for number in range(thread, {own}, {tile.threads}):
     sum = room[number]
     for other in range(1, {warps}):
@@ -113,7 +124,7 @@ for number in range(thread, {own}, {tile.threads}):
 
 def _fetched(tile: ColumnsTile, levels: int) -> str:
     """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
-    rows, deep, ahead = tile.rows, tile.deep, tile.ahead
+    rows, deep, ahead, vectors = tile.rows, tile.deep, tile.ahead, tile.vectors
     if tile.along:
         lanes, source = LANES, "m * a_row + begin + k"
         m, k = f"quotient(at, {deep // LANES})", f"remainder(at, {deep // LANES})"
@@ -131,18 +142,44 @@ def _fetched(tile: ColumnsTile, levels: int) -> str:
 for i in unrolled({ahead}):
     k = begin + group * {ahead} + i
     live = select_i64(k < end, 1, 0)
-    target = place + {rows * deep} + i * {_COLUMNS} + lane * {LANES}
-    copy_f32x4(b_in, k * ldb + from_column, room, target, live)
+    for j in unrolled({vectors}):
+        column = min_i64(strip + j * {tile.part_columns} + within, n - {LANES})
+        target = place + {rows * deep} + (i * {vectors} + j) * {_COLUMNS}
+        copy_f32x4(b_in, k * ldb + column, room, target + lane * {LANES}, live)
 close_copies()"""
     return indented(text, levels)
 
 
 def _of_lanes(tile: ColumnsTile) -> str:
-    """Adds up what lanes have of a column."""
-    if tile.across == WARP:
-        return ""
-    steps = (WARP // tile.across).bit_length() - 1
-    return f"""for i in unrolled({tile.rows * LANES}):
-    for step in unrolled({steps}):
-        sums[i] = sums[i] + shuffle_xor_f32(sums[i], {WARP // 2} >> step)
+    """Adds up what lanes have of a column, and stores the sums at ``place``.
+
+    Of two lanes each takes one half of the vectors that both have, while there are two
+    or more; lanes of the same sums are left in the end if there are few.
+    """
+    vectors, apart, text, begin = tile.rows * tile.vectors, WARP // 2, "", "0"
+    while apart >= tile.across and vectors > 1:
+        vectors //= 2
+        half, upper = vectors * LANES, f"remainder(quotient(lane, {apart}), 2)"
+        begin += f" + {upper} * {vectors}"
+        text += f"""is_upper = {upper} == 1
+for i in unrolled({half}):
+    mine = select_f32(is_upper, sums[i + {half}], sums[i])
+    given = select_f32(is_upper, sums[i], sums[i + {half}])
+    sums[i] = mine + shuffle_xor_f32(given, {apart})
+"""
+        apart //= 2
+    alike = max(1, 2 * apart // tile.across)
+    while apart >= tile.across:
+        text += f"""for i in unrolled({vectors * LANES}):
+    sums[i] = sums[i] + shuffle_xor_f32(sums[i], {apart})
+"""
+        apart //= 2
+    # Vectors of sums follow each other by rows of a, and within these by parts.
+    return f"""{text}begin = {begin}
+for i in unrolled({vectors}):
+    m = quotient(begin + i, {tile.vectors})
+    j = remainder(begin + i, {tile.vectors})
+    if remainder(group, {alike}) == 0:
+        at = place + m * {tile.columns} + j * {tile.part_columns}
+        store_f32x4(room, at, sums, i * {LANES})
 """

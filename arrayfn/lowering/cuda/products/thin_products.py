@@ -127,8 +127,10 @@ def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
 def columns_tile(product: ThinProduct, gpu: GpuConfig) -> ColumnsTile:
     """The tile of a matrix that lies across what is summed over."""
     rows, along = power_of_two(product.m), product.a_step == 1
+    # Of many rows, loads of a take as much time, and power, as products do.
+    vectors = 1 if rows < gpu.thin_rows else 2
     tiles = (
-        ColumnsTile(rows, cluster=cluster, along=along, across=across)
+        ColumnsTile(rows, cluster=cluster, along=along, across=across, vectors=vectors)
         for cluster, across in itertools.product(_clusters(gpu), (32, 16, 8))
     )
     best = min(tiles, key=partial(_cost, product, gpu))
@@ -181,7 +183,7 @@ def _cost(product: ThinProduct, gpu: GpuConfig, tile: ThinTile) -> float:
     blocks = tile.blocks(product.n)
     most = gpu.multiprocessors if tile.cluster <= _PAIR else gpu.grouped
     least, rows = _BUSY_HALVES if product.is_half else (_BUSY, _BUSY_ROWS)
-    busy = gpu.multiprocessors * max(least, product.m / rows)
+    busy = gpu.multiprocessors * max(least, tile.rows / rows)
     whole, rest = divmod(blocks, most)
     took = whole * max(most, busy) + (max(rest, busy) if rest else 0)
     begun = -(-blocks // most) * _BEGUN + (_JOINED if tile.cluster > 1 else 0)
