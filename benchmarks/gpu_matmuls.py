@@ -30,6 +30,11 @@ def product(xp: Any, x: Any, y: Any) -> Any:
     return x @ y
 
 
+def product_turned(xp: Any, x: Any, y: Any) -> Any:
+    """A product with a matrix that lies along what is summed over."""
+    return x @ y.T
+
+
 def product_tf32(xp: Any, x: Any, y: Any) -> Any:
     """A matrix product in TF32."""
     if xp is anp:
@@ -66,15 +71,16 @@ def rows() -> Iterator[dict[str, Any]]:
     for dtype, bound in (("float32", 1e-5), ("bfloat16", 1e-2)):
         for m in (1, 4, 16):
             for n in (4096, 16384):
-                yield {
-                    "group": f"matmul thin {dtype}",
-                    "size": f"{m}x{n}",
-                    "function": product,
-                    "shapes": ((m, n), (n, n)),
-                    "bound": bound,
-                    "dtype": dtype,
-                    "by_jax": n > 4096,
-                }
+                for function, suffix in ((product, ""), (product_turned, " b.T")):
+                    yield {
+                        "group": f"matmul thin {dtype}",
+                        "size": f"{m}x{n}{suffix}",
+                        "function": function,
+                        "shapes": ((m, n), (n, n)),
+                        "bound": bound,
+                        "dtype": dtype,
+                        "by_jax": n > 4096,
+                    }
     for dtype, bound in (("float32", 1e-5), ("bfloat16", 5e-3)):
         # As attention's: logits of 64 heads, and what they weigh.
         for m, k, n in ((1024, 64, 1024), (1024, 1024, 64)):

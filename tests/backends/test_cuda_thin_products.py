@@ -17,9 +17,8 @@ from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.lower import lower
-from arrayfn.lowering.cuda.products.thin_columns import ColumnsTile, columns_text
 from arrayfn.lowering.cuda.products.thin_halves import HalvesTile, halves_text
-from arrayfn.lowering.cuda.products.thin_lines import LinesTile, lines_text
+from arrayfn.lowering.cuda.products.thin_singles import SinglesTile, singles_text
 from arrayfn.lowering.plan import Kernel, KernelCall
 from tests.common_functions import random
 
@@ -44,17 +43,15 @@ def kernels_of(*shape: int, gpu: GpuConfig = GPU, dtype: Any = np.float32) -> li
     return [kernel.name for kernel in compiled.kernels]
 
 
-def multiplied(tile: ColumnsTile | LinesTile, m: int, k: int, n: int) -> None:
+def multiplied(tile: SinglesTile, m: int, k: int, n: int) -> None:
     """The product by a kernel of this tile, into a part of a larger array."""
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
-    turned = isinstance(tile, LinesTile)
-    text = lines_text(tile) if isinstance(tile, LinesTile) else columns_text(tile)
-    kernel = text.kernel("thin_0", ["f32"] * 3)
-    given = a if tile.along else a.T.copy(), b.T.copy() if turned else b, c
+    kernel = singles_text(tile).kernel("thin_0", ["f32"] * 3)
+    given = a if tile.along else a.T.copy(), b.T.copy() if tile.turned else b, c
     strides = (k, 1) if tile.along else (1, m)
     arrays = [Pointer(x.reshape(-1), 0) for x in given]
-    integers = [m, n, k, *strides, k if turned else n, n + 4, 1, tile.part(k)]
+    integers = [m, n, k, *strides, k if tile.turned else n, n + 4, 1, tile.part(k)]
     shape = tile.blocks(n), kernel.threads
     arguments = [*arrays, *integers]
     launch(kernel.source, "thin_0", *shape, arguments, kernel.cluster)
@@ -63,24 +60,45 @@ def multiplied(tile: ColumnsTile | LinesTile, m: int, k: int, n: int) -> None:
 
 
 TILES = {
-    "columns": (ColumnsTile(2, warps=1, stages=2), (2, 24, 4)),
+    "columns": (SinglesTile(2, warps=1, stages=2), (2, 24, 4)),
     "columns of warps": (
-        ColumnsTile(4, warps=2, stages=3, across=16, cluster=2),
+        SinglesTile(4, warps=2, stages=3, groups=2, cluster=2),
         (3, 72, 132),
     ),
-    "columns of lanes": (ColumnsTile(4, warps=2, across=32), (4, 12, 136)),
-    "columns, less ahead": (ColumnsTile(4, warps=1, ahead=4, stages=2), (3, 72, 36)),
+    "columns of lanes": (SinglesTile(4, warps=2, groups=1), (4, 12, 136)),
+    "columns, less ahead": (SinglesTile(4, warps=1, ahead=4, stages=2), (3, 72, 36)),
     "columns, two vectors": (
-        ColumnsTile(4, warps=2, stages=2, vectors=2, cluster=2),
+        SinglesTile(4, warps=2, stages=2, vectors=2, cluster=2),
         (4, 136, 132),
     ),
     "columns, two vectors of few rows": (
-        ColumnsTile(2, warps=1, stages=2, across=4, vectors=2),
+        SinglesTile(2, warps=1, stages=2, groups=8, vectors=2),
         (2, 72, 60),
     ),
-    "columns, across": (ColumnsTile(2, warps=2, stages=2, along=False), (2, 24, 8)),
-    "lines": (LinesTile(2, warps=2, lines=2, stages=2, cluster=2), (2, 136, 7)),
-    "lines, across": (LinesTile(4, warps=1, lines=2, along=False), (3, 140, 3)),
+    "columns, across": (
+        SinglesTile(8, warps=2, stages=2, vectors=2, along=False),
+        (4, 72, 68),
+    ),
+    "columns, across and apart": (
+        SinglesTile(4, warps=2, stages=2, along=False, apart=True),
+        (2, 24, 8),
+    ),
+    "lines": (
+        SinglesTile(2, warps=2, stages=2, cluster=2, groups=8, turned=True),
+        (2, 136, 7),
+    ),
+    "lines, two vectors": (
+        SinglesTile(4, warps=1, stages=2, vectors=2, turned=True),
+        (3, 72, 67),
+    ),
+    "lines, across": (
+        SinglesTile(4, warps=2, groups=8, turned=True, along=False),
+        (4, 136, 19),
+    ),
+    "lines, across and apart": (
+        SinglesTile(4, warps=1, ahead=4, turned=True, along=False, apart=True),
+        (3, 72, 3),
+    ),
 }
 
 
@@ -177,27 +195,39 @@ def test_matrices_are_read_as_they_lie(form: str) -> None:
 
 
 def test_blocks_are_those_that_run_at_a_time() -> None:
-    few = {1024: 32, 4096: 128, 8192: 128, 16384: 128, 65536: 512}
-    many = {1024: 64, 4096: 128, 8192: 128, 16384: 128, 65536: 256}
-    for m, sizes in ((3, few), (16, many)):
-        x = np.empty((m, 4096), np.float32)
-        for n, blocks in sizes.items():
-            y = np.empty((4096, n), np.float32)
+    sizes = {1024: (32, 64), 4096: (128, 128), 16384: (128, 128), 65536: (256, 256)}
+    for n, blocks in sizes.items():
+        y = np.empty((4096, n), np.float32)
+        for m, count in zip((3, 16), blocks, strict=True):
+            x = np.empty((m, 4096), np.float32)
             (step,) = lowered(lambda x, y: x @ y, x, y).plan.steps
             assert isinstance(step, KernelCall)
-            assert step.items == blocks, (m, n)
+            assert step.items == count, (m, n)
+
+
+def test_parts_of_lines_that_are_read_together_are_128_bytes() -> None:
+    for m, n, columns in ((3, 4096, 32), (16, 4096, 32), (16, 2048, 16)):
+        x, y = np.empty((m, 4096), np.float32), np.empty((n, 4096), np.float32)
+        compiled = lowered(lambda x, y: x @ y.T, x, y)
+        (step,) = compiled.plan.steps
+        assert isinstance(step, KernelCall)
+        assert step.items == n // columns
+        assert "group = remainder(lane, 8) * 4" in compiled.kernels[0].source
 
 
 @needs_compiler
 def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
     columns, lines = (
         kernel_compiler.compile_ptx(text.kernel("thin_0", ["f32"] * 3), (9, 0))
-        for text in (columns_text(ColumnsTile(4)), lines_text(LinesTile(4)))
+        for text in (
+            singles_text(SinglesTile(4)),
+            singles_text(SinglesTile(4, turned=True)),
+        )
     )
     assert ".local" not in columns + lines
     assert columns.count("cp.async.cg.shared.global") >= 8
     assert lines.count("cp.async.cg.shared.global") >= 4
-    assert columns.count("fma.rn.f32") == 2 * lines.count("fma.rn.f32") == 128
+    assert columns.count("fma.rn.f32") == lines.count("fma.rn.f32") == 128
 
 
 ON_A_CARD = {

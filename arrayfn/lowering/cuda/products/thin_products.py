@@ -13,10 +13,9 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.products.thin_columns import ColumnsTile, columns_text
 from arrayfn.lowering.cuda.products.thin_halves import PIECE, HalvesTile, halves_text
-from arrayfn.lowering.cuda.products.thin_lines import LinesTile, lines_text
-from arrayfn.lowering.cuda.products.thin_tiles import LANES, ThinTile
+from arrayfn.lowering.cuda.products.thin_singles import LANES, SinglesTile, singles_text
+from arrayfn.lowering.cuda.products.thin_tiles import ThinTile
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
@@ -33,6 +32,8 @@ _BUSY_HALVES: Final = 0.3, 16  # both, of tensor cores
 _BEGUN: Final = 6 << 20  # bytes that could be read while blocks begin and end
 _JOINED: Final = 20 << 20  # and while clusters do
 _PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhere
+_GROUPS: Final = 1, 2, 4  # of a warp, with other parts of what is summed over
+_TURNED_GROUPS: Final = (8,)  # so that 128 bytes of each line are side by side
 _HALVES: Final = 2048  # of the matrix that a warp takes at a time
 _MOST_HALVES: Final = 1 << 26  # bytes of it: larger ones the library reads as fast
 _TURNED: Final = 32  # lines of it, so that 128 bytes of each are side by side
@@ -65,9 +66,6 @@ class ThinProduct:
         if self.is_half:
             is_small = self.a_step == 1 and self.nbytes < _MOST_HALVES
             fewest, most = 1, most if is_small else 0
-        elif self.turned and self.a_step != 1:
-            # Rows of a that lie across are dear to copy, for each line of b anew.
-            most //= 2
         is_thin = fewest <= self.m <= min(most, self.n - 1)
         along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
         last = self.k if self.turned else self.n
@@ -92,12 +90,9 @@ class ThinProduct:
         if self.is_half:
             tile = halves_tile(self, gpu)
             made = halves_text(tile)
-        elif self.turned:
-            tile = lines_tile(self, gpu)
-            made = lines_text(tile)
         else:
-            tile = columns_tile(self, gpu)
-            made = columns_text(tile)
+            tile = singles_tile(self, gpu)
+            made = singles_text(tile)
         integers = (self.m, self.n, self.k, self.a_row, self.a_step, self.ldb)
         lies = (self.c_row, self.c_column, tile.part(self.k))
         blocks = tile.blocks(self.n)
@@ -124,29 +119,31 @@ def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
     return None
 
 
-def columns_tile(product: ThinProduct, gpu: GpuConfig) -> ColumnsTile:
-    """The tile of a matrix that lies across what is summed over."""
+def singles_tile(product: ThinProduct, gpu: GpuConfig) -> SinglesTile:
+    """The tile of a matrix of float32."""
     rows, along = power_of_two(product.m), product.a_step == 1
-    # Of many rows, loads of a take as much time, and power, as products do.
-    vectors = 1 if rows < gpu.thin_rows else 2
+    if not along:
+        rows = max(rows, LANES)
+    starts = (product.a.offset, product.a_step, product.m)
+    is_apart = product.a_row != 1 or any(start % LANES for start in starts)
     tiles = (
-        ColumnsTile(rows, cluster=cluster, along=along, across=across, vectors=vectors)
-        for cluster, across in itertools.product(_clusters(gpu), (32, 16, 8))
+        SinglesTile(
+            rows,
+            cluster=cluster,
+            groups=groups,
+            vectors=vectors,
+            turned=product.turned,
+            along=along,
+            apart=is_apart and not along,
+        )
+        for vectors, cluster, groups in itertools.product(
+            (2, 1), _clusters(gpu), _TURNED_GROUPS if product.turned else _GROUPS
+        )
+        # Of many rows, loads of a take as much time, and power, as products do.
+        if vectors > 1 or product.turned or rows < gpu.thin_rows
     )
     best = min(tiles, key=partial(_cost, product, gpu))
     return replace(best, stages=min(_STAGES, gpu.shared_bytes // best.stage_bytes))
-
-
-def lines_tile(product: ThinProduct, gpu: GpuConfig) -> LinesTile:
-    """The tile of a matrix that lies along what is summed over."""
-    rows, along = power_of_two(product.m), product.a_step == 1
-    # Warps that multiply many rows have more lines, of which they use each more often.
-    warps, lines, stages = (8, 4, 5) if rows < gpu.thin_rows else (4, 8, 4)
-    tiles = (
-        LinesTile(rows, warps, stages, cluster, along, lines=lines)
-        for cluster in _clusters(gpu)
-    )
-    return min(tiles, key=partial(_cost, product, gpu))
 
 
 def halves_tile(product: ThinProduct, gpu: GpuConfig) -> HalvesTile:

@@ -15,7 +15,6 @@ from typing import Final
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
-LANES: Final = 4  # elements of b that a lane has at a time: 128 bits
 INTEGERS: Final = (
     *("rows", "n", "k", "a_row", "a_step", "ldb", "c_row", "c_column", "part"),
 )
@@ -26,15 +25,14 @@ class ThinTile(ABC):
     """How a kernel of up to ``rows`` rows is cut.
 
     A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
-    of a ``cluster`` have the same columns. The rows of a lie ``along`` what is summed
-    over, or across. Results are ``rounded`` to this dtype, if it is one.
+    of a ``cluster`` have the same columns. Results are ``rounded`` to this dtype, if it
+    is one.
     """
 
     rows: int
     warps: int = 8
     stages: int = 4
     cluster: int = 1
-    along: bool = True
     rounded: str = ""
 
     @property

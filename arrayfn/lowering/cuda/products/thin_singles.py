@@ -1,0 +1,248 @@
+"""Products of few rows of float32 and a large matrix.
+
+``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of what lies in
+memory. Each lane of a warp has some columns, whose products with all rows of ``a`` it
+adds up in registers; lanes of other ``groups`` have the same columns and other parts
+of what is summed over. Warps take parts of that by turns. What a warp needs of ``a``
+and ``b`` comes to its own part of shared memory, some steps ahead: warps wait for no
+others. There a lane reads of ``b`` what it has copied itself, and of ``a`` what other
+lanes of its group read too. At the end all sums of a column are added up, in the order
+of lanes and warps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn.lowering.cuda.products.thin_tiles import ThinTile, all_lanes
+from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.written import Written, indented
+
+LANES: Final = 4  # floats of a lane's access: 128 bits
+
+
+@dataclass(frozen=True, slots=True)
+class SinglesTile(ThinTile):
+    """A lane takes ``ahead`` of what is summed over at a time, for its columns.
+
+    These are ``vectors`` times four: with more of them it reads ``a`` less often. The
+    matrix is ``turned`` if it lies along what is summed over. So may the rows of ``a``
+    lie, ``along`` it; across, they are four or more, and copied four at a time unless
+    they are ``apart``.
+    """
+
+    ahead: int = 8
+    groups: int = 4
+    vectors: int = 1
+    turned: bool = False
+    along: bool = True
+    apart: bool = False
+
+    @property
+    def across(self) -> int:
+        """The lanes of a group: each has other columns."""
+        return WARP // self.groups
+
+    @property
+    def lanes(self) -> int:
+        """The columns of a lane."""
+        return self.vectors * LANES
+
+    @property
+    def columns(self) -> int:
+        """Of a block."""
+        return self.across * self.lanes
+
+    @property
+    def deep(self) -> int:
+        """How much of what is summed over a warp takes at a time."""
+        return self.ahead * self.groups
+
+    @property
+    def step(self) -> int:
+        """How much of it the warps take at a time."""
+        return self.warps * self.deep
+
+    @property
+    def a_words(self) -> int:
+        """Of ``a``, that a warp takes at a time.
+
+        Across, each four columns of it are followed by a gap of four words, so that all
+        groups read from banks of their own.
+        """
+        return (self.rows if self.along else self.rows + 1) * self.deep
+
+    @property
+    def stage_words(self) -> int:
+        """Of ``a`` and then ``b``, that a warp takes at a time."""
+        return self.a_words + self.ahead * self.lanes * WARP
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of shared memory, that a step of all warps takes."""
+        return 4 * self.warps * self.stage_words
+
+    @property
+    def words(self) -> int:
+        """Of shared memory: all steps that are on their way, and then the sums."""
+        own = self.warps * self.rows * self.columns
+        return max(self.stages * self.stage_bytes // 4, own)
+
+
+def singles_text(tile: SinglesTile) -> Written:
+    """The kernel."""
+    rows, warps, stages, lanes = tile.rows, tile.warps, tile.stages, tile.lanes
+    own, stage = rows * tile.columns, tile.stage_words  # sums of a warp
+    group, within = f"quotient(lane, {tile.across})", f"remainder(lane, {tile.across})"
+    if tile.turned:
+        # Lanes that follow each other read parts of a line that do.
+        group = f"remainder(lane, {tile.groups})"
+        within = f"quotient(lane, {tile.groups})"
+    body = f"""{tile.begin}
+group = {group} * {LANES}
+within = {within} * {lanes if tile.turned else LANES}
+from_step = first + warp * {tile.deep}
+room = arena_f32(0, {tile.words})
+near = registers_f32({LANES})
+held = registers_f32({LANES * lanes})
+sums = registers_f32({rows * lanes})
+for i in unrolled({rows * lanes}):
+    sums[i] = f32(0)
+for slot in range({stages - 1}):
+    place = (warp * {stages} + slot) * {stage}
+    begin = from_step + slot * {tile.step}
+{indented(_fetched(tile), 1)}
+slot = i64(0)
+for now in range(from_step, end, {tile.step}):
+    await_copies({stages - 2})
+    warp_barrier()
+    place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
+    begin = now + {(stages - 1) * tile.step}
+{indented(_fetched(tile), 1)}
+    place = (warp * {stages} + slot) * {stage}
+    from_b = place + {tile.a_words} + lane * {LANES}
+    for i in unrolled({tile.ahead // LANES}):
+        for j in unrolled({lanes}):
+            at = from_b + (i * {lanes} + j) * {WARP * LANES}
+            load_f32x4(room, at, held, j * {LANES})
+{indented(_multiplied(tile), 2)}
+    slot = remainder(slot + 1, {stages})
+await_copies(0)
+barrier()
+place = warp * {own} + within
+{_of_lanes(tile)}{tile.joined}barrier()
+for number in range(thread, {own}, {tile.threads}):
+    sum = room[number]
+    for other in range(1, {warps}):
+        sum = sum + room[other * {own} + number]
+{indented(tile.given, 1)}{tile.end}"""
+    what = "c = a @ b.T" if tile.turned else "c = a @ b"
+    return tile.written(body, 4 * tile.words, what)
+
+
+def _multiplied(tile: SinglesTile) -> str:
+    """Adds up the products of what is held of b with the ``i``-th four columns of a."""
+    rows, lanes = tile.rows, tile.lanes
+    b = f"held[l * {LANES} + k]" if tile.turned else f"held[k * {lanes} + l]"
+    if tile.along:
+        return f"""from_a = place + i * {tile.groups * LANES} + group
+for m in unrolled({rows}):
+    load_f32x4(room, from_a + m * {tile.deep}, near, 0)
+    for k in unrolled({LANES}):
+        for l in unrolled({lanes}):
+            at = m * {lanes} + l
+            sums[at] = fma_f32(near[k], {b}, sums[at])"""
+    return f"""from_a = place + (i * {tile.groups * LANES} + group) * {rows + 1}
+for k in unrolled({LANES}):
+    for four in unrolled({rows // LANES}):
+        load_f32x4(room, from_a + k * {rows} + four * {LANES}, near, 0)
+        for m in unrolled({LANES}):
+            for l in unrolled({lanes}):
+                at = (four * {LANES} + m) * {lanes} + l
+                sums[at] = fma_f32(near[m], {b}, sums[at])"""
+
+
+def _fetched(tile: SinglesTile) -> str:
+    """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
+    return f"""{_a_fetched(tile)}
+for i in unrolled({tile.ahead // LANES}):
+    k = begin + i * {tile.groups * LANES} + group
+    target = place + {tile.a_words} + lane * {LANES} + i * {tile.lanes * WARP * LANES}
+{indented(_b_fetched(tile), 1)}
+close_copies()"""
+
+
+def _a_fetched(tile: SinglesTile) -> str:
+    """Begins to copy rows of a."""
+    rows, deep = tile.rows, tile.deep
+    if tile.along:
+        pieces = deep // LANES  # of a row
+        return f"""{all_lanes(rows * pieces)}
+    k = remainder(at, {pieces}) * {LANES}
+    m = quotient(at, {pieces})
+    source = min_i64(m, rows - 1) * a_row + begin + k
+    live = select_i64(begin + k < end, 1, 0)
+    copy_f32x4(a_in, source, room, place + m * {deep} + k, live)"""
+    lanes = 1 if tile.apart else LANES
+    pieces = rows // lanes  # of a column
+    return f"""{all_lanes(pieces * deep)}
+    k = quotient(at, {pieces})
+    m = remainder(at, {pieces}) * {lanes}
+    source = min_i64(m, rows - {lanes}) * a_row + (begin + k) * a_step
+    target = place + k * {rows} + quotient(k, {LANES}) * {LANES} + m
+    live = select_i64(begin + k < end, 1, 0)
+    copy_f32x{lanes}(a_in, source, room, target, live)"""
+
+
+def _b_fetched(tile: SinglesTile) -> str:
+    """Begins to copy a lane's part of b: four of what is summed over, from ``k`` on."""
+    if tile.turned:
+        return f"""live = select_i64(k < end, 1, 0)
+for j in unrolled({tile.lanes}):
+    line = min_i64(strip + within + j, n - 1)
+    copy_f32x4(b_in, line * ldb + k, room, target + j * {WARP * LANES}, live)"""
+    return f"""for j in unrolled({LANES}):
+    live = select_i64(k + j < end, 1, 0)
+    for v in unrolled({tile.vectors}):
+        column = min_i64(strip + v * {tile.across * LANES} + within, n - {LANES})
+        lies = target + (j * {tile.vectors} + v) * {WARP * LANES}
+        copy_f32x4(b_in, (k + j) * ldb + column, room, lies, live)"""
+
+
+def _of_lanes(tile: SinglesTile) -> str:
+    """Adds up what groups have of a column, and stores the sums at ``place``.
+
+    Of two lanes each takes one half of the vectors that both have, while there are two
+    or more; lanes of the same sums are left in the end if there are few.
+    """
+    least = 1 if tile.turned else tile.across  # between lanes of the same columns
+    apart = tile.groups * least // 2
+    vectors, text, first = tile.rows * tile.vectors, "", "0"
+    while apart >= least and vectors > 1:
+        vectors //= 2
+        half, upper = vectors * LANES, f"remainder(quotient(lane, {apart}), 2)"
+        first += f" + {upper} * {vectors}"
+        text += f"""is_upper = {upper} == 1
+for i in unrolled({half}):
+    mine = select_f32(is_upper, sums[i + {half}], sums[i])
+    given = select_f32(is_upper, sums[i], sums[i + {half}])
+    sums[i] = mine + shuffle_xor_f32(given, {apart})
+"""
+        apart //= 2
+    alike = max(1, 2 * apart // least) * least
+    while apart >= least:
+        text += f"""for i in unrolled({vectors * LANES}):
+    sums[i] = sums[i] + shuffle_xor_f32(sums[i], {apart})
+"""
+        apart //= 2
+    # Vectors of sums follow each other by rows of a, and within these by columns.
+    part = LANES if tile.turned else tile.across * LANES
+    return f"""{text}from_vector = {first}
+for i in unrolled({vectors}):
+    m = quotient(from_vector + i, {tile.vectors})
+    v = remainder(from_vector + i, {tile.vectors})
+    if remainder(lane, {alike}) < {least}:
+        at = place + m * {tile.columns} + v * {part}
+        store_f32x4(room, at, sums, i * {LANES})
+"""
