@@ -126,6 +126,10 @@ def families() -> Iterator[tuple[str, Callable[..., Any], tuple[Array, ...]]]:
     for m in (3, 16):
         thin = random(m, 1304), random(1304, 1028, seed=1)
         yield f"product of {m} rows", lambda xp, x, y: x @ y, thin
+        turned = random(m, 1304), random(1028, 1304, seed=1)
+        yield f"product of {m} rows, lines", lambda xp, x, y: x @ y.T, turned
+        both = random(1304, m), random(1028, 1304, seed=1)
+        yield f"product of {m} rows that lie across", lambda xp, x, y: (y @ x).T, both
     side = lambda xp, x, y: xp.concatenate([x @ y, xp.exp(x)[:, :9]], axis=1)  # noqa: E731
     yield "product, beside others", side, matrices[:2]
 
