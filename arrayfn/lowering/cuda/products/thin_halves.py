@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.products.thin_tiles import ThinTile, all_lanes
-from arrayfn.lowering.cuda.written import Written, indented
+from arrayfn.lowering.cuda.written import Written
 
 PIECE: Final = 8  # halves: 128 bits
 _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
@@ -73,6 +73,16 @@ def halves_text(tile: HalvesTile) -> Written:
         load, b_row, b_piece = "load_matrix", "j * 16 + across", "i * 2 + beside"
         across = "remainder(lane, 8) + quotient(lane, 16) * 8"
         beside = "remainder(quotient(lane, 8), 2)"
+    multiplied = f"""from_b = place + {a_words}
+for i in unrolled({tile.deep // 16}):
+    lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
+    load_matrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
+    for j in unrolled({tile.columns // 16}):
+        line = {b_row}
+        lies = {_exchanged("line", f"({b_piece})", line)}
+        {load}_u16(room, from_b + line * {line} + lies * {PIECE}, b_part, 0)
+        multiply_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
+        multiply_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
     body = f"""{tile.begin}
 row_at = {row}
 side_at = {side}
@@ -86,41 +96,13 @@ b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
 for i in unrolled({tile.columns // 2}):
     sums[i] = f32(0)
-for slot in range({stages - 1}):
-    place = (warp * {stages} + slot) * {stage}
-    begin = from_step + slot * {tile.step}
-{indented(_fetched(tile, lines, line), 1)}
-slot = i64(0)
-for now in range(from_step, end, {tile.step}):
-    await_copies({stages - 2})
-    warp_barrier()
-    place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
-    begin = now + {(stages - 1) * tile.step}
-{indented(_fetched(tile, lines, line), 1)}
-    place = (warp * {stages} + slot) * {stage}
-    from_b = place + {a_words}
-    for i in unrolled({tile.deep // 16}):
-        lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
-        load_matrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
-        for j in unrolled({tile.columns // 16}):
-            line = {b_row}
-            lies = {_exchanged("line", f"({b_piece})", line)}
-            {load}_u16(room, from_b + line * {line} + lies * {PIECE}, b_part, 0)
-            multiply_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
-            multiply_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)
-    slot = remainder(slot + 1, {stages})
-await_copies(0)
+{tile.by_turns(stage, _fetched(tile, lines, line), multiplied)}
 for i in unrolled({tile.columns // 2}):
     m = quotient(lane, 4) + i % 4 // 2 * 8
     column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
     if m < {rows}:
         held[warp * {own} + m * {tile.columns} + column] = sums[i]
-{tile.joined}barrier()
-for number in range(thread, {own}, {tile.threads}):
-    sum = held[number]
-    for other in range(1, {warps}):
-        sum = sum + held[other * {own} + number]
-{indented(tile.given, 1)}{tile.end}"""
+{tile.added_up("held")}"""
     what = "c = a @ b.T" if tile.turned else "c = a @ b"
     return tile.written(body, 2 * ring + tile.held_bytes, what)
 

@@ -92,8 +92,7 @@ class SinglesTile(ThinTile):
 
 def singles_text(tile: SinglesTile) -> Written:
     """The kernel."""
-    rows, warps, stages, lanes = tile.rows, tile.warps, tile.stages, tile.lanes
-    own, stage = rows * tile.columns, tile.stage_words  # sums of a warp
+    rows, lanes = tile.rows, tile.lanes
     group, within = f"quotient(lane, {tile.across})", f"remainder(lane, {tile.across})"
     if tile.turned:
         # Lanes that follow each other read parts of a line that do.
@@ -109,39 +108,26 @@ held = registers_f32({LANES * lanes})
 sums = registers_f32({rows * lanes})
 for i in unrolled({rows * lanes}):
     sums[i] = f32(0)
-for slot in range({stages - 1}):
-    place = (warp * {stages} + slot) * {stage}
-    begin = from_step + slot * {tile.step}
-{indented(_fetched(tile), 1)}
-slot = i64(0)
-for now in range(from_step, end, {tile.step}):
-    await_copies({stages - 2})
-    warp_barrier()
-    place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
-    begin = now + {(stages - 1) * tile.step}
-{indented(_fetched(tile), 1)}
-    place = (warp * {stages} + slot) * {stage}
-    from_b = place + {tile.a_words} + lane * {LANES}
-    for i in unrolled({tile.ahead // LANES}):
-        for j in unrolled({lanes}):
-            at = from_b + (i * {lanes} + j) * {WARP * LANES}
-            load_f32x4(room, at, held, j * {LANES})
-{indented(_multiplied(tile), 2)}
-    slot = remainder(slot + 1, {stages})
-await_copies(0)
+{tile.by_turns(tile.stage_words, _fetched(tile), _multiplied(tile))}
 barrier()
-place = warp * {own} + within
-{_of_lanes(tile)}{tile.joined}barrier()
-for number in range(thread, {own}, {tile.threads}):
-    sum = room[number]
-    for other in range(1, {warps}):
-        sum = sum + room[other * {own} + number]
-{indented(tile.given, 1)}{tile.end}"""
+place = warp * {rows * tile.columns} + within
+{_of_lanes(tile)}{tile.added_up("room")}"""
     what = "c = a @ b.T" if tile.turned else "c = a @ b"
     return tile.written(body, 4 * tile.words, what)
 
 
 def _multiplied(tile: SinglesTile) -> str:
+    """Adds up the products of what lies at ``place``."""
+    lanes = tile.lanes
+    return f"""from_b = place + {tile.a_words} + lane * {LANES}
+for i in unrolled({tile.ahead // LANES}):
+    for j in unrolled({lanes}):
+        at = from_b + (i * {lanes} + j) * {WARP * LANES}
+        load_f32x4(room, at, held, j * {LANES})
+{indented(_of_columns(tile), 1)}"""
+
+
+def _of_columns(tile: SinglesTile) -> str:
     """Adds up the products of what is held of b with the ``i``-th four columns of a."""
     rows, lanes = tile.rows, tile.lanes
     b = f"held[l * {LANES} + k]" if tile.turned else f"held[k * {lanes} + l]"

@@ -85,13 +85,42 @@ if thread == 0:
 cluster_arrive()
 received = shared_f32({self.rows * self.columns})"""
 
-    @property
-    def joined(self) -> str:
-        """Waits until what blocks of the cluster have can be sent."""
-        return "cluster_wait()\n" if self.cluster > 1 else ""
+    def by_turns(self, stage: int, fetched: str, multiplied: str) -> str:
+        """What warps do from ``from_step`` on, each in memory of its own.
+
+        ``fetched`` begins to copy what belongs to the step ``begin`` to ``place``, and
+        ``multiplied`` finds it there some steps later; it takes ``stage`` elements.
+        """
+        stages = self.stages
+        return f"""for slot in range({stages - 1}):
+    place = (warp * {stages} + slot) * {stage}
+    begin = from_step + slot * {self.step}
+{indented(fetched, 1)}
+slot = i64(0)
+for now in range(from_step, end, {self.step}):
+    await_copies({stages - 2})
+    warp_barrier()
+    place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
+    begin = now + {(stages - 1) * self.step}
+{indented(fetched, 1)}
+    place = (warp * {stages} + slot) * {stage}
+{indented(multiplied, 1)}
+    slot = remainder(slot + 1, {stages})
+await_copies(0)"""
+
+    def added_up(self, held: str) -> str:
+        """Adds up the sums of all warps, in their order, and those of the cluster."""
+        own = self.rows * self.columns
+        joined = "cluster_wait()\n" if self.cluster > 1 else ""
+        return f"""{joined}barrier()
+for number in range(thread, {own}, {self.threads}):
+    sum = {held}[number]
+    for other in range(1, {self.warps}):
+        sum = sum + {held}[other * {own} + number]
+{indented(self._given, 1)}{self._end}"""
 
     @property
-    def given(self) -> str:
+    def _given(self) -> str:
         """Gives ``sum``, the result ``number`` of the block's, to who adds it up."""
         if self.cluster == 1:
             return self._stored
@@ -100,7 +129,7 @@ target = rank * {self.share} + remainder(number, {self.share})
 send_f32(received, target, sum, owner, signals, 0)"""
 
     @property
-    def end(self) -> str:
+    def _end(self) -> str:
         """Adds up what the blocks have sent, and writes it."""
         if self.cluster == 1:
             return ""
