@@ -7,23 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.functions import trace_function
-from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.lower import lower
 from tests.common_functions import random
 
 Array = np.ndarray[Any, Any]
-
-
-def lowered(
-    function: Callable[..., Any], arguments: tuple[Array, ...], gpu: GpuConfig = GPU
-) -> CompiledProgram:
-    """``function`` compiled for ``gpu``, at the types of ``arguments``."""
-    program = trace_function(
-        function, arguments, {}, abstract=True, with_values=False
-    ).program
-    return lower(program, check=True, gpu=gpu)
 
 
 def odd_rows(count: int, n: int) -> Array:

@@ -18,6 +18,7 @@ from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel
 from arrayfn.nn import fused_attention
 from arrayfn.primitives.calls import evaluate
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
@@ -56,12 +57,6 @@ CASES = {
 }
 
 
-def lowered(function, arguments):
-    return lower(
-        trace_function(function, arguments, {}, abstract=True).program, check=True
-    )
-
-
 @pytest.fixture(autouse=True)
 def without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generated kernels take what cuDNN would."""
@@ -75,7 +70,7 @@ def test_one_kernel_computes_attention(case):
     def attend(q, k, v):
         return nn.dot_product_attention(q, k, v, **options)
 
-    compiled = lowered(attend, arguments)
+    compiled = lowered(attend, *arguments)
     kernels = [k for k in compiled.kernels if k.name.startswith("attention")]
     assert [k.reason for k in kernels] == ["attention by tiles of queries"]
     (result,) = run_plan(compiled, arguments)
@@ -95,7 +90,7 @@ def test_slices_of_one_array_are_read_as_they_lie():
         return anp.sum(anp.multiply(mixed.astype(np.float32), weights))
 
     gradient = af.grad(loss)
-    compiled = lowered(gradient, (x,))
+    compiled = lowered(gradient, x)
     assert not any("relayout" in k.reason for k in compiled.kernels)
     (have,) = run_plan(compiled, (x,))
     want = gradient(x.astype(np.float64))
@@ -142,7 +137,7 @@ def test_cudnn_goes_before_the_kernels_and_these_before_the_body(
 @pytest.mark.parametrize(("head", "dtype"), [(264, np.float16), (16, np.float32)])
 def test_the_body_runs_where_no_kernel_takes_the_heads(head, dtype):
     arguments = inputs(1, 4, 4, 1, 1, head, dtype)
-    reasons = [k.reason for k in lowered(nn.dot_product_attention, arguments).kernels]
+    reasons = [k.reason for k in lowered(nn.dot_product_attention, *arguments).kernels]
     assert not any("tiles" in reason for reason in reasons)
 
 
@@ -184,7 +179,7 @@ def test_kernels_compute_the_gradient(case):
         return anp.sum(anp.multiply(result.astype(np.float32), weights))
 
     gradient = af.grad(loss, argnums=(0, 1, 2))
-    compiled = lowered(gradient, arguments)
+    compiled = lowered(gradient, *arguments)
     tiled = [k.reason for k in compiled.kernels if k.reason.endswith("by tiles")]
     assert sorted(tiled) == [f"{name} of attention by tiles" for name in names]
     wide = [x.astype(np.float64) for x in arguments]
@@ -225,7 +220,7 @@ def test_a_kernel_adds_up_the_gradient_by_a_bias(case):
         return anp.sum(anp.multiply(result.astype(np.float32), weights))
 
     gradient = af.grad(loss)
-    compiled = lowered(gradient, (bias, *arguments))
+    compiled = lowered(gradient, bias, *arguments)
     tiled = [k.reason for k in compiled.kernels if k.reason.endswith("by tiles")]
     assert tiled == ["the bias's cotangent of attention by tiles"]
     (have,) = run_plan(compiled, (bias, *arguments))
@@ -243,7 +238,7 @@ def test_the_gradient_by_a_bias_that_keys_share_is_by_its_body():
     def loss(bias, q, k, v):
         return anp.sum(nn.dot_product_attention(q, k, v, bias).astype(np.float32) ** 2)
 
-    kernels = lowered(af.grad(loss), (bias, q, k, v)).kernels
+    kernels = lowered(af.grad(loss), bias, q, k, v).kernels
     tiled = [k.reason for k in kernels if "tiles" in k.reason]
     assert tiled == ["attention by tiles of queries"]
 
@@ -284,7 +279,7 @@ def test_kernels_compile_to_tensor_core_instructions(arch):
     arguments = (*inputs(1, 80, 80, 1, 1, 16, BF16), random(80, 80, dtype=BF16))
     gradient = af.value_and_grad(loss, argnums=(0, 1, 2, 3))
     kernels = [
-        k for k in lowered(gradient, arguments).kernels if "by tiles" in k.reason
+        k for k in lowered(gradient, *arguments).kernels if "by tiles" in k.reason
     ]
     assert len(kernels) == 4
     for kernel in kernels:

@@ -15,6 +15,7 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
 from tests.common_functions import random
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 HEAD = """
@@ -316,6 +317,7 @@ def test_parts_that_are_fetched_ahead_compile_to_ptx(case):
 
 def test_a_long_row_is_read_twice_of_which_once_from_the_cache():
     x = np.zeros(1 << 20, np.float32)
-    program = trace_function(lambda x: anp.cumsum(x, axis=0), (x,), {}).program
-    (kernel,) = lower(program, gpu=GpuConfig(most_cluster=0)).kernels
+    (kernel,) = lowered(
+        lambda x: anp.cumsum(x, axis=0), x, gpu=GpuConfig(most_cluster=0)
+    ).kernels
     assert kernel.source.count("load_f32x4(x_in") == 2

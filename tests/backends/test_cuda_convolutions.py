@@ -20,6 +20,7 @@ from arrayfn.lowering.plan import KernelCall, LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
 from tests.common_functions import random
+from tests.lowered_on_gpu import lowered
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples
 
@@ -27,7 +28,7 @@ needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 
-def lowered(function, *arguments, gpu=GPU):
+def traced_and_lowered(function, *arguments, gpu=GPU):
     program = trace_function(function, arguments, {}).program
     return program, lower(program, check=True, gpu=gpu)
 
@@ -113,7 +114,7 @@ def test_convolutions_and_their_gradients_equal_the_reference(case):
         loss = lambda x, w: anp.sum(anp.sin(run(x, w)))  # noqa: E731
         return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
 
-    program, compiled = lowered(both, x, w)
+    program, compiled = traced_and_lowered(both, x, w)
     if case != "channels":
         names = ["convolution_" + gives for gives in ("output", "operand", "kernel")]
         assert sorted(p.rpartition("_")[0] for p in providers(compiled)) == sorted(
@@ -128,7 +129,7 @@ def test_padding_and_strides_are_the_library_s():
     run = convolution(
         {"padding": ((2, 2), (1, 1)), "strides": (2, 3), "numbers": NHWC}, 4
     )
-    _, compiled = lowered(run, random(2, 9, 8, 3), random(3, 4, 3, 5))
+    compiled = lowered(run, random(2, 9, 8, 3), random(3, 4, 3, 5))
     assert integers_of(compiled) == {
         "batch": 2,
         "groups": 1,
@@ -158,7 +159,7 @@ def test_padding_and_strides_are_the_library_s():
 def test_zeros_that_one_side_has_more_of_are_copied_first():
     run = convolution({"padding": ((2, 1), (0, 3)), "numbers": NHWC}, 4)
     arguments = random(2, 9, 8, 3), random(3, 4, 3, 5)
-    _, compiled = lowered(run, *arguments)
+    compiled = lowered(run, *arguments)
     found = integers_of(compiled)
     assert [found[k] for k in ("extent0", "low0", "high0")] == [10, 1, 1]
     assert [found[k] for k in ("extent1", "low1", "high1")] == [11, 0, 0]
@@ -168,7 +169,7 @@ def test_what_the_library_refuses_is_a_product_of_windows():
     run = convolution({"padding": "SAME"}, 4)
     gpu = replace(GPU, convolves=lambda provider, integers: "product")
     arguments = random(2, 3, 5, 4), random(4, 3, 3, 3)
-    program, compiled = lowered(run, *arguments, gpu=gpu)
+    program, compiled = traced_and_lowered(run, *arguments, gpu=gpu)
     assert providers(compiled) == ["gemm_f32"]
     (result,) = run_plan(compiled, arguments)
     np.testing.assert_allclose(result, evaluate(program, arguments)[0], 1e-5, 1e-5)
@@ -178,7 +179,7 @@ def test_windows_of_one_element_are_a_product_that_copies_nothing():
     run = convolution({"padding": "VALID", "numbers": NHWC}, 4)
     both = af.grad(lambda x, w: anp.sum(run(x, w) ** 2), argnums=(0, 1))
     arguments = random(2, 5, 6, 8), random(1, 1, 8, 4)
-    program, compiled = lowered(both, *arguments)
+    program, compiled = traced_and_lowered(both, *arguments)
     assert all(p.startswith("gemm_f32") for p in providers(compiled))
     copies = [k.name for k in compiled.kernels if "windows" in k.reason]
     assert not copies
@@ -199,7 +200,7 @@ def test_a_call_s_integers_say_what_convolution_it_is(case, gives):
         "operand": lambda x, w: af.vjp(lambda x: run(x, w), x)[1](run(x, w) * 2)[0],
         "kernel": lambda x, w: af.vjp(lambda w: run(x, w), w)[1](run(x, w) * 2)[0],
     }
-    _, compiled = lowered(functions[gives], x, w)
+    compiled = lowered(functions[gives], x, w)
     (own,) = (k for k in compiled.kernels if f"_{gives}_" in k.name)
     (step,) = (s for s in compiled.plan.steps if s.kernel == own.name)
     pairs = zip(own.parameters, step.arguments, strict=True)
@@ -254,7 +255,7 @@ def test_strided_convolutions_of_few_channels_are_ones_of_blocks(case, way, dtyp
         return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
 
     gpu = replace(GPU, convolves=lambda provider, integers: way)
-    program, compiled = lowered(both, x, w, gpu=gpu)
+    program, compiled = traced_and_lowered(both, x, w, gpu=gpu)
     if way == "blocks":
         assert len(providers(compiled)) == 3
         assert "strides=(1,1), dilations" in compiled.text
@@ -288,7 +289,7 @@ def test_channels_by_themselves_are_a_kernel_s(case, dtype):
         random(*shape, dtype=dtype),
         random(*kernel, seed=1, dtype=dtype),
     )
-    program, compiled = lowered(both, *arguments)
+    program, compiled = traced_and_lowered(both, *arguments)
     kernels = [k for k in compiled.kernels if k.name.startswith("depthwise")]
     # The kernel's cotangent takes two; cuDNN has the operand's of strided windows.
     assert len(kernels) == (3 if case == "strided" else 4)
@@ -304,7 +305,7 @@ def test_channels_by_themselves_are_a_kernel_s(case, dtype):
 def test_the_kernel_of_channels_keeps_its_sums_in_registers():
     compiler = pytest.importorskip("arrayfn.backends.cuda.numba_cuda")
     run = convolution({"padding": "SAME", "numbers": NHWC, "groups": 128}, 4)
-    _, compiled = lowered(run, random(2, 9, 9, 128), random(3, 3, 1, 128))
+    compiled = lowered(run, random(2, 9, 9, 128), random(3, 3, 1, 128))
     (kernel,) = compiled.kernels
     assert ".local" not in compiler.compile_ptx(kernel, (9, 0))
 
@@ -313,15 +314,14 @@ def test_tensorfloat_is_taken_where_it_is_asked_for():
     run = lambda x, w: lax.conv_general_dilated(  # noqa: E731
         x, w, (1, 1), "SAME", precision="tf32"
     )
-    _, compiled = lowered(run, random(2, 3, 5, 4), random(4, 3, 3, 3))
+    compiled = lowered(run, random(2, 3, 5, 4), random(4, 3, 3, 3))
     assert providers(compiled) == ["convolution_output_f32_tf32"]
 
 
 def test_sums_in_any_order_are_taken_where_they_are_asked_for():
     run = convolution({"padding": "SAME"}, 4)
     arguments = random(2, 3, 5, 4), random(4, 3, 3, 3)
-    program = trace_function(run, arguments, {}).program
-    compiled = lower(program, options=Options(deterministic=False))
+    compiled = lowered(run, *arguments, options=Options(deterministic=False))
     assert providers(compiled) == ["convolution_output_f32_any"]
 
 
@@ -343,7 +343,7 @@ def test_a_mapped_convolution_is_one_call():
         arguments = tuple(
             v if axis == 0 else v[0] for v, axis in zip((x, w), axes, strict=True)
         )
-        program, compiled = lowered(af.vmap(run, axes), *arguments)
+        program, compiled = traced_and_lowered(af.vmap(run, axes), *arguments)
         assert providers(compiled) == ["convolution_output_f32"]
         assert integers_of(compiled)["groups"] == groups
         (result,) = run_plan(compiled, arguments)
@@ -392,7 +392,7 @@ def test_gradients_of_the_greatest_of_windows_scatter_nothing(size):
 
     x = random(2, 9, 8, 4)
     gradient = af.grad(lambda x: anp.sum(pooled(x) ** 2))
-    program, compiled = lowered(gradient, x)
+    program, compiled = traced_and_lowered(gradient, x)
     assert "scatter" not in compiled.text
     (result,) = run_plan(compiled, (x,))
     np.testing.assert_allclose(result, evaluate(program, (x,))[0], 1e-5, 1e-5)
@@ -404,5 +404,5 @@ def test_gradients_of_long_windows_are_scattered():
         x, np.float32(-np.inf), lax.max, window, stride, "VALID"
     )
     gradient = af.grad(lambda x: anp.sum(pooled(x) ** 2))
-    _, compiled = lowered(gradient, random(1, 12, 12, 2))
+    compiled = lowered(gradient, random(1, 12, 12, 2))
     assert "scatter_add" in compiled.text

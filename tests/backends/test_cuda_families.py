@@ -18,12 +18,11 @@ import arrayfn.numpy as anp
 from arrayfn import lax, nn
 from arrayfn import random as draws
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel
 from tests.common_functions import layernorm, random, softmax
+from tests.lowered_on_gpu import lowered
 
 pytestmark = [
     pytest.mark.cuda,
@@ -152,10 +151,9 @@ HOPPER: Final = {f"thin products of {what}" for what in ("lines", "columns", "ha
 
 def kernels(name: str, gpu: GpuConfig) -> list[Kernel]:
     function, arguments = FAMILIES[name]
-    program = trace_function(function, arguments, {}).program
     made: dict[str, Kernel] = {}
     for options in (DEFAULT, *OPTIONS.get(name, ())):
-        for kernel in lower(program, gpu=gpu, options=options).kernels:
+        for kernel in lowered(function, *arguments, gpu=gpu, options=options).kernels:
             if isinstance(kernel, Kernel):
                 made[kernel.key] = kernel
     return list(made.values())

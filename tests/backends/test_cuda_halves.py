@@ -7,16 +7,11 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda.lower import lower
 from tests.common_functions import random, softmax
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 HALVES = {"float16": (np.float16, 2.0**-11), "bfloat16": (dtypes.bfloat16, 2.0**-8)}
-
-
-def lowered(function, *arguments):
-    return lower(trace_function(function, arguments, {}).program)
 
 
 @pytest.mark.parametrize("name", HALVES)

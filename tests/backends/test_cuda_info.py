@@ -14,8 +14,7 @@ from arrayfn.backends.cuda import (
 )
 from arrayfn.backends.cuda.missing import missing_gpu
 from arrayfn.errors import BackendError
-from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda.lower import lower
+from tests.lowered_on_gpu import lowered
 
 
 def test_missing_packages_are_named_with_how_to_install_them(monkeypatch):
@@ -77,7 +76,7 @@ def test_a_missing_driver_is_named_beside_missing_packages(monkeypatch):
 
 @pytest.mark.skipif(not missing_here(), reason="there is a GPU here")
 def test_loading_without_a_gpu_says_what_is_missing():
-    compiled = lower(trace_function(lambda x: x + 1, (1.0,), {}).program)
+    compiled = lowered(lambda x: x + 1, 1.0)
     with pytest.raises(BackendError) as raised:
         CudaBackend().load(compiled)
     assert missing_here() in str(raised.value)

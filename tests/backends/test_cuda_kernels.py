@@ -19,6 +19,7 @@ from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.scipy.sparse.linalg import cg
 from tests.common_functions import layernorm, random, softmax
+from tests.lowered_on_gpu import lowered
 
 ARCHITECTURES = ((8, 0), (9, 0))
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
@@ -119,15 +120,15 @@ CUT_CASES = {
 }
 
 
-def lowered(case):
+def lowered_case(case):
     function, arguments = CASES[case]
-    return lower(trace_function(function, arguments, {}).program, check=True)
+    return lowered(function, *arguments)
 
 
 @cases
 def test_emulated_kernels_equal_the_reference(case):
     function, arguments = CASES[case]
-    (result,) = run_plan(lowered(case), arguments)
+    (result,) = run_plan(lowered_case(case), arguments)
     expected = np.asarray(function(*arguments))
     assert result.dtype == expected.dtype
     tolerance = {"f": 1e-6, "c": 1e-6}.get(expected.dtype.kind, 0)
@@ -139,8 +140,7 @@ def test_emulated_kernels_equal_the_reference(case):
 @pytest.mark.parametrize("case", CUT_CASES)
 def test_nests_with_few_long_rows_are_cut(case):
     steps, function, arguments = CUT_CASES[case]
-    program = trace_function(function, arguments, {}).program
-    compiled = lower(program, check=True, gpu=SMALL)
+    compiled = lowered(function, *arguments, gpu=SMALL)
     assert len(compiled.plan.steps) == steps
     (result,) = run_plan(compiled, arguments)
     np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-6)
@@ -148,10 +148,8 @@ def test_nests_with_few_long_rows_are_cut(case):
 
 def test_elementwise_results_have_the_bits_of_the_reference():
     function, arguments = CASES["chain"]
-    (result,) = run_plan(lowered("chain"), arguments)
-    scalar = lower(
-        trace_function(function, tuple(a[0, 0] for a in arguments), {}).program
-    )
+    (result,) = run_plan(lowered_case("chain"), arguments)
+    scalar = lowered(function, *(a[0, 0] for a in arguments))
     (one,) = run_plan(scalar, tuple(a[0, 0] for a in arguments))
     assert result[0, 0].view(np.int32) == one.view(np.int32)
 
@@ -163,7 +161,7 @@ def test_kernels_of_different_types_have_different_keys():
     keys = set()
     for dtype in (np.float32, np.float64, np.int32):
         x = np.ones((3, 5), dtype)
-        (kernel,) = lower(trace_function(infix, (x, x), {}).program).kernels
+        (kernel,) = lowered(infix, x, x).kernels
         keys.add(kernel.key)
     assert len(keys) == 3
 
@@ -173,12 +171,12 @@ def test_float32_and_float64_of_one_program_are_two_kernels():
         return x + x[::-1], y + y[::-1]
 
     arguments = random(15), random(15, dtype=float)
-    compiled = lower(trace_function(both, arguments, {}).program)
+    compiled = lowered(both, *arguments)
     assert len({step.kernel for step in compiled.plan.steps}) == 2
 
 
 def ptx_of(case, arch):
-    kernels = [k for k in lowered(case).kernels if isinstance(k, Kernel)]
+    kernels = [k for k in lowered_case(case).kernels if isinstance(k, Kernel)]
     return [kernel_compiler.compile_ptx(kernel, arch) for kernel in kernels]
 
 
@@ -220,8 +218,7 @@ def scaled_deviations(x, scale):
 @pytest.mark.parametrize("rows", [1, 2])
 def test_what_all_rows_share_is_kept_for_a_later_stage(rows, length):
     arguments = random(rows, length), random(length, seed=1)
-    program = trace_function(scaled_deviations, arguments, {}).program
-    (result,) = run_plan(lower(program, check=True), arguments)
+    (result,) = run_plan(lowered(scaled_deviations, *arguments), arguments)
     want = scaled_deviations(*(a.astype(np.float64) for a in arguments))
     np.testing.assert_allclose(result, want, rtol=2e-6, atol=2e-6)
 
@@ -229,10 +226,7 @@ def test_what_all_rows_share_is_kept_for_a_later_stage(rows, length):
 def test_a_row_alone_is_a_block_s_or_a_cluster_s_or_is_cut():
     def kernels(length, mode=None):
         x = np.empty(length, np.float32)
-        program = trace_function(
-            softmax, (x,), {}, abstract=True, with_values=False
-        ).program
-        made = lower(program, options=Options(mode=mode)).kernels
+        made = lowered(softmax, x, options=Options(mode=mode)).kernels
         return [getattr(k, "cluster", 0) for k in made]
 
     assert kernels(4096) == [1]
@@ -274,9 +268,7 @@ IN_PLACE_CASES = {
 @pytest.mark.parametrize("case", IN_PLACE_CASES)
 def test_results_over_operands_that_die(case):
     function, arguments = IN_PLACE_CASES[case]
-    (result,) = run_plan(
-        lower(trace_function(function, arguments, {}).program, check=True), arguments
-    )
+    (result,) = run_plan(lowered(function, *arguments), arguments)
     np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-6)
 
 
@@ -341,9 +333,8 @@ LONG_CASES = {
 @pytest.mark.parametrize("case", LONG_CASES)
 def test_threads_go_on_along_what_is_long(case):
     function, arguments = LONG_CASES[case]
-    program = trace_function(function, arguments, {}).program
     gpu = replace(SMALL, multiprocessors=1)
-    (result,) = run_plan(lower(program, check=True, gpu=gpu), arguments)
+    (result,) = run_plan(lowered(function, *arguments, gpu=gpu), arguments)
     np.testing.assert_allclose(result, function(*arguments), rtol=2e-5, atol=2e-5)
 
 
@@ -361,20 +352,19 @@ EXTREMA = {
 @pytest.mark.parametrize("dtype", EXTREMA)
 def test_the_first_extremum_or_nan_is_found(dtype, name):
     x = EXTREMA[dtype].astype(dtype)
-    program = trace_function(
-        lambda x: (getattr(anp, name)(x, axis=0), getattr(anp, name)(x, axis=1)),
-        (x,),
-        {},
-    ).program
-    results = run_plan(lower(program, check=True), [x])
+    results = run_plan(
+        lowered(
+            lambda x: (getattr(anp, name)(x, axis=0), getattr(anp, name)(x, axis=1)), x
+        ),
+        [x],
+    )
     for axis, result in enumerate(results):
         np.testing.assert_array_equal(result, getattr(np, name)(x, axis=axis))
 
 
 def test_positions_in_a_column_that_is_cut_into_chunks_count_from_its_beginning():
     x = random(517, 33)
-    program = trace_function(lambda x: anp.argmax(x, axis=0), (x,), {}).program
-    compiled = lower(program, check=True, gpu=SMALL)
+    compiled = lowered(lambda x: anp.argmax(x, axis=0), x, gpu=SMALL)
     assert len(compiled.kernels) == 3
     (result,) = run_plan(compiled, [x])
     np.testing.assert_array_equal(result, np.argmax(x, axis=0))
@@ -383,10 +373,7 @@ def test_positions_in_a_column_that_is_cut_into_chunks_count_from_its_beginning(
 @pytest.mark.parametrize("shape", [(8192, 8192), (1 << 26,)])
 def test_where_the_greatest_is_takes_one_reading(shape):
     abstract = af.ShapeDtypeStruct(shape, np.float32)
-    program = trace_function(
-        lambda x: anp.argmax(x, axis=0), (abstract,), {}, abstract=True
-    ).program
-    first = lower(program).kernels[0].source
+    first = lowered(lambda x: anp.argmax(x, axis=0), abstract).kernels[0].source
     assert len(re.findall(r"load_f32x4\(x_in|= x_in\[", first)) == 1
 
 
@@ -464,7 +451,7 @@ def test_a_product_that_is_needed_itself_is_written():
         return hidden, anp.maximum(hidden, 0)
 
     arguments = random(4, 6), random(6, 8), random(8)
-    compiled = lower(trace_function(both, arguments, {}).program)
+    compiled = lowered(both, *arguments)
     # The sum with the bias is what is needed.
     assert [step.kernel for step in compiled.plan.steps] == [
         "gemm_f32_bias",
@@ -487,8 +474,9 @@ def test_slices_of_a_loop_need_no_alignment():
 
 def test_a_product_that_is_a_number_is_multiplied_and_then_added_to():
     x = random(7)
-    program = trace_function(lambda x, y: x @ x + y, (x, np.float32(2)), {}).program
-    (result,) = run_plan(lower(program, check=True), (x, np.float32(2)))
+    (result,) = run_plan(
+        lowered(lambda x, y: x @ x + y, x, np.float32(2)), (x, np.float32(2))
+    )
     np.testing.assert_allclose(result, x @ x + 2, 1e-5)
 
 
@@ -499,14 +487,14 @@ def test_a_small_loop_is_one_kernel():
             lambda s: s[0] < 10, lambda s: (s[0] + 1, s[1] * 2), start
         )
 
-    program = trace_function(powers, (1.5,), {}, abstract=True, with_values=False)
-    results = run_plan(lower(program.program, check=True), (np.float64(1.5),))
+    results = run_plan(lowered(powers, 1.5), (np.float64(1.5),))
     assert [r.item() for r in results] == [10, 1536.0]
 
 
 def test_a_library_row_without_a_library_is_computed_on_the_host_and_said_to_be():
-    program = trace_function(lax.linalg.schur, (random(3, 3),), {}).program
-    reasons = [kernel.reason for kernel in lower(program).kernels]
+    reasons = [
+        kernel.reason for kernel in lowered(lax.linalg.schur, random(3, 3)).kernels
+    ]
     assert "NumPy's reference of schur, on the host" in reasons
 
 
@@ -536,7 +524,7 @@ def test_steps_on_the_host_equal_the_reference(case):
 def test_kernels_that_were_folded_away_are_not_in_the_plan():
     arguments = random(5, 7), random(7, 3), random(3)
     function = lambda x, y, b: x @ y + b  # noqa: E731
-    compiled = lower(trace_function(function, arguments, {}).program)
+    compiled = lowered(function, *arguments)
     assert [kernel.name for kernel in compiled.kernels] == ["gemm_f32_bias"]
 
 
@@ -550,10 +538,7 @@ def test_a_registered_kernel_stands_for_its_operator_alone():
         """Never called here."""
 
     def names(function, *arguments):
-        program = trace_function(
-            function, arguments, {}, abstract=True, with_values=False
-        ).program
-        return [k.reason for k in lower(program).kernels]
+        return [k.reason for k in lowered(function, *arguments).kernels]
 
     vector = random(4)
     assert names(doubled, vector) == ["test_doubled by doubled_rows"]
@@ -567,7 +552,7 @@ def test_a_vector_of_rows_of_two_axes_is_stored_where_it_begins():
         return y + 0, anp.sum(y)
 
     x = random(3, 7)
-    compiled = lower(trace_function(both, (x,), {}).program, check=True)
+    compiled = lowered(both, x)
     have, total = run_plan(compiled, (x,))
     np.testing.assert_array_equal(have, x[:, ::2])
     np.testing.assert_allclose(total, x[:, ::2].sum(), 1e-6)
@@ -578,6 +563,5 @@ def test_positions_of_extrema_are_found_beside_what_has_no_operands():
         return anp.argmax(x, axis=0) + anp.arange(3)
 
     x = random(40, 3)
-    program = trace_function(position, (x,), {}, abstract=True).program
-    (have,) = run_plan(lower(program), (x,))
+    (have,) = run_plan(lowered(position, x), (x,))
     np.testing.assert_array_equal(have, position(x))

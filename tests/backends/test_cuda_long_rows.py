@@ -10,8 +10,8 @@ import arrayfn.numpy as anp
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.lowering.cuda.config import GpuConfig
-from tests.backends.rows_on_gpu import lowered
 from tests.common_functions import layernorm, random, softmax
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
@@ -71,7 +71,7 @@ CLUSTER_CASES = {
 @pytest.mark.parametrize("case", CLUSTER_CASES)
 def test_blocks_of_a_cluster_share_a_row(case):
     cluster, threads, function, arguments = CLUSTER_CASES[case]
-    compiled = lowered(function, arguments, CLUSTERS)
+    compiled = lowered(function, *arguments, gpu=CLUSTERS)
     (kernel,) = compiled.kernels
     assert (kernel.cluster, kernel.threads) == (cluster, threads)
     tolerance = 2e-3 if case == "half" else 2e-6
@@ -79,14 +79,14 @@ def test_blocks_of_a_cluster_share_a_row(case):
 
 
 def test_before_clusters_a_row_is_a_block_s():
-    compiled = lowered(softmax, (random(2, 520),), replace(CLUSTERS, most_cluster=0))
+    compiled = lowered(softmax, random(2, 520), gpu=replace(CLUSTERS, most_cluster=0))
     assert {kernel.cluster for kernel in compiled.kernels} == {1}
 
 
 @pytest.mark.parametrize(("rows", "cluster"), [(8, 4), (32, 1), (300, 1)])
 def test_rows_for_large_blocks_are_shared_where_they_are_few(rows, cluster):
     x = np.empty((rows, 16384), np.float32)
-    (kernel,) = lowered(softmax, (x,), GpuConfig()).kernels
+    (kernel,) = lowered(softmax, x, gpu=GpuConfig()).kernels
     assert kernel.cluster == cluster
 
 
@@ -123,7 +123,7 @@ PIPELINES = GpuConfig(
 @pytest.mark.parametrize("case", PIPELINE_CASES)
 def test_long_rows_are_fetched_ahead(case):
     function, arguments = PIPELINE_CASES[case]
-    compiled = lowered(function, arguments, PIPELINES)
+    compiled = lowered(function, *arguments, gpu=PIPELINES)
     (kernel,) = compiled.kernels
     assert kernel.shared > 0
     assert (kernel.cluster > 1) == ("cluster" in case)
@@ -164,7 +164,7 @@ def test_as_many_rows_are_ahead_as_there_is_room_for(case):
         spared=1,
         pipeline_words=16,
     )
-    compiled = lowered(function, arguments, gpu)
+    compiled = lowered(function, *arguments, gpu=gpu)
     (kernel,) = compiled.kernels
     assert kernel.cluster > 1
     # Of each row that is fetched before the first turn.
@@ -175,25 +175,25 @@ def test_as_many_rows_are_ahead_as_there_is_room_for(case):
 
 def test_a_pipeline_computes_roughly_what_becomes_halves_once_a_row():
     arguments = random(4, 528, dtype=np.float16), random(528, dtype=np.float16, seed=1)
-    (kernel,) = lowered(layernorm, arguments, PIPELINES).kernels
+    (kernel,) = lowered(layernorm, *arguments, gpu=PIPELINES).kernels
     assert kernel.shared > 0
     # Two means and an inverse are divided.
     assert kernel.source.count("= approximate_divide_f32(") == 3
     assert kernel.source.count("= approximate_sqrt_f32(") == 1
     wide = [a.astype(np.float32) for a in arguments]
-    (kernel,) = lowered(layernorm, tuple(wide), PIPELINES).kernels
+    (kernel,) = lowered(layernorm, *wide, gpu=PIPELINES).kernels
     assert "approximate" not in kernel.source
 
 
 def test_a_pipeline_takes_exponentials_of_halves_once():
-    compiled = lowered(softmax, (random(3, 528, dtype=np.float16),), PIPELINES)
+    compiled = lowered(softmax, random(3, 528, dtype=np.float16), gpu=PIPELINES)
     (kernel,) = compiled.kernels
     assert kernel.shared > 0
     assert kernel.source.count("= approximate_exp_f32(") == 1
 
 
 def test_the_warp_that_sends_a_blocks_results_alone_combines_them():
-    compiled = lowered(softmax, (random(2, 1100),), PIPELINES)
+    compiled = lowered(softmax, random(2, 1100), gpu=PIPELINES)
     (kernel,) = compiled.kernels
     assert kernel.cluster > 1
     combined = re.findall(r"( +if member < 32:\n)? +\w = (\w)_warps\[", kernel.source)
@@ -217,7 +217,7 @@ def test_rows_are_taken_as_blocks_come_to_them(case):
         grouped=2 * clusters,
         merged_threads=64,
     )
-    compiled = lowered(function, arguments, gpu)
+    compiled = lowered(function, *arguments, gpu=gpu)
     (kernel,) = compiled.kernels
     # In each turn: the first rows are nobody's to take.
     assert kernel.source.count("= take(board, 1, 1)") == 1
@@ -230,7 +230,7 @@ def test_rows_are_taken_as_blocks_come_to_them(case):
 def test_rows_fetched_ahead_pass_through_shared_memory():
     code = pytest.importorskip("arrayfn.backends.cuda.code")
     arguments = random(320, 32768), random(32768, seed=1)
-    (kernel,) = lowered(layernorm, arguments).kernels
+    (kernel,) = lowered(layernorm, *arguments).kernels
     ptx = code.compile_ptx(kernel, (9, 0))
     assert ".local" not in ptx
     assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
@@ -265,7 +265,9 @@ SCAN_CASES = {
 @pytest.mark.parametrize("case", SCAN_CASES)
 def test_running_values_are_shared_by_a_team(case):
     cluster, function, arguments = SCAN_CASES[case]
-    compiled = lowered(function, arguments, CLUSTERS if cluster > 1 else GpuConfig())
+    compiled = lowered(
+        function, *arguments, gpu=CLUSTERS if cluster > 1 else GpuConfig()
+    )
     assert compiled.kernels[0].threads >= 32
     assert compiled.kernels[0].cluster == cluster
     tolerance = 2e-3 if case == "half" else 2e-5

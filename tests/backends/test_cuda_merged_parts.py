@@ -11,8 +11,9 @@ from arrayfn import nn
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from tests.backends.rows_on_gpu import lowered, odd_rows, wanted
+from tests.backends.rows_on_gpu import odd_rows, wanted
 from tests.common_functions import random
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
@@ -65,7 +66,7 @@ def of_outer_and_inner(x):
 
 def results(function, x, gpu):
     """What the emulator makes of ``function``, and the kernels' axes."""
-    compiled = lowered(function, (x,), gpu)
+    compiled = lowered(function, x, gpu=gpu)
     made = run_plan(compiled, (x,))
     return [np.asarray(r).astype(np.float64) for r in made], compiled
 
@@ -133,7 +134,7 @@ def test_variances_far_from_0_are_as_exact_as_of_a_row(mean, steps):
 def schedules(function, shape, dtype=np.float32, gpu=GPU):
     """The names of the kernels of ``function``, and their threads."""
     x = np.empty(shape, dtype)
-    made = lowered(function, (x,), gpu).kernels
+    made = lowered(function, x, gpu=gpu).kernels
     return [(k.name, k.threads, k.cluster) for k in made]
 
 
@@ -162,5 +163,5 @@ def test_which_rows_are_cut_into_parts():
 @pytest.mark.cuda
 def test_parts_are_kept_in_registers():
     x = np.empty((512, 65536), np.float32)
-    for kernel in lowered(std, (x,)).kernels:
+    for kernel in lowered(std, x).kernels:
         assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))

@@ -11,8 +11,9 @@ import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.lowering.cuda.config import GpuConfig
-from tests.backends.rows_on_gpu import lowered, odd_rows, wanted
+from tests.backends.rows_on_gpu import odd_rows, wanted
 from tests.common_functions import random
+from tests.lowered_on_gpu import lowered
 
 BLOCKS = GpuConfig(multiprocessors=2, merged_threads=64)
 CLUSTERS = replace(
@@ -79,7 +80,7 @@ CASES = [
 
 def results(function, x, gpu):
     """What the emulator makes of ``function``, and the kernel."""
-    compiled = lowered(function, (x,), gpu)
+    compiled = lowered(function, x, gpu=gpu)
     (kernel,) = compiled.kernels
     made = run_plan(compiled, (x,))
     return [np.asarray(r).astype(np.float64) for r in made], kernel
@@ -157,7 +158,7 @@ def test_what_is_stored_meanwhile_is_not_taken_about_a_part_s_number():
 
 
 def test_a_kept_exponential_is_moved_and_divided_by_one_product():
-    (kernel,) = lowered(nn.softmax, (random(2, 1024),), CLUSTERS).kernels
+    (kernel,) = lowered(nn.softmax, random(2, 1024), gpu=CLUSTERS).kernels
     assert "d_share = div_f32(d_factor, e)" in kernel.source
     assert re.search(r"d = d_row\[lane\]\n +g = d \* d_share", kernel.source)
     # Of each element, a warp's sum, a block's, and the factor.
@@ -200,7 +201,7 @@ def test_squares_are_moved_between_warps_and_blocks(cluster):
 def test_what_is_merged_where_it_is_worth_its_arithmetic():
     def merges(function, rows, n):
         x = np.empty((rows, n), np.float32)
-        (kernel,) = lowered(function, (x,)).kernels
+        (kernel,) = lowered(function, x).kernels
         return exchanges(kernel)
 
     assert merges(nn.softmax, 512, 65536) == 1

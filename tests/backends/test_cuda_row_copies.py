@@ -11,8 +11,8 @@ from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.dtypes import bfloat16
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from tests.backends.rows_on_gpu import lowered
 from tests.common_functions import layernorm, random
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 ASIDE = GpuConfig(multiprocessors=2, max_threads=128, row_words=16, aside_words=4)
@@ -25,7 +25,7 @@ def root_mean_square(x, scale):
 
 def agrees(function, arguments, gpu):
     """The kernel, after its results are compared with those in float64."""
-    compiled = lowered(function, arguments, gpu)
+    compiled = lowered(function, *arguments, gpu=gpu)
     (kernel,) = compiled.kernels
     (made,) = run_plan(compiled, arguments)
     with np.errstate(all="ignore"):
@@ -100,7 +100,7 @@ def test_which_rows_have_what_in_shared_memory():
     def shape_of(function, n, dtype=np.float32, arguments=0, gpu=GPU):
         x = np.empty((1024, n), dtype)
         weights = (np.empty(n, dtype),) * arguments
-        (kernel,) = lowered(function, (x, *weights), gpu).kernels
+        (kernel,) = lowered(function, x, *weights, gpu=gpu).kernels
         return kernel.threads, kernel.together, kernel.shared
 
     assert shape_of(nn.softmax, 16384) == (512, 2, 0)
@@ -115,7 +115,7 @@ def test_which_rows_have_what_in_shared_memory():
 
 @needs_compiler
 def test_a_row_aside_compiles_without_spills_to_local_memory():
-    (kernel,) = lowered(nn.softmax, (np.empty((1024, 65536), bfloat16),)).kernels
+    (kernel,) = lowered(nn.softmax, np.empty((1024, 65536), bfloat16)).kernels
     ptx = kernel_compiler.compile_ptx(kernel, (9, 0))
     assert ptx.count("cp.async.cg.shared.global") == 13
     assert ptx.count("ld.global.v4") == 3

@@ -8,12 +8,11 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.solvers import cholesky, jacobi
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.table import TABLE
 from arrayfn.tracing import apply
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
@@ -22,7 +21,7 @@ F32, F64 = np.float32, np.float64
 
 
 def run(function, x):
-    compiled = lower(trace_function(function, (x,), {}).program)
+    compiled = lowered(function, x)
     assert not any(isinstance(k, LibraryKernel) for k in compiled.kernels)
     return run_plan(compiled, [x])
 

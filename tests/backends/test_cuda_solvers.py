@@ -21,6 +21,7 @@ from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
 from arrayfn.tracing import apply
+from tests.lowered_on_gpu import lowered
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples
 
@@ -39,10 +40,6 @@ ROWS = (
     "eigvals",
     "svdvals",
 )
-
-
-def lowered(function, *arguments):
-    return lower(trace_function(function, arguments, {}).program)
 
 
 def providers(compiled):
@@ -69,10 +66,10 @@ def samples(row):
     """The samples' inputs, and what a plan without a GPU gives for each."""
     for sample in row.samples():
         x = np.asarray(sample.inputs[0])
-        program = trace_function(
-            lambda x, s=sample: apply(row, x, **s.params), (x,), {}
+        yield (
+            x,
+            run_plan(lowered(lambda x, s=sample: apply(row, x, **s.params), x), [x]),
         )
-        yield x, run_plan(lower(program.program), [x])
 
 
 def test_eigenvectors_are_the_rows_of_their_adjoint():
@@ -137,8 +134,7 @@ def test_pivots_of_long_columns_swap_in_global_memory():
     rows = 8200
     pivots = np.random.default_rng(0).integers(0, rows, 30).astype(np.int32)
     row = TABLE["pivots_to_permutation"]
-    program = trace_function(lambda p: apply(row, p, rows=rows), (pivots,), {}).program
-    compiled = lower(program)
+    compiled = lowered(lambda p: apply(row, p, rows=rows), pivots)
     (kernel,) = compiled.kernels
     assert kernel.shared == 0
     (result,) = run_plan(compiled, [pivots])
@@ -262,8 +258,11 @@ def test_triangular_systems_are_solved_down_the_columns(
 
 def test_a_lower_triangle_by_columns_is_not_copied():
     solve = lax.linalg.triangular_solve
-    upper = trace_function(solve, (random(4, 4), random(99, 4)), {}).program
-    (kernel,) = [k for k in lower(upper).kernels if isinstance(k, LibraryKernel)]
+    (kernel,) = [
+        k
+        for k in lowered(solve, random(4, 4), random(99, 4)).kernels
+        if isinstance(k, LibraryKernel)
+    ]
     assert kernel.provider == "trsm_f64"
 
 
@@ -291,8 +290,9 @@ def test_systems_with_few_sides_are_solved_by_one_kernel(left, monkeypatch):
 def test_the_kernel_of_triangular_systems_keeps_sums_in_registers():
     solve = lax.linalg.triangular_solve
     x = random(130, 130, dtype=np.float32)
-    program = trace_function(solve, (x, x[:3]), {}).program
-    (kernel,) = [k for k in lower(program).kernels if k.name.startswith("triangles")]
+    (kernel,) = [
+        k for k in lowered(solve, x, x[:3]).kernels if k.name.startswith("triangles")
+    ]
     assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))
 
 

@@ -17,6 +17,7 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
@@ -244,9 +245,8 @@ def test_kernels_of_sorts_and_scatters_keep_tiles_in_registers(arch):
         np.zeros(9_000, np.int32),
         np.zeros((9_000, 64), np.float32),
     )
-    program = trace_function(both, arguments, {}).program
     seen = set()
-    for kernel in lower(program).kernels:
+    for kernel in lowered(both, *arguments).kernels:
         assert isinstance(kernel, Kernel)
         stem = re.sub(r"_\d+$", "", kernel.name)
         summed = [p.name for p in kernel.parameters].count("totals_in")

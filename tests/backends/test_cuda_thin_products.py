@@ -13,14 +13,12 @@ import arrayfn as af
 from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import Pointer, launch
-from arrayfn.functions import trace_function
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.products.thin_halves import HalvesTile, halves_text
 from arrayfn.lowering.cuda.products.thin_singles import SinglesTile, singles_text
 from arrayfn.lowering.plan import Kernel, KernelCall
 from tests.common_functions import random
+from tests.lowered_on_gpu import lowered
 
 Array = np.ndarray[Any, Any]
 
@@ -29,11 +27,6 @@ needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 # A GPU for which small matrices are large ones.
 EAGER = replace(GPU, thin_bytes=0, thin_rows=6, most_cluster=2)
-
-
-def lowered(function: Any, *arguments: Any, gpu: GpuConfig = GPU) -> CompiledProgram:
-    traced = trace_function(function, arguments, {}, abstract=True, with_values=False)
-    return lower(traced.program, check=True, gpu=gpu)
 
 
 def kernels_of(*shape: int, gpu: GpuConfig = GPU, dtype: Any = np.float32) -> list[str]:

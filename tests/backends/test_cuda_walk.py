@@ -20,9 +20,7 @@ from arrayfn.backends.cuda.nodes import (
 )
 from arrayfn.backends.cuda.walk import CapturingWalk
 from arrayfn.backends.cuda.windows import is_apart, window_length, writes_in
-from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
-from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.plan import (
     Branch,
     BufferAllocation,
@@ -31,6 +29,7 @@ from arrayfn.lowering.plan import (
     Loop,
     Slice,
 )
+from tests.lowered_on_gpu import lowered
 
 X = ArrayType((8,), dtypes.float32)
 CURRENT, NEXT, INITIAL, FIRST, SECOND, FLAG, WINDOW, WHOLE = range(8)
@@ -287,7 +286,7 @@ def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():
     def plan_of(step):
         run = lambda x: lax.while_loop(lambda x: anp.sum(x) < 1000, step, x)  # noqa: E731
         x = np.ones((30, 30), np.float32)
-        return str(lower(trace_function(run, (x,), {}).program).plan)
+        return str(lowered(run, x).plan)
 
     host = plan_of(lambda x: af.pure_callback(lambda x: 2 * x, x, x))
     assert "read by the host for" in host

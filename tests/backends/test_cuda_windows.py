@@ -11,6 +11,7 @@ from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
@@ -74,7 +75,7 @@ def test_windows_and_their_gradients_equal_the_reference(case):
 
 def test_a_pool_and_its_gradient_copy_nothing():
     both, x = with_gradient("max"), operand("max")
-    compiled = lower(trace_function(both, (x,), {}).program)
+    compiled = lowered(both, x)
     names = [k.name.rpartition("_")[0] for k in compiled.kernels]
     # The extrema and their positions, the loss's derivative, and what is put back.
     assert sorted(names) == ["elementwise", "windows", "windows"]
@@ -83,15 +84,18 @@ def test_a_pool_and_its_gradient_copy_nothing():
 
 def test_few_windows_fuse_with_what_is_around_them():
     x, run = operand("max", (1, 4, 4, 4)), pooled("max")
-    compiled = lower(trace_function(lambda x: run(x) * 2, (x,), {}).program)
+    compiled = lowered(lambda x: run(x) * 2, x)
     assert not any(k.name.startswith("windows") for k in compiled.kernels)
 
 
 @needs_compiler
 @pytest.mark.parametrize("case", ["max", "max of halves"])
 def test_kernels_of_windows_keep_their_values_in_registers(case):
-    program = trace_function(with_gradient(case), (operand(case),), {}).program
-    kernels = [k for k in lower(program).kernels if k.name.startswith("windows")]
+    kernels = [
+        k
+        for k in lowered(with_gradient(case), operand(case)).kernels
+        if k.name.startswith("windows")
+    ]
     assert len(kernels) == 2
     for kernel in kernels:
         assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))

@@ -9,18 +9,13 @@ from arrayfn import lax
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.kernel_compiler import compile_ptx
-from arrayfn.functions import trace_function
-from arrayfn.lowering.cuda.lower import lower
+from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 
 
 def random(*shape, dtype=np.float32):
     return np.abs(np.random.default_rng(0).standard_normal(shape)).astype(dtype) + 0.5
-
-
-def lowered(function, *arguments):
-    return lower(trace_function(function, arguments, {}).program)
 
 
 def newton(x):

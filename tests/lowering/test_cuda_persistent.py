@@ -14,10 +14,9 @@ from arrayfn.backends.cuda.emulated_memory import EmulationError, Pointer
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import launch
 from arrayfn.errors import ArgumentError
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU
-from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import Options
+from tests.lowered_on_gpu import lowered
 
 SMALL = replace(GPU, multiprocessors=2)
 PERSISTENT = Options(mode="persistent")
@@ -28,9 +27,8 @@ def random(*shape):
     return (np.random.default_rng(0).standard_normal(shape) / 4).astype(np.float32)
 
 
-def lowered(function, *arguments, gpu=SMALL):
-    program = trace_function(function, arguments, {}).program
-    return lower(program, gpu=gpu, options=PERSISTENT)
+def persistent(function, *arguments, gpu=SMALL):
+    return lowered(function, *arguments, gpu=gpu, options=PERSISTENT)
 
 
 def recurrent(x, h, u, w, b):
@@ -98,7 +96,7 @@ CASES = {
 def test_steps_as_one_kernel_give_the_same(name):
     """The emulator also finds every place where blocks would have to meet."""
     function, *arguments = CASES[name]
-    program = lowered(function, *arguments)
+    program = persistent(function, *arguments)
     (kernel,) = program.kernels
     assert kernel.cooperative
     have = run_plan(program, [np.asarray(x) for x in af.tree.leaves(arguments)])
@@ -112,7 +110,7 @@ def test_steps_as_one_kernel_give_the_same(name):
 
 @needs_compiler
 def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
-    program = lowered(recurrent, *RECURRENT)
+    program = persistent(recurrent, *RECURRENT)
     (kernel,) = program.kernels
     text = kernel.source.partition("def persistent_0(")[2].partition('"""\n')[2]
     assert (
@@ -145,23 +143,27 @@ def test_a_library_ends_a_kernel():
         inverse = anp.linalg.inv(a / anp.sum(a))
         return anp.tanh(inverse @ y) / anp.max(inverse)
 
-    plan = lowered(function, random(8, 8), random(8, 3)).plan
+    plan = persistent(function, random(8, 8), random(8, 3)).plan
     names = [step.kernel.rpartition("_")[0] for step in plan.steps]
     assert names[0] == names[-1] == "persistent"
     assert len(names) > 2
 
 
 def test_large_steps_and_single_ones_stay_kernels_of_their_own():
-    names = [k.name for k in lowered(lambda x: x * 2 + 1, random(50)).kernels]
+    names = [k.name for k in persistent(lambda x: x * 2 + 1, random(50)).kernels]
     assert names == ["elementwise_0"]
     x = np.zeros((1 << 10, 1 << 11), np.float32)
-    kernels = lowered(lambda x: anp.sum(x * anp.max(x)), x).kernels
+    kernels = persistent(lambda x: anp.sum(x * anp.max(x)), x).kernels
     assert not any(kernel.cooperative for kernel in kernels)
 
 
 def test_equal_kernels_have_equal_keys_whatever_the_names():
-    one = lowered(lambda x, y: anp.exp(x @ y) / anp.sum(x), random(4, 5), random(5, 3))
-    two = lowered(lambda b, a: anp.exp(b @ a) / anp.sum(b), random(4, 5), random(5, 3))
+    one = persistent(
+        lambda x, y: anp.exp(x @ y) / anp.sum(x), random(4, 5), random(5, 3)
+    )
+    two = persistent(
+        lambda b, a: anp.exp(b @ a) / anp.sum(b), random(4, 5), random(5, 3)
+    )
     assert one.kernels[0].source != two.kernels[0].source
     assert one.kernels[0].key == two.kernels[0].key
 
@@ -249,7 +251,7 @@ def test_a_part_that_shares_memory_waits_after_a_branch_that_has_met():
 
     x = abs(random(2, 600))
     for k in range(2):
-        program = lowered(function, x, np.int32(k))
+        program = persistent(function, x, np.int32(k))
         have = run_plan(program, [x, np.asarray(k, np.int32)])
         for one, want in zip(have, af.jit(function)(x, np.int32(k)), strict=True):
             np.testing.assert_allclose(one, want, rtol=1e-4)
@@ -261,7 +263,7 @@ def test_a_small_step_goes_on_in_the_block_that_wrote_what_it_needs():
         return anp.exp(y), running, y * running[-1]
 
     x, y = random(200), random(4096)
-    compiled = lowered(steps, x, y)
+    compiled = persistent(steps, x, y)
     (kernel,) = compiled.kernels
     own = kernel.source.split(f"def {kernel.name}(")[1]
     lines = [line.strip() for line in own.splitlines()]

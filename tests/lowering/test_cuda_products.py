@@ -20,13 +20,9 @@ from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import BufferArgument, KernelCall
 from arrayfn.primitives.calls import evaluate
 from tests.common_functions import random, softmax
+from tests.lowered_on_gpu import lowered
 
 Array = np.ndarray[Any, Any]
-
-
-def lowered(function: Any, *arguments: Any) -> CompiledProgram:
-    traced = trace_function(function, arguments, {}, abstract=True, with_values=False)
-    return lower(traced.program, check=True)
 
 
 def checked(function: Any, *arguments: Any, tolerance: float = 1e-5) -> list[str]:
@@ -123,8 +119,7 @@ def test_a_batch_of_products_is_added_to() -> None:
 
 def test_complex_products_are_scaled_and_added_to() -> None:
     arrays = [(x + 1j * x[::-1]).astype(np.complex64) for x in (C, A, B)]
-    traced = trace_function(lambda c, a, b: c - 0.25 * (a @ b), tuple(arrays), {})
-    compiled = lower(traced.program, check=True)
+    compiled = lowered(lambda c, a, b: c - 0.25 * (a @ b), *arrays)
     assert names(compiled) == ["gemm_c64_scaled_added"]
     (result,) = run_plan(compiled, arrays)
     c, a, b = arrays

@@ -1,0 +1,23 @@
+"""What tests of GPU kernels begin with: a function, lowered for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from arrayfn.functions import trace_function
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.lower import lower
+from arrayfn.lowering.options import DEFAULT, Options
+
+
+def lowered(
+    function: Callable[..., Any],
+    *arguments: Any,
+    gpu: GpuConfig = GPU,
+    options: Options = DEFAULT,
+) -> CompiledProgram:
+    """``function`` compiled for ``gpu``, at the types of ``arguments``."""
+    traced = trace_function(function, arguments, {}, abstract=True, with_values=False)
+    return lower(traced.program, check=True, gpu=gpu, options=options)
