@@ -37,6 +37,7 @@ from arrayfn.lowering.cuda.vocabulary import (
     APPROXIMATE,
     EXTREMES,
     FUNCTIONS,
+    SHUFFLES,
     DeviceFunction,
 )
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -61,7 +62,7 @@ _INTEGERS: Final = (
 )
 _MEMORY: Final = ("shared", "registers", "signals", "arena", "window")
 _VALUES: Final = (
-    *("shuffle_xor", "shuffle_up", "shuffle_from"),
+    *SHUFFLES,
     *APPROXIMATE,
     *("inverse", "divide", "fused", "posted"),
     *EXTREMES,

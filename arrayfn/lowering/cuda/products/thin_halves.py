@@ -24,13 +24,12 @@ _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
 class HalvesTile(ThinTile):
     """A block has ``strip`` columns, a warp ``deep`` of what is summed over.
 
-    Halves of ``dtype`` are multiplied. The matrix is ``turned`` if it lies along what
-    is summed over.
+    Halves of ``dtype`` are multiplied.
     """
 
+    itemsize = 2
     strip: int = 32
     deep: int = 64
-    turned: bool = False
     dtype: str = "bf16"
 
     @property
@@ -39,32 +38,24 @@ class HalvesTile(ThinTile):
         return self.strip
 
     @property
-    def step(self) -> int:
-        """How much of what is summed over the warps take at a time."""
-        return self.warps * self.deep
+    def depth(self) -> int:
+        """How much of what is summed over a warp takes at a time."""
+        return self.deep
 
     @property
     def stage(self) -> int:
-        """Halves that a warp takes at a time."""
+        """Halves of a, and then b, that a warp takes at a time."""
         return (_ROWS + self.strip) * self.deep
-
-    @property
-    def stage_bytes(self) -> int:
-        """Of shared memory, that a step of all warps takes."""
-        return 2 * self.warps * self.stage
 
     @property
     def held_bytes(self) -> int:
         """Of shared memory, that the sums of all warps take."""
-        return 4 * self.warps * self.rows * self.columns
+        return 4 * self.warps * self.sums
 
 
 def halves_text(tile: HalvesTile) -> Written:
     """The kernel."""
-    rows, warps, stages, stage = tile.rows, tile.warps, tile.stages, tile.stage
-    own = rows * tile.columns  # sums of a warp
     lines, line = (tile.strip, tile.deep) if tile.turned else (tile.deep, tile.strip)
-    a_words, ring = _ROWS * tile.deep, warps * stages * stage
     # Which line of a lane's matrix, and which piece of it, as fragments want them.
     row, side = "remainder(lane, 16)", "quotient(lane, 16)"
     load, b_row, b_piece = "load_transposed", "i * 16 + across", "j * 2 + beside"
@@ -73,7 +64,7 @@ def halves_text(tile: HalvesTile) -> Written:
         load, b_row, b_piece = "load_matrix", "j * 16 + across", "i * 2 + beside"
         across = "remainder(lane, 8) + quotient(lane, 16) * 8"
         beside = "remainder(quotient(lane, 8), 2)"
-    multiplied = f"""from_b = place + {a_words}
+    multiplied = f"""from_b = place + {_ROWS * tile.deep}
 for i in unrolled({tile.deep // 16}):
     lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
     load_matrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
@@ -88,23 +79,21 @@ row_at = {row}
 side_at = {side}
 across = {across}
 beside = {beside}
-from_step = first + warp * {tile.deep}
-room = arena_u16(0, {ring})
-held = arena_f32({2 * ring}, {warps * own})
+room = arena_u16(0, {tile.ring})
+held = arena_f32({2 * tile.ring}, {tile.warps * tile.sums})
 a_part = registers_u16({PIECE})
 b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
 for i in unrolled({tile.columns // 2}):
     sums[i] = f32(0)
-{tile.by_turns(stage, _fetched(tile, lines, line), multiplied)}
+{tile.by_turns(_fetched(tile, lines, line), multiplied)}
 for i in unrolled({tile.columns // 2}):
     m = quotient(lane, 4) + i % 4 // 2 * 8
     column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
-    if m < {rows}:
-        held[warp * {own} + m * {tile.columns} + column] = sums[i]
+    if m < {tile.rows}:
+        held[warp * {tile.sums} + m * {tile.columns} + column] = sums[i]
 {tile.added_up("held")}"""
-    what = "c = a @ b.T" if tile.turned else "c = a @ b"
-    return tile.written(body, 2 * ring + tile.held_bytes, what)
+    return tile.written(body, 2 * tile.ring + tile.held_bytes)
 
 
 def _exchanged(line: str, piece: str, length: int) -> str:

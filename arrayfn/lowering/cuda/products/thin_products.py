@@ -125,7 +125,7 @@ def singles_tile(product: ThinProduct, gpu: GpuConfig) -> SinglesTile:
     if not along:
         rows = max(rows, LANES)
     starts = (product.a.offset, product.a_step, product.m)
-    is_apart = product.a_row != 1 or any(start % LANES for start in starts)
+    whole = product.a_row == 1 and not any(start % LANES for start in starts)
     tiles = (
         SinglesTile(
             rows,
@@ -134,7 +134,7 @@ def singles_tile(product: ThinProduct, gpu: GpuConfig) -> SinglesTile:
             vectors=vectors,
             turned=product.turned,
             along=along,
-            apart=is_apart and not along,
+            apart=not along and not whole,
         )
         for vectors, cluster, groups in itertools.product(
             (2, 1), _clusters(gpu), _TURNED_GROUPS if product.turned else _GROUPS

@@ -27,15 +27,14 @@ class SinglesTile(ThinTile):
     """A lane takes ``ahead`` of what is summed over at a time, for its columns.
 
     These are ``vectors`` times four: with more of them it reads ``a`` less often. The
-    matrix is ``turned`` if it lies along what is summed over. So may the rows of ``a``
-    lie, ``along`` it; across, they are four or more, and copied four at a time unless
-    they are ``apart``.
+    rows of ``a`` lie ``along`` what is summed over; across, they are four or more, and
+    copied four at a time unless they are ``apart``.
     """
 
+    itemsize = 4
     ahead: int = 8
     groups: int = 4
     vectors: int = 1
-    turned: bool = False
     along: bool = True
     apart: bool = False
 
@@ -55,14 +54,9 @@ class SinglesTile(ThinTile):
         return self.across * self.lanes
 
     @property
-    def deep(self) -> int:
+    def depth(self) -> int:
         """How much of what is summed over a warp takes at a time."""
         return self.ahead * self.groups
-
-    @property
-    def step(self) -> int:
-        """How much of it the warps take at a time."""
-        return self.warps * self.deep
 
     @property
     def a_words(self) -> int:
@@ -71,23 +65,17 @@ class SinglesTile(ThinTile):
         Across, each four columns of it are followed by a gap of four words, so that all
         groups read from banks of their own.
         """
-        return (self.rows if self.along else self.rows + 1) * self.deep
+        return (self.rows if self.along else self.rows + 1) * self.depth
 
     @property
-    def stage_words(self) -> int:
-        """Of ``a`` and then ``b``, that a warp takes at a time."""
+    def stage(self) -> int:
+        """Words of ``a``, and then ``b``, that a warp takes at a time."""
         return self.a_words + self.ahead * self.lanes * WARP
-
-    @property
-    def stage_bytes(self) -> int:
-        """Of shared memory, that a step of all warps takes."""
-        return 4 * self.warps * self.stage_words
 
     @property
     def words(self) -> int:
         """Of shared memory: all steps that are on their way, and then the sums."""
-        own = self.warps * self.rows * self.columns
-        return max(self.stages * self.stage_bytes // 4, own)
+        return max(self.ring, self.warps * self.sums)
 
 
 def singles_text(tile: SinglesTile) -> Written:
@@ -101,19 +89,17 @@ def singles_text(tile: SinglesTile) -> Written:
     body = f"""{tile.begin}
 group = {group} * {LANES}
 within = {within} * {lanes if tile.turned else LANES}
-from_step = first + warp * {tile.deep}
 room = arena_f32(0, {tile.words})
 near = registers_f32({LANES})
 held = registers_f32({LANES * lanes})
 sums = registers_f32({rows * lanes})
 for i in unrolled({rows * lanes}):
     sums[i] = f32(0)
-{tile.by_turns(tile.stage_words, _fetched(tile), _multiplied(tile))}
+{tile.by_turns(_fetched(tile), _multiplied(tile))}
 barrier()
-place = warp * {rows * tile.columns} + within
+place = warp * {tile.sums} + within
 {_of_lanes(tile)}{tile.added_up("room")}"""
-    what = "c = a @ b.T" if tile.turned else "c = a @ b"
-    return tile.written(body, 4 * tile.words, what)
+    return tile.written(body, 4 * tile.words)
 
 
 def _multiplied(tile: SinglesTile) -> str:
@@ -134,7 +120,7 @@ def _of_columns(tile: SinglesTile) -> str:
     if tile.along:
         return f"""from_a = place + i * {tile.groups * LANES} + group
 for m in unrolled({rows}):
-    load_f32x4(room, from_a + m * {tile.deep}, near, 0)
+    load_f32x4(room, from_a + m * {tile.depth}, near, 0)
     for k in unrolled({LANES}):
         for l in unrolled({lanes}):
             at = m * {lanes} + l
@@ -161,7 +147,7 @@ close_copies()"""
 
 def _a_fetched(tile: SinglesTile) -> str:
     """Begins to copy rows of a."""
-    rows, deep = tile.rows, tile.deep
+    rows, deep = tile.rows, tile.depth
     if tile.along:
         pieces = deep // LANES  # of a row
         return f"""{all_lanes(rows * pieces)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
@@ -26,14 +26,17 @@ class ThinTile(ABC):
 
     A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
     of a ``cluster`` have the same columns. Results are ``rounded`` to this dtype, if it
-    is one.
+    is one. The matrix is ``turned`` if it lies along what is summed over.
     """
+
+    itemsize: ClassVar[int]  # of what is multiplied
 
     rows: int
     warps: int = 8
     stages: int = 4
     cluster: int = 1
     rounded: str = ""
+    turned: bool = False
 
     @property
     @abstractmethod
@@ -42,8 +45,33 @@ class ThinTile(ABC):
 
     @property
     @abstractmethod
+    def depth(self) -> int:
+        """How much of what is summed over a warp takes at a time."""
+
+    @property
+    @abstractmethod
+    def stage(self) -> int:
+        """Elements of shared memory, that a step of a warp takes."""
+
+    @property
     def step(self) -> int:
         """How much of what is summed over the warps take at a time."""
+        return self.warps * self.depth
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of shared memory, that a step of all warps takes."""
+        return self.itemsize * self.warps * self.stage
+
+    @property
+    def ring(self) -> int:
+        """Elements of shared memory, that all steps on their way take."""
+        return self.stages * self.warps * self.stage
+
+    @property
+    def sums(self) -> int:
+        """Of a warp, or a block."""
+        return self.rows * self.columns
 
     @property
     def threads(self) -> int:
@@ -53,7 +81,7 @@ class ThinTile(ABC):
     @property
     def share(self) -> int:
         """The results of a block of a cluster."""
-        return self.rows * self.columns // self.cluster
+        return self.sums // self.cluster
 
     def part(self, k: int) -> int:
         """How much of ``k`` a block sums over."""
@@ -81,18 +109,19 @@ signals = signals_i64(1)
 if thread == 0:
     signal_init(signals, 1)
     show_signals()
-    expect(signals, 0, {self.rows * self.columns * 4})
+    expect(signals, 0, {self.sums * 4})
 cluster_arrive()
-received = shared_f32({self.rows * self.columns})"""
+received = shared_f32({self.sums})"""
 
-    def by_turns(self, stage: int, fetched: str, multiplied: str) -> str:
-        """What warps do from ``from_step`` on, each in memory of its own.
+    def by_turns(self, fetched: str, multiplied: str) -> str:
+        """What warps do with their steps, each in memory of its own.
 
         ``fetched`` begins to copy what belongs to the step ``begin`` to ``place``, and
-        ``multiplied`` finds it there some steps later; it takes ``stage`` elements.
+        ``multiplied`` finds it there some steps later.
         """
-        stages = self.stages
-        return f"""for slot in range({stages - 1}):
+        stages, stage = self.stages, self.stage
+        return f"""from_step = first + warp * {self.depth}
+for slot in range({stages - 1}):
     place = (warp * {stages} + slot) * {stage}
     begin = from_step + slot * {self.step}
 {indented(fetched, 1)}
@@ -110,13 +139,12 @@ await_copies(0)"""
 
     def added_up(self, held: str) -> str:
         """Adds up the sums of all warps, in their order, and those of the cluster."""
-        own = self.rows * self.columns
         joined = "cluster_wait()\n" if self.cluster > 1 else ""
         return f"""{joined}barrier()
-for number in range(thread, {own}, {self.threads}):
+for number in range(thread, {self.sums}, {self.threads}):
     sum = {held}[number]
     for other in range(1, {self.warps}):
-        sum = sum + {held}[other * {own} + number]
+        sum = sum + {held}[other * {self.sums} + number]
 {indented(self._given, 1)}{self._end}"""
 
     @property
@@ -151,8 +179,9 @@ column = strip + remainder(number, {self.columns})
 if m < rows and column < n:
     c_out[m * c_row + column * c_column] = {rounded}"""
 
-    def written(self, body: str, shared: int, what: str) -> Written:
+    def written(self, body: str, shared: int) -> Written:
         """The kernel of this text, for so many bytes of shared memory."""
+        what = "c = a @ b.T" if self.turned else "c = a @ b"
         return Written(
             "thin",
             body,
