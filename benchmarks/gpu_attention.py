@@ -1,18 +1,21 @@
 """Attention by each way on one GPU: ``python -m benchmarks.gpu_attention``.
 
 On shapes that cuDNN takes: arrayfn's jitted function, which calls cuDNN; cuDNN itself,
-its graph enqueued over and over on the same arrays; the generated kernels; and JAX's
-attention, by cuDNN, or by XLA where heads have more than 128 elements. On others: the
-generated kernels, and JAX's attention by XLA. Times
-are of the forward pass, and of the gradient by all of q, k and v from what that keeps;
-JAX's of the gradient are those of both passes less the forward one's. The ways of a
-line take turns, and a time is the median over rounds of many calls enqueued one after
-the other. Each result is compared with the first of its line.
+its calls captured one after the other, so that the GPU waits for none, on two sets of
+results by turns, as a program's results have memory by turns; the generated kernels;
+and JAX's attention, by cuDNN, or by XLA where heads have more than 128 elements. On
+others: the generated kernels, and JAX's attention by XLA. Times are of the forward
+pass, and of the gradient by all of q, k and v from what that keeps; JAX's of the
+gradient are those of both passes less the forward one's. A time is the median over
+rounds of many calls enqueued one after the other. The ways of a line take turns, in
+another order in each round: what ran before has warmed the card, whose clock follows.
+Each result is compared with the first of its line.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +33,7 @@ import numpy as np
 
 import arrayfn as af
 from arrayfn import dtypes
-from arrayfn.backends.cuda import device_put
+from arrayfn.backends.cuda import DeviceArray, device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.ir import ArrayType
@@ -40,6 +43,7 @@ from benchmarks.gpu import ROUNDS, error_of, time_calls, widened
 Array = np.ndarray[Any, Any]
 BF16: Final = np.dtype(ml_dtypes.bfloat16)
 BOUND: Final = 2e-2
+CALLS: Final = 8  # of cuDNN in a CUDA graph
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,13 @@ def shapes() -> Iterator[Shape]:
     yield Shape(4, 4096, 16, 16, 128, left=512, by_cudnn=False)
 
 
-Way = tuple[Callable[[], Any], Callable[[], Any]]
-"""What runs the forward pass, and the gradient."""
+@dataclass(frozen=True)
+class Way:
+    """What runs the forward pass, and the gradient: ``calls`` of them at a time."""
+
+    forward: Callable[[], Any]
+    gradient: Callable[[], Any]
+    calls: int = 1
 
 
 def by_arrayfn(shape: Shape, arrays: Sequence[Array]) -> Way:
@@ -129,7 +138,7 @@ def by_arrayfn(shape: Shape, arrays: Sequence[Array]) -> Way:
     forward, gradient = (af.jit(f, device="cuda") for f in (attend, differentiate))
     made = forward(q, k, v, *bias)
     gradient(q, k, v, *made, g, *bias)
-    return (
+    return Way(
         lambda: forward(q, k, v, *bias),
         lambda: gradient(q, k, v, *made, g, *bias),
     )
@@ -138,26 +147,50 @@ def by_arrayfn(shape: Shape, arrays: Sequence[Array]) -> Way:
 def by_cudnn(shape: Shape, arrays: Sequence[Array]) -> Way:
     """cuDNN's graphs alone, on arrays that stay."""
     q, k, v, g = (device_put(x) for x in arrays)
-    of_bounds = ArrayType((shape.B, shape.N, shape.T), dtypes.float32)
-    out, bounds = device_put(arrays[0]), device_put(np.zeros(of_bounds.shape, "f4"))
-    made = [device_put(x) for x in arrays[:3]]
     of_q, of_k = (ArrayType(x.shape, x.dtype) for x in arrays[:2])
+    of_bounds = ArrayType((shape.B, shape.N, shape.T), dtypes.float32)
     scale = shape.static["scale"]
     forward = cudnn.attention(of_q, of_k, of_k, of_q, of_bounds, scale, shape.causal)
     types = (of_q, of_k, of_k, of_q, of_bounds, of_q, of_q, of_k, of_k)
     gradient = cudnn.attention_gradient(*types, scale, shape.causal, True)
-    kept = (q, k, v, out, bounds, g, *made)  # alive as long as the functions are
-    addresses = [x.pointer for x in kept]
+    bounds = np.zeros(of_bounds.shape, np.float32)
+    passes = [[device_put(x) for x in (arrays[0], bounds)] for _ in range(2)]
+    gradients = [[device_put(x) for x in arrays[:3]] for _ in range(2)]
+    return Way(
+        captured(forward, (q, k, v), passes),
+        captured(gradient, (q, k, v, *passes[0], g), gradients),
+        CALLS,
+    )
 
-    def run_forward() -> Any:
-        forward(device().stream, *addresses[:5])
-        return kept[3:5]
 
-    def run_gradient() -> Any:
-        gradient(device().stream, *addresses)
-        return kept[6:]
+@dataclass(frozen=True)
+class Captured:
+    """CALLS calls as one CUDA graph, and the arrays that they touch."""
 
-    return run_forward, run_gradient
+    graph: int
+    given: Sequence[DeviceArray]
+    results: Sequence[Sequence[DeviceArray]]
+
+    def __call__(self) -> Sequence[DeviceArray]:
+        """Enqueue them: the results of the first."""
+        device().launch(self.graph)
+        return self.results[0]
+
+
+def captured(
+    enqueue: Callable[..., None],
+    given: Sequence[DeviceArray],
+    results: Sequence[Sequence[DeviceArray]],
+) -> Captured:
+    """The calls of ``enqueue``, which have the ``results`` by turns."""
+    sets = [[x.pointer for x in (*given, *made)] for made in results]
+    enqueue(device().stream, *sets[0])
+
+    def capture(stream: int) -> None:
+        for number in range(CALLS):
+            enqueue(stream, *sets[number % len(sets)])
+
+    return Captured(device().capture(capture), given, results)
 
 
 def by_jax(shape: Shape, arrays: Sequence[Array]) -> Way:
@@ -176,7 +209,7 @@ def by_jax(shape: Shape, arrays: Sequence[Array]) -> Way:
         return back(g)
 
     gradient = jax.jit(both)
-    return lambda: forward(q, k, v, *bias), lambda: gradient(q, k, v, g, *bias)
+    return Way(lambda: forward(q, k, v, *bias), lambda: gradient(q, k, v, g, *bias))
 
 
 def wait(result: Any) -> None:
@@ -195,6 +228,7 @@ def _some(result: Any) -> Array:
 def main(chosen: Sequence[str]) -> None:
     """Measure the shapes whose labels begin with one of ``chosen``, or all."""
     print("command: python -m benchmarks.gpu_attention", *chosen)
+    print(f"card: {device().name}; JAX {jax.__version__}")
     print("TFLOP/s, forward / gradient (2.5 times the work of the forward pass)")
     for shape in shapes():
         if not chosen or any(shape.label.startswith(name) for name in chosen):
@@ -213,12 +247,12 @@ def measured(shape: Shape) -> Iterator[str]:
         is_ours = name != "kernels" and shape.by_cudnn
         with patch.object(fused, "_has_cudnn", lambda has=is_ours: has):
             try:
-                forward, gradient = make(shape, arrays)
-                results = [_some(x) for x in (forward()[0], *gradient()[:3])]
+                way = make(shape, arrays)
+                results = [_some(x) for x in (way.forward()[0], *way.gradient()[:3])]
             except Exception as error:  # noqa: BLE001 - the table says what went wrong
                 told[name] = f"FAILED ({str(error)[:60]})"
                 continue
-        ways[name] = forward, gradient
+        ways[name] = way
         first = first or results
         error = max(error_of(x, y) for x, y in zip(results, first, strict=True))
         told[name] = "" if error < BOUND else f" WRONG {error:.1e}"
@@ -231,18 +265,22 @@ def measured(shape: Shape) -> Iterator[str]:
 
 
 def in_turns(ways: Mapping[str, Way]) -> dict[str, tuple[float, float]]:
-    """Median seconds of both passes by each way.
-
-    In turns: the card's clock follows its temperature.
-    """
-    times: dict[str, list[list[float]]] = {name: [[], []] for name in ways}
+    """Median seconds of both passes by each way, which take turns."""
+    times: dict[str, tuple[list[float], list[float]]] = {n: ([], []) for n in ways}
+    order = list(ways)
+    shuffle = random.Random(0).shuffle
     for _ in range(ROUNDS):
         for which in range(2):
-            for name, way in ways.items():
-                call = lambda _, run=way[which]: run()  # noqa: E731
-                times[name][which].append(time_calls(call, wait))
-    medians = {n: [statistics.median(t) for t in both] for n, both in times.items()}
-    return {name: (forward, back) for name, (forward, back) in medians.items()}
+            shuffle(order)
+            for name in order:
+                way = ways[name]
+                run = (way.forward, way.gradient)[which]
+                seconds = time_calls(lambda _, run=run: run(), wait) / way.calls
+                times[name][which].append(seconds)
+    return {
+        name: (statistics.median(forward), statistics.median(gradient))
+        for name, (forward, gradient) in times.items()
+    }
 
 
 if __name__ == "__main__":
