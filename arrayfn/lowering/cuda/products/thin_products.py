@@ -35,7 +35,7 @@ _PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhe
 _GROUPS: Final = 1, 2, 4  # of a warp, with other parts of what is summed over
 _TURNED_GROUPS: Final = (8,)  # so that 128 bytes of each line are side by side
 _HALVES: Final = 2048  # of the matrix that a warp takes at a time
-_MOST_HALVES: Final = 1 << 26  # bytes of it: larger ones the library reads as fast
+_MOST_HALVES: Final = 1 << 28  # bytes of it: larger ones the library reads as fast
 _TURNED: Final = 32  # lines of it, so that 128 bytes of each are side by side
 _STEP: Final = 8  # what is summed over is a multiple of
 
@@ -64,8 +64,8 @@ class ThinProduct:
         """Whether a kernel computes it: it is large, and of vectors."""
         fewest, most = _FEWEST, gpu.thin_rows
         if self.is_half:
-            is_small = self.a_step == 1 and self.nbytes < _MOST_HALVES
-            fewest, most = 1, most if is_small else 0
+            is_faster = self.turned or self.nbytes < _MOST_HALVES
+            fewest, most = 1, most if is_faster and self.a_step == 1 else 0
         is_thin = fewest <= self.m <= min(most, self.n - 1)
         along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
         last = self.k if self.turned else self.n
