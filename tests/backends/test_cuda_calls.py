@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arrayfn import layout
-from arrayfn.backends.cuda import call_entry, runner
+from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.call_entry import CallEntry, Result
 from arrayfn.backends.cuda.device_array import DeviceArray, interned
 from arrayfn.backends.cuda.waiting import waiter
@@ -28,8 +28,7 @@ class Plan:
     is called with.
     """
 
-    def __init__(self, driver, monkeypatch, results=2, most_idle=1 << 30):
-        monkeypatch.setattr(call_entry, "device", lambda: driver)
+    def __init__(self, driver, results=2, most_idle=1 << 30):
         self.driver = driver
         self.stock = driver.stock(most_idle)
         self.given = []
@@ -53,6 +52,7 @@ class Plan:
             runner.STREAM: STREAM,
             runner.SET_CURRENT: self.driver.address("cuCtxSetCurrent"),
             runner.LAUNCH: self.driver.address("cuLaunchKernelEx"),
+            runner.LAUNCH_GRAPH: self.driver.address("cuGraphLaunch"),
         }
         slots = [(at + 8 * k, k, 0) for k in range(5)]
         return runner.Plan(given, slots, [[runner.KERNEL, 11, 12, 13, at]])
@@ -63,8 +63,8 @@ class Plan:
 
 
 @pytest.fixture
-def plan(monkeypatch):
-    return Plan(Driver(), monkeypatch)
+def plan():
+    return Plan(Driver())
 
 
 def test_a_call_launches_the_plan_on_new_memory(plan):
@@ -86,8 +86,8 @@ def test_a_call_launches_the_plan_on_new_memory(plan):
     assert len(kept) == 2
 
 
-def test_the_only_result_comes_alone(monkeypatch):
-    plan = Plan(Driver(), monkeypatch, results=1)
+def test_the_only_result_comes_alone():
+    plan = Plan(Driver(), results=1)
     y = plan.call_single(plan.x, plan.i)
     assert type(y) is DeviceArray
     assert y.type is F32
@@ -136,8 +136,8 @@ def test_a_failed_launch_gives_memory_back_and_goes_to_the_fallback(plan):
 
 
 @pytest.mark.parametrize("room", [2, 3, 4])
-def test_a_call_without_memory_goes_to_the_fallback(monkeypatch, room):
-    plan = Plan(Driver(room), monkeypatch)
+def test_a_call_without_memory_goes_to_the_fallback(room):
+    plan = Plan(Driver(room))
     assert plan.call(plan.x, plan.i) == 7
     assert "launch" not in plan.driver.calls
     plan.driver.room = 5
@@ -149,7 +149,8 @@ def test_graphs_are_launched_for_their_addresses_alone(plan):
     result = plan.call(plan.x, plan.i)
     addresses = plan.slots.tobytes()
     other = np.array([1, 2, 3, 4, 5], np.int64).tobytes()
-    plan.entry.publish({other: 88, addresses: 99})
+    first, second = (plan.entry.plan.of([[runner.GRAPH, n]], ()) for n in (88, 99))
+    plan.entry.publish({other: first, addresses: second})
     plan.entry.run(plan.entry.plan, 2)
     del result
     plan.driver.calls.clear()

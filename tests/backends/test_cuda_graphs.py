@@ -1,4 +1,6 @@
-"""Which runs are captured into graphs, and where arrays come to lie, without a GPU."""
+"""Which runs are recorded, and where arrays come to lie, without a GPU."""
+
+import weakref
 
 import pytest
 
@@ -7,47 +9,50 @@ from arrayfn.backends.cuda.memory import block_size
 from tests.backends.cuda_driver import Driver
 
 
-class Card:
-    """Counts what is captured; a graph is its number."""
+class Recorder:
+    """Numbers what it records, and notes which of it is still kept."""
 
     def __init__(self):
-        self.captured = 0
-        self.forgotten = []
+        self.count = 0
+        self.live = weakref.WeakSet()
 
-    def capture(self, enqueue):
-        self.captured += 1
-        return self.captured
+    def __call__(self):
+        self.count += 1
+        made = Recorded(self.count)
+        self.live.add(made)
+        return made
 
-    def forget(self, graph):
-        self.forgotten.append(graph)
 
+class Recorded:
+    """What stands for a plan."""
 
-@pytest.fixture
-def card(monkeypatch):
-    made = Card()
-    monkeypatch.setattr(graphs, "device", lambda: made)
-    return made
+    def __init__(self, number):
+        self.number = number
 
 
 def runs_of(found, addresses):
-    return [found.find(x.to_bytes(4)) for x in addresses]
+    plans = (found.find(x.to_bytes(4)) for x in addresses)
+    return [plan and plan.number for plan in plans]
 
 
-def test_addresses_that_come_again_are_captured_once(card):
-    found = graphs.Graphs(lambda stream: None, patience=1)
-    assert runs_of(found, [1, 2, 1, 2, 1, 2]) == [0, 0, 1, 2, 1, 2]
-    assert runs_of(graphs.Graphs(lambda stream: None, patience=0), [1, 1]) == [3, 3]
-    patient = graphs.Graphs(lambda stream: None, patience=3)
-    assert runs_of(patient, [1, 1, 2, 1, 1, 2]) == [0, 0, 0, 0, 4, 0]
+def test_addresses_that_come_again_are_recorded_once():
+    found = graphs.Graphs(Recorder(), patience=1)
+    assert runs_of(found, [1, 2, 1, 2, 1, 2]) == [None, None, 1, 2, 1, 2]
+    assert runs_of(graphs.Graphs(Recorder(), patience=0), [1, 1]) == [1, 1]
+    patient = graphs.Graphs(Recorder(), patience=3)
+    assert runs_of(patient, [1, 1, 2, 1, 1, 2]) == [None] * 4 + [1, None]
 
 
-def test_more_addresses_than_graphs_are_launched_step_by_step(card):
-    found = graphs.Graphs(lambda stream: None, patience=1)
-    many = list(range(80))
-    runs_of(found, many * 6)
+def test_more_addresses_than_are_kept_are_launched_step_by_step():
+    record, published = Recorder(), []
+    found = graphs.Graphs(record, patience=1)
+    found.listen(lambda plans: published.append(len(plans)))
+    runs_of(found, list(range(80)) * 6)
     # 64 in the second round, and from then on one in 16 runs that find none.
-    assert card.captured == 64 + len(card.forgotten)
-    assert 5 <= len(card.forgotten) <= 5 * 80 // 16
+    forgotten = record.count - 64
+    assert 5 <= forgotten <= 5 * 80 // 16
+    assert len(record.live) == 64
+    assert published == [*range(1, 65), *[63, 64] * forgotten]
 
 
 @pytest.mark.parametrize("kept", [1, 5])

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from arrayfn.backends.cuda import graphs, replay
+from arrayfn.backends.cuda import replay
 from arrayfn.backends.cuda.call_entry import ALWAYS
 from arrayfn.backends.cuda.graphs import Segment
 from arrayfn.backends.cuda.nodes import NativeRun
@@ -20,15 +20,13 @@ class Card:
         self.done = []
         self.captured = 0
 
-    def capture(self, enqueue):
+    def record(self, plan, enqueue, *, step_by_step):
         self.captured += 1
-        return self.captured
+        return f"{'steps' if step_by_step else 'graph'} {self.captured}"
 
-    def launch(self, graph):
-        self.done.append(f"graph {graph}")
-
-    def forget(self, graph):
-        pass
+    def retarget(self, image, nodes, addresses):
+        self.captured += 1
+        return "told"
 
 
 class Image:
@@ -80,7 +78,8 @@ class Entry:
 def card(monkeypatch):
     made = Card()
     monkeypatch.setattr(replay, "device", lambda: made)
-    monkeypatch.setattr(graphs, "device", lambda: made)
+    monkeypatch.setattr(replay, "recorded", made.record)
+    monkeypatch.setattr(replay, "retargeted", made.retarget)
 
     class Walk:
         def __init__(self, image, addresses):
@@ -89,14 +88,7 @@ def card(monkeypatch):
         def run(self, nodes, stream):
             made.done.append("walk")
 
-    class Retargeting:
-        plan = "told"
-
-        def __init__(self, image, nodes, addresses):
-            made.captured += 1
-
     monkeypatch.setattr(replay, "Walk", Walk)
-    monkeypatch.setattr(replay, "Retargeting", Retargeting)
     return made
 
 
@@ -133,7 +125,16 @@ def test_large_kernels_are_launched_as_they_are(card):
 def test_addresses_that_come_again_get_graphs(card):
     done, told = replayed(card, 2, 1, keys=b"abaab")
     assert done == ["walk", "walk", "graph 1", "graph 1", "graph 2"]
-    assert told == [{b"a": 1}, {b"a": 1, b"b": 2}]
+    assert told == [{b"a": "graph 1"}, {b"a": "graph 1", b"b": "graph 2"}]
+
+
+def test_a_few_large_steps_are_launched_as_they_were_recorded(card):
+    done, _ = replayed(card, 4, 1, small=0, keys=b"aaa")
+    assert done == ["walk", "steps 1", "steps 1"]
+    done, _ = replayed(card, 5, 1, small=0, keys=b"aaa")
+    assert done[3:] == ["walk", "graph 2", "graph 2"]
+    done, _ = replayed(card, 4, 1, small=1, keys=b"aa")
+    assert done[6:] == ["walk", "graph 3"]
 
 
 def test_others_are_copied_to_where_a_graph_has_them(card):

@@ -53,11 +53,11 @@ def launched(config):
 
 
 def run_plan(driver, bias=False, alpha=False):
-    """Buffers 0 and 2 are given, 1 lies in 2; six steps, one of each kind."""
+    """Buffers 0 and 2 are given, 1 lies in 2; seven steps, one of each kind."""
     slots = np.zeros(3, np.int64)
     at = [slots.ctypes.data + 8 * k for k in range(3)]
     table = np.array([at[0], 0, 0, at[1], 1, 5, at[2], 2, 0], np.int64)
-    steps = np.zeros((6, STEP_WORDS), np.int64)
+    steps = np.zeros((7, STEP_WORDS), np.int64)
     steps[0, :7] = [runner.KERNEL, 11, 12, 13, 14, 15, 1]
     product = [runner.PRODUCT, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
     places = [at[1] if bias else 0, at[0], 17, at[2] if alpha else 0]
@@ -66,6 +66,8 @@ def run_plan(driver, bias=False, alpha=False):
     steps[3, :5] = [runner.COOPERATIVE, 21, 22, 23, 24]
     steps[4, :4] = [runner.PARAMETERS, 31, 32, 33]
     steps[5, :2] = [runner.GRAPH, 31]
+    config = np.array([2 | 3 << 32, 4 | 5 << 32, 6 | 7 << 32, 8, 9, 0, 0], np.int64)
+    steps[6, :4] = [runner.RECORDED, config.ctypes.data, 41, 42]
     header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
     words = {
         runner.CONTEXT: CONTEXT,
@@ -73,7 +75,7 @@ def run_plan(driver, bias=False, alpha=False):
         runner.SLOTS: table.ctypes.data,
         runner.SLOT_COUNT: 3,
         runner.STEPS: steps.ctypes.data,
-        runner.STEP_COUNT: 6,
+        runner.STEP_COUNT: 7,
         **runner.OVERLAPPING,
     }
     for name, function in driver.functions.items():
@@ -89,6 +91,7 @@ ENTER = ("SET_CURRENT", CONTEXT)
 LAUNCH = ("LAUNCH", 11, 14, 0, 12, 1, 1, 13, 1, 1, 15, STREAM, 6, 1)
 TELL = ("SET_PARAMETERS", 31, 32, 33)
 REPLAY = ("LAUNCH_GRAPH", 31, STREAM)
+AGAIN = ("LAUNCH", 41, 42, 0, 2, 3, 4, 5, 6, 7, 8, 9)
 TOGETHER = ("TOGETHER", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
 
 
@@ -100,7 +103,8 @@ def test_a_run_launches_every_step_on_the_addresses_of_the_slots():
     driver = Driver()
     assert run_plan(driver) == (0, [A, B, C])
     filled = ("FILL", B, 0, 99, STREAM)
-    assert driver.calls == [ENTER, LAUNCH, PRODUCT, filled, TOGETHER, TELL, REPLAY]
+    first = [ENTER, LAUNCH, PRODUCT, filled, TOGETHER]
+    assert driver.calls == [*first, TELL, REPLAY, AGAIN]
 
 
 def test_a_product_is_told_where_its_bias_is():

@@ -34,12 +34,15 @@ class Card:
         enqueue(6)
         return 70
 
+    def instantiate(self, graph):
+        return graph + 7
 
-class Recorded(Graph):
+
+class Unlaunched(Graph):
     """A graph that nothing is launched of."""
 
-    def __init__(self, graph):
-        self.launched = graph + 7
+    def __init__(self, recorded):
+        self._gpu, self.recorded = Card(), recorded
 
     def __del__(self):
         pass
@@ -50,7 +53,7 @@ def card(monkeypatch):
     made = Card()
     monkeypatch.setattr(staging, "device", lambda: made)
     monkeypatch.setattr(staging, "_kernel", lambda parts: 500 + parts)
-    monkeypatch.setattr(staging, "Graph", Recorded)
+    monkeypatch.setattr(staging, "Graph", Unlaunched)
     monkeypatch.setattr(Kernel, "capture", lambda kernel, stream: kernel.function)
     return made
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from arrayfn.backends.cuda import entry, runner
 from arrayfn.backends.cuda.device_array import DeviceArray
-from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.backends.native.code import native_address
 from arrayfn.backends.native.objects import METH_FASTCALL, builtin_of
@@ -48,12 +47,11 @@ class CallEntry:
         arena: tuple[int, int],
     ) -> None:
         """``buffers`` are addresses; ``arena`` is its buffer, and its shelf or 0."""
-        gpu = device()
         self._buffers = np.array(buffers, np.int64)
         self._inputs = np.array([(id(t), b, 0, 0) for t, b in inputs], np.int64)
         outputs = [(id(r.type), r.buffer, r.shelf) for r in results]
         self._outputs = np.array(outputs, np.int64)
-        self._graphs = np.zeros(1, np.int64)
+        self._recorded: tuple[object, ...] = ()
         self.plan: Plan | None = None
         self._kept = inputs, results
         self._words = np.zeros(entry.CALL_BYTES // 8, np.int64)
@@ -71,10 +69,6 @@ class CallEntry:
                 entry.ARENA: arena[0],
                 entry.ARENA_SHELF: arena[1],
                 entry.RUN: native_address(runner.run),
-                entry.LAUNCH_GRAPH: gpu.address("cuGraphLaunch"),
-                entry.STREAM: gpu.stream,
-                entry.SET_CURRENT: gpu.address("cuCtxSetCurrent"),
-                entry.CONTEXT: gpu.context,
             }
         )
         for k, offset in enumerate(slot_offsets()):
@@ -85,7 +79,7 @@ class CallEntry:
             self._words[word // 8] = value
 
     def run(self, plan: Plan, left: int = ALWAYS) -> None:
-        """Have the next ``left`` calls for which there is no graph run ``plan``."""
+        """Have the next ``left`` calls for which there is no other one run ``plan``."""
         if plan is not self.plan:
             self._set({entry.LEFT: 0})
             self._set({entry.PLAN: plan.address})
@@ -103,17 +97,17 @@ class CallEntry:
         row[3] = address
         row[2] = id(value)
 
-    def publish(self, graphs: Mapping[bytes, int]) -> None:
-        """Have calls launch ``graphs``, which are by the addresses of all buffers."""
-        records = np.empty((len(graphs), 1 + len(self._buffers)), np.int64)
-        for record, (key, graph) in zip(records, graphs.items(), strict=True):
-            record[0] = graph
+    def publish(self, plans: Mapping[bytes, Plan]) -> None:
+        """Have calls run ``plans``, which are by the addresses of all buffers."""
+        records = np.empty((len(plans), 1 + len(self._buffers)), np.int64)
+        for record, (key, plan) in zip(records, plans.items(), strict=True):
+            record[0] = plan.address
             record[1:] = np.frombuffer(key, np.int64)
         # Other threads may call between these lines.
-        self._set({entry.GRAPH_COUNT: 0})
-        self._set({entry.GRAPHS: _address(records)})
-        self._graphs = records
-        self._set({entry.GRAPH_COUNT: len(graphs)})
+        self._set({entry.RECORDED_COUNT: 0})
+        self._set({entry.RECORDED: _address(records)})
+        self._recorded = records, *plans.values()
+        self._set({entry.RECORDED_COUNT: len(plans)})
 
     def functions(
         self, call: Callable[..., Any], call_single: Callable[..., Any]

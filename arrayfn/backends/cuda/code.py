@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.modules import load
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.lowering.plan import Kernel
 
@@ -137,8 +138,6 @@ def functions(kernels: Iterable[Kernel]) -> dict[str, int]:
                     key, lambda kernel=kernel: compile_cubin(kernel, gpu.arch)
                 )
                 blocks = kernel.together if kernel.cached else 0
-                _loaded[key] = gpu.load(
-                    cubin, ENTRY, kernel.shared, kernel.cluster, blocks
-                )
+                _loaded[key] = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
             found[kernel.name] = _loaded[key]
     return found

@@ -19,6 +19,7 @@ from typing import Final
 
 from arrayfn.backends.cuda.captures import SideBySide, captured, go_on_from
 from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device
+from arrayfn.backends.cuda.modules import load
 
 Enqueue = Callable[[int], None]
 """What puts work into the stream that it is given."""
@@ -267,7 +268,7 @@ class Conditionals:
     ) -> None:
         """Launch a kernel, which is loaded when it is first needed."""
         if text not in self._kernels:
-            self._kernels[text] = self._gpu.load(text.encode() + b"\0", entry)
+            self._kernels[text] = load(text.encode() + b"\0", entry)
         words = [ctypes.c_uint64(v) for v in values]
         parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
         status = self._library.cuLaunchKernel(

@@ -33,11 +33,7 @@ _FAULTS: Final = frozenset({700, 702, *range(714, 720)})  # of kernels
 _NON_BLOCKING: Final = 1
 _ATTRIBUTE_MULTIPROCESSORS: Final = 16
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
-_ATTRIBUTE_SHARED_OF_MULTIPROCESSOR: Final = 81
 _POINTER_MEMORY_TYPE: Final = 2
-_SHARED_BYTES, _CARVEOUT, _LARGE_CLUSTERS = 8, 9, 14  # of cuFuncSetAttribute
-_SHARED_BESIDE: Final = 1280  # bytes of a block: the driver's, and arrays of a kernel
-_PORTABLE_CLUSTER: Final = 8  # blocks
 
 _BROKEN: Final = (
     "; this process cannot use the GPU any more. compute-sanitizer names the kernel, "
@@ -68,10 +64,10 @@ class Device:
         self.enter()
         self.number = number.value
         self.arch = (
-            self._attribute(_ATTRIBUTE_MAJOR),
-            self._attribute(_ATTRIBUTE_MINOR),
+            self.attribute(_ATTRIBUTE_MAJOR),
+            self.attribute(_ATTRIBUTE_MINOR),
         )
-        self.multiprocessors = self._attribute(_ATTRIBUTE_MULTIPROCESSORS)
+        self.multiprocessors = self.attribute(_ATTRIBUTE_MULTIPROCESSORS)
         self.stream = int(self.new_stream().value or 0)
         self._pool = Pool(self.library, self.check, self.number)
         self.capturing = int(self.new_stream().value or 0)
@@ -97,7 +93,8 @@ class Device:
         self.check(self.library.cuDeviceGetName(text, 256, self.number))
         return text.value.decode()
 
-    def _attribute(self, attribute: int) -> int:
+    def attribute(self, attribute: int) -> int:
+        """What the card says of itself, by a CUdevice_attribute."""
         value = ctypes.c_int()
         self.check(
             self.library.cuDeviceGetAttribute(
@@ -376,46 +373,6 @@ class Device:
         """Destroy a graph; what is enqueued of it still runs."""
         self.enter()
         self.check(self.library.cuGraphExecDestroy(ctypes.c_void_p(graph)))
-
-    # Code.
-
-    def load(
-        self,
-        cubin: bytes,
-        entry: str,
-        shared: int = 0,
-        cluster: int = 1,
-        blocks: int = 0,
-    ) -> int:
-        """The kernel ``entry`` of a cubin, for so much shared memory; it stays.
-
-        ``cluster`` blocks of it run together. A multiprocessor's memory is all shared
-        memory, or as much as ``blocks`` need: the rest is its first cache, where loads
-        that are under way have their places.
-        """
-        self.enter()
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self.check(self.library.cuModuleLoadData(ctypes.byref(module), cubin))
-        self.check(
-            self.library.cuModuleGetFunction(
-                ctypes.byref(function), module, entry.encode()
-            )
-        )
-        if shared:
-            whole = self._attribute(_ATTRIBUTE_SHARED_OF_MULTIPROCESSOR)
-            used = blocks * (shared + _SHARED_BESIDE) if blocks else whole
-            carveout = min(100, -(-100 * used // whole))
-            for attribute, value in ((_SHARED_BYTES, shared), (_CARVEOUT, carveout)):
-                self.check(
-                    self.library.cuFuncSetAttribute(function, attribute, value),
-                    f"for {shared:,} bytes of shared memory",
-                )
-        if cluster > _PORTABLE_CLUSTER:
-            self.check(
-                self.library.cuFuncSetAttribute(function, _LARGE_CLUSTERS, 1),
-                f"for clusters of {cluster} blocks",
-            )
-        return int(function.value or 0)
 
 
 @cache

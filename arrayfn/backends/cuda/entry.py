@@ -1,11 +1,11 @@
 """The call entry: native routines that CPython calls as METH_FASTCALL builtins.
 
 They take the addresses of arguments that are DeviceArrays of the right types, memory
-for the results, and run the plan: by the native runner, or by the graph that was
-captured for these addresses. Whatever else comes (NumPy's arrays, numbers, addresses
-without a graph, memory that has run out, errors of the driver) goes to the fallback, a
-Python function that is called with the same arguments. Objects are made before
-anything is bound: a collection of garbage may call the entry again.
+for the results, and have the native runner run the plan that was recorded for these
+addresses, or one that is for any. Whatever else comes (NumPy's arrays, numbers,
+addresses without a plan, memory that has run out, errors of the driver) goes to the
+fallback, a Python function that is called with the same arguments. Objects are made
+before anything is bound: a collection of garbage may call the entry again.
 
 ``self`` of a builtin is a tuple: the address of a *call*, the fallback, what both need.
 """
@@ -22,7 +22,7 @@ ARRAY_TYPE: Final = 0  # DeviceArray
 SLOTS: Final = 8  # offsets of its slots, in this order: type, pointer, owner, ...
 FALSE: Final = 48  # ... shared, writable; then what these two are at first
 TUPLE_ITEMS: Final = 56
-PLAN: Final = 64  # the runner's
+PLAN: Final = 64  # the runner's, for any addresses
 BUFFERS: Final = 72  # an address for each buffer
 BUFFER_COUNT: Final = 80
 INPUTS: Final = 88  # type, buffer, a number that is known or 0, its address
@@ -33,14 +33,10 @@ ARENA: Final = 120  # its buffer
 ARENA_SHELF: Final = 128  # or 0: the plan has none
 RUN: Final = 136  # the runner
 LEFT: Final = 144  # how many calls may run the plan
-LAUNCH_GRAPH: Final = 152
-STREAM: Final = 160
-GRAPHS: Final = 168  # of each a graph, then the buffers' addresses
-GRAPH_COUNT: Final = 176
-LAST_GRAPH: Final = 184
-SET_CURRENT: Final = 192
-CONTEXT: Final = 200
-CALL_BYTES: Final = 208
+RECORDED: Final = 152  # of each its plan, then the buffers' addresses
+RECORDED_COUNT: Final = 160
+LAST_RECORDED: Final = 168
+CALL_BYTES: Final = 176
 
 SLOT_TYPE: Final = SLOTS
 SLOT_POINTER: Final = SLOTS + 8
@@ -173,34 +169,33 @@ def outputs_give(made: int, count: int) -> int:
 def launch(made: int) -> int:
     """Enqueue the plan on the buffers; not 0 if it can't be.
 
-    Where there is no graph for these addresses, one call after ``LEFT`` others is for
-    the fallback, which sees which addresses are worth a graph.
+    Where nothing was recorded for these addresses, one call after ``LEFT`` others is
+    for the fallback, which sees which addresses are worth it.
     """
-    graph = graph_find(made)
-    if graph != 0:
-        call(load(made + SET_CURRENT), load(made + CONTEXT))
-        return call(load(made + LAUNCH_GRAPH), graph, load(made + STREAM)) & I32
-    left = load(made + LEFT)
-    if left == 0:
-        return 1
-    store(made + LEFT, left - 1)
-    return call(load(made + RUN), load(made + PLAN), load(made + BUFFERS))
+    plan = recorded_find(made)
+    if plan == 0:
+        left = load(made + LEFT)
+        if left == 0:
+            return 1
+        store(made + LEFT, left - 1)
+        plan = load(made + PLAN)
+    return call(load(made + RUN), plan, load(made + BUFFERS))
 
 
 @native
-def graph_find(made: int) -> int:
-    """The graph for the addresses of the buffers, or 0. They often come in turns."""
+def recorded_find(made: int) -> int:
+    """The plan for the addresses of the buffers, or 0. They often come in turns."""
     words = load(made + BUFFER_COUNT)
-    count = load(made + GRAPH_COUNT)
-    number = load(made + LAST_GRAPH)
+    count = load(made + RECORDED_COUNT)
+    number = load(made + LAST_RECORDED)
     for _ in range(count):
         number += 1
         if number >= count:
             number = 0
-        graph = load(made + GRAPHS) + 8 * (words + 1) * number
-        if is_same(graph + 8, load(made + BUFFERS), words):
-            store(made + LAST_GRAPH, number)
-            return load(graph)
+        record = load(made + RECORDED) + 8 * (words + 1) * number
+        if is_same(record + 8, load(made + BUFFERS), words):
+            store(made + LAST_RECORDED, number)
+            return load(record)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Graphs of repeated runs, by the addresses of the buffers that they touch.
+"""What repeated runs record, by the addresses of the buffers that they touch.
 
 ``segments`` cuts a plan's nodes where a step is in between that cannot be part of a
 graph, because it needs the host.
@@ -6,13 +6,11 @@ graph, because it needs the host.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.nodes import (
     BranchNode,
     HostCall,
@@ -23,6 +21,7 @@ from arrayfn.backends.cuda.nodes import (
     calls_host,
     launches,
 )
+from arrayfn.backends.cuda.runner import Plan
 
 _GRAPH_LAUNCHES: Final = 4  # that Python enqueues in the time that a graph takes
 _MOST_LAUNCHES: Final = 1 << 14  # of a graph
@@ -68,53 +67,47 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
 
 
 class Graphs:
-    """Graphs of what ``enqueue`` puts into the stream that it is given.
+    """Plans for the addresses that buffers have, which ``record`` makes.
 
     Memory that is freed is soon allocated again, so a program that repeats its calls
-    repeats their addresses. They are captured after ``patience`` runs. Where they are
-    more than can be kept, not every run is spent on a capture.
+    repeats their addresses. They are recorded after ``patience`` runs. Where they are
+    more than can be kept, not every run is spent on that.
     """
 
-    def __init__(self, enqueue: Callable[[int], None], patience: int) -> None:
-        self._gpu = device()
-        self._enqueue = enqueue
+    def __init__(self, record: Callable[[], Plan], patience: int) -> None:
+        self._record = record
         self._patience = patience
-        self._known: dict[bytes, int] = {}
+        self._known: dict[bytes, Plan] = {}
         self._seen: dict[bytes, int] = {}
-        self._runs = 0  # since the last capture
-        self._publish: Callable[[dict[bytes, int]], None] = lambda _: None
+        self._runs = 0  # since the last one was recorded
+        self._publish: Callable[[dict[bytes, Plan]], None] = lambda _: None
 
-    def listen(self, publish: Callable[[dict[bytes, int]], None]) -> None:
-        """Have ``publish`` told the graphs whenever others are known."""
+    def listen(self, publish: Callable[[dict[bytes, Plan]], None]) -> None:
+        """Have ``publish`` told the plans whenever others are known."""
         self._publish = publish
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
-            for graph in self._known.values():
-                self._gpu.forget(graph)
-
-    def find(self, addresses: bytes) -> int:
-        """The graph for ``addresses``, or 0: then steps are launched one by one."""
+    def find(self, addresses: bytes) -> Plan | None:
+        """The plan for ``addresses``; None, and steps are launched as they are."""
         self._runs += 1
-        graph = self._known.get(addresses)
-        if graph is not None:
-            return graph
+        plan = self._known.get(addresses)
+        if plan is not None:
+            return plan
         seen = self._seen.get(addresses, 0)
         if seen < self._patience:
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
             self._seen[addresses] = seen + 1
-            return 0
+            return None
         if len(self._known) >= _MOST_GRAPHS:
             if self._patience and self._runs < _BETWEEN_CAPTURES:
-                return 0
-            oldest = self._known.pop(next(iter(self._known)))
+                return None
+            # Its memory goes before more is asked for.
+            self._known.pop(next(iter(self._known)))
             self._publish(self._known)
-            self._gpu.forget(oldest)
-        self._known[addresses] = graph = self._gpu.capture(self._enqueue)
+        self._known[addresses] = plan = self._record()
         self._publish(self._known)
         self._runs = 0
-        return graph
+        return plan
 
 
 def _is_capturable(node: Node) -> bool:

@@ -111,8 +111,7 @@ class Image:
         self, node: NativeRun | HostCall, addresses: Any
     ) -> tuple[Access, ...]:
         """The memory that one step touches, on the buffers at ``addresses``."""
-        is_run = isinstance(node, NativeRun)
-        touches = self._touches[node.first] if is_run else node.touches
+        touches = self._touched_by(node)
         found: list[Access] = []
         for numbers, written in ((touches.reads, False), (touches.writes, True)):
             for number in numbers:
@@ -122,12 +121,15 @@ class Image:
 
     def is_small(self, node: NativeRun | HostCall) -> bool:
         """Whether one step leaves room on the GPU for others beside it."""
-        is_run = isinstance(node, NativeRun)
-        return (self._touches[node.first] if is_run else node.touches).small
+        return self._touched_by(node).small
 
-    def is_brief(self, node: NativeRun) -> bool:
+    def is_brief(self, node: NativeRun | HostCall) -> bool:
         """Whether one step takes no longer than its launch."""
-        return self._touches[node.first].brief
+        return self._touched_by(node).brief
+
+    def _touched_by(self, node: NativeRun | HostCall) -> Touches:
+        is_run = isinstance(node, NativeRun)
+        return self._touches[node.first] if is_run else node.touches
 
     def place(self, buffer: int, addresses: Any) -> int:
         """Where a buffer is now."""
@@ -308,7 +310,7 @@ class Image:
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
         small = self._bytes(step) <= _SMALL_BYTES
-        touches = Touches(step.reads, writes_of(step), _HANDLES, small)
+        touches = Touches(step.reads, writes_of(step), _HANDLES, small, small)
         return HostCall(call.enqueue, places, call.capturable, touches)
 
 

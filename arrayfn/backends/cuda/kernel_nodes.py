@@ -56,25 +56,27 @@ class Kernel(ctypes.Structure):
 
 
 class Graph:
-    """A graph, as which it is kept, and what is launched of it."""
+    """A graph as it was ``recorded``, and what is launched of it, from ``steps`` on."""
 
-    def __init__(self, graph: int) -> None:
+    def __init__(self, recorded: int) -> None:
         self._gpu = device()
-        self._graph = graph
-        self.launched = self._gpu.instantiate(graph)
+        self.recorded = recorded
+        self._launched = 0
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            self._gpu.forget(self.launched)
-            self._gpu.library.cuGraphDestroy(ctypes.c_void_p(self._graph))
+            if self._launched:
+                self._gpu.forget(self._launched)
+            self._gpu.library.cuGraphDestroy(ctypes.c_void_p(self.recorded))
 
     def steps(self, kernels: Sequence[tuple[int, Kernel]]) -> list[list[int]]:
         """The runner's steps: ``kernels``, with their nodes, are told; all is launched.
 
         What the words point to is the caller's to keep.
         """
+        self._launched = launched = self._gpu.instantiate(self.recorded)
         told = [
-            [runner.PARAMETERS, self.launched, node, ctypes.addressof(kernel)]
+            [runner.PARAMETERS, launched, node, ctypes.addressof(kernel)]
             for node, kernel in kernels
         ]
-        return [*told, [runner.GRAPH, self.launched]]
+        return [*told, [runner.GRAPH, launched]]

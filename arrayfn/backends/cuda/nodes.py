@@ -7,7 +7,7 @@ branches, whose bodies are nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from arrayfn.lowering.plan import Branch, Loop
@@ -75,6 +75,15 @@ Node = NativeRun | HostCall | LoopNode | BranchNode
 def blocks(node: LoopNode | BranchNode) -> tuple[tuple[Node, ...], ...]:
     """The lists of nodes inside ``node``."""
     return (node.body,) if isinstance(node, LoopNode) else node.branches
+
+
+def one_by_one(nodes: Iterable[Node]) -> Iterator[Node]:
+    """``nodes``, with runs of several steps as runs of one."""
+    for node in nodes:
+        if isinstance(node, NativeRun) and node.count > 1:
+            yield from (NativeRun(node.first + k, 1) for k in range(node.count))
+        else:
+            yield node
 
 
 def calls_host(nodes: Iterable[Node]) -> bool:

@@ -2,9 +2,10 @@
 
 A graph is launched in half the time that one kernel takes, but is for the addresses for
 which it was captured. One of a few kernels is told others before each launch
-(``Retargeting``). Else addresses that come again get their own (``Graphs``); for others
-there may be one on memory of its own (``Staging``). Large kernels are launched as they
-are: the next one begins while one ends, and between two graphs it does not.
+(``retargeted``). Else addresses that come again get their own (``Graphs``); for others
+there may be one on memory of its own (``Staging``). A few large steps are launched one
+by one: the next one begins while one ends, and between two graphs it does not. Kernels
+are as they are, and what a library enqueues is as it was ``recorded``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from arrayfn.backends.cuda.conditional import conditionals
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Graphs, Segment
 from arrayfn.backends.cuda.image import Image
-from arrayfn.backends.cuda.nodes import NativeRun, launches
-from arrayfn.backends.cuda.retargeting import Retargeting
+from arrayfn.backends.cuda.nodes import BranchNode, LoopNode, launches, one_by_one
+from arrayfn.backends.cuda.recording import recorded
+from arrayfn.backends.cuda.retargeting import retargeted
+from arrayfn.backends.cuda.runner import Plan
 from arrayfn.backends.cuda.staging import Staging
 from arrayfn.backends.cuda.walk import CapturingWalk, Walk
 
 _LONG: Final = 64  # launches, beside which two copies are nothing
-_FEW: Final = 4  # launches, as which a plan of large kernels goes
+_FEW: Final = 4  # launches, as which a plan of large steps goes
 _SHORT: Final = 4  # launches: fewer take no longer than copies and a graph
 _MOST_BETWEEN: Final = 1 << 10
 
@@ -46,12 +49,13 @@ class Replay:
         self._entry: CallEntry | None = None
         # What the native runner runs it by, whatever the addresses are.
         self._plan = image.plan if image.is_native else None
-        self._kept: object = None
+        self._is_captured = False  # and the plan is a graph for all addresses
         self._runs = 0
         self._visits = 0  # of the entry's calls, since it last got a graph
         self._is_retargeted = False
         self._patience = segment.patience
-        self._is_plain = _is_plain(image, segment)
+        is_large = _is_large(image, segment)
+        self._is_plain = image.is_native and is_large
         if not segment.by_graph or self._is_plain:
             return
         count = launches(segment.nodes)
@@ -60,8 +64,9 @@ class Replay:
         if staging is not None and (is_long or count >= _SHORT):
             self._staging = staging
         if not self._is_retargeted and not (is_long and self._staging):
-            capture = partial(self._enqueue, addresses)
-            self._graphs = Graphs(capture, segment.patience)
+            enqueue = partial(self._enqueue, addresses)
+            record = partial(recorded, image.plan, enqueue, step_by_step=is_large)
+            self._graphs = Graphs(record, segment.patience)
 
     def inform(self, entry: CallEntry) -> None:
         """Tell ``entry``, from now on, what it may launch by itself."""
@@ -72,16 +77,15 @@ class Replay:
     def enqueue(self, addresses: bytes) -> None:
         """Enqueue it for the ``addresses`` that the buffers have now."""
         self._runs += 1
-        graph = self._graphs.find(addresses) if self._graphs is not None else 0
-        if graph:
-            device().launch(graph)
-        else:
-            if self._kept is None and self._runs > self._patience:
+        plan = self._graphs.find(addresses) if self._graphs is not None else None
+        if plan is None:
+            if not self._is_captured and self._runs > self._patience:
                 self._capture()
-            if self._plan is not None:
-                self._image.run(self._plan, self._walk.addresses)
-            else:
-                self._walk.run(self._nodes, device().stream)
+            plan = self._plan
+        if plan is not None:
+            self._image.run(plan, self._walk.addresses)
+        else:
+            self._walk.run(self._nodes, device().stream)
         self._tell()
 
     def _tell(self) -> None:
@@ -91,36 +95,35 @@ class Replay:
         """
         if self._entry is not None and self._plan is not None:
             self._visits = min(self._visits + 1, _MOST_BETWEEN)
-            is_captured = self._graphs is None and self._kept is not None
+            is_captured = self._graphs is None and self._is_captured
             is_settled = self._is_plain or is_captured
             self._entry.run(self._plan, ALWAYS if is_settled else self._visits)
 
-    def _publish(self, graphs: dict[bytes, int]) -> None:
+    def _publish(self, plans: dict[bytes, Plan]) -> None:
         assert self._entry is not None
         self._visits = 0
-        self._entry.publish(graphs)
+        self._entry.publish(plans)
 
     def _capture(self) -> None:
         """Make a graph that serves all addresses, if there is to be one."""
         addresses = self._walk.addresses
         if self._is_retargeted:
-            self._kept = made = Retargeting(self._image, self._nodes, addresses)
-            self._plan = made.plan
+            self._plan = retargeted(self._image, self._nodes, addresses)
         elif self._staging is not None:
-            self._kept = self._staging
             plan = self._image.plan
             self._plan = self._staging.capture(addresses, plan, self._enqueue)
+        else:
+            return
+        self._is_captured = True
 
     def _enqueue(self, addresses: Any, stream: int) -> None:
         """Enqueue the nodes on a stream that is being captured."""
         CapturingWalk(self._image, addresses, conditionals()).run(self._nodes, stream)
 
 
-def _is_plain(image: Image, segment: Segment) -> bool:
-    """Whether it is a few native steps that take longer than their launches."""
-    if not image.is_native or launches(segment.nodes) > _FEW:
-        return False
-    (run,) = segment.nodes
-    assert isinstance(run, NativeRun)
-    steps = (NativeRun(run.first + k, 1) for k in range(run.count))
-    return not any(map(image.is_brief, steps))
+def _is_large(image: Image, segment: Segment) -> bool:
+    """Whether it is a few steps that take longer than their launches."""
+    return launches(segment.nodes) <= _FEW and not any(
+        isinstance(step, (LoopNode, BranchNode)) or image.is_brief(step)
+        for step in one_by_one(segment.nodes)
+    )

@@ -68,13 +68,15 @@ SLOT_BYTES: Final = 24
 # alpha, slot of a, layout of a, slot of b, layout of b, beta, slot of c, layout of c,
 # algorithm, workspace, its bytes, slot of the bias or 0, slot of what is added times
 # beta, its layout, slot of alpha or 0. Zeros: slot, bytes. A graph: itself. What a
-# graph's kernel is given: the graph, the node, its CUDA_KERNEL_NODE_PARAMS.
+# graph's kernel is given: the graph, the node, its CUDA_KERNEL_NODE_PARAMS. A kernel as
+# it was recorded: CUlaunchConfig, function, parameters, which nothing of is in slots.
 KERNEL: Final = 0
 PRODUCT: Final = 1
 ZEROS: Final = 2
 COOPERATIVE: Final = 3
 GRAPH: Final = 4
 PARAMETERS: Final = 5
+RECORDED: Final = 6
 
 STEP_WORDS: Final = 18
 STEP_BYTES: Final = 8 * STEP_WORDS
@@ -92,6 +94,7 @@ class Stage(IntEnum):
     COOPERATIVE = 4
     GRAPH = 5
     PARAMETERS = 6
+    RECORDED = 7
 
 
 @native
@@ -140,6 +143,10 @@ def step_run(plan: int, step: int) -> int:
             stream,
             load(step + 32),
         )
+    if kind == RECORDED:
+        config = load(step + 8)
+        function = load(step + 16)
+        return call(load(plan + LAUNCH), config, function, load(step + 24), 0)
     if kind == GRAPH:
         return call(load(plan + LAUNCH_GRAPH), load(step + 8), stream)
     set_parameters = load(plan + SET_PARAMETERS)
@@ -197,7 +204,7 @@ class Plan:
     """What the runner reads: ``words``, and all that they point to.
 
     ``given`` are words of the header by their offsets, ``slots`` and ``rows`` what the
-    slots and the steps begin with.
+    slots and the steps begin with. ``kept`` lives as long: what these point to.
     """
 
     def __init__(
@@ -205,8 +212,10 @@ class Plan:
         given: Mapping[int, int],
         slots: Sequence[tuple[int, int, int]],
         rows: Sequence[Sequence[int]],
+        kept: object = None,
     ) -> None:
         self._given = given
+        self._kept = kept
         self._slots = slots
         self._places = np.array(slots, np.int64)
         self._steps = np.zeros((len(rows), STEP_WORDS), np.int64)
@@ -227,9 +236,10 @@ class Plan:
         self,
         rows: Sequence[Sequence[int]],
         slots: Sequence[tuple[int, int, int]] | None = None,
+        kept: object = None,
     ) -> Plan:
         """Another one of these ``rows``, with the same ``slots`` if none are given."""
-        return Plan(self._given, self._slots if slots is None else slots, rows)
+        return Plan(self._given, self._slots if slots is None else slots, rows, kept)
 
     def part(self, first: int, count: int, stream: int) -> None:
         """Have only some of the steps run, and on another stream."""

@@ -19,6 +19,7 @@ from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.device_array import span
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
+from arrayfn.backends.cuda.modules import load
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
@@ -158,7 +159,7 @@ class Staging:
         graph = Graph(device().record(all_of_it))
         self._kept += [graph, inwards, outwards]
         copies = list(zip(nodes, (inwards, outwards), strict=True))
-        return plan.of(graph.steps(copies), slots)
+        return plan.of(graph.steps(copies), slots, self)
 
     def _addresses(self, addresses: Any) -> Any:
         """Those of the buffers, in memory of its own."""
@@ -205,4 +206,4 @@ class Staging:
 
 @cache
 def _kernel(parts: int) -> int:
-    return device().load(copy_parts_ptx(parts).encode() + b"\0", "copy_parts")
+    return load(copy_parts_ptx(parts).encode() + b"\0", "copy_parts")

@@ -8,7 +8,7 @@ stream is being captured, makes conditional nodes of a graph, which read it ther
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -23,6 +23,7 @@ from arrayfn.backends.cuda.nodes import (
     LoopNode,
     NativeRun,
     Node,
+    one_by_one,
 )
 from arrayfn.lowering.plan import Loop
 
@@ -212,7 +213,7 @@ class CapturingWalk(Walk):
         So does ``question`` with steps that its number does not come from.
         """
         steps = self.nodes.steps(stream)
-        for node in _one_by_one(nodes):
+        for node in one_by_one(nodes):
             is_step = isinstance(node, (NativeRun, HostCall))
             if is_step and self.image.is_small(node):
                 accesses = self.image.accesses(node, self.addresses)
@@ -355,15 +356,6 @@ class _Window:
     def there(self) -> Moving:
         """What it is a window of."""
         return self.origin + self._back, self.length * self.stride
-
-
-def _one_by_one(nodes: Sequence[Node]) -> Iterator[Node]:
-    """``nodes``, with runs of several steps as runs of one."""
-    for node in nodes:
-        if isinstance(node, NativeRun) and node.count > 1:
-            yield from (NativeRun(node.first + k, 1) for k in range(node.count))
-        else:
-            yield node
 
 
 def _read(address: int, kind: Any) -> int:

@@ -1,0 +1,153 @@
+"""What a stream records, as a plan that the runner launches for the same addresses.
+
+A graph is one launch. But between two graphs the GPU rests for 1 to 2 us (H200), and
+between two kernels of a stream it does not. So a few large steps are launched one by
+one, as each was recorded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Final
+
+from arrayfn.backends.cuda import runner
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
+from arrayfn.backends.cuda.runner import Plan
+
+KERNEL: Final = 0  # CUgraphNodeType
+MEMSET: Final = 2
+ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
+"""What a kernel's launch may say, each a CUlaunchAttributeID.
+
+Which memory to keep in the cache, that all blocks run at once, clusters and where they
+go, a priority, and how much of a multiprocessor's memory is shared.
+"""
+_MOST_STEPS: Final = 8
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = (("number", ctypes.c_uint64), ("value", ctypes.c_uint64 * 8))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("blocks", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+class _Memset(ctypes.Structure):
+    """CUDA_MEMSET_NODE_PARAMS: lines of so many elements."""
+
+    _fields_ = (
+        ("target", ctypes.c_uint64),
+        ("pitch", ctypes.c_size_t),
+        ("value", ctypes.c_uint),
+        ("element_bytes", ctypes.c_uint),
+        ("elements", ctypes.c_size_t),
+        ("lines", ctypes.c_size_t),
+    )
+
+
+def recorded(plan: Plan, enqueue: Callable[[int], None], *, step_by_step: bool) -> Plan:
+    """As ``plan``, but of what ``enqueue`` puts into the stream that it is given.
+
+    ``step_by_step`` if that can be: if they are a few kernels and fills with zeros,
+    each after the one before. Else, and if they are not, a graph.
+    """
+    graph = Graph(device().record(enqueue))
+    if step_by_step:
+        steps = _Steps()
+        nodes = _chain(graph.recorded)
+        if nodes and all(map(steps.add, nodes)):
+            return plan.of(steps.rows, (), (graph, steps))
+    return plan.of(graph.steps(()), (), graph)
+
+
+def _chain(graph: int) -> list[int]:
+    """The nodes of ``graph``, if they are few, each after the one before; or nothing.
+
+    A node that may begin before the one before has ended is not after it.
+    """
+    gpu = device()
+    nodes, edges, count = (ctypes.c_void_p * 2)(), (ctypes.c_uint64 * 2)(), _two()
+    status = gpu.library.cuGraphGetRootNodes(
+        ctypes.c_void_p(graph), nodes, ctypes.byref(count)
+    )
+    gpu.check(status, "in a graph")
+    found: list[int] = []
+    while count.value == 1 and not edges[0] and len(found) < _MOST_STEPS:
+        found.append(int(nodes[0] or 0))
+        count = _two()
+        status = gpu.library.cuGraphNodeGetDependentNodes_v2(
+            ctypes.c_void_p(found[-1]), nodes, edges, ctypes.byref(count)
+        )
+        gpu.check(status, "in a graph")
+    return [] if count.value else found
+
+
+def _two() -> ctypes.c_size_t:
+    """Room for two nodes: whether there is another one than the first."""
+    return ctypes.c_size_t(2)
+
+
+class _Steps:
+    """The runner's steps for nodes, and what they point to."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[int]] = []
+        self._kept: list[object] = []
+
+    def add(self, node: int) -> bool:
+        """Add the step of a node; False if there is none."""
+        kind = ctypes.c_int()
+        self._ask("cuGraphNodeGetType", node, kind)
+        if kind.value == KERNEL:
+            self.rows.append(self._kernel(node))
+            return True
+        return kind.value == MEMSET and self._zeros(node)
+
+    def _ask(self, name: str, node: int, *given: Any) -> None:
+        """Have the driver say something of a node: the last of what is given."""
+        *numbers, answer = given
+        function = getattr(device().library, name)
+        status = function(ctypes.c_void_p(node), *numbers, ctypes.byref(answer))
+        device().check(status, "in a graph")
+
+    def _kernel(self, node: int) -> list[int]:
+        kernel = Kernel()
+        self._ask("cuGraphKernelNodeGetParams_v2", node, kernel)
+        said = (_Attribute * len(ATTRIBUTES))()
+        count = 0
+        for number in ATTRIBUTES:
+            value = (ctypes.c_uint64 * 8)()
+            self._ask("cuGraphKernelNodeGetAttribute", node, number, value)
+            if any(value):
+                said[count] = _Attribute(number, value)
+                count += 1
+        config = _Config(kernel.blocks, kernel.threads, kernel.shared, device().stream)
+        config.attributes, config.count = said, count
+        self._kept += [config, said]
+        function = kernel.function or kernel.kernel
+        return [runner.RECORDED, ctypes.addressof(config), function, kernel.parameters]
+
+    def _zeros(self, node: int) -> bool:
+        filled = _Memset()
+        self._ask("cuGraphMemsetNodeGetParams", node, filled)
+        if filled.value or filled.lines != 1:
+            return False
+        place = ctypes.c_int64(filled.target)
+        self._kept.append(place)
+        nbytes = filled.elements * filled.element_bytes
+        self.rows.append([runner.ZEROS, ctypes.addressof(place), nbytes])
+        return True
