@@ -118,12 +118,12 @@ def words_at(address, count):
 def recorded(monkeypatch):
     """Record the graph of a card, as steps if it can be: the plan."""
 
-    def record(card, *, step_by_step=True):
+    def record(card, most_steps=8):
         for module in (recording, kernel_nodes):
             monkeypatch.setattr(module, "device", lambda: card)
         seen = []
         plan = Plan({}, [(1, 2, 3)], [])
-        made = recording.recorded(plan, seen.append, step_by_step=step_by_step)
+        made = recording.recorded(plan, seen.append, most_steps)
         assert seen == [STREAM]
         assert int(made.words[runner.SLOT_COUNT // 8]) == 0
         return made
@@ -177,7 +177,7 @@ def test_whatever_else_was_recorded_is_launched_as_a_graph(recorded, card):
 
 
 def test_a_graph_is_one_where_that_is_asked_for(recorded):
-    (step,) = steps_of(recorded(Card([KERNEL]), step_by_step=False))
+    (step,) = steps_of(recorded(Card([KERNEL]), 0))
     assert step[:2] == [runner.GRAPH, LAUNCHED]
 
 
@@ -198,7 +198,7 @@ def test_what_a_stream_recorded_runs_again():
         runner.STREAM: gpu.stream,
         **{word: gpu.address(name) for word, name in runner.FUNCTIONS.items()},
     }
-    plan = recording.recorded(Plan(given, [], []), enqueue, step_by_step=True)
+    plan = recording.recorded(Plan(given, [], []), enqueue, 1)
     assert steps_of(plan)[0][0] == runner.ZEROS
     assert runner.runner()(plan.address, 0) == 0
     np.testing.assert_array_equal(np.asarray(y), 0)
@@ -211,8 +211,8 @@ def test_large_attention_by_cudnn_is_no_graph(monkeypatch, causal):
     pytest.importorskip("cudnn")
     plans = []
 
-    def record(*given, **asked):
-        plans.append(recording.recorded(*given, **asked))
+    def record(plan, enqueue, most_steps):
+        plans.append(recording.recorded(plan, enqueue, most_steps))
         return plans[-1]
 
     monkeypatch.setattr(replay, "recorded", record)

@@ -20,9 +20,10 @@ class Card:
         self.done = []
         self.captured = 0
 
-    def record(self, plan, enqueue, *, step_by_step):
+    def record(self, plan, enqueue, most_steps):
         self.captured += 1
-        return f"{'steps' if step_by_step else 'graph'} {self.captured}"
+        steps = f" of {most_steps} steps at most" if most_steps else ""
+        return f"graph {self.captured}{steps}"
 
     def retarget(self, image, nodes, addresses):
         self.captured += 1
@@ -43,8 +44,8 @@ class Image:
     def kernels(self, nodes):
         return self.rows
 
-    def is_brief(self, step):
-        return step.first < self.small
+    def lasts(self, step):
+        return 0 if step.first < self.small else step.first + 1
 
     def run(self, plan, addresses):
         self.card.done.append(plan)
@@ -130,7 +131,7 @@ def test_addresses_that_come_again_get_graphs(card):
 
 def test_a_few_large_steps_are_launched_as_they_were_recorded(card):
     done, _ = replayed(card, 4, 1, small=0, keys=b"aaa")
-    assert done == ["walk", "steps 1", "steps 1"]
+    assert done == ["walk", *["graph 1 of 10 steps at most"] * 2]
     done, _ = replayed(card, 5, 1, small=0, keys=b"aaa")
     assert done[3:] == ["walk", "graph 2", "graph 2"]
     done, _ = replayed(card, 4, 1, small=1, keys=b"aa")

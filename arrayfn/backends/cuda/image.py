@@ -44,7 +44,7 @@ from arrayfn.lowering.plan import (
 )
 
 _MOST_BLOCKS: Final = 2**31
-_SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of memory traffic
+_SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of traffic, or a launch
 _HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
 
 
@@ -123,9 +123,9 @@ class Image:
         """Whether one step leaves room on the GPU for others beside it."""
         return self._touched_by(node).small
 
-    def is_brief(self, node: NativeRun | HostCall) -> bool:
-        """Whether one step takes no longer than its launch."""
-        return self._touched_by(node).brief
+    def lasts(self, node: NativeRun | HostCall) -> int:
+        """How many launches one step takes as long as, at least."""
+        return self._touched_by(node).lasts
 
     def _touched_by(self, node: NativeRun | HostCall) -> Touches:
         is_run = isinstance(node, NativeRun)
@@ -235,11 +235,11 @@ class Image:
 
     def _touched(self, step: KernelCall, words: list[int]) -> Touches:
         own, nbytes = (0, 0), self._bytes(step)
-        small = brief = nbytes <= _SMALL_BYTES
+        small, lasts = nbytes <= _SMALL_BYTES, _launches(nbytes)
         if words[0] == runner.KERNEL:
             # A few blocks take as long as if all multiprocessors had as much.
             shares = max(1, device().multiprocessors // step.items)
-            brief = nbytes * shares <= _SMALL_BYTES
+            lasts = _launches(nbytes * shares)
         if words[0] == runner.PRODUCT:
             begin, nbytes = words[WORKSPACE_WORD : WORKSPACE_WORD + 2]
             own = begin, begin + nbytes
@@ -248,8 +248,8 @@ class Image:
             _, p = self._named(step, kernel)
             work = p["batch"] * p["m"] * p["n"] * p["k"]
             small = small and work <= cublas.small_work(kernel.provider)
-            brief = small
-        return Touches(step.reads, writes_of(step), own, small, brief)
+            lasts = 0 if small else max(1, lasts)
+        return Touches(step.reads, writes_of(step), own, small, lasts)
 
     def _bytes(self, step: KernelCall) -> int:
         """The bytes of all that a step touches."""
@@ -309,9 +309,15 @@ class Image:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
-        small = self._bytes(step) <= _SMALL_BYTES
-        touches = Touches(step.reads, writes_of(step), _HANDLES, small, small)
+        nbytes = self._bytes(step)
+        small, lasts = nbytes <= _SMALL_BYTES, _launches(nbytes)
+        touches = Touches(step.reads, writes_of(step), _HANDLES, small, lasts)
         return HostCall(call.enqueue, places, call.capturable, touches)
+
+
+def _launches(nbytes: int) -> int:
+    """How many launches it takes as long as to read or write ``nbytes``."""
+    return (nbytes - 1) // _SMALL_BYTES if nbytes else 0
 
 
 def _raise_status(status: int) -> None:

@@ -18,15 +18,15 @@ class Touches:
     """What a step reads and writes: numbers of buffers.
 
     ``own`` is memory of a library's, which its steps write in turns. A step that is not
-    ``small`` has the GPU to itself: two of them side by side would be slower. A
-    ``brief`` one ends about as soon as it has begun.
+    ``small`` has the GPU to itself: two of them side by side would be slower. It takes
+    at least as long as ``lasts`` launches.
     """
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     own: tuple[int, int] = (0, 0)
     small: bool = True
-    brief: bool = True
+    lasts: int = 0
 
 
 @dataclass(frozen=True)

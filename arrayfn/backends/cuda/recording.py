@@ -1,8 +1,8 @@
 """What a stream records, as a plan that the runner launches for the same addresses.
 
 A graph is one launch. But between two graphs the GPU rests for 1 to 2 us (H200), and
-between two kernels of a stream it does not. So a few large steps are launched one by
-one, as each was recorded.
+between two kernels of a stream it does not. So a few steps that take longer than their
+launches are launched one by one, as each was recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
 Which memory to keep in the cache, that all blocks run at once, clusters and where they
 go, a priority, and how much of a multiprocessor's memory is shared.
 """
-_MOST_STEPS: Final = 8
 
 
 class _Attribute(ctypes.Structure):
@@ -59,25 +58,25 @@ class _Memset(ctypes.Structure):
     )
 
 
-def recorded(plan: Plan, enqueue: Callable[[int], None], *, step_by_step: bool) -> Plan:
+def recorded(plan: Plan, enqueue: Callable[[int], None], most_steps: int) -> Plan:
     """As ``plan``, but of what ``enqueue`` puts into the stream that it is given.
 
-    ``step_by_step`` if that can be: if they are a few kernels and fills with zeros,
-    each after the one before. Else, and if they are not, a graph.
+    One by one, if these are kernels and fills with zeros, ``most_steps`` of them at
+    most, each after the one before; else a graph.
     """
     graph = Graph(device().record(enqueue))
-    if step_by_step:
-        steps = _Steps()
-        nodes = _chain(graph.recorded)
-        if nodes and all(map(steps.add, nodes)):
-            return plan.of(steps.rows, (), (graph, steps))
+    steps = _Steps()
+    nodes = _chain(graph.recorded, most_steps)
+    if nodes and all(map(steps.add, nodes)):
+        return plan.of(steps.rows, (), (graph, steps))
     return plan.of(graph.steps(()), (), graph)
 
 
-def _chain(graph: int) -> list[int]:
-    """The nodes of ``graph``, if they are few, each after the one before; or nothing.
+def _chain(graph: int, most: int) -> list[int]:
+    """The nodes of ``graph``, if each comes after the one before; else nothing.
 
-    A node that may begin before the one before has ended is not after it.
+    As if they are more than ``most``. A node that may begin before the one before has
+    ended is not after it.
     """
     gpu = device()
     nodes, edges, count = (ctypes.c_void_p * 2)(), (ctypes.c_uint64 * 2)(), _two()
@@ -86,7 +85,7 @@ def _chain(graph: int) -> list[int]:
     )
     gpu.check(status, "in a graph")
     found: list[int] = []
-    while count.value == 1 and not edges[0] and len(found) < _MOST_STEPS:
+    while count.value == 1 and not edges[0] and len(found) < most:
         found.append(int(nodes[0] or 0))
         count = _two()
         status = gpu.library.cuGraphNodeGetDependentNodes_v2(

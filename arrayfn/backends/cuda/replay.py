@@ -54,8 +54,8 @@ class Replay:
         self._visits = 0  # of the entry's calls, since it last got a graph
         self._is_retargeted = False
         self._patience = segment.patience
-        is_large = _is_large(image, segment)
-        self._is_plain = image.is_native and is_large
+        lasts = _lasts(image, segment)
+        self._is_plain = image.is_native and lasts > 0
         if not segment.by_graph or self._is_plain:
             return
         count = launches(segment.nodes)
@@ -65,7 +65,7 @@ class Replay:
             self._staging = staging
         if not self._is_retargeted and not (is_long and self._staging):
             enqueue = partial(self._enqueue, addresses)
-            record = partial(recorded, image.plan, enqueue, step_by_step=is_large)
+            record = partial(recorded, image.plan, enqueue, most_steps=lasts)
             self._graphs = Graphs(record, segment.patience)
 
     def inform(self, entry: CallEntry) -> None:
@@ -121,9 +121,12 @@ class Replay:
         CapturingWalk(self._image, addresses, conditionals()).run(self._nodes, stream)
 
 
-def _is_large(image: Image, segment: Segment) -> bool:
-    """Whether it is a few steps that take longer than their launches."""
-    return launches(segment.nodes) <= _FEW and not any(
-        isinstance(step, (LoopNode, BranchNode)) or image.is_brief(step)
+def _lasts(image: Image, segment: Segment) -> int:
+    """How many launches a few large steps take as long as; 0 where they are others."""
+    if launches(segment.nodes) > _FEW:
+        return 0
+    times = [
+        0 if isinstance(step, (LoopNode, BranchNode)) else image.lasts(step)
         for step in one_by_one(segment.nodes)
-    )
+    ]
+    return sum(times) if all(times) else 0
