@@ -22,7 +22,7 @@ from arrayfn.backends.cuda.runner import STEP_WORDS, Plan
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 STREAM, GRAPH, LAUNCHED = 6, 70, 77
-KERNEL, MEMCPY, MEMSET = recording.KERNEL, 1, recording.MEMSET
+KERNEL, MEMCPY, MEMSET = recording.KERNEL_NODE, 1, recording.MEMSET_NODE
 CLUSTER = 4
 
 
@@ -181,6 +181,7 @@ def test_a_graph_is_one_where_that_is_asked_for(recorded):
     assert step[:2] == [runner.GRAPH, LAUNCHED]
 
 
+@pytest.mark.cuda
 @needs_gpu
 def test_what_a_stream_recorded_runs_again():
     n = 1 << 20
@@ -205,6 +206,7 @@ def test_what_a_stream_recorded_runs_again():
     np.testing.assert_array_equal(np.asarray(x)[-2:], [n - 2, n - 1])
 
 
+@pytest.mark.cuda
 @needs_gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_large_attention_by_cudnn_is_no_graph(monkeypatch, causal):

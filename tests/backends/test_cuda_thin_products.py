@@ -29,10 +29,12 @@ needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 EAGER = replace(GPU, thin_bytes=0, thin_rows=6, most_cluster=2)
 
 
-def kernels_of(*shape: int, gpu: GpuConfig = GPU, dtype: Any = np.float32) -> list[str]:
+def kernels_of(
+    *shape: int, gpu: GpuConfig = GPU, dtype: Any = np.float32, turned: bool = False
+) -> list[str]:
     m, k, n = shape
-    x, y = np.empty((m, k), dtype), np.empty((k, n), dtype)
-    compiled = lowered(lambda x, y: x @ y, x, y, gpu=gpu)
+    x, y = np.empty((m, k), dtype), np.empty((n, k) if turned else (k, n), dtype)
+    compiled = lowered(lambda x, y: x @ (y.T if turned else y), x, y, gpu=gpu)
     return [kernel.name for kernel in compiled.kernels]
 
 
@@ -162,7 +164,10 @@ def test_few_rows_of_halves_are_multiplied_by_a_kernel() -> None:
         assert kernels_of(16, 4096, 4096, dtype=dtype) == ["thin_0"]
         assert kernels_of(17, 4096, 4096, dtype=dtype) == [name]
         assert kernels_of(4, 4096, 4100, dtype=dtype) == [name]
+        assert kernels_of(4, 8192, 8192, dtype=dtype) == ["thin_0"]
         assert kernels_of(4, 16384, 16384, dtype=dtype) == [name]
+        by_transpose = kernels_of(4, 16384, 16384, dtype=dtype, turned=True)
+        assert by_transpose == ["thin_0"]
 
 
 FORMS = {

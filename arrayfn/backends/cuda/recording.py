@@ -16,8 +16,8 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
 from arrayfn.backends.cuda.runner import Plan
 
-KERNEL: Final = 0  # CUgraphNodeType
-MEMSET: Final = 2
+KERNEL_NODE: Final = 0  # CUgraphNodeType
+MEMSET_NODE: Final = 2
 ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
 """What a kernel's launch may say, each a CUlaunchAttributeID.
 
@@ -111,10 +111,10 @@ class _Steps:
         """Add the step of a node; False if there is none."""
         kind = ctypes.c_int()
         self._ask("cuGraphNodeGetType", node, kind)
-        if kind.value == KERNEL:
+        if kind.value == KERNEL_NODE:
             self.rows.append(self._kernel(node))
             return True
-        return kind.value == MEMSET and self._zeros(node)
+        return kind.value == MEMSET_NODE and self._zeros(node)
 
     def _ask(self, name: str, node: int, *given: Any) -> None:
         """Have the driver say something of a node: the last of what is given."""
