@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.passes.pipeline import run_passes
+from tests.timed import timed
 
 ROWS = np.ones((3, 2))
 
@@ -38,15 +38,6 @@ def nested(depth: int) -> Callable[[Any], Any]:
     return lambda x: lax.scan(lambda c, _: (inner(c), None), x, None, length=2)[0]
 
 
-def seconds(make: Callable[[], Any]) -> float:
-    best = float("inf")
-    for _ in range(3):
-        start = time.process_time()
-        make()
-        best = min(best, time.process_time() - start)
-    return best
-
-
 TRANSFORMED: dict[str, Callable[[Any], Any]] = {
     "trace": lambda f: f,
     "grad": af.grad,
@@ -62,7 +53,7 @@ def test_many_loops_take_time_linear_in_their_number(name: str) -> None:
         return lambda: af.make_program(function)(np.ones(2))
 
     # Four times as many: 16 times as long if something were quadratic.
-    assert seconds(make(60)) < 8 * seconds(make(15))
+    assert timed(make(60))[1] < 8 * timed(make(15))[1]
 
 
 @pytest.mark.parametrize("name", ["grad", "hvp", "vmap"])
@@ -72,7 +63,7 @@ def test_loops_in_loops_take_time_linear_in_their_depth(name: str) -> None:
         return lambda: af.make_program(function)(np.ones(2))
 
     # Twice as deep: 8 times as long if each depth doubled the time.
-    assert seconds(make(6)) < 6 * seconds(make(3))
+    assert timed(make(6))[1] < 6 * timed(make(3))[1]
 
 
 def test_loops_in_loops_are_simplified_in_time_linear_in_their_depth() -> None:
@@ -81,4 +72,4 @@ def test_loops_in_loops_are_simplified_in_time_linear_in_their_depth() -> None:
         program = af.make_program(gradient)(np.ones(2))
         return lambda: run_passes(program)
 
-    assert seconds(make(6)) < 6 * seconds(make(3))
+    assert timed(make(6))[1] < 6 * timed(make(3))[1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,11 @@ from arrayfn.transforms.batch import batch
 from arrayfn.transforms.jvp import jvp
 from arrayfn.transforms.transpose import value_and_grad
 from tests.programs import build
+from tests.timed import timed
 
 SCALAR = ArrayType((), dtypes.float64)
 X = np.linspace(0.0, 1.0, 4)
+MOST_GROWTH = 20  # of time, if a Program is 8 times as long; quadratic would be 64
 
 
 def chain(length: int) -> Program:
@@ -51,23 +53,14 @@ TRANSFORMATIONS: dict[str, Callable[[Program], Program]] = {
 }
 
 
-def seconds(function: Callable[[Program], Program], program: Program) -> float:
-    best = float("inf")
-    for _ in range(3):
-        start = time.process_time()
-        function(program)
-        best = min(best, time.process_time() - start)
-    return best
-
-
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_a_long_program_is_transformed_in_linear_time(name: str) -> None:
     function = TRANSFORMATIONS[name]
-    short, long = chain(1000), chain(8000)
-    growth = len(function(long).equations) / len(function(short).equations)
+    short, of_short = timed(partial(function, chain(1000)))
+    long, of_long = timed(partial(function, chain(8000)))
+    growth = len(long.equations) / len(short.equations)
     assert growth == pytest.approx(8.0, rel=0.02)
-    # Quadratic time would be a factor of 64.
-    assert seconds(function, long) < 24 * seconds(function, short)
+    assert of_long < MOST_GROWTH * of_short
 
 
 def long_function(length: int) -> Callable[[Any], Any]:
@@ -90,21 +83,11 @@ FUNCTIONS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_long_function_is_traced_in_linear_time(name: str) -> None:
     make = FUNCTIONS[name]
-
-    def taken(length: int) -> tuple[int, float]:
-        function = long_function(length)
-        equations, best = 0, float("inf")
-        for _ in range(2):
-            start = time.process_time()
-            equations = len(make(function).equations)
-            best = min(best, time.process_time() - start)
-        return equations, best
-
-    short, of_short = taken(500)
-    long, of_long = taken(4000)
-    assert long / short == pytest.approx(8.0, rel=0.02)
-    # Quadratic time would be a factor of 64.
-    assert of_long < 24 * of_short
+    short, of_short = timed(partial(make, long_function(500)))
+    long, of_long = timed(partial(make, long_function(4000)))
+    growth = len(long.equations) / len(short.equations)
+    assert growth == pytest.approx(8.0, rel=0.02)
+    assert of_long < MOST_GROWTH * of_short
 
 
 def test_derivatives_share_the_equations_of_the_function() -> None:
