@@ -165,15 +165,21 @@ def test_graphs_are_launched_for_their_addresses_alone(plan):
     assert plan.call(plan.x, plan.i) == 7
 
 
-def test_calls_leave_nothing_behind(plan):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_calls_leave_nothing_behind(plan, recorded):
     plan.call(plan.x, plan.i)
+    if recorded:
+        made = plan.entry.plan.of([[runner.GRAPH, 99]], ())
+        plan.entry.publish({plan.slots.tobytes(): made})
     gc.collect()
     things = (F32, I32, plan.x, plan.i)
     counts, live = [sys.getrefcount(t) for t in things], dict(plan.driver.live)
+    plan.driver.calls.clear()
     for _ in range(10_000):
         plan.call(plan.x, plan.i)
         plan.call(plan.i, plan.x)
     plan.given.clear()
+    assert plan.driver.calls == ["graph 99" if recorded else "launch"] * 10_000
     assert [sys.getrefcount(t) for t in things] == counts
     assert plan.driver.live == live
 
