@@ -235,7 +235,8 @@ class Image:
 
     def _touched(self, step: KernelCall, words: list[int]) -> Touches:
         own, nbytes = (0, 0), self._bytes(step)
-        small, lasts = nbytes <= _SMALL_BYTES, _launches(nbytes)
+        lasts = _launches(nbytes)
+        small = not lasts
         if words[0] == runner.KERNEL:
             # A few blocks take as long as if all multiprocessors had as much.
             shares = max(1, device().multiprocessors // step.items)
@@ -309,14 +310,13 @@ class Image:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers, step.items)
         places = tuple(self._place(arrays[name]) for name in call.arrays)
-        nbytes = self._bytes(step)
-        small, lasts = nbytes <= _SMALL_BYTES, _launches(nbytes)
-        touches = Touches(step.reads, writes_of(step), _HANDLES, small, lasts)
+        lasts = _launches(self._bytes(step))
+        touches = Touches(step.reads, writes_of(step), _HANDLES, not lasts, lasts)
         return HostCall(call.enqueue, places, call.capturable, touches)
 
 
 def _launches(nbytes: int) -> int:
-    """How many launches it takes as long as to read or write ``nbytes``."""
+    """How many launches reading or writing ``nbytes`` lasts: none if they are few."""
     return (nbytes - 1) // _SMALL_BYTES if nbytes else 0
 
 

@@ -73,10 +73,9 @@ def recorded(plan: Plan, enqueue: Callable[[int], None], most_steps: int) -> Pla
 
 
 def _chain(graph: int, most: int) -> list[int]:
-    """The nodes of ``graph``, if each comes after the one before; else nothing.
+    """The nodes of ``graph``: none if they are more than ``most``, or not a chain.
 
-    As if they are more than ``most``. A node that may begin before the one before has
-    ended is not after it.
+    A node that may begin before the one before has ended does not come after it.
     """
     gpu = device()
     nodes, edges, count = (ctypes.c_void_p * 2)(), (ctypes.c_uint64 * 2)(), _two()

@@ -49,7 +49,6 @@ class Replay:
         self._entry: CallEntry | None = None
         # What the native runner runs it by, whatever the addresses are.
         self._plan = image.plan if image.is_native else None
-        self._is_captured = False  # and the plan is a graph for all addresses
         self._runs = 0
         self._visits = 0  # of the entry's calls, since it last got a graph
         self._is_retargeted = False
@@ -67,6 +66,11 @@ class Replay:
             enqueue = partial(self._enqueue, addresses)
             record = partial(recorded, image.plan, enqueue, most_steps=lasts)
             self._graphs = Graphs(record, segment.patience)
+
+    @property
+    def _is_captured(self) -> bool:
+        """Whether there is a graph that serves all addresses."""
+        return self._plan is not None and self._plan is not self._image.plan
 
     def inform(self, entry: CallEntry) -> None:
         """Tell ``entry``, from now on, what it may launch by itself."""
@@ -112,9 +116,6 @@ class Replay:
         elif self._staging is not None:
             plan = self._image.plan
             self._plan = self._staging.capture(addresses, plan, self._enqueue)
-        else:
-            return
-        self._is_captured = True
 
     def _enqueue(self, addresses: Any, stream: int) -> None:
         """Enqueue the nodes on a stream that is being captured."""

@@ -69,7 +69,7 @@ SLOT_BYTES: Final = 24
 # algorithm, workspace, its bytes, slot of the bias or 0, slot of what is added times
 # beta, its layout, slot of alpha or 0. Zeros: slot, bytes. A graph: itself. What a
 # graph's kernel is given: the graph, the node, its CUDA_KERNEL_NODE_PARAMS. A kernel as
-# it was recorded: CUlaunchConfig, function, parameters, which nothing of is in slots.
+# it was recorded, without slots: CUlaunchConfig, function, parameters.
 KERNEL: Final = 0
 PRODUCT: Final = 1
 ZEROS: Final = 2
