@@ -137,3 +137,11 @@ class BackendError(ArrayfnError, RuntimeError):
 
 class OutOfMemoryError(BackendError, MemoryError):
     """A device that has no memory left. The process can go on."""
+
+
+class KernelMismatchError(ArrayfnError, ValueError):
+    """An operator's kernel whose results differ from those of the operator's body."""
+
+
+class DroppedKernelWarning(UserWarning):
+    """A transformation uses an operator's body, though the operator has kernels."""

@@ -148,8 +148,7 @@ def _implementations(
             continue
         for kernel in KERNELS.of(function.name, backend):
             name = f"{function.name}_{next(_NUMBERS)}"
-            called = getattr(kernel.function, "__name__", "kernel")
-            yield called, backend, _alone(function, name, kernel, args, static)
+            yield kernel.title, backend, _alone(function, name, kernel, args, static)
             KERNELS.forget(name)
 
 
@@ -164,7 +163,7 @@ def _alone(
     alone = operator(
         function.function, name=name, static_argnames=tuple(function.static_argnames)
     )
-    KERNELS.register(replace(kernel, operator=name))
+    KERNELS.register(replace(kernel, operator=name, check=False))
     call = functools.partial(alone, **static)
     equations = make_program(call)(*args).equations
     taken = (

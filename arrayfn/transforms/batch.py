@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.errors import ArrayfnError, located
@@ -108,8 +109,16 @@ def _apply_rule(
     assert isinstance(row, Primitive)
     if row.batch == THROUGH_BODY:
         body: Program = equation.params["body"]
-        inside = batch(body, size, dims, [0] * len(body.outputs))
-        params = {**equation.params, "body": inside}
+        params: dict[str, Any] = dict(equation.params)
+        if "static" in params:  # an operator, of which a kernel may compute the map
+            operands = [
+                x if dim is None else views.move_axis(x, dim, 0)
+                for x, dim in zip(operands, dims, strict=True)
+            ]
+            dims = [None if dim is None else 0 for dim in dims]
+            is_mapped = tuple(dim is not None for dim in dims)
+            params["mapped"] = ((size, is_mapped), *params.get("mapped", ()))
+        params["body"] = batch(body, size, dims, [0] * len(body.outputs))
         result = row(*operands, **params)
         outputs = result if isinstance(result, tuple) else (result,)
         return outputs, [0] * len(outputs)
