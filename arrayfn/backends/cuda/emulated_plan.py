@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.code import ENTRY
+from arrayfn.backends.cuda.code import ENTRY, as_compiled, is_replaced
 from arrayfn.backends.cuda.emulated_libraries import call_library, has_library
-from arrayfn.backends.cuda.emulator import Pointer, launch
+from arrayfn.backends.cuda.emulated_names import unassigned_names
+from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+from arrayfn.backends.cuda.kernel_compiler import UnsupportedKernelError, kernel_ir
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
@@ -30,6 +33,8 @@ from arrayfn.lowering.scalars.conversions import stored as stored_half
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 Array = np.ndarray[Any, Any]
+
+_NVVM_VERSION: Final = (2, 0, 3, 2)  # of the IR, which is not compiled further
 
 
 def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
@@ -131,7 +136,7 @@ class _Run:
         if isinstance(kernel, Kernel):
             shape = step.items, kernel.threads
             launch(
-                kernel.key,
+                checked(kernel).source,
                 ENTRY,
                 *shape,
                 arguments,
@@ -185,6 +190,27 @@ class _Run:
             value, result = places[c.current].array, memory[c.result].array
             if not np.shares_memory(value, result):
                 result[: sizes[c.result]] = value[: sizes[c.result]]
+
+
+@lru_cache(maxsize=4096)
+def checked(kernel: Kernel) -> Kernel:
+    """``kernel`` with the text that a GPU gets.
+
+    Raises EmulationError if some path of it reads what it has not assigned, or if it is
+    generated and the compiler of generated kernels refuses it.
+    """
+    made = as_compiled(kernel)
+    unassigned = unassigned_names(made.source)
+    if unassigned:
+        raise EmulationError(
+            f"{kernel.name} reads what may not be assigned: {', '.join(unassigned)}"
+        )
+    if not is_replaced(kernel):
+        try:
+            kernel_ir(made, _NVVM_VERSION)
+        except UnsupportedKernelError as error:
+            raise EmulationError(f"{kernel.name} does not compile: {error}") from error
+    return made
 
 
 def _strided(pointer: Pointer, type: ArrayType) -> Array:

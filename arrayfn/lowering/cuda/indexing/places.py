@@ -76,7 +76,9 @@ def _merged(
     }
     if not reads or uses[array] != 1 or array.type.dtype.kind not in "iu":
         return None
-    if any(isinstance(s, Load) and s.operand in reads and s.at for s in nest.statements):
+    if any(
+        isinstance(s, Load) and s.operand in reads and s.at for s in nest.statements
+    ):
         return None  # it is read where other indices say: it is data
     return _Merger(first, stores[0], nest).merge(array)
 
