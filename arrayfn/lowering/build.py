@@ -202,14 +202,12 @@ class _Builder:
     def place(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
         """The level and stage of a statement with these operands, over axes ``ids``."""
         reduced = self.group.reduced
-        spans = not reduced or any(i in reduced for i in ids)
+        operands = [self.resolved[atom] for atom in atoms if isinstance(atom, Var)]
+        # A reduced axis of one element may have no place in ``ids``.
+        varies = any(self.levels[var] == "element" for var in operands)
+        spans = not reduced or varies or any(i in reduced for i in ids)
         level: Level = "element" if spans else "outer"
-        stage = 0
-        for atom in atoms:
-            if isinstance(atom, Var):
-                var = self.resolved[atom]
-                stage = max(stage, self.stages[var])
-        return level, stage
+        return level, max((self.stages[var] for var in operands), default=0)
 
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
         """The scalar that ``atom`` is at the place being computed."""

@@ -6,6 +6,7 @@ A process that finds all its kernels on disk imports neither Numba nor numba-cud
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -74,12 +75,26 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
     )
 
 
+def as_compiled(kernel: Kernel) -> Kernel:
+    """``kernel`` with the text that is compiled, whose function is ``ENTRY``."""
+    text = kernel.key
+    if is_replaced(kernel):
+        head = rf"^def {re.escape(kernel.name)}\b"
+        text = re.sub(head, f"def {ENTRY}", text, count=1, flags=re.MULTILINE)
+    return replace(kernel, name=ENTRY, source=text)
+
+
+def is_replaced(kernel: Kernel) -> bool:
+    """Whether a user has given a kernel another source."""
+    return kernel.key == kernel.source
+
+
 def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
     """Machine code of ``kernel``, whose entry is ``ENTRY``.
 
     Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
     """
-    ptx = compile_ptx(replace(kernel, name=ENTRY, source=kernel.key), arch)
+    ptx = compile_ptx(as_compiled(kernel), arch)
     if arch >= OVERLAPS_FROM:
         ptx = overlapping(ptx)
     text = ptx.encode() + b"\0"
