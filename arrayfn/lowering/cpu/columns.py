@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arrayfn import dtypes
+from arrayfn.dtypes import DType
 from arrayfn.lowering.cpu.elementwise import BlockPrinter
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
+from arrayfn.lowering.cpu.sums import (
+    COLUMN_BLOCK,
+    chunk_rows,
+    cut,
+    is_running_sum,
+    is_sum,
+    total_dtype,
+)
 from arrayfn.lowering.kernel_ir import Compute, Count, Load, Reduce, Value, uses
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
@@ -26,6 +36,8 @@ class PartialColumnsPrinter(StagedPrinter):
         per_row = math.prod(self.nest.axes[k].extent for k in more)
         block = min(CPU.column_block, max(1, width))
         size = chunk_size(rows, per_row * block)
+        totals = [partial.reduce for partial in self.partials]
+        size = chunk_rows(self.nest, reduced, size, totals)
         self.plan_stages()
         chunks, blocks = -(-rows // size), -(-width // CPU.column_block)
         self.items = (
@@ -104,10 +116,16 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
 
     def column_row(self, value: Value) -> str:
         """The scratch row that holds an outer value for each column of the block."""
-        name = f"{self.name_of(value)}_columns"
+        return self.row_of(f"{self.name_of(value)}_columns", value.dtype)
+
+    def row_of(self, name: str, dtype: DType) -> str:
         if all(row.name != name for row in self.scratch):
-            self.scratch.append(ScratchRow(name, value.dtype, CPU.column_block))
+            self.scratch.append(ScratchRow(name, dtype, CPU.column_block))
         return name
+
+    def column_total(self, s: Reduce, column: str) -> str:
+        """Where the total of a sum is, for each column of the block."""
+        return f"{self.row_of(self.total_of(s), total_dtype(s))}[{column} - start]"
 
     def column_value(self, value: Value, column: str) -> str:
         text = f"{self.column_row(value)}[{column} - start]"
@@ -149,14 +167,23 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     ) -> None:
         column = f"i{inner}"
         reduces = self.reduces(stage)
-        if reduces:
+        sums = [s for s in reduces if is_sum(s)]
+        found = cut(self.nest, reduced, COLUMN_BLOCK) if sums else None
+        begun = [s for s in reduces if found is None or s not in sums]
+        wide = [s for s in begun if is_running_sum(s)] + (sums if found else [])
+        if begun or wide:
             self.open(f"for {column} in range(start, stop):")
-            for s in reduces:
+            for s in begun:
                 self.column_set(s.result, column, self.constant(s.identity))
+            for s in wide:
+                self.line(f"{self.column_total(s, column)} = {self.total_identity(s)}")
             self.close()
         within = dict(variables)
         for axis in reduced:
-            self.open(f"for i{axis} in range({self.extent(axis)}):")
+            bounds = self.extent(axis)
+            if found is not None and found[0] == axis:
+                bounds = self.open_row_blocks(bounds, found[1], sums, column)
+            self.open(f"for i{axis} in range({bounds}):")
             within[axis] = f"i{axis}"
         self.open(f"for {column} in range(start, stop):")
         within[inner] = column
@@ -165,13 +192,52 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
             for value in uses(s):
                 self.fetch(value, local, within, column)
             if isinstance(s, Reduce):
-                have = self.column_value(s.result, column)
-                total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
-                self.column_set(s.result, column, total)
+                self.column_accumulate(s, column)
             else:
                 self.emit(s, within)
-        for _ in range(len(reduced) + 1):
+        self.close()
+        for axis in reversed(reduced):
             self.close()
+            if found is not None and found[0] == axis:
+                self.close_row_blocks(sums, column)
+        if found is not None:
+            self.open(f"for {column} in range(start, stop):")
+            for s in sums:
+                value = self.from_total(s, self.column_total(s, column))
+                self.column_set(s.result, column, value)
+            self.close()
+
+    def column_accumulate(self, s: Reduce, column: str) -> None:
+        """One more term for what ``s`` accumulates in a column."""
+        argument = self.scalar(s.argument)
+        if is_running_sum(s):
+            place = self.column_total(s, column)
+            self.line(f"{place} = {self.plus(s, place, argument)}")
+            self.column_set(s.result, column, self.from_total(s, place))
+            return
+        have = self.column_value(s.result, column)
+        self.column_set(s.result, column, f"{self.use(s.function)}({have}, {argument})")
+
+    def open_row_blocks(
+        self, last: str, size: int, sums: Sequence[Reduce], column: str
+    ) -> str:
+        """Open a loop over blocks of rows; the bounds of the loop inside it."""
+        self.open(f"for near in range(0, {last}, {size}):")
+        self.open(f"for {column} in range(start, stop):")
+        for s in sums:
+            self.column_set(s.result, column, self.constant(s.identity))
+        self.close()
+        return f"near, {self.use('min_i64')}(near + {size}, {last})"
+
+    def close_row_blocks(self, sums: Sequence[Reduce], column: str) -> None:
+        """Add the sums of a block of rows to the totals."""
+        self.open(f"for {column} in range(start, stop):")
+        for s in sums:
+            place = self.column_total(s, column)
+            value = self.plus(s, place, self.column_value(s.result, column))
+            self.line(f"{place} = {value}")
+        self.close()
+        self.close()
 
 
 def _column_axes(printer: KernelPrinter) -> tuple[list[int], list[int], int]:
