@@ -167,16 +167,17 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     ) -> None:
         column = f"i{inner}"
         reduces = self.reduces(stage)
-        sums = [s for s in reduces if is_sum(s)]
+        sums = [s for s in reduces if is_sum(s) or is_running_sum(s)]
         found = cut(self.nest, reduced, COLUMN_BLOCK) if sums else None
-        begun = [s for s in reduces if found is None or s not in sums]
-        wide = [s for s in begun if is_running_sum(s)] + (sums if found else [])
-        if begun or wide:
+        sums = sums if found is not None else []
+        if reduces:
             self.open(f"for {column} in range(start, stop):")
-            for s in begun:
-                self.column_set(s.result, column, self.constant(s.identity))
-            for s in wide:
-                self.line(f"{self.column_total(s, column)} = {self.total_identity(s)}")
+            for s in reduces:
+                if s in sums:
+                    total = self.column_total(s, column)
+                    self.line(f"{total} = {self.total_identity(s)}")
+                else:
+                    self.column_set(s.result, column, self.constant(s.identity))
             self.close()
         within = dict(variables)
         for axis in reduced:
@@ -191,8 +192,13 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         for s in self.stage_bodies[stage]:
             for value in uses(s):
                 self.fetch(value, local, within, column)
-            if isinstance(s, Reduce):
-                self.column_accumulate(s, column)
+            if isinstance(s, Reduce) and s in sums and is_running_sum(s):
+                self.column_run(s, column)
+                local.add(s.result.name)
+            elif isinstance(s, Reduce):
+                have = self.column_value(s.result, column)
+                total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
+                self.column_set(s.result, column, total)
             else:
                 self.emit(s, within)
         self.close()
@@ -200,23 +206,30 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
             self.close()
             if found is not None and found[0] == axis:
                 self.close_row_blocks(sums, column)
-        if found is not None:
+        done = [s for s in sums if is_sum(s)]
+        if done:
             self.open(f"for {column} in range(start, stop):")
-            for s in sums:
+            for s in done:
                 value = self.from_total(s, self.column_total(s, column))
                 self.column_set(s.result, column, value)
             self.close()
 
-    def column_accumulate(self, s: Reduce, column: str) -> None:
-        """One more term for what ``s`` accumulates in a column."""
-        argument = self.scalar(s.argument)
-        if is_running_sum(s):
-            place = self.column_total(s, column)
-            self.line(f"{place} = {self.plus(s, place, argument)}")
-            self.column_set(s.result, column, self.from_total(s, place))
-            return
-        have = self.column_value(s.result, column)
-        self.column_set(s.result, column, f"{self.use(s.function)}({have}, {argument})")
+    def column_run(self, s: Reduce, column: str) -> None:
+        """One more term of a running sum: before the block, and in it."""
+        within, earlier = self.column_parts(s, column)
+        total = self.expression(s.function, [within, self.scalar(s.argument)])
+        self.line(f"{within} = {total}", s.source)
+        total = self.expression(s.function, [earlier, within])
+        self.line(f"{self.name_of(s.result)} = {total}")
+
+    def column_parts(self, s: Reduce, column: str) -> tuple[str, str]:
+        """Where a column's running sum of this block is, and what comes before it."""
+        name, dtype = self.name_of(s.result), s.result.dtype
+        within, earlier = (
+            f"{self.row_of(f'{name}_{part}', dtype)}[{column} - start]"
+            for part in ("within", "earlier")
+        )
+        return within, earlier
 
     def open_row_blocks(
         self, last: str, size: int, sums: Sequence[Reduce], column: str
@@ -225,7 +238,13 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.open(f"for near in range(0, {last}, {size}):")
         self.open(f"for {column} in range(start, stop):")
         for s in sums:
-            self.column_set(s.result, column, self.constant(s.identity))
+            if is_running_sum(s):
+                within, earlier = self.column_parts(s, column)
+                self.line(f"{within} = {self.constant(s.identity)}")
+                total = self.from_total(s, self.column_total(s, column))
+                self.line(f"{earlier} = {total}")
+            else:
+                self.column_set(s.result, column, self.constant(s.identity))
         self.close()
         return f"near, {self.use('min_i64')}(near + {size}, {last})"
 
@@ -234,7 +253,12 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.open(f"for {column} in range(start, stop):")
         for s in sums:
             place = self.column_total(s, column)
-            value = self.plus(s, place, self.column_value(s.result, column))
+            own = (
+                self.column_parts(s, column)[0]
+                if is_running_sum(s)
+                else self.column_value(s.result, column)
+            )
+            value = self.plus(s, place, own)
             self.line(f"{place} = {value}")
         self.close()
         self.close()

@@ -47,7 +47,7 @@ class InlinePrinter(StagedPrinter):
             if stage >= self.nest.stages or not self.stage_bodies[stage]:
                 continue
             for s in self.reduces(stage):
-                self.begin_reduction(s)
+                self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
             inner = dict(variables)
             loops = [self.open_axis(axis, inner) for axis in self.reduced_axes]
             self.stage_loop_body(stage, inner, self.row_index())

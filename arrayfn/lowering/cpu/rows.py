@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
-from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_sum, row_block
+from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_running_sum, is_sum, row_block
 from arrayfn.lowering.kernel_ir import Compute, Reduce
 
 STRIP: Final = 256  # elements that are computed while as many are fetched
@@ -26,7 +26,12 @@ class Blocks:
 
 @dataclass
 class BlockedRowsPrinter(StagedPrinter):
-    """Kernels whose innermost axis is reduced, with long rows in blocks."""
+    """Kernels whose innermost axis is reduced, with long rows in blocks.
+
+    ``within`` has the names of running sums inside their blocks.
+    """
+
+    within: dict[str, str] = field(default_factory=dict[str, str])
 
     def blocks(self, stage: int, strip: int = 0) -> Blocks | None:
         """How the sums of ``stage`` are cut; None if there are none, or no long rows.
@@ -34,9 +39,11 @@ class BlockedRowsPrinter(StagedPrinter):
         A loop over strips of ``strip`` elements, if there is one, is that over blocks.
         """
         reduced = self.reduced_axes
-        sums = [s for s in self.reduces(stage) if is_sum(s)]
+        sums = [s for s in self.reduces(stage) if is_sum(s) or is_running_sum(s)]
+        if not sums or not reduced:
+            return None
         found = cut(self.nest, reduced, row_block(self.nest, reduced))
-        if not sums or found is None:
+        if found is None:
             return None
         axis, size = found
         return Blocks(sums, axis, strip or size)
@@ -46,8 +53,10 @@ class BlockedRowsPrinter(StagedPrinter):
         for s in self.reduces(stage):
             if blocks is not None and s in blocks.sums:
                 self.line(f"{self.total_of(s)} = {self.total_identity(s)}")
+                if is_running_sum(s):
+                    self.within[s.result.name] = f"{self.name_of(s.result)}_within"
             else:
-                self.begin_reduction(s)
+                self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
 
     def open_blocks(self, first: str, last: str, size: int) -> str:
         """Open a loop over blocks; the bounds of the loop inside it."""
@@ -57,7 +66,26 @@ class BlockedRowsPrinter(StagedPrinter):
     def begin_block(self, blocks: Blocks) -> None:
         """Nothing of this block is accumulated yet."""
         for s in blocks.sums:
-            self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
+            self.line(f"{self.in_block(s)} = {self.constant(s.identity)}")
+            if is_running_sum(s):
+                total = self.from_total(s, self.total_of(s))
+                self.line(f"{self.name_of(s.result)}_earlier = {total}")
+
+    def in_block(self, s: Reduce) -> str:
+        """What is accumulated of this block: of a running sum no result by itself."""
+        return self.within.get(s.result.name, self.name_of(s.result))
+
+    def accumulate(self, s: Reduce) -> None:
+        """A running sum in blocks is what is before the block, and what is in it."""
+        within = self.within.get(s.result.name)
+        if within is None:
+            super().accumulate(s)
+            return
+        name, term = self.name_of(s.result), self.scalar(s.argument)
+        total = self.expression(s.function, [within, term])
+        self.line(f"{within} = {total}", s.source)
+        total = self.expression(s.function, [f"{name}_earlier", within])
+        self.line(f"{name} = {total}")
 
     def close_loops(self, blocks: Blocks | None, *, stripped: bool = False) -> None:
         """Close the loops over the reduced axes; then sums are what totals are."""
@@ -66,12 +94,14 @@ class BlockedRowsPrinter(StagedPrinter):
             if blocks is not None and blocks.axis == axis:
                 for s in blocks.sums:
                     total = self.total_of(s)
-                    value = self.plus(s, total, self.name_of(s.result))
+                    value = self.plus(s, total, self.in_block(s))
                     self.line(f"{total} = {value}")
                 self.close()
             elif stripped:
                 self.close()
         for s in blocks.sums if blocks is not None else ():
+            if is_running_sum(s):
+                continue
             value = self.from_total(s, self.total_of(s))
             self.line(f"{self.name_of(s.result)} = {value}")
 

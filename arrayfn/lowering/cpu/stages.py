@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.lowering.cpu.schedule import CPU
-from arrayfn.lowering.cpu.sums import is_running_sum, total_dtype, widening
+from arrayfn.lowering.cpu.sums import total_dtype, widening
 from arrayfn.lowering.kernel_ir import (
     Compute,
     Constant,
@@ -128,21 +128,6 @@ class StagedPrinter(KernelPrinter):
         """A ``total`` as the sum's dtype."""
         functions = widening(s)
         return f"{self.use(functions[1])}({total})" if functions else total
-
-    def accumulate(self, s: Reduce) -> None:
-        """A running sum has a wider total beside it."""
-        if not is_running_sum(s):
-            super().accumulate(s)
-            return
-        total = self.total_of(s)
-        self.line(f"{total} = {self.plus(s, total, self.scalar(s.argument))}", s.source)
-        self.line(f"{self.name_of(s.result)} = {self.from_total(s, total)}")
-
-    def begin_reduction(self, s: Reduce) -> None:
-        """Nothing is accumulated yet."""
-        self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
-        if is_running_sum(s):
-            self.line(f"{self.total_of(s)} = {self.total_identity(s)}")
 
     def narrow_partial(self, partial: Partial, text: str) -> str:
         """A partial result as it is stored."""

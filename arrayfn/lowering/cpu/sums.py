@@ -22,6 +22,7 @@ from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 ROW_BLOCK: Final = 4096  # contiguous elements
 STRIDED_BLOCK: Final = 256  # elements that are far apart, or at computed places
+RUNNING_BLOCK: Final = 64  # elements whose sums so far are all needed
 COLUMN_BLOCK: Final = 64  # rows of a block of columns
 CHUNK_ROWS: Final = 128  # rows that are added up into partial results, without blocks
 
@@ -59,10 +60,12 @@ def widening(s: Reduce) -> tuple[str, str] | None:
 
 def row_block(nest: Nest, reduced: Sequence[int]) -> int:
     """The elements of a block of a row."""
+    if any(isinstance(s, Reduce) and is_running_sum(s) for s in nest.statements):
+        return RUNNING_BLOCK
     inner = reduced[-1]
     for s in nest.statements:
         if isinstance(s, (Load, Store)):
-            far = abs(nest.operands[s.operand].strides[inner]) > 1
+            far = nest.operands[s.operand].strides[inner] not in (0, 1)
             if s.level == "element" and (far or s.at):
                 return STRIDED_BLOCK
     return ROW_BLOCK
