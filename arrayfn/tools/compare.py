@@ -120,16 +120,7 @@ def compare(
 def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
     """What the function gives in float64, interpreted."""
     body = function.function if isinstance(function, Operator) else function
-    wide = tree.map(_in_double, args)
-    return jit(functools.partial(body, **static), device="reference")(*wide)
-
-
-def _in_double(x: Any) -> Any:
-    array = np.asarray(x)
-    if array.dtype not in dtypes.INEXACT:
-        return x
-    complex_ = array.dtype in dtypes.COMPLEX
-    return array.astype(np.complex128 if complex_ else np.float64)
+    return jit(functools.partial(body, **static), device="reference64")(*args)
 
 
 def _implementations(
@@ -138,6 +129,8 @@ def _implementations(
     """Name, backend and callable of each; the callable is text if it is refused."""
     body = function.function if isinstance(function, Operator) else function
     for backend in available_backends():
+        if backend == "reference64":
+            continue  # what the others are compared with
         compiled = jit(functools.partial(body, **static), device=backend)
         yield (
             ("interpreted" if backend == "reference" else "generated"),
