@@ -224,10 +224,8 @@ def check_everywhere(
 def differentiated(variant: Variant) -> Iterator[tuple[Program, list[Array], str]]:
     """The jvp along Literals, and the vjp of Literals, of a variant."""
     program, wrt = variant.program(), variant.wrt()
-    if (
-        not any(wrt)
-        or (isinstance(variant.row.jvp, Marker)
-        and variant.row.jvp is not LINEAR)
+    if not any(wrt) or (
+        isinstance(variant.row.jvp, Marker) and variant.row.jvp is not LINEAR
     ):
         return
     moved = [t for t, w in zip(program.input_types, wrt, strict=True) if w]
