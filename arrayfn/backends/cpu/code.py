@@ -57,7 +57,7 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
 
 def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
     """The LLVM IR of a kernel, and whether all its loops are to be interleaved."""
-    definition = kernel.source, kernel.name, kernel.parameters, symbol
+    definition = kernel.key, kernel.compiled_name, kernel.parameters, symbol
     generated = importlib.import_module(_KERNEL_COMPILER)
     try:
         return generated.kernel_ir(*definition), False
