@@ -49,7 +49,8 @@ class Kernel:
     there an item is a block, and blocks may come in clusters of ``cluster``, and ask
     for ``shared`` bytes of shared memory; ``together`` of them are to fit on a
     multiprocessor, if that is not 0. The rest of its memory is the first cache of those
-    that are ``cached``. All blocks of a ``cooperative`` kernel run at once.
+    that are ``cached``. All blocks of a ``cooperative`` kernel run at once. One that is
+    made of a Program ``from_file`` is compiled by arrayfn alone: nothing executes it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Kernel:
     together: int = 0
     cached: bool = False
     cooperative: bool = False
+    from_file: bool = False
 
     @property
     def is_replaced(self) -> bool:

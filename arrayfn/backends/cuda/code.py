@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from arrayfn.backends.cpu.code import refuse_file
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.modules import load
 from arrayfn.backends.object_cache import content_key, object_cache
@@ -113,7 +114,8 @@ def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     compiler = importlib.import_module(_COMPILER)
     try:
         return compiler.compile_ptx(kernel, arch)
-    except (compiler.UnsupportedKernelError, ImportError):
+    except (compiler.UnsupportedKernelError, ImportError) as error:
+        refuse_file(kernel, error)
         return importlib.import_module(_NUMBA_COMPILER).compile_ptx(kernel, arch)
 
 

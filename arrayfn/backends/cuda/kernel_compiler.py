@@ -45,7 +45,13 @@ from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import ScalarFunction
 
-__all__ = ["GIVING", "UnsupportedKernelError", "compile_ptx", "kernel_ir"]
+__all__ = [
+    "GIVING",
+    "UnsupportedKernelError",
+    "compile_ptx",
+    "kernel_ir",
+    "with_directives",
+]
 
 _MODULES: Final = {
     "arrayfn.lowering.scalars": scalars,
