@@ -18,6 +18,7 @@ from arrayfn.backends.native import target
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
 from arrayfn.backends.object_cache import content_key
+from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Kernel
 
 LOGGER = logging.getLogger(__name__)
@@ -57,13 +58,22 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
 
 def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
     """The LLVM IR of a kernel, and whether all its loops are to be interleaved."""
-    definition = kernel.source, kernel.name, kernel.parameters, symbol
+    definition = kernel.key, kernel.compiled_name, kernel.parameters, symbol
     generated = importlib.import_module(_KERNEL_COMPILER)
     try:
         return generated.kernel_ir(*definition), False
     except generated.UnsupportedKernelError as error:
+        refuse_file(kernel, error)
         LOGGER.info("kernel %s is left to Numba: %s", kernel.name, error)
         return importlib.import_module(_NUMBA_COMPILER).kernel_ir(*definition), True
+
+
+def refuse_file(kernel: Kernel, error: Exception) -> None:
+    """BackendError if ``kernel`` comes of a file: Numba would execute its text."""
+    if kernel.from_file:
+        raise BackendError(
+            f"kernel {kernel.name} of a saved function cannot be compiled: {error}"
+        ) from error
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.code import ENTRY, as_compiled, is_replaced
+from arrayfn.backends.cuda.code import ENTRY, neutral
 from arrayfn.backends.cuda.emulated_libraries import call_library, has_library
 from arrayfn.backends.cuda.emulated_names import unassigned_names
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
@@ -199,13 +199,13 @@ def checked(kernel: Kernel) -> Kernel:
     Raises EmulationError if some path of it reads what it has not assigned, or if it is
     generated and the compiler of generated kernels refuses it.
     """
-    made = as_compiled(kernel)
+    made = neutral(kernel)
     unassigned = unassigned_names(made.source)
     if unassigned:
         raise EmulationError(
             f"{kernel.name} reads what may not be assigned: {', '.join(unassigned)}"
         )
-    if not is_replaced(kernel):
+    if not kernel.is_replaced:
         try:
             kernel_ir(made, _NVVM_VERSION)
         except UnsupportedKernelError as error:
