@@ -9,7 +9,6 @@ import sys
 from tests.fuzz.campaign import STEP, Campaign, Failure, described, different
 from tests.fuzz.devices import DEVICES, install
 from tests.fuzz.generator import FAMILIES, draw
-
 from tests.fuzz.shrink import in_a_fork
 from tests.fuzz.worker import compiles, limit_of
 

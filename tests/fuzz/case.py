@@ -27,13 +27,14 @@ NAME: Final = re.compile(r"\b[vxc]\d+\b")
 
 @dataclass(frozen=True)
 class Line:
-    """``targets = expression``."""
+    """``pattern = expression``; ``targets`` are the names in the pattern."""
 
     targets: tuple[str, ...]
     expression: str
+    pattern: str
 
     def __str__(self) -> str:
-        return f"{', '.join(self.targets)} = {self.expression}"
+        return f"{self.pattern} = {self.expression}"
 
     @property
     def used(self) -> frozenset[str]:

@@ -6,16 +6,15 @@ refuses is drawn again; one that ends in any other error is kept, since that is 
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 import arrayfn as af
-from arrayfn import dtypes, tree
+from arrayfn import tree
 from arrayfn.errors import ArrayfnError
 from tests.fuzz import arrays
 from tests.fuzz.arrays import COMPLEX, DTYPES, FLOATS, INTEGERS, Operand, Shape
@@ -191,9 +190,7 @@ class Draw:
             makers.append("anp.full({s}, 2, {d!r})")
         if len(shape) == 1 and dtype != "bool":
             makers.append("anp.arange({n}).astype({d!r})")
-        return self.choice(makers).format(
-            s=shape, d=dtype, n=shape[0] if shape else 0
-        )
+        return self.choice(makers).format(s=shape, d=dtype, n=shape[0] if shape else 0)
 
     def companion(self, x: str, dtype: str | None = None) -> str:
         """What broadcasts with ``x``: a value, a literal, a new operand."""
@@ -272,7 +269,8 @@ class Draw:
         except (ArrayfnError, TypeError, ValueError, IndexError, NotDrawnError):
             return False
         except Exception:  # no error of arrayfn's: a fault, which the run reports
-            self.lines.append(Line((f"v{self.count()}",), expression))
+            name = f"v{self.count()}"
+            self.lines.append(Line((name,), expression, name))
             self.is_broken = True
             return True
         leaves = tree.leaves(result)
@@ -282,13 +280,20 @@ class Draw:
             return False
         first = self.count()
         targets = tuple(f"v{first + k}" for k in range(len(leaves)))
-        if isinstance(result, (tuple, list)) != (len(leaves) > 1):
-            return False
-        self.lines.append(Line(targets, expression))
+        pattern = unpacking(result, iter(targets))
+        self.lines.append(Line(targets, expression, pattern))
         for name, known in zip(targets, types, strict=True):
             self.known[name] = known
             self.order.append(name)
         return True
+
+
+def unpacking(result: Any, names: Iterator[str]) -> str:
+    """The left side of an assignment of ``result``, a name for each array."""
+    if not isinstance(result, (tuple, list)):
+        return next(names)
+    parts = [unpacking(y, names) for y in result]
+    return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
 
 
 def kind_of(dtype: str) -> str:

@@ -52,15 +52,23 @@ _SUMS: Final = frozenset(
         *("hessenberg", "schur", "tridiagonal"),
     )
 )
+_PADDED: Final = frozenset(("conv_general", "padded_convolution"))
 _OF_BITS: Final = frozenset(("bitcast", "nextafter"))
 """What depends on how a dtype stores a number: computed in that dtype."""
 
 
 class Evaluation:
-    """One run of Programs in float64; ``rng`` draws the noise, None for none."""
+    """One run of Programs in float64; ``rng`` draws the noise, None for none.
 
-    def __init__(self, rng: np.random.Generator | None) -> None:
+    ``undefined`` stands for what a convolution makes of operands that are not finite:
+    products of those with padding may be left out, or be NaN.
+    """
+
+    def __init__(
+        self, rng: np.random.Generator | None, undefined: float | None = None
+    ) -> None:
         self.rng = rng
+        self.undefined = undefined
 
     def run(self, program: Program, operands: Sequence[Any]) -> list[Any]:
         values: dict[Var, Any] = {}
@@ -134,6 +142,10 @@ class Evaluation:
             with np.errstate(all="ignore"):
                 result = row.reference(*operands, **params)
             results = list(result) if isinstance(result, (tuple, list)) else [result]
+        if name in _PADDED and self.undefined is not None:
+            with np.errstate(all="ignore"):
+                if not all(np.isfinite(x).all() for x in operands):
+                    results = [np.full_like(y, self.undefined) for y in results]
         outputs = [v.type.dtype for v in equation.outputs]
         return [
             self._rounded(np.asarray(y), dtype, _UNITS_OF.get(name, _UNITS))
@@ -223,7 +235,9 @@ class Expected:
             for seed in range(RUNS):
                 rng = np.random.default_rng(seed)
                 try:
-                    found = Evaluation(rng).run(self.program, self.operands)
+                    undefined = np.nan if seed % 2 else 0.0
+                    noisy = Evaluation(rng, undefined)
+                    found = noisy.run(self.program, self.operands)
                 except (ArithmeticError, np.linalg.LinAlgError, IndexError):
                     continue
                 self._noisy.append(found)

@@ -116,9 +116,7 @@ def _compare(
 def refusal(error: Exception, where: str) -> Outcome:
     """An error of arrayfn's, or a raw one."""
     frames = traceback.extract_tb(error.__traceback__)
-    last = next(
-        (f for f in reversed(frames) if "/arrayfn/" in f.filename), frames[-1]
-    )
+    last = next((f for f in reversed(frames) if "/arrayfn/" in f.filename), frames[-1])
     place = f"{last.filename.rpartition('arrayfn/')[2]}:{last.name}"
     words = str(error).splitlines()[0] if str(error) else ""
     message = f"{where}: {type(error).__name__}: {words[:300]} [{place}:{last.lineno}]"

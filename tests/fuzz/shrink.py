@@ -158,9 +158,7 @@ def _without_lines(case: Case) -> Iterator[Case]:
             change = smaller.change
             if change is not None:
                 change = replace(change, operands=(*change.operands, *made))
-            yield replace(
-                smaller, operands=(*smaller.operands, *made), change=change
-            )
+            yield replace(smaller, operands=(*smaller.operands, *made), change=change)
 
 
 def known_types(case: Case) -> dict[str, Known]:

@@ -65,7 +65,9 @@ def quadratic(d: Draw) -> str:
     x = d.pick("f", 1, 1)
     n = d.known[x].shape[0]
     a = d.of((n, n), d.known[x].dtype)
-    return d.choice([f"{x} @ {a} @ {x} / 2", f"1 - {x} @ {a}", f"anp.mean(({a} @ {x}) ** 2)"])
+    return d.choice(
+        [f"{x} @ {a} @ {x} / 2", f"1 - {x} @ {a}", f"anp.mean(({a} @ {x}) ** 2)"]
+    )
 
 
 @step("contract", 1)
@@ -73,7 +75,9 @@ def batched(d: Draw) -> str:
     x = d.pick("f", 3, 3)
     b, n, m = d.known[x].shape
     y = d.of((b, m, d.integer(1, 4)), d.known[x].dtype)
-    return d.choice([f"anp.einsum('bij,bjk->bik', {x}, {y})", f"lax.batch_matmul({x}, {y})"])
+    return d.choice(
+        [f"anp.einsum('bij,bjk->bik', {x}, {y})", f"lax.batch_matmul({x}, {y})"]
+    )
 
 
 @step("contract", 1)
@@ -82,7 +86,11 @@ def other_products(d: Draw) -> str:
     known = d.known[x]
     y = d.of(known.shape, known.dtype)
     return d.choice(
-        [f"anp.vecdot({x}, {y})", f"anp.inner({x}, {y})", f"anp.multiply.outer({x}, {y})"]
+        [
+            f"anp.vecdot({x}, {y})",
+            f"anp.inner({x}, {y})",
+            f"anp.multiply.outer({x}, {y})",
+        ]
         if False
         else [f"anp.vecdot({x}, {y})", f"anp.inner({x}, {y})"]
     )

@@ -7,7 +7,6 @@ from typing import Final
 
 from tests.fuzz.generator import Draw, kind_of, step
 
-
 PLACE: Final = re.compile(r"\b_\b")
 
 
@@ -17,10 +16,18 @@ def body(d: Draw, name: str, shape: tuple[int, ...], dtype: str) -> str:
     a = "_"
     forms = [a, f"{a}[()]"]
     if kind == "f":
-        forms += [f"anp.sin({a})", f"{a} * 0.5", f"1 - {a}", f"anp.where({a} > 0, {a}, 0)"]
+        forms += [
+            f"anp.sin({a})",
+            f"{a} * 0.5",
+            f"1 - {a}",
+            f"anp.where({a} > 0, {a}, 0)",
+        ]
         forms += [f"anp.maximum({a}, 0) - 0.25 * {a}", f"{a} / (1 + anp.abs({a}))"]
         if shape:
-            forms += [f"{a} - anp.mean({a})", f"{a} * 0.5 + anp.max({a}) if 0 not in {shape} else {a}"]
+            forms += [
+                f"{a} - anp.mean({a})",
+                f"{a} * 0.5 + anp.max({a}) if 0 not in {shape} else {a}",
+            ]
     elif kind == "i":
         forms += [f"{a} + 1", f"{a} ^ 3", f"{a} * 2", f"anp.maximum({a}, 1)"]
     elif kind == "b":
@@ -28,7 +35,11 @@ def body(d: Draw, name: str, shape: tuple[int, ...], dtype: str) -> str:
     else:
         forms += [f"anp.conj({a})", f"{a} * 1j", f"{a} * 0.5"]
     if shape:
-        forms += [f"anp.flip({a}, 0)", f"anp.roll({a}, 1)", f"anp.cumsum({a}, 0).astype({dtype!r})"]
+        forms += [
+            f"anp.flip({a}, 0)",
+            f"anp.roll({a}, 1)",
+            f"anp.cumsum({a}, 0).astype({dtype!r})",
+        ]
         if kind != "b":
             forms.append(f"{a} + anp.sum({a}).astype({dtype!r})")
         n = shape[0]
@@ -82,15 +93,15 @@ def scan(d: Draw) -> str:
     inner = shape[1:]
     update = body(d, "c", inner, dtype)
     join = {"b": "({u}) ^ r", "i": "({u}) + r"}.get(kind_of(dtype), "0.5 * ({u}) + r")
-    out = d.choice(["c", "r", "(c, r)", "anp.sum(c)", body(d, "r", inner, dtype), "None"])
+    out = d.choice(
+        ["c", "r", "(c, r)", "anp.sum(c)", body(d, "r", inner, dtype), "None"]
+    )
     start = f"anp.zeros({inner}, {dtype!r})"
     if d.chance(0.3) and shape[0]:
         start = f"{x}[0]"
     options = d.choice(["", "", ", reverse=True", ", unroll=2"])
     tail = "" if out != "None" else "[0]"
-    return (
-        f"lax.scan(lambda c, r: ({join.format(u=update)}, {out}), {start}, {x}{options}){tail}"
-    )
+    return f"lax.scan(lambda c, r: ({join.format(u=update)}, {out}), {start}, {x}{options}){tail}"
 
 
 @step("control", 2)
@@ -108,9 +119,7 @@ def while_loop(d: Draw) -> str:
     x, shape, dtype = picked(d)
     inner = body(d, "c[1]", shape, dtype)
     n = d.integer(0, 4)
-    return (
-        f"lax.while_loop(lambda c: c[0] < {n}, lambda c: (c[0] + 1, {inner}), (0, {x}))[1]"
-    )
+    return f"lax.while_loop(lambda c: c[0] < {n}, lambda c: (c[0] + 1, {inner}), (0, {x}))[1]"
 
 
 @step("control", 1)
@@ -136,7 +145,9 @@ def inner_vmap(d: Draw) -> str:
     axis = d.integer(0, len(shape) - 1)
     rest = (*shape[:axis], *shape[axis + 1 :])
     inner = body(d, "r", rest, dtype)
-    return f"af.vmap(lambda r: {inner}, in_axes={axis}, out_axes={d.choice([0, -1])})({x})"
+    return (
+        f"af.vmap(lambda r: {inner}, in_axes={axis}, out_axes={d.choice([0, -1])})({x})"
+    )
 
 
 @step("calls", 2)

@@ -52,7 +52,9 @@ def positive_unary(d: Draw) -> str:
 @step("elementwise", 1)
 def unit_unary(d: Draw) -> str:
     x = d.pick("f")
-    inner = x if d.chance(0.15) else d.choice([f"0.9 * anp.tanh({x})", f"anp.sin({x}) / 2"])
+    inner = (
+        x if d.chance(0.15) else d.choice([f"0.9 * anp.tanh({x})", f"anp.sin({x}) / 2"])
+    )
     return f"anp.{d.choice(UNIT)}({inner})"
 
 
@@ -145,7 +147,12 @@ def bits(d: Draw) -> str:
 def integer_unary(d: Draw) -> str:
     x = d.pick("i")
     return d.choice(
-        [f"~{x}", f"anp.bitwise_count({x})", f"lax.clz({x})", f"lax.population_count({x})"]
+        [
+            f"~{x}",
+            f"anp.bitwise_count({x})",
+            f"lax.clz({x})",
+            f"lax.population_count({x})",
+        ]
     )
 
 
@@ -153,7 +160,9 @@ def integer_unary(d: Draw) -> str:
 def integer_binary(d: Draw) -> str:
     x = d.pick("i")
     left, right = either(d, x, d.companion(x))
-    return f"anp.{d.choice(['gcd', 'lcm', 'floor_divide', 'remainder'])}({left}, {right})"
+    return (
+        f"anp.{d.choice(['gcd', 'lcm', 'floor_divide', 'remainder'])}({left}, {right})"
+    )
 
 
 @step("integers", 2)
@@ -314,7 +323,9 @@ def select(d: Draw) -> str:
 @step("choose", 1)
 def piecewise(d: Draw) -> str:
     x = d.pick("f")
-    return f"anp.piecewise({x}, [{x} < 0, {x} >= 1], [lambda t: -t, 2, lambda t: t * t])"
+    return (
+        f"anp.piecewise({x}, [{x} < 0, {x} >= 1], [lambda t: -t, 2, lambda t: t * t])"
+    )
 
 
 @step("choose", 1)

@@ -37,7 +37,9 @@ def index_array(d: Draw, n: int) -> str:
         f"anp.arange({n - 1}, -1, -{d.integer(1, 3)})",
         f"anp.arange(0, {n}, {d.integer(1, 3)})",
     ]
-    there = [x for x in d.order if d.known[x].dtype in ("int32", "int64", "uint8", "int8")]
+    there = [
+        x for x in d.order if d.known[x].dtype in ("int32", "int64", "uint8", "int8")
+    ]
     if there and d.chance(0.4):
         return f"{d.choice(there)} % {n}"
     if d.chance(0.1):
@@ -208,7 +210,9 @@ def dynamic_slice(d: Draw) -> str:
     shape = d.known[x].shape
     sizes = tuple(d.integer(0, n) if d.chance(0.7) else n for n in shape)
     starts = [str(d.integer(-1, n)) for n in shape]
-    scalars = [v for v in d.order if d.known[v].shape == () and d.known[v].dtype == "int32"]
+    scalars = [
+        v for v in d.order if d.known[v].shape == () and d.known[v].dtype == "int32"
+    ]
     if scalars:
         starts = [d.choice(scalars) if d.chance(0.5) else "0" for _ in starts]
         starts = [s if s in scalars else f"anp.int32({s})" for s in starts]

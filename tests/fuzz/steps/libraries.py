@@ -16,7 +16,9 @@ def square(d: Draw) -> tuple[str, int]:
 @step("linalg", 3)
 def of_a_matrix(d: Draw) -> str:
     a, _ = square(d)
-    name = d.choice(["inv", "det", "slogdet", "norm", "pinv", "svdvals", "matrix_power"])
+    name = d.choice(
+        ["inv", "det", "slogdet", "norm", "pinv", "svdvals", "matrix_power"]
+    )
     more = f", {d.integer(-1, 3)}" if name == "matrix_power" else ""
     return f"anp.linalg.{name}({a}{more})"
 
@@ -41,7 +43,9 @@ def symmetric(d: Draw) -> str:
 @step("linalg", 1)
 def triangular(d: Draw) -> str:
     a, n = square(d)
-    return f"lax.linalg.triangular_solve({a}, {a}, left_side=True, lower={d.chance(0.5)})"
+    return (
+        f"lax.linalg.triangular_solve({a}, {a}, left_side=True, lower={d.chance(0.5)})"
+    )
 
 
 @step("fft", 2)

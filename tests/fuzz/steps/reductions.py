@@ -57,7 +57,9 @@ def centred(d: Draw) -> str:
 @step("reduce", 1)
 def with_where(d: Draw) -> str:
     x = d.pick("f")
-    name, initial = d.choice([("sum", ""), ("max", ", initial=-9"), ("min", ", initial=9")])
+    name, initial = d.choice(
+        [("sum", ""), ("max", ", initial=-9"), ("min", ", initial=9")]
+    )
     return f"anp.{name}({x}, axis={d.axes(x)}, where={x} > 0{initial})"
 
 
