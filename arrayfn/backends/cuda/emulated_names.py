@@ -47,7 +47,8 @@ class _Walk:
 
     def suite(self, body: Iterable[ast.stmt]) -> bool:
         """Walk statements; whether what follows them is reached."""
-        return all([self.statement(node) for node in body])
+        reached = [self.statement(node) for node in body]  # each is walked
+        return all(reached)
 
     def statement(self, node: ast.stmt) -> bool:
         match node:
