@@ -177,6 +177,8 @@ class _Fuser(Merging):
         for var in equation.outputs:
             group.maps[var] = ids
             group.stages[var] = stage
+            if is_reduction(equation):
+                group.reduces[var] = operand_ids
         self.note(group, equation)
 
     def take(self, atom: Var, group: Group, ids: AxisIds) -> None:
@@ -253,6 +255,7 @@ class _Fuser(Merging):
                     group.extents,
                     group.reduced,
                     group.maps,
+                    group.reduces,
                     outputs,
                     _reason(group),
                 )

@@ -34,6 +34,7 @@ class Group:
     equations: list[Equation] = field(default_factory=list)
     maps: dict[Var, AxisIds] = field(default_factory=dict)
     stages: dict[Var, int] = field(default_factory=dict)
+    reduces: dict[Var, AxisIds] = field(default_factory=dict)  # what a result is of
     arrays: dict[Var, AxisIds] = field(default_factory=dict)
     crossing: set[Var] = field(default_factory=set)  # arrays read along several axes
     before: int = 0  # bit set of the groups it needs, directly or not
