@@ -110,8 +110,9 @@ class BufferAllocation:
     of its elements where a strided input has gaps. ``index`` counts within ``kind``:
     the n-th input, output or constant. Temporaries lie at byte ``offset`` of the arena;
     ``first`` and ``last`` are the steps between which they live (numbered as they are
-    printed: a loop, then what is in it). An output with a ``donor`` is written over that input. A "slice" or "carried" buffer
-    has no memory of its own: its loop says where it is.
+    printed: a loop, then what is in it). An output with a ``donor`` is written over
+    that input. A "slice" or "carried" buffer has no memory of its own: its loop says
+    where it is.
     """
 
     kind: BufferKind

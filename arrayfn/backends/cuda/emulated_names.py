@@ -47,8 +47,10 @@ class _Walk:
 
     def suite(self, body: Iterable[ast.stmt]) -> bool:
         """Walk statements; whether what follows them is reached."""
-        reached = [self.statement(node) for node in body]  # each is walked
-        return all(reached)
+        reached = True
+        for node in body:
+            reached &= self.statement(node)
+        return reached
 
     def statement(self, node: ast.stmt) -> bool:
         match node:
