@@ -71,7 +71,7 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.lowering.templates.scans import SCANS, scan
-from arrayfn.lowering.verify import verified
+from arrayfn.lowering.verification import verified
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
