@@ -148,6 +148,10 @@ class BackendError(ArrayfnError, RuntimeError):
     """A backend that is missing or cannot do what is asked."""
 
 
+class VerificationError(ArrayfnError, RuntimeError):
+    """A plan or a kernel that arrayfn made would do what it must not: its own fault."""
+
+
 class OutOfMemoryError(BackendError, MemoryError):
     """A device that has no memory left. The process can go on."""
 

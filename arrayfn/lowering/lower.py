@@ -41,6 +41,7 @@ from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals
 from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
+from arrayfn.lowering.verification import verified
 from arrayfn.passes.layout_assignment import with_donated
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.reads import Read, resolve_reads
@@ -68,7 +69,8 @@ def lower(
     """
     *passes, _ = _PASSES
     layouts = partial(with_donated, donated=donated)
-    return Lowering(run_passes(program, check, (*passes, layouts)), donated).run()
+    passed = run_passes(program, check, (*passes, layouts))
+    return verified(Lowering(passed, donated).run(), donated)
 
 
 class Lowering:

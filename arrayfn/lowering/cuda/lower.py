@@ -72,6 +72,7 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.lowering.templates.scans import SCANS, scan
+from arrayfn.lowering.verification import verified
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
@@ -111,7 +112,7 @@ def lower(
     called = {call.kernel for call in kernel_calls(made.plan.steps)}
     kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
     plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
-    return replace(made, kernels=kernels, plan=plan)
+    return verified(replace(made, kernels=kernels, plan=plan), donated)
 
 
 class _CudaLowering(Lowering):
