@@ -10,6 +10,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.lowering.fusion import AxisIds, FusedGroup, reads_in_place
+from arrayfn.lowering.halves import with_rounding
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -58,6 +59,13 @@ class _Builder:
             self.equation(equation)
         for var in self.group.outputs:
             self.store(var)
+        halves = {
+            value.name: var.type.dtype
+            for var, value in self.values.items()
+            if value.half
+        }
+        if halves:
+            self.statements = with_rounding(self.statements, halves)
         nest = Nest(
             tuple(
                 Axis(n, i in self.group.reduced)

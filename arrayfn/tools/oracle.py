@@ -14,6 +14,9 @@ decide either way, as no fixed tolerance does.
 * A sum or contraction is off by ``(log2(n) + 4) * eps`` relative to the same sum of
   absolute values, ``n`` the number of its terms (a window's, a scatter's: of all).
   Sums of halves are float32's until they are rounded, but a scatter adds in its dtype.
+* Halves are float32's numbers between the equations of one kernel, or rounded after
+  each: half of the runs do so, half not. Rounded they are always where anything but
+  arithmetic of halves reads them.
 * A factorisation or a transform is off by the row's tolerance, relative to the greatest
   element of the result.
 
@@ -137,10 +140,11 @@ def oracle(
     values = [np.asarray(x) for x in evaluate(widened(program), given)]
     random = np.random.default_rng(seed)
     runs = [
-        evaluate(widened(program, _Rounding(random)), given) for _ in range(samples)
+        evaluate(widened(program, _Rounding(random, excess=k % 2 == 1)), given)
+        for k in range(samples)
     ]
     return [
-        _judged(value, [np.asarray(run[k]) for run in runs], type.dtype)
+        _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
         for k, (value, type) in enumerate(
             zip(values, program.output_types, strict=True)
         )
@@ -175,21 +179,35 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
 class _Rounding:
     """Rounds the results of equations at random."""
 
-    def __init__(self, random: np.random.Generator) -> None:
+    def __init__(self, random: np.random.Generator, excess: bool) -> None:
         self.random = random
+        self.excess = excess  # halves keep float32's precision and range
 
-    def __call__(
-        self, equation: Equation, operands: Sequence[Array], results: list[Array]
+    def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Halves are rounded where they are read by what gives none."""
+        given = [atom.type.dtype for atom in equation.inputs]
+        if not self.excess or not dtypes.HALVES.intersection(given):
+            return arrays
+        if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+            return arrays
+        return [
+            wide_array(x, dtype) if dtype in dtypes.HALVES else x
+            for x, dtype in zip(arrays, given, strict=True)
+        ]
+
+    def results(
+        self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
+        """What is inexact, rounded."""
         row = equation.primitive
         assert isinstance(row, Primitive)
         if equation.subprograms():
-            return results  # its equations were rounded
+            return arrays  # its equations were rounded
         return [
             self.rounded(row, equation, operands, x, v.type.dtype)
             if v.type.dtype in dtypes.INEXACT
             else x
-            for x, v in zip(results, equation.outputs, strict=True)
+            for x, v in zip(arrays, equation.outputs, strict=True)
         ]
 
     def rounded(
@@ -202,6 +220,8 @@ class _Rounding:
     ) -> Array:
         with np.errstate(all="ignore"):
             margin = self.margin(row, equation, operands, x, dtype)
+            if self.excess:
+                dtype = dtypes.compute_dtype(dtype)
             if np.iscomplexobj(x):
                 real = self.moved(x.real, margin, dtypes.real_of(dtype))
                 return real + 1j * self.moved(x.imag, margin, dtypes.real_of(dtype))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -22,7 +22,21 @@ from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
 from arrayfn.primitives.base import Primitive
 
 Array = np.ndarray[Any, Any]
-Rounding = Callable[[Equation, Sequence[Array], list[Array]], list[Array]]
+
+
+class Rounding(Protocol):
+    """What is done to the operands and results of each equation."""
+
+    def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
+        """What the equation is given."""
+        ...
+
+    def results(
+        self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
+    ) -> list[Array]:
+        """What goes on of what it gives."""
+        ...
+
 
 EXACT: Final[dict[str, Callable[..., Any]]] = {
     "reduce_sum": exact.reduce_sum,
@@ -50,8 +64,7 @@ def wide_array(x: Any, dtype: DType) -> Array:
 def widened(program: Program, rounding: Rounding | None = None) -> Program:
     """``program`` in double precision.
 
-    ``rounding(equation, operands, results)`` is given what each equation of the
-    original computes, and gives what goes on.
+    ``rounding`` has its say on what each equation of the original takes and gives.
     """
     known: dict[Var, Var] = {}
 
@@ -119,7 +132,9 @@ def _row(equation: Equation, rounding: Rounding | None) -> Primitive:
     types = tuple(_wide_type(v.type) for v in equation.outputs)
 
     def compute(*operands: Array, **params: Any) -> Any:
-        given = operands
+        if rounding is not None:
+            operands = tuple(rounding.operands(equation, operands))
+        given: Sequence[Array] = operands
         if narrow:
             given = [x.astype(d) for x, d in zip(operands, taken, strict=True)]
         results = reference(*given, **params)
@@ -127,6 +142,8 @@ def _row(equation: Equation, rounding: Rounding | None) -> Primitive:
         every = [
             np.asarray(x).astype(t.dtype) for x, t in zip(every, types, strict=True)
         ]
-        return every if rounding is None else rounding(equation, operands, every)
+        if rounding is None:
+            return every
+        return rounding.results(equation, operands, every)
 
     return dataclasses.replace(row, reference=compute, types=lambda *_, **__: types)

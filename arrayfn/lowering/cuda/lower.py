@@ -126,9 +126,8 @@ class _CudaLowering(Lowering):
         gpu: GpuConfig,
         options: Options,
     ) -> None:
-        super().__init__(program, donated)
+        super().__init__(program, donated, options)
         self.gpu = gpu
-        self.options = options
         self.producers: dict[int, Producer] = {}
         self.pairs: dict[Equation, Equation] = {}  # of windows, by one kernel
         self.pooled: set[Equation] = set()  # whose results the other of a pair made
@@ -158,6 +157,8 @@ class _CudaLowering(Lowering):
         return steps
 
     def units(self, program: Program) -> tuple[Unit, ...]:
+        if not self.options.fused:
+            return super().units(program)
         chains = sums_with_products(program, self.reads)
         stays = self.options.mode == "persistent"
         return fuse(program, chains, CLONE_COST, ROW_OF_A_BLOCK if stays else maxsize)
