@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Literal, Var, type_of
-from arrayfn.tracer import ArrayOnDevice, Tracer
+from arrayfn.tracer import ArrayOnDevice, Refused, Tracer
 
 Array = np.ndarray[Any, Any]
 Captured = Tracer | Array | ArrayOnDevice
@@ -50,6 +50,7 @@ class Frame:
         self.asks_around = False
         self.parent = parent
         self.closed = False
+        self.refused: Refused | None = None
         self._captured: dict[int, tuple[Captured, Var]] = {}
 
     @contextmanager

@@ -126,7 +126,14 @@ def trace(
         index = frame.builder.input(ArrayType((), dtypes.int32), axis)
         frame.axes[axis] = NamedAxis(size, Tracer(frame, index, None, location))
     with frame.entered():
-        outputs = [frame.atom(x) for x in function(*tracers)]
+        try:
+            results = function(*tracers)
+        except (TypeError, ValueError, IndexError, SystemError) as error:
+            refused = _refused_inside(frame, error)
+            if refused is None:
+                raise
+            raise refused from error
+        outputs = [frame.atom(x) for x in results]
     captured = frame.captured
     builder = frame.builder
     depends = frame.asks_around or any(isinstance(v, Tracer) for v, _ in captured)
@@ -136,6 +143,22 @@ def trace(
         captured = []
     builder.inputs += [var for _, var in captured]
     return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+
+
+def _refused_inside(frame: Frame, error: Exception) -> ArrayfnError | None:
+    """The refusal of a conversion that ``error``, of other code, stands for.
+
+    That is so where the error came through the line that asked for the conversion.
+    """
+    refused, place = frame.refused, error.__traceback__
+    if refused is None or isinstance(error, ArrayfnError):
+        return None
+    while place is not None:
+        file = place.tb_frame.f_code.co_filename
+        if (file, place.tb_lineno) == (refused.file, refused.line):
+            return refused.error
+        place = place.tb_next
+    return None
 
 
 def is_staged(operands: Sequence[Any]) -> bool:

@@ -16,7 +16,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.frames import current_frame
 from arrayfn.functions.shape_struct import ShapeDtypeStruct
-from arrayfn.ir import ArrayType, type_of
+from arrayfn.ir import ArrayType, type_of, unlike_arrays
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 
 Function = Callable[..., Any]
@@ -30,15 +30,12 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     if dtypes.is_python_scalar(leaf) or hasattr(leaf, "__arrayfn_type__"):
         return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
-    if isinstance(leaf, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"{what if isinstance(what, str) else what()} is a masked array, whose "
-            "mask would be lost; call .filled() first",
-            user_location(),
-        )
-    if is_array and leaf.dtype in dtypes.ALL:
+    why = unlike_arrays(leaf)
+    if is_array and not why and leaf.dtype in dtypes.ALL:
         return
     name = what if isinstance(what, str) else what()
+    if why:
+        raise ArgumentError(f"{name} is {why}", user_location())
     if is_array:
         raise ArgumentError(
             f"{name} is an array of {leaf.dtype}, which arrayfn does not have; "
