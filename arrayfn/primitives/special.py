@@ -30,6 +30,7 @@ def _scipy(name: str) -> Callable[..., Any]:
 
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+_ONE_OVER_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 _HALF_SQRT_PI = math.sqrt(math.pi) / 2.0
 _LN2 = math.log(2.0)
 _LN10 = math.log(10.0)
@@ -337,6 +338,10 @@ def _gaussian(x: Atom) -> Atom:
     return e.mul(exp(e.neg(e.square(x))), _TWO_OVER_SQRT_PI)
 
 
+def _normal_density(x: Atom) -> Atom:
+    return e.mul(exp(e.mul(e.square(x), -0.5)), _ONE_OVER_SQRT_TWO_PI)
+
+
 erf = elementwise(
     "erf",
     _scipy("erf"),
@@ -353,6 +358,15 @@ erfc = elementwise(
     cost=18,
     tolerance=Tolerance(float32=4e-6, float64=1e-14),
     doc="1 - erf(x), accurate where erf is near 1.",
+)
+ndtr = elementwise(
+    "ndtr",
+    _scipy("ndtr"),
+    [lambda x, y: _normal_density(x)],
+    accepts=dtypes.FLOATS,
+    cost=20,
+    tolerance=Tolerance(float32=4e-6, float64=1e-14),
+    doc="The distribution function of the standard normal distribution.",
 )
 erfinv = elementwise(
     "erfinv",
@@ -414,6 +428,7 @@ ROWS = (
     erf,
     erfc,
     erfinv,
+    ndtr,
     lgamma,
     digamma,
 )
