@@ -5,6 +5,7 @@ Derivatives: Abramowitz and Stegun, Handbook of Mathematical Functions, chapters
 
 from __future__ import annotations
 
+import cmath
 import importlib
 import math
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def _one_minus_square(x: Atom) -> Atom:
 def _difference(x: Atom, y: Atom) -> Atom:
     """x - y; 0 where both are the same infinity."""
     difference = e.sub(x, y)
-    if isinstance(x, Literal) or isinstance(y, Literal):
+    if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
         return difference
     equal = discrete.bitwise_and(discrete.isinf(x), discrete.eq(x, y))
     return e.select(equal, e.conversion.literal(0, x.type.dtype), difference)
