@@ -5,6 +5,7 @@ Derivatives: Abramowitz and Stegun, Handbook of Mathematical Functions, chapters
 
 from __future__ import annotations
 
+import cmath
 import importlib
 import math
 from collections.abc import Callable
@@ -30,6 +31,7 @@ def _scipy(name: str) -> Callable[..., Any]:
 
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+_ONE_OVER_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 _HALF_SQRT_PI = math.sqrt(math.pi) / 2.0
 _LN2 = math.log(2.0)
 _LN10 = math.log(10.0)
@@ -50,7 +52,7 @@ def _one_minus_square(x: Atom) -> Atom:
 def _difference(x: Atom, y: Atom) -> Atom:
     """x - y; 0 where both are the same infinity."""
     difference = e.sub(x, y)
-    if isinstance(x, Literal) or isinstance(y, Literal):
+    if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
         return difference
     equal = discrete.bitwise_and(discrete.isinf(x), discrete.eq(x, y))
     return e.select(equal, e.conversion.literal(0, x.type.dtype), difference)
@@ -337,6 +339,10 @@ def _gaussian(x: Atom) -> Atom:
     return e.mul(exp(e.neg(e.square(x))), _TWO_OVER_SQRT_PI)
 
 
+def _normal_density(x: Atom) -> Atom:
+    return e.mul(exp(e.mul(e.square(x), -0.5)), _ONE_OVER_SQRT_TWO_PI)
+
+
 erf = elementwise(
     "erf",
     _scipy("erf"),
@@ -353,6 +359,15 @@ erfc = elementwise(
     cost=18,
     tolerance=Tolerance(float32=4e-6, float64=1e-14),
     doc="1 - erf(x), accurate where erf is near 1.",
+)
+ndtr = elementwise(
+    "ndtr",
+    _scipy("ndtr"),
+    [lambda x, y: _normal_density(x)],
+    accepts=dtypes.FLOATS,
+    cost=20,
+    tolerance=Tolerance(float32=4e-6, float64=1e-14),
+    doc="The distribution function of the standard normal distribution.",
 )
 erfinv = elementwise(
     "erfinv",
@@ -414,6 +429,7 @@ ROWS = (
     erf,
     erfc,
     erfinv,
+    ndtr,
     lgamma,
     digamma,
 )

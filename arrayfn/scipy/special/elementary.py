@@ -196,9 +196,21 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
     """((1 + x)**lmbda - 1) / lmbda, log(1 + x) for lmbda of 0."""
     x, lmbda = _floated("boxcox1p", x, lmbda)
     log = anp.log1p(x)
-    zero = anp.equal(lmbda, 0)
-    power = anp.where(zero, 1, lmbda)
-    return anp.where(zero, log, anp.divide(anp.expm1(anp.multiply(power, log)), power))
+    exponent = anp.multiply(lmbda, log)
+    near = anp.less(anp.absolute(exponent), 0.5)
+    # (exp(t) - 1) / t by its series near 0, whose derivative by lmbda is right there.
+    t = anp.where(near, exponent, 0)
+    series: Array = anp.multiply(t, _EXPONENTIAL[-1])
+    for coefficient in reversed(_EXPONENTIAL[:-1]):
+        series = anp.add(series, coefficient)
+        if coefficient != 1.0:
+            series = anp.multiply(series, t)
+    close = anp.multiply(anp.where(near, log, 0), series)
+    power = anp.where(near, 1, lmbda)
+    return anp.where(near, close, anp.divide(anp.expm1(exponent), power))
+
+
+_EXPONENTIAL = tuple(1 / math.factorial(k + 1) for k in range(15))
 
 
 # Modified Bessel functions.
