@@ -39,6 +39,7 @@ from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
+from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.stages import Lowered
 from arrayfn.tracing import ArrayOnDevice, apply, device_of
@@ -48,6 +49,12 @@ Device = str | Sequence[str]
 
 class Jitted:
     """What ``jit`` gives: call it as the function it wraps."""
+
+    # Apart from the attributes of the function, which a wrapper of this has too.
+    __slots__ = (
+        *("_function", "_backend", "_static", "_donated", "_options", "_checks"),
+        *("_cache", "_last", "_last_by_trees", "__dict__", "__weakref__"),
+    )
 
     def __init__(
         self,
@@ -82,6 +89,17 @@ class Jitted:
             if type(result) is not int:
                 return result
         return self._call(args, kwargs)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        backend = None if self._backend is None else self._backend.name
+        options = self._static, self._donated, self._options, self._checks
+        return pickled(self, ((self._function, backend, *options), vars(self)))
+
+    def __setstate__(self, state: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        (function, backend, *options), own = state
+        chosen = None if backend is None else choose(backend)
+        self.__init__(function, chosen, *options)
+        vars(self).update(own)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """A method of the instance: its first argument, as any method's."""

@@ -32,6 +32,7 @@ from arrayfn.lowering.operator_kernels import (
     VmapMethod,
     row_major_only,
 )
+from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, is_staged
 
@@ -179,6 +180,18 @@ class Operator:
         }
         static = {k: v for k, v in bound.arguments.items() if k in self.static_argnames}
         return dynamic, static
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        state = {k: v for k, v in vars(self).items() if k != "_signature"}
+        return pickled(self, state | {"kernels": self.kernels})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kernels = state.pop("kernels")
+        vars(self).update(state)
+        self._signature = inspect.signature(self.function)
+        if not self.kernels:
+            for kernel in kernels:
+                KERNELS.register(kernel)
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, NoReturn
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, Executable
@@ -21,6 +21,11 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error
 
+_OF_THIS_PROCESS: Final = (
+    "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
+    "the jitted function, or write a bundle with arrayfn.save"
+)
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -30,6 +35,9 @@ class Compiled:
     run: Callable[..., Any]
     in_tree: tree.TreeDef
     out_tree: tree.TreeDef
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_OF_THIS_PROCESS)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on dynamic arguments (static ones are left out)."""
@@ -69,6 +77,9 @@ class Lowered:
     sites: tuple[Site, ...] = ()
     options: Options = DEFAULT
     donated: frozenset[int] = frozenset()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_OF_THIS_PROCESS)
 
     @property
     def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:

@@ -42,7 +42,7 @@ STALE_TEMPORARY_SECONDS: Final = 3600.0
 
 def content_key(*parts: str) -> str:
     """The key of what ``parts`` say, in 64 hexadecimal digits."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(MAGIC)  # entries of another form have other names
     for part in parts:
         encoded = part.encode()
         digest.update(len(encoded).to_bytes(8, "little"))

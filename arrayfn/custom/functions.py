@@ -23,6 +23,7 @@ from arrayfn.functions import (
 from arrayfn.functions.arguments import as_numbers
 from arrayfn.ir import ArrayType
 from arrayfn.layout import Shape
+from arrayfn.pickling import Wrapper, pickled
 from arrayfn.primitives import conversion, views
 from arrayfn.tracing import apply
 
@@ -66,6 +67,9 @@ class Depth(threading.local):
     def __exit__(self, *exc: object) -> None:
         self.value -= 1
 
+    def __reduce__(self) -> tuple[type[Depth], tuple[()]]:
+        return Depth, ()
+
 
 class Custom:
     """A function with rules: static arguments, and how the others are traced."""
@@ -80,6 +84,16 @@ class Custom:
         # A rule may call the function it belongs to, whose equation there has the rule
         # too, and so on: within a rule they are named, and traced when a derivative
         # of that order is taken.
+        self._within_rules = Depth()
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        own = ("_signature", "_within_rules")
+        state = {k: v for k, v in vars(self).items() if k not in own}
+        return pickled(cast(Wrapper, self), state)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._signature = inspect.signature(self.function)
         self._within_rules = Depth()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
