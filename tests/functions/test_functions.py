@@ -142,6 +142,17 @@ def test_argnums_may_be_several_or_negative():
     assert grad(f, argnums=(0, 2))(2.0, 3.0, 4.0) == (12.0, 6.0)
     assert grad(f, argnums=-1)(2.0, 3.0, 4.0) == 6.0
     assert grad(f, argnums=[-2])(2.0, 3.0, 4.0) == (8.0,)
+
+
+def test_gradients_come_in_the_order_of_argnums():
+    def f(x, y):
+        return y * np.sum(x * x)
+
+    x = np.array([1.0, 3.0])
+    for argnums in ((1, 0), (-1, 0), (1, 0, 1)):
+        by_y, by_x, *rest = grad(f, argnums)(x, 2.0)
+        assert (float(by_y), by_x.tolist(), rest) == (10.0, [4.0, 12.0], rest)
+        assert rest in ([], [10.0])
     assert grad(f)(2.0, y=3.0, z=4.0) == 12.0
 
 
