@@ -1,10 +1,12 @@
 """Saved functions: a folder of text, JSON and arrays, loaded without what made it.
 
 A bundle is ``program.txt`` (the Program, to read), ``bundle.json`` (structure of
-arguments and results, options, hashes) and ``constants/0.npy`` and so on. Loading
-traces nothing and runs no code of the files: the Program is parsed and checked, and
-kernels are made of it anew, for the machine that loads it. Where that is one like the
-machine that saved it, they are compared with the hashes.
+arguments and results, options, hashes of kernels), ``constants/0.npy`` and so on, and
+``SHA256SUMS``, the hashes of these files. Loading traces nothing and runs no code of
+the files: the Program is parsed and checked, and kernels are made of it anew, for the
+machine that loads it. Names of the file are no names in kernels, and a kernel that
+arrayfn's own compiler does not know is refused. Where the machine is one like that
+which saved the bundle, kernels are compared with their hashes.
 """
 
 from __future__ import annotations
@@ -13,17 +15,28 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.backends.registry import choose
-from arrayfn.errors import ArgumentError, ArrayfnError, BundleError, user_location
-from arrayfn.ir import Equation, Program
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.bundle_files import array_bytes, read_array, read_files, write_files
+from arrayfn.dtypes import BY_SHORT_NAME, short_name
+from arrayfn.errors import (
+    ArgumentError,
+    ArrayfnError,
+    BundleError,
+    OutOfMemoryError,
+    user_location,
+)
+from arrayfn.ir import ArrayType, Equation, Program, type_of
+from arrayfn.ir_text import MISFITS, format_program, parse_program
+from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.lowering.plan import Kernel, LibraryKernel
@@ -31,7 +44,7 @@ from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.table import TABLE
 from arrayfn.stages import Compiled, Lowered
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _PROGRAM: Final = "program.txt"
 _DESCRIPTION: Final = "bundle.json"
 _DEEPEST: Final = 64  # of nested arguments
@@ -75,17 +88,14 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
         "donated": sorted(lowered.donated),
         "arguments": _described(lowered.in_tree),
         "results": _described(lowered.out_tree),
-        "program": _hash(text.encode()),
-        "constants": [_hash(x.tobytes()) for x in constants],
+        "constants": [short_name(x.dtype) for x in constants],
         "machine": _machine(),
         "kernels": _hashes(lowered.kernels),
     }
-    (place / "constants").mkdir(parents=True)
-    (place / _PROGRAM).write_text(text, "utf-8")
-    for number, array in enumerate(constants):
-        np.save(place / "constants" / f"{number}.npy", array, allow_pickle=False)
     whole = json.dumps(description, indent=1)
-    (place / _DESCRIPTION).write_text(whole + "\n", "utf-8")
+    files = {_PROGRAM: text.encode(), _DESCRIPTION: f"{whole}\n".encode()}
+    files |= {_constant(k): array_bytes(x) for k, x in enumerate(constants)}
+    write_files(place, files)
 
 
 def load(folder: str | os.PathLike[str], device: str | None = None) -> Compiled:
@@ -94,38 +104,52 @@ def load(folder: str | os.PathLike[str], device: str | None = None) -> Compiled:
     It takes arguments of the structure, shapes and dtypes that it was lowered for.
 
     Raises BundleError, with the file, for a bundle that is broken or was changed, and
-    BackendError if the device is not there.
+    BackendError if the device is not there. The hashes find what was damaged or edited;
+    they do not say who wrote a bundle. Loading one of a stranger runs none of its text,
+    but what it computes is the stranger's choice.
     """
     place = Path(folder)
-    description = _read_description(place)
-    text = _read(place / _PROGRAM).decode("utf-8", "replace")
-    if _hash(text.encode()) != description["program"]:
-        raise BundleError(f"{place / _PROGRAM} was changed after it was saved")
-    constants = _read_constants(place, description["constants"])
-    try:
-        program = parse_program(text, TABLE, constants)
-        program.check()
-    except ArrayfnError as error:
-        raise BundleError(f"{place / _PROGRAM} is no Program: {error}") from None
-    in_tree = _structure(place, description["arguments"], len(program.inputs))
+    files = read_files(place)
+    description = _description(place, files)
+    program = _program(place, files, description["constants"])
+    in_tree = _arguments(place, description["arguments"], len(program.inputs))
     out_tree = _structure(place, description["results"], len(program.outputs))
     options = _options(place, description["options"])
-    donated = frozenset(k for k in description["donated"] if k < len(program.inputs))
+    donated = _donated(place, description["donated"], len(program.inputs))
     backend = choose(description["device"] if device is None else device)
-    compiled = backend.lower(program, donated, options)
-    lowered = Lowered(
-        program, compiled, in_tree, out_tree, backend, (), options, donated
+    try:
+        compiled = _of_a_file(backend.lower(program, donated, options))
+        lowered = Lowered(
+            program, compiled, in_tree, out_tree, backend, (), options, donated
+        )
+        alike = description["machine"] == _machine()
+        if alike and backend.name == description["device"]:
+            _compare_kernels(place, lowered, description["kernels"])
+        return lowered.compile()
+    except (BundleError, OutOfMemoryError):
+        raise
+    except (*MISFITS, ArrayfnError) as error:
+        raise BundleError(
+            f"{place / _PROGRAM} cannot be compiled: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _of_a_file(compiled: CompiledProgram) -> CompiledProgram:
+    """``compiled``, none of whose kernels is ever executed as Python."""
+    kernels = tuple(
+        replace(k, from_file=True) if isinstance(k, Kernel) else k
+        for k in compiled.kernels
     )
-    alike = description["machine"] == _machine()
-    if alike and backend.name == description["device"]:
-        made = _hashes(lowered.kernels)
-        if made != description["kernels"]:
-            raise BundleError(
-                f"{place}: the kernels made of the Program are not those that were "
-                "saved, by the same version on a machine like this; were operators' "
-                "kernels registered then, or is the bundle changed? Save it again"
-            )
-    return lowered.compile()
+    return replace(compiled, kernels=kernels)
+
+
+def _compare_kernels(place: Path, lowered: Lowered, wanted: dict[str, Any]) -> None:
+    if _hashes(lowered.kernels) != wanted:
+        raise BundleError(
+            f"{place}: the kernels made of the Program are not those that were "
+            "saved, by the same version on a machine like this; were operators' "
+            "kernels registered then, or is the bundle changed? Save it again"
+        )
 
 
 def _self_contained(lowered: Lowered) -> Program:
@@ -137,7 +161,7 @@ def _self_contained(lowered: Lowered) -> Program:
             user_location(),
         )
     for kernel in lowered.kernels:
-        if isinstance(kernel, Kernel) and kernel.key == kernel.source:
+        if isinstance(kernel, Kernel) and kernel.is_replaced:
             raise ArgumentError(
                 f"save: the source of {kernel.name} was replaced, and loading runs no "
                 "code of a file; load the bundle, and replace it there",
@@ -163,6 +187,7 @@ def _refuse_callbacks(equations: Sequence[Equation]) -> None:
             _refuse_callbacks(inner.equations)
 
 
+@cache
 def _machine() -> list[str]:
     """What kernels follow from besides the Program."""
     package = Path(__file__).parent
@@ -170,7 +195,7 @@ def _machine() -> list[str]:
         (package / "passes").rglob("*.py")
     )
     sources = _hash(b"".join(file.read_bytes() for file in files))
-    return [sources, platform.machine(), platform.processor(), str(os.cpu_count())]
+    return [sources, platform.machine(), str(os.cpu_count())]
 
 
 def _hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
@@ -205,6 +230,15 @@ def _as_json(value: Any) -> Any:
     )
 
 
+def _arguments(place: Path, given: dict[str, Any], count: int) -> tree.TreeDef:
+    """The structure of positional arguments and those by name."""
+    match given:
+        case {"tuple": [{"tuple": _}, {"dict": _}]}:
+            return _structure(place, given, count)
+        case _:
+            raise BundleError(f"{place / _DESCRIPTION} describes no arguments")
+
+
 def _structure(place: Path, given: Any, count: int) -> tree.TreeDef:
     """The structure that JSON describes, with ``count`` leaves."""
     leaves, structure = tree.flatten(_from_json(place, given, 0))
@@ -232,29 +266,28 @@ def _from_json(place: Path, given: Any, depth: int) -> Any:
 # Files.
 
 _FIELDS: Final = {
+    "format": int,
     "device": str,
     "options": dict,
     "donated": list,
     "arguments": dict,
     "results": (dict, int, type(None)),
-    "program": str,
     "constants": list,
     "machine": list,
     "kernels": dict,
 }
 
 
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise BundleError(f"{file} cannot be read: {error.strerror}") from None
+def _constant(number: int) -> str:
+    return f"constants/{number}.npy"
 
 
-def _read_description(place: Path) -> dict[str, Any]:
+def _description(place: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     file = place / _DESCRIPTION
+    if not {_DESCRIPTION, _PROGRAM} <= files.keys():
+        raise BundleError(f"{place} has no {_DESCRIPTION}, or no {_PROGRAM}")
     try:
-        found: Any = json.loads(_read(file))
+        found: Any = json.loads(files[_DESCRIPTION])
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{file} is no JSON: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -262,27 +295,98 @@ def _read_description(place: Path) -> dict[str, Any]:
     for name, kind in _FIELDS.items():
         if name not in found or not isinstance(found[name], kind):
             raise BundleError(f"{file} has no {name!r} of the form that save writes")
-    if not all(type(k) is int and k >= 0 for k in found["donated"]):
-        raise BundleError(f"{file}: 'donated' are numbers of arguments")
+    if found.keys() != _FIELDS.keys():
+        odd = sorted(found.keys() - _FIELDS.keys())
+        raise BundleError(f"{file} has {odd[0]!r}, which save does not write")
+    if found["device"] not in BACKENDS:
+        raise BundleError(f"{file}: there is no device {found['device']!r}")
+    constants = found["constants"]
+    expected = {_DESCRIPTION, _PROGRAM, *map(_constant, range(len(constants)))}
+    if expected != set(files):
+        odd = sorted(expected.symmetric_difference(files))
+        raise BundleError(f"{file} does not go with the files there: {odd[0]}")
+    if not all(type(name) is str and name in BY_SHORT_NAME for name in constants):
+        raise BundleError(f"{file}: 'constants' are data types")
     return found
+
+
+def _program(place: Path, files: Mapping[str, bytes], types: list[str]) -> Program:
+    """The Program of a bundle with its constants, checked."""
+    file = place / _PROGRAM
+    arrays = [
+        read_array(str(place / name), files[name], dtype)
+        for name, dtype in zip(map(_constant, range(len(types))), types, strict=True)
+    ]
+    try:
+        text = files[_PROGRAM].decode("utf-8")
+        program = parse_program(text, TABLE, arrays, keep_names=False)
+        program.check()
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{file} is no text: {error}") from None
+    except ArrayfnError as error:
+        raise BundleError(f"{file} is no Program: {error}") from None
+    _check_equations(file, program)
+    laid_out = [
+        _laid_out(file, x, v.type)
+        for v, x in zip(program.constants, arrays, strict=True)
+    ]
+    return Program(
+        program.name,
+        program.inputs,
+        program.equations,
+        program.outputs,
+        program.constants,
+        tuple(laid_out),
+    )
+
+
+def _check_equations(file: Path, program: Program) -> None:
+    """BundleError for what no saved Program has.
+
+    That are calls of Python functions, and layouts that no rule gives: how what is
+    computed lies in memory is the compiler's choice.
+    """
+    for equation in program.equations:
+        if "callback" in equation.params:
+            raise BundleError(f"{file} is no Program: it calls a Python function")
+        types = equation.primitive.result_types(equation.inputs, equation.params)
+        if tuple(v.type for v in equation.outputs) != types:
+            raise BundleError(
+                f"{file} is no Program: {equation.primitive.name} gives "
+                f"{', '.join(map(str, types))}"
+            )
+        for inner in equation.subprograms():
+            _check_equations(file, inner)
+
+
+def _laid_out(
+    file: Path, array: np.ndarray[Any, Any], type: ArrayType
+) -> np.ndarray[Any, Any]:
+    """An own copy of ``array`` that lies in memory as ``type`` says."""
+    strides = type.layout.strides(type.shape)
+    order = sorted(range(type.ndim), key=lambda k: -strides[k])
+    whole = np.ascontiguousarray(array.transpose(order))
+    laid_out = np.array(whole.transpose(np.argsort(order)), order="K")
+    if type_of(laid_out).layout != type.layout:
+        raise BundleError(f"{file}: no constant lies in memory as {type} says")
+    return laid_out
 
 
 def _options(place: Path, given: dict[str, Any]) -> Options:
     deterministic, mode = given.get("deterministic"), given.get("mode")
-    if type(deterministic) is not bool or mode not in (None, *MODES):
+    if (
+        given.keys() != {"deterministic", "mode"}
+        or type(deterministic) is not bool
+        or mode not in (None, *MODES)
+    ):
         raise BundleError(f"{place / _DESCRIPTION} has options that jit has not")
     return Options(deterministic, mode)
 
 
-def _read_constants(place: Path, hashes: list[Any]) -> list[np.ndarray[Any, Any]]:
-    arrays: list[np.ndarray[Any, Any]] = []
-    for number, wanted in enumerate(hashes):
-        file = place / "constants" / f"{number}.npy"
-        try:
-            array = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise BundleError(f"{file} is no array: {error}") from None
-        if _hash(array.tobytes()) != wanted:
-            raise BundleError(f"{file} was changed after it was saved")
-        arrays.append(array)
-    return arrays
+def _donated(place: Path, given: list[Any], count: int) -> frozenset[int]:
+    numbers = [k for k in given if type(k) is int and 0 <= k < count]
+    if numbers != given or sorted(set(numbers)) != given:
+        raise BundleError(
+            f"{place / _DESCRIPTION}: 'donated' are numbers of arguments, in order"
+        )
+    return frozenset(numbers)

@@ -27,7 +27,18 @@ class SourceLocation:
     line: int
 
     def __str__(self) -> str:
-        return f"{os.path.basename(readable_file(self.file))}:{self.line}"
+        return f"{printable(os.path.basename(readable_file(self.file)))}:{self.line}"
+
+
+def printable(text: str) -> str:
+    r"""``text`` in one line: characters that end lines, or are not seen, are escaped.
+
+    >>> printable("model.py\rimport os")
+    'model.py\\rimport os'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def readable_file(file: str) -> str:
@@ -60,7 +71,9 @@ class ArrayfnError(Exception):
 
     def __init__(self, message: str, location: SourceLocation | None = None) -> None:
         self.location = location
-        where = f"{readable_file(location.file)}:{location.line}: " if location else ""
+        where = ""
+        if location:
+            where = f"{printable(readable_file(location.file))}:{location.line}: "
         super().__init__(where + message)
 
 
@@ -137,3 +150,11 @@ class BackendError(ArrayfnError, RuntimeError):
 
 class OutOfMemoryError(BackendError, MemoryError):
     """A device that has no memory left. The process can go on."""
+
+
+class KernelMismatchError(ArrayfnError, ValueError):
+    """An operator's kernel whose results differ from those of the operator's body."""
+
+
+class DroppedKernelWarning(UserWarning):
+    """A transformation uses an operator's body, though the operator has kernels."""

@@ -66,6 +66,15 @@ class ArrayType:
         """The bytes of its elements."""
         return self.size * self.dtype.itemsize
 
+    def span(self) -> tuple[int, int]:
+        """The lowest element in memory, from its first one, and how many it spans."""
+        if self.size == 0:
+            return 0, 0
+        steps = self.layout.strides(self.shape)
+        ends = [(n - 1) * step for n, step in zip(self.shape, steps, strict=True)]
+        low = sum(min(0, end) for end in ends)
+        return low, sum(max(0, end) for end in ends) - low + 1
+
     def with_shape(self, shape: Iterable[int]) -> ArrayType:
         """Row-major, strong, of another shape."""
         return ArrayType(tuple(shape), self.dtype)

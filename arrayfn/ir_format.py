@@ -9,6 +9,7 @@ program loss(w: f32[784,10], x: f32[128,784]) -> (f32[128,10]) {
 from __future__ import annotations
 
 import keyword
+import unicodedata
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -56,9 +57,11 @@ def name_vars(program: Program) -> dict[Var, str]:
     fresh = (name for name in variable_names() if name not in taken)
     arguments = (*program.inputs, *program.constants)
     for var in arguments:
-        if var.hint and var.hint not in taken and var.hint not in _RESERVED:
-            names[var] = var.hint
-            taken.add(var.hint)
+        # Python reads identifiers so: one that looks different is the same name.
+        name = unicodedata.normalize("NFKC", var.hint)
+        if name.isidentifier() and name not in taken and name not in _RESERVED:
+            names[var] = name
+            taken.add(name)
     for var in arguments:
         if var not in names:
             names[var] = next(fresh)

@@ -20,14 +20,17 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import unicodedata
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn import layout as layouts
-from arrayfn.dtypes import BY_SHORT_NAME, DType
+from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.errors import ProgramError, SourceLocation
 from arrayfn.ir import (
     ArrayType,
@@ -49,7 +52,7 @@ T = TypeVar("T")
 _NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?:inf|nan)(?=j|\b))"
 _TOKEN: Final = re.compile(
     rf"""
-      (?P<space>\s+)
+      (?P<space>[ \t\n]+)
     | (?P<comment>\#[^\n]*)
     | (?P<complex>\([+-]?{_NUMBER}[+-]{_NUMBER}j\)|[+-]?{_NUMBER}j\b)
     | (?P<arrow>->)
@@ -63,28 +66,34 @@ _TOKEN: Final = re.compile(
 _WORDS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
 _DEEPEST = 64
 # What a type rule raises when its params are not of the form that it is written for.
-_MISFITS = (
+MISFITS: Final = (
     TypeError,
     ValueError,
     LookupError,
     AttributeError,
     AssertionError,
-    OverflowError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
 )
+_MOST_BYTES: Final = 2**63 - 1  # of an array
 
 
 def parse_program(
     text: str,
     table: Mapping[str, PrimitiveRow],
     constants: Sequence[np.ndarray[Any, Any]] = (),
+    *,
+    keep_names: bool = True,
 ) -> Program:
     """The Program that ``text`` describes, with its equations' types checked.
 
     ``table`` has the primitives by name; ``constants`` are the arrays of the Program's
-    constants, in order. Raises ProgramError, with the line, if the text is malformed or
-    describes no Program.
+    constants, in order. Unless ``keep_names``, values have no names, and are numbered
+    where they are printed. Raises ProgramError, with the line, if the text is malformed
+    or describes no Program.
     """
-    parser = _Parser(text, table)
+    parser = _Parser(text, table, keep_names)
     program = parser.program(tuple(constants))
     parser.expect_end()
     return program
@@ -100,8 +109,11 @@ class _Token:
 class _Parser:
     """Recursive descent over the tokens of one text."""
 
-    def __init__(self, text: str, table: Mapping[str, PrimitiveRow]) -> None:
+    def __init__(
+        self, text: str, table: Mapping[str, PrimitiveRow], keep_names: bool = True
+    ) -> None:
         self.table = table
+        self.keep_names = keep_names
         self.comments: dict[int, str] = {}
         self.tokens = self._tokenize(text)
         self.position = 0
@@ -117,6 +129,14 @@ class _Parser:
                     f"line {line}: cannot read {text[place : place + 20]!r}"
                 )
             kind, word = str(match.lastgroup), match.group()
+            if not word.isprintable() and kind != "space":
+                # Where it is printed again, it may end a comment or a line.
+                raise ProgramError(f"line {line}: a control character in {word!r}")
+            if kind == "name" and word != unicodedata.normalize("NFKC", word):
+                raise ProgramError(
+                    f"line {line}: {word} is not the normal form of the name "
+                    f"{unicodedata.normalize('NFKC', word)}"
+                )
             if kind == "comment":
                 self.comments[line] = word
             elif kind != "space":
@@ -202,8 +222,12 @@ class _Parser:
         weak = self.accept("~")
         dtype = self.dtype()
         self.expect("[")
+        line = self.next.line
         shape = tuple(self.listed("]", self.extent))
-        return ArrayType(shape, dtype, self.layout(len(shape)), weak)
+        type = ArrayType(shape, dtype, self.layout(len(shape)), weak)
+        if max(shape, default=0) > _MOST_BYTES or type.nbytes > _MOST_BYTES:
+            self.fail(f"no memory holds an array of {type}", line)
+        return type
 
     def layout(self, ndim: int) -> Layout:
         if self.accept("F"):
@@ -221,7 +245,7 @@ class _Parser:
         """``name: type`` as a new Var in ``scope``."""
         line, name = self.next.line, self.name("the name of a value")
         self.expect(":")
-        var = Var(self.type(), name)
+        var = Var(self.type(), name if self.keep_names else "")
         if name in scope:
             self.fail(f"{name} is defined twice", line)
         scope[name] = var
@@ -251,14 +275,17 @@ class _Parser:
             self.fail(f"expected a value, found {token.text!r}", token.line)
         self.expect(":")
         weak = self.accept("~")
-        return Literal(value, self.dtype(), weak)
+        dtype = self.dtype()
+        if not _holds(dtype, value):
+            self.fail(f"{value!r} is no value of {short_name(dtype)}", token.line)
+        return Literal(value, dtype, weak)
 
     def param_value(self) -> Any:
         token = self.take()
         if token.kind in ("number", "complex"):
             return self.read_number(token)
         if token.kind == "string":
-            return ast.literal_eval(token.text)
+            return self.string(token)
         if token.kind == "name" and token.text in _WORDS:
             return _WORDS[token.text]
         if token.kind == "name" and token.text in BY_SHORT_NAME:
@@ -269,6 +296,15 @@ class _Parser:
         values = tuple(self.listed(")", self.param_value))
         self.depth -= 1
         return values
+
+    def string(self, token: _Token) -> str:
+        """The text of a string, which may have no escape that Python has not."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", SyntaxWarning)
+                return ast.literal_eval(token.text)
+        except (SyntaxError, ValueError) as error:
+            self.fail(f"not a string: {error}", token.line)
 
     def enter(self) -> None:
         self.depth += 1
@@ -343,7 +379,7 @@ class _Parser:
         equation = Equation(row, inputs, params, outputs, self.source(line))
         try:
             equation.check()
-        except _MISFITS as error:
+        except MISFITS as error:
             raise ProgramError(f"line {line}: {row.name}: {error}") from error
         return equation
 
@@ -376,3 +412,15 @@ class _Parser:
     def source(self, line: int) -> SourceLocation | None:
         match = re.fullmatch(r"# (.+):(\d{1,9})", self.comments.get(line, "").rstrip())
         return SourceLocation(match[1], int(match[2])) if match else None
+
+
+def _holds(dtype: DType, value: complex) -> bool:
+    """Whether a Literal of ``dtype`` may have this Python value."""
+    if dtype == dtypes.bool_:
+        return isinstance(value, bool)
+    if dtype in dtypes.INTEGERS:
+        bounds = np.iinfo(dtype)
+        return isinstance(value, int) and bounds.min <= value <= bounds.max
+    if isinstance(value, complex):
+        return dtype in dtypes.COMPLEX
+    return abs(value) < 2**1024 or not isinstance(value, int)

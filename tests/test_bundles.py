@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +17,12 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
+from arrayfn.backends.cpu import kernel_compiler, numba_compiler
+from arrayfn.backends.native.engine import ENGINE
+from arrayfn.dtypes import canonical
 from arrayfn.errors import ArgumentError, BundleError
+from tests import hostile_bundles
+from tests.hostile_bundles import rehash
 
 RNG = np.random.default_rng(6)
 WEIGHTS = {"w": RNG.standard_normal((3, 4)), "b": [RNG.standard_normal(4), None]}
@@ -42,6 +50,13 @@ def loss(p: Any, x: Any, *, scale: Any) -> Any:
 def lowered() -> Any:
     step = af.jit(af.value_and_grad(loss), donate_argnums=0)
     return step.lower(WEIGHTS, X, scale=2.0)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "step"
+    af.save(lowered(), folder)
+    return folder
 
 
 def test_a_saved_function_gives_the_same_bits(tmp_path: Path) -> None:
@@ -102,16 +117,67 @@ def changed(name: str, value: Any) -> Any:
         found = json.loads(file.read_text())
         found[name] = value
         file.write_text(json.dumps(found))
+        rehash(folder)
 
     return change
 
 
-def hostile(folder: Path) -> None:
-    import hashlib  # noqa: PLC0415
+def written(name: str, old: str, new: str) -> Any:
+    """A change of a file whose hash is made anew."""
 
-    text = (folder / "program.txt").read_text().replace("tanh(", "__import__(")
-    (folder / "program.txt").write_text(text)
-    changed("program", hashlib.sha256(text.encode()).hexdigest())(folder)
+    def change(folder: Path) -> None:
+        edit(folder / name, old, new)
+        rehash(folder)
+
+    return change
+
+
+def array(content: Any) -> Any:
+    """Another first constant, whose hash is made anew."""
+
+    def change(folder: Path) -> None:
+        file = folder / "constants/0.npy"
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            np.save(file, content, allow_pickle=content.dtype == object)
+        rehash(folder)
+
+    return change
+
+
+def fifo(folder: Path) -> None:
+    (folder / "program.txt").unlink()
+    os.mkfifo(folder / "program.txt")
+
+
+def link(folder: Path) -> None:
+    shutil.move(folder / "constants", folder.parent / "elsewhere")
+    (folder / "constants").symlink_to(folder.parent / "elsewhere")
+
+
+def with_layout(folder: Path) -> None:
+    """Say of a value that it lies as no value does that is computed."""
+    file = folder / "program.txt"
+    pattern = r"(?<=\n  )(\w+: f64\[\d+(?:,\d+)*\])(?= = mul\()"
+    axes = re.search(pattern, file.read_text())
+    assert axes is not None
+    steps = ",".join(["100000"] * (axes[1].count(",") + 1))
+    file.write_text(re.sub(pattern, rf"\1 S({steps})", file.read_text(), count=1))
+    rehash(folder)
+
+
+def sparse(folder: Path) -> None:
+    with open(folder / "constants/0.npy", "r+b") as file:
+        file.truncate(1 << 42)
+
+
+HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': SHAPE, }"
+
+
+def header(shape: str) -> bytes:
+    text = HEADER.replace("SHAPE", shape).ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00v\x00" + text.encode() + bytes(128)
 
 
 DEEP: Any = 0
@@ -123,36 +189,140 @@ for _ in range(100):
     ("change", "text"),
     [
         (lambda f: edit(f / "program.txt", "tanh", "sinh"), "program.txt was changed"),
-        (lambda f: (f / "program.txt").unlink(), "cannot be read: No such file"),
-        (lambda f: (f / "bundle.json").write_text("{"), "is no JSON"),
-        (lambda f: (f / "bundle.json").write_text("[" * 10**5), "is no JSON"),
-        (changed("format", 2), "no bundle of format 1"),
+        (lambda f: edit(f / "bundle.json", "cpu", "cuda"), "bundle.json was changed"),
+        (lambda f: edit(f / "bundle.json", '"results": {', '"results":{'), "changed"),
+        (lambda f: (f / "program.txt").unlink(), "has not the files .* program.txt"),
+        (lambda f: (f / "SHA256SUMS").unlink(), "SHA256SUMS cannot be read: No such"),
+        (lambda f: (f / "new.py").write_text("pass"), "has not the files .* new.py"),
+        (lambda f: (f / "constants/x").symlink_to("."), "not the files .* constants/x"),
+        (lambda f: edit(f / "SHA256SUMS", "  ", "   "), "is no list of hashes"),
+        (fifo, "program.txt is no plain file"),
+        (link, "has not the files"),
+        (sparse, "more than can be read"),
+        (written("bundle.json", "{", "{{"), "is no JSON"),
+        (written("bundle.json", "{", "[" * 10**5), "is no JSON"),
+        (changed("format", 1), "no bundle of format 2"),
+        (changed("new", 1), "has 'new', which save does not write"),
+        (changed("device", "tpu"), "there is no device 'tpu'"),
         (changed("kernels", []), "no 'kernels'"),
         (changed("kernels", {}), "kernels made of the Program are not those"),
         (changed("donated", [-1]), "numbers of arguments"),
         (changed("options", {"deterministic": 3}), "options that jit has not"),
-        (changed("arguments", {"tuple": [{"tuple": [0]}, None]}), "describes 1 arrays"),
+        (changed("arguments", {"tuple": [{"tuple": [0]}, None]}), "no arguments"),
+        (
+            changed("arguments", {"tuple": [{"tuple": [0]}, {"dict": {}}]}),
+            "describes 1 arrays",
+        ),
         (changed("results", {"set": [0]}), "no structure of arrays"),
         (changed("results", DEEP), "no structure of arrays"),
-        (hostile, "is no Program: .*__import__"),
+        (written("program.txt", "tanh(", "__import__("), "is no Program: .*__import__"),
+        (written("program.txt", "tanh(", "t\uff41nh("), "not the normal form"),
+        (written("program.txt", "5,3]", "5,3000000000000000000]"), "no memory holds"),
+        (written("program.txt", "(x)", "('a\\x')"), "is no Program"),
+        (written("program.txt", "] F", "] S(1,1000000)"), "no constant lies in memory"),
+        (with_layout, "is no Program: mul gives"),
         (
             lambda f: np.save(f / "constants/0.npy", CAPTURED + 1),
             "0.npy was changed",
         ),
-        (
-            lambda f: np.save(f / "constants/0.npy", np.array([{}], object)),
-            "is no array: .*allow_pickle=False",
-        ),
-        (lambda f: (f / "constants/0.npy").write_bytes(b""), "is no array"),
+        (array(np.array([{}], object)), "has elements of [|]O, not of 'f64'"),
+        (array(np.zeros((4, 4), "M8[s]")), "is no array"),
+        (array(np.zeros((4, 4), np.longdouble)), "has elements of <f16"),
+        (array(np.zeros((4, 3))), r"program has f64\[4,4\]"),
+        (array(b""), "is no array"),
+        (array(header("(3000000000, 4000000)")), "has 128 bytes of elements"),
+        (array(header("(4, 4")), "is no array"),
+        (array(header('(4, """')), "is no array"),
     ],
 )
 def test_a_broken_bundle_says_what_is_wrong(
-    change: Any, text: str, tmp_path: Path
+    change: Any, text: str, saved: Path, tmp_path: Path
 ) -> None:
-    af.save(lowered(), tmp_path)
-    change(tmp_path)
+    shutil.copytree(saved, tmp_path / "step")
+    change(tmp_path / "step")
     with pytest.raises(BundleError, match=text):
-        af.load(tmp_path)
+        af.load(tmp_path / "step")
+
+
+@pytest.mark.parametrize("end", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_the_place_of_an_equation_never_ends_its_line(end: str, tmp_path: Path) -> None:
+    plain = "def f(x):\n    return x * 3 + 1\n"
+    name = f"model{end}import os #.py"
+    names: dict[str, Any] = {}
+    exec(compile(plain, name, "exec"), names)
+    made = af.jit(names["f"]).lower(X)
+    (kernel,) = made.kernels
+    assert end not in kernel.source
+    assert kernel.source.splitlines() == kernel.source.split("\n")[:-1]
+    af.save(made, tmp_path / "f")
+    np.testing.assert_array_equal(af.load(tmp_path / "f")(X), X * 3 + 1)
+    written("program.txt", "# model", f"# model{end}import os")(tmp_path / "f")
+    with pytest.raises(BundleError, match="a control character in"):
+        af.load(tmp_path / "f")
+
+
+def test_a_kernel_of_a_loaded_function_is_never_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    af.save(af.jit(lambda x: anp.sinh(x * 3.5) - 1).lower(X), tmp_path / "f")
+
+    def refuse(*_: Any) -> Any:
+        raise kernel_compiler.UnsupportedKernelError("not known")
+
+    monkeypatch.setattr(kernel_compiler, "kernel_ir", refuse)
+    monkeypatch.setenv("ARRAYFN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(ENGINE, "has_loaded", lambda key: False)
+    monkeypatch.setattr(numba_compiler, "load_function", pytest.fail)
+    with pytest.raises(BundleError, match="of a saved function cannot be compiled"):
+        af.load(tmp_path / "f")
+
+
+def test_names_of_a_bundle_are_no_names_in_kernels(tmp_path: Path) -> None:
+    af.save(af.jit(lambda secret: secret * 2.0).lower(X), tmp_path / "f")
+    assert "secret" in (tmp_path / "f/program.txt").read_text()
+    loaded = af.load(tmp_path / "f")
+    assert "secret" not in "".join(k.source for k in loaded.compiled.kernels)
+
+
+def test_a_bundle_calls_no_function_of_the_process(tmp_path: Path) -> None:
+    af.save(af.jit(anp.sin).lower(X), tmp_path / "f")
+    call = "= sin(x) {callback='sin'}"
+    written("program.txt", "= sin(x)", call)(tmp_path / "f")
+    with pytest.raises(BundleError, match="is no Program"):
+        af.load(tmp_path / "f")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (2, 1, 0)])
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "bool", "int8"])
+def test_constants_come_back_as_they_lay(
+    order: Any, dtype: str, tmp_path: Path
+) -> None:
+    values = RNG.standard_normal((2, 3, 4)) * 5
+    kept = values.astype(canonical(dtype)).transpose(order)
+    function = lambda x: anp.where(x > 0, kept, kept[::-1])  # noqa: E731
+    x = RNG.standard_normal(kept.shape)
+    af.save(af.jit(function).lower(x), tmp_path / "f")
+    result = af.load(tmp_path / "f")(x)
+    assert result.dtype == kept.dtype
+    np.testing.assert_array_equal(result, np.where(x > 0, kept, kept[::-1]))
+
+
+def test_hashes_are_those_of_sha256sum(tmp_path: Path) -> None:
+    af.save(lowered(), tmp_path)
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.count(b": OK") == 3
+
+
+def test_mutated_bundles_load_or_are_refused() -> None:
+    report = hostile_bundles.run(500, 20_000, call=True)
+    assert report.faults == []
+    assert report.loaded > 20
+    assert report.refused.total() > 300
 
 
 class Pair(NamedTuple):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +31,7 @@ from arrayfn.backends.kernel_values import (
     unsupported,
 )
 from arrayfn.backends.llvm_arithmetic import I64
+from arrayfn.lowering.plan import Parameter
 
 __all__ = [
     "STORED",
@@ -65,6 +66,21 @@ def parsed(
             case _:
                 raise unsupported(node)
     raise UnsupportedKernelError(f"there is no function {name}")
+
+
+def with_names_of(
+    node: ast.FunctionDef, parameters: Sequence[Parameter], more: tuple[str, ...] = ()
+) -> tuple[Parameter, ...]:
+    """``parameters`` with the names that the function has for them.
+
+    A kernel's neutral text numbers them. ``more`` are parameters that follow them.
+    """
+    given = [argument.arg for argument in node.args.args]
+    if len(given) != len(parameters) + len(more):
+        expected = [*(p.name for p in parameters), *more]
+        raise UnsupportedKernelError(f"parameters {given}, not {expected}")
+    own = given[: len(parameters)]
+    return tuple(replace(p, name=n) for p, n in zip(parameters, own, strict=True))
 
 
 @dataclass(slots=True)

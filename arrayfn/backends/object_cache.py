@@ -3,18 +3,21 @@
 ``ObjectCache.get_or_compile(key, compile)`` returns the object code for a key: from
 memory, from the cache directory, or by compiling and storing it. A key names everything
 that the code depends on (``content_key``), so entries are never out of date. Entries
-are written to a temporary file and renamed, and carry their length and hash: a reader
-sees a whole entry or none, and two processes may write the same one. The directory is
-``ARRAYFN_CACHE_DIR``, else ``$XDG_CACHE_HOME/arrayfn``, else ``~/.cache/arrayfn``; it
-must belong to this user and not be writable by others, since what it holds is executed.
-Where it cannot be used, code is kept in memory and one warning says what to do.
+are written to a temporary file and renamed, and carry their key, length and hash: a
+reader sees a whole entry of that key or none, and two processes may write the same one.
+The directory is ``ARRAYFN_CACHE_DIR``, else ``$XDG_CACHE_HOME/arrayfn``, else
+``~/.cache/arrayfn``; it must belong to this user and not be writable by others, nor may
+the folders around it, since what it holds is executed. Where it cannot be used, code is
+kept in memory and one warning says what to do.
 """
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import logging
 import os
+import pwd
 import stat
 import tempfile
 import threading
@@ -27,8 +30,10 @@ from typing import Final
 LOGGER = logging.getLogger(__name__)
 
 DIRECTORY_VARIABLE: Final = "ARRAYFN_CACHE_DIR"
-MAGIC: Final = b"arrayfn1"
-HEADER_BYTES: Final = len(MAGIC) + 8 + 32
+MAGIC: Final = b"arrayfn2"
+KEY_BYTES: Final = 64
+HEADER_BYTES: Final = len(MAGIC) + KEY_BYTES + 8 + 32
+MAX_ENTRY_BYTES: Final = 64 << 20
 MAX_BYTES: Final = 256 << 20
 SUFFIX: Final = ".o"
 EVICT_EVERY: Final = 64  # entries written between two looks at the bound
@@ -63,7 +68,10 @@ def object_cache() -> ObjectCache:
 
 
 class ObjectCache:
-    """Object code by key, in memory and in a directory. Safe to use from threads."""
+    """Object code by key, in a directory, else in memory. Safe to use from threads.
+
+    ``refused`` counts the entries that were there and were not what they should be.
+    """
 
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
         self.directory = directory
@@ -72,6 +80,7 @@ class ObjectCache:
         self._written = 0
         self._lock = threading.Lock()
         self._usable: bool | None = None
+        self.refused = 0
 
     def get_or_compile(self, key: str, compile: Callable[[], bytes]) -> bytes:
         """The object code for ``key``; ``compile`` is called if there is none."""
@@ -92,27 +101,31 @@ class ObjectCache:
         except FileNotFoundError:
             return None
         except OSError as error:
+            self.refused += 1
             LOGGER.warning("cannot read cache entry %s: %s", path, error)
             return None
-        code = _unpack(entry)
+        code = _unpack(key, entry)
         if code is None:
+            self.refused += 1
             LOGGER.warning("cache entry %s is damaged; compiling it again", path)
             _remove(path)
-            return None
-        self._memory[key] = code
         return code
 
     def put(self, key: str, code: bytes) -> None:
-        """Keep ``code`` under ``key``, in memory and if possible on disk."""
-        self._memory[key] = code
+        """Keep ``code`` under ``key``: on disk, or in memory where that cannot be."""
         if not self._is_usable():
+            self._memory[key] = code
             return
         path = self._path(key)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write_atomically(path, _pack(code))
+            _write_atomically(path, _pack(key, code))
         except OSError as error:
-            self._give_up(f"writing to it failed: {error}")
+            self._memory[key] = code
+            if path.is_dir() or not path.parent.is_dir():
+                LOGGER.warning("cannot write cache entry %s: %s", path, error)
+            else:
+                self._give_up(f"writing to it failed: {error}")
             return
         if self._written % EVICT_EVERY == 0:
             self.evict()
@@ -140,6 +153,10 @@ class ObjectCache:
                 break
             _remove(path)
             excess -= size
+
+    def clear_memory(self) -> None:
+        """Forget the code that is in memory because it could not be written."""
+        self._memory.clear()
 
     def _path(self, key: str) -> Path:
         return self.directory / key[:2] / (key[2:] + SUFFIX)
@@ -185,18 +202,55 @@ def _prepare(directory: Path) -> str | None:
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.S_IMODE(status.st_mode)
         return f"other users can write to it (mode {mode:o}; `chmod go-w` repairs that)"
+    return _exposed_by(directory.resolve())
+
+
+def _exposed_by(directory: Path) -> str | None:
+    """Which folder around ``directory`` lets others put another in its place, or None.
+
+    A folder's owner and those who can write to it may rename what is in it. In a sticky
+    one, as /tmp is, only what is theirs.
+    """
+    for folder in directory.parents:
+        status = folder.stat()
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{folder} around it belongs to user {status.st_uid}"
+        shared = mode & stat.S_IWOTH or (
+            mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        )
+        if shared and not mode & stat.S_ISVTX:
+            return (
+                f"other users can write to {folder} around it (mode {mode:o}; "
+                "`chmod go-w` repairs that)"
+            )
     return None
 
 
+def _is_private_group(number: int) -> bool:
+    """Whether nobody but this user is in a group, which has their name."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    is_theirs = user.pw_gid == number and group.gr_name == user.pw_name
+    return is_theirs and set(group.gr_mem) <= {user.pw_name}
+
+
 def _read_private(path: Path) -> bytes:
-    """The bytes of a file that belongs to this user and that only they can write."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb") as file:
-        for status in (os.fstat(descriptor), path.parent.stat()):
+    """The bytes of a plain file that belongs to this user and only they can write."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        own = os.fstat(file.fileno())
+        for status in (own, path.parent.stat()):
             writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             if status.st_uid != os.geteuid() or writable:
                 raise PermissionError(f"{path} can be written by another user")
-        return file.read()
+        if not stat.S_ISREG(own.st_mode):
+            raise OSError(f"{path} is no plain file")
+        if own.st_size > MAX_ENTRY_BYTES:
+            raise OSError(f"{path} has {own.st_size:,} bytes")
+        return file.read(own.st_size + 1)
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
@@ -218,12 +272,13 @@ def _remove(path: Path) -> None:
         LOGGER.debug("cannot remove %s: %s", path, error)
 
 
-def _pack(code: bytes) -> bytes:
+def _pack(key: str, code: bytes) -> bytes:
     length = len(code).to_bytes(8, "little")
-    return MAGIC + length + hashlib.sha256(code).digest() + code
+    digest = hashlib.sha256(code).digest()
+    return MAGIC + key.encode("ascii") + length + digest + code
 
 
-def _unpack(entry: bytes) -> bytes | None:
-    """The code of an entry, or None if the entry is not whole."""
+def _unpack(key: str, entry: bytes) -> bytes | None:
+    """The code of an entry, or None if the entry is not whole or another key's."""
     code = entry[HEADER_BYTES:]
-    return code if _pack(code) == entry else None
+    return code if _pack(key, code) == entry else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,39 @@ def check_leaves(
         if type(leaf) is np.ndarray and leaf.dtype in dtypes.ALL:
             continue
         check_leaf(leaf, lambda k=position: f"{name_of(function)}: {where(k)}")
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raise ArgumentError unless ``function``, given to ``name``, can be called."""
+    if not callable(function):
+        raise ArgumentError(
+            f"{name} takes a function, not {type(function).__name__} "
+            f"({short(function)})",
+            user_location(),
+        )
+
+
+def is_one(numbers: Any) -> bool:
+    """Whether ``numbers`` is one integer, of Python or NumPy, and not several."""
+    return isinstance(numbers, Integral)
+
+
+def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
+    """An integer, or several, as a tuple of Python's; empty for None.
+
+    >>> as_numbers(2), as_numbers([0, 1]), as_numbers(None)
+    ((2,), (0, 1), ())
+    """
+    if numbers is None:
+        return ()
+    try:
+        given = numbers if isinstance(numbers, Iterable) else (numbers,)
+        return tuple(map(operator.index, given))
+    except TypeError:
+        raise ArgumentError(
+            f"arguments are named by their positions, integers, not {numbers!r}",
+            user_location(),
+        ) from None
 
 
 def short(value: Any) -> str:

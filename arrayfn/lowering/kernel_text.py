@@ -7,10 +7,13 @@ lines say is in ``kernel_printer``.
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import math
 import re
 import textwrap
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +23,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import Var
+from arrayfn.lowering import scalars
 from arrayfn.lowering.kernel_ir import (
     Argument,
     Constant,
@@ -40,6 +44,38 @@ OWN_NAMES: Final = re.compile(
     r"|tile|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
 )
 """Names that a kernel gives its own variables, and those of dtypes."""
+_NUMBERED: Final = re.compile(r"_.*|.*_|[cpqv]\d+(_.*)?|copied|values?|turns?|chosen")
+_WORDS: Final = frozenset({*dir(scalars), *keyword.kwlist, *dir(builtins)})
+
+
+def with_kernel_names(
+    names: dict[Var, str], arguments: Sequence[Var], reserved: AbstractSet[str]
+) -> dict[Var, str]:
+    """``names`` of a Program, where ``arguments`` have names that kernels can use.
+
+    The printed kernel is Python that people run: what the user calls an argument is no
+    other variable's name there, nor a word that kernels use, nor made of another name,
+    as that of a pointer is. ``reserved`` are a target's own words. No two arguments get
+    one name, as no kernel's own variable ends with an underscore.
+    """
+    taken = set(names.values())
+    return names | {
+        var: f"{names[var]}_"
+        for var in arguments
+        if _is_kernels_own(names[var], taken, reserved)
+    }
+
+
+def _is_kernels_own(name: str, taken: set[str], reserved: AbstractSet[str]) -> bool:
+    """Whether a kernel may have a variable or a word of that name."""
+    parts = name.split("_")
+    return (
+        name in _WORDS
+        or name in reserved
+        or OWN_NAMES.fullmatch(name) is not None
+        or _NUMBERED.fullmatch(name) is not None
+        or any("_".join(parts[:k]) in taken for k in range(1, len(parts)))
+    )
 
 
 @dataclass(frozen=True)

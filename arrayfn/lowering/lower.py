@@ -30,7 +30,7 @@ from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import ScheduledKernel
-from arrayfn.lowering.kernel_text import Partial
+from arrayfn.lowering.kernel_text import Partial, with_kernel_names
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
@@ -75,6 +75,8 @@ class Lowering:
     """Lowers one Program, as passes left it. Other targets derive from it."""
 
     target = "cpu"
+    reserved: AbstractSet[str] = frozenset()
+    """Words of the target's kernels, besides those that all targets have."""
 
     def __init__(self, program: Program, donated: frozenset[int]) -> None:
         self.program = program
@@ -125,7 +127,9 @@ class Lowering:
     def block(self, program: Program) -> list[PlanStep]:
         """The steps of ``program``: the whole one, or that of a loop or branch."""
         self.reads |= resolve_reads(program)
-        self.names |= name_vars(program)
+        names = name_vars(program)
+        arguments = (*program.inputs, *program.constants)
+        self.names |= with_kernel_names(names, arguments, self.reserved)
         outside, self.steps = self.steps, []
         uses, self.uses = self.uses, array_uses(program, self.reads)
         outputs = {a for a in program.outputs if isinstance(a, Var)}

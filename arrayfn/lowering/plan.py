@@ -19,9 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from arrayfn.ir import ArrayType
+
+NEUTRAL_NAME: Final = "kernel"
+"""The function that the neutral text of every kernel defines."""
 
 BufferKind = Literal["input", "output", "constant", "temporary", "slice", "carried"]
 
@@ -39,13 +42,15 @@ class Kernel:
     """A kernel as source text, with the signature its entry has.
 
     ``name`` is the function's name in ``source`` (unique within a program). ``key`` is
-    the source with neutral names and no comments: kernels with equal keys compute the
-    same and are compiled once. ``parameters`` are those before ``begin, end``.
+    the source with neutral names and no comments, and it is what is compiled: kernels
+    with equal keys are compiled once. ``source`` is for people. A kernel that was
+    replaced has one text, its own. ``parameters`` are those before ``begin, end``.
     ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
     there an item is a block, and blocks may come in clusters of ``cluster``, and ask
     for ``shared`` bytes of shared memory; ``together`` of them are to fit on a
     multiprocessor, if that is not 0. The rest of its memory is the first cache of those
-    that are ``cached``. All blocks of a ``cooperative`` kernel run at once.
+    that are ``cached``. All blocks of a ``cooperative`` kernel run at once. One that is
+    made of a Program ``from_file`` is compiled by arrayfn alone: nothing executes it.
     """
 
     name: str
@@ -59,6 +64,17 @@ class Kernel:
     together: int = 0
     cached: bool = False
     cooperative: bool = False
+    from_file: bool = False
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether somebody wrote it, with ``Lowered.with_kernel``."""
+        return self.key == self.source
+
+    @property
+    def compiled_name(self) -> str:
+        """The function's name in ``key``."""
+        return self.name if self.is_replaced else NEUTRAL_NAME
 
     def __str__(self) -> str:
         return self.source
@@ -90,10 +106,11 @@ class LibraryKernel:
 class BufferAllocation:
     """One buffer of a plan.
 
-    ``index`` counts within ``kind``: the n-th input, output or constant. Temporaries
-    lie at byte ``offset`` of the arena; ``first`` and ``last`` are the steps between
-    which they live (numbered as they are printed: a loop, then what is in it). An
-    output with a ``donor`` is written over that input. A "slice" or "carried" buffer
+    ``nbytes`` are those from its lowest element to its highest, and so more than those
+    of its elements where a strided input has gaps. ``index`` counts within ``kind``:
+    the n-th input, output or constant. Temporaries lie at byte ``offset`` of the arena;
+    ``first`` and ``last`` are the steps between which they live (numbered as they are
+    printed: a loop, then what is in it). An output with a ``donor`` is written over that input. A "slice" or "carried" buffer
     has no memory of its own: its loop says where it is.
     """
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.ir import Atom
-from arrayfn.primitives import complex_references, discrete
+from arrayfn.ir import Atom, Literal
+from arrayfn.primitives import complex_references, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
@@ -40,8 +40,20 @@ def _one_minus(x: Atom) -> Atom:
 
 
 def _one_minus_square(x: Atom) -> Atom:
-    # (1 - x)(1 + x), which does not cancel near 1.
-    return e.mul(_one_minus(x), e.add(x, 1))
+    # The value (1 - x)(1 + x) does not cancel near 1; the derivative is that of
+    # 1 - x**2, as inf * 0 of the product rule would be NaN at 1.
+    square = _one_minus(e.square(x))
+    product = e.mul(_one_minus(x), e.add(x, 1))
+    return e.add(square, views.stop_gradient(e.sub(product, square)))
+
+
+def _difference(x: Atom, y: Atom) -> Atom:
+    """x - y; 0 where both are the same infinity."""
+    difference = e.sub(x, y)
+    if isinstance(x, Literal) or isinstance(y, Literal):
+        return difference
+    equal = discrete.bitwise_and(discrete.isinf(x), discrete.eq(x, y))
+    return e.select(equal, e.conversion.literal(0, x.type.dtype), difference)
 
 
 # Exponentials and logarithms.
@@ -110,8 +122,8 @@ logaddexp = elementwise(
     "logaddexp",
     np.logaddexp,
     [
-        lambda x, y, z: logistic(e.sub(x, y)),
-        lambda x, y, z: logistic(e.sub(y, x)),
+        lambda x, y, z: logistic(_difference(x, y)),
+        lambda x, y, z: logistic(_difference(y, x)),
     ],
     arity=2,
     accepts=dtypes.FLOATS,
@@ -147,7 +159,7 @@ rsqrt = elementwise(
 cbrt = elementwise(
     "cbrt",
     np.cbrt,
-    [lambda x, y: e.reciprocal(e.mul(e.square(y), 3))],
+    [lambda x, y: e.mul(e.square(e.reciprocal(y)), 1 / 3)],
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(0.3, 4.0),
@@ -308,8 +320,11 @@ def _trigamma(x: Atom) -> Atom:
         series = e.mul(square, e.add(series, number))
     tail = e.mul(inverse, e.add(e.add(series, e.mul(inverse, 0.5)), 1))
     total = e.add(total, tail)
-    # One period of the sine, so that it is accurate far from 0.
-    sine = sin(e.mul(e.sub(x, discrete.round(x)), math.pi))
+    # One period of the sine, so that it is accurate far from 0. It is 1 where it is not
+    # needed: its reciprocal is infinite at whole numbers.
+    period = e.sub(x, discrete.round(x))
+    half = e.conversion.literal(0.5, x.type.dtype)
+    sine = sin(e.mul(e.select(reflected, period, half), math.pi))
     mirror = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
     return e.select(reflected, e.sub(mirror, total), total)
 

@@ -340,7 +340,8 @@ def test_what_it_does_not_know_is_unsupported(body):
     [
         "import math\ndef k(x, begin, end):\n    x[begin] = x[end]\n",
         "def other(x, begin, end):\n    x[begin] = x[end]\n",
-        "def k(y, begin, end):\n    y[begin] = y[end]\n",
+        "def k(x, y, begin, end):\n    x[begin] = y[end]\n",
+        "def k(x, first, last):\n    x[first] = x[last]\n",
     ],
 )
 def test_other_modules_functions_and_parameters_are_unsupported(source):

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -120,6 +121,90 @@ def test_a_symbolic_link_is_not_followed(directory, stored, tmp_path):
     stored.rename(elsewhere)
     stored.symlink_to(elsewhere)
     assert ObjectCache(directory).get(KEY) is None
+
+
+def test_an_entry_of_another_key_is_compiled_again(directory, stored):
+    other = content_key("another")
+    ObjectCache(directory).put(other, CODE[::-1])
+    one, two = stored.read_bytes(), entry_of(directory, other).read_bytes()
+    stored.write_bytes(two)
+    entry_of(directory, other).write_bytes(one)
+    cache = ObjectCache(directory)
+    assert cache.get_or_compile(KEY, lambda: CODE) == CODE
+    assert cache.get_or_compile(other, lambda: CODE[::-1]) == CODE[::-1]
+    assert cache.refused == 2
+    again = ObjectCache(directory)
+    assert (again.get(KEY), again.get(other)) == (CODE, CODE[::-1])
+    assert again.refused == 0
+
+
+def listen(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(str(path))
+
+
+def sparse(path: Path) -> None:
+    path.touch(mode=0o600)
+    os.truncate(path, 1 << 38)
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        lambda path: os.mkfifo(path, 0o600),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.mkdir(mode=0o700),
+        listen,
+        sparse,
+    ],
+    ids=["fifo", "device", "folder", "socket", "huge"],
+)
+def test_what_is_no_file_is_not_waited_for(directory, stored, instead, monkeypatch):
+    stored.unlink()
+    monkeypatch.chdir(stored.parent)
+    instead(Path(stored.name))
+    cache = ObjectCache(directory)
+    signal.alarm(10)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert cache.get_or_compile(KEY, lambda: CODE) == CODE
+            assert cache.get(KEY) == CODE
+    finally:
+        signal.alarm(0)
+    assert cache.refused >= 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "used"), [(0o777, False), (0o1777, True), (0o755, True), (0o757, False)]
+)
+def test_folders_around_the_directory_are_not_writable_by_others(directory, mode, used):
+    around = directory / "around"
+    (around / "between").mkdir(parents=True)
+    around.chmod(mode)
+    cache = ObjectCache(around / "between" / "cache")
+    if used:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            cache.put(KEY, CODE)
+    else:
+        with pytest.warns(RuntimeWarning, match=rf"can write to {around} around it"):
+            cache.put(KEY, CODE)
+    assert entry_of(around / "between" / "cache").exists() == used
+    assert cache.get(KEY) == CODE
+
+
+def test_a_folder_around_it_that_a_group_can_write(directory, monkeypatch):
+    around = directory / "around"
+    around.mkdir(parents=True)
+    around.chmod(0o775)
+    monkeypatch.setattr(object_cache, "_is_private_group", lambda number: False)
+    with pytest.warns(RuntimeWarning, match=r"mode 775"):
+        ObjectCache(around / "cache").put(KEY, CODE)
+    monkeypatch.setattr(object_cache, "_is_private_group", lambda number: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ObjectCache(around / "cache").put(KEY, CODE)
 
 
 def test_a_directory_of_another_user_is_not_used(directory, stored, monkeypatch):

@@ -151,8 +151,8 @@ def test_gradients_come_in_the_order_of_argnums():
     x = np.array([1.0, 3.0])
     for argnums in ((1, 0), (-1, 0), (1, 0, 1)):
         by_y, by_x, *rest = grad(f, argnums)(x, 2.0)
-        assert (float(by_y), by_x.tolist(), rest) == (10.0, [4.0, 12.0], rest)
-        assert rest in ([], [10.0])
+        assert (float(by_y), by_x.tolist()) == (10.0, [4.0, 12.0])
+        assert [float(y) for y in rest] == [10.0] * (len(argnums) - 2)
     assert grad(f)(2.0, y=3.0, z=4.0) == 12.0
 
 

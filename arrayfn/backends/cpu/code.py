@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from arrayfn.backends.base import refuse_file
 from arrayfn.backends.native import target
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
@@ -57,11 +58,12 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
 
 def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
     """The LLVM IR of a kernel, and whether all its loops are to be interleaved."""
-    definition = kernel.source, kernel.name, kernel.parameters, symbol
+    definition = kernel.key, kernel.compiled_name, kernel.parameters, symbol
     generated = importlib.import_module(_KERNEL_COMPILER)
     try:
         return generated.kernel_ir(*definition), False
     except generated.UnsupportedKernelError as error:
+        refuse_file(kernel, error)
         LOGGER.info("kernel %s is left to Numba: %s", kernel.name, error)
         return importlib.import_module(_NUMBA_COMPILER).kernel_ir(*definition), True
 

@@ -26,6 +26,7 @@ from arrayfn.backends.kernel_language import (
     UnsupportedKernelError,
     parsed,
     unsupported,
+    with_names_of,
 )
 from arrayfn.backends.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic
@@ -45,7 +46,8 @@ def kernel_ir(
 ) -> str:
     """The LLVM IR of a kernel; it exports the uniform entry under ``symbol``."""
     node, vocabulary = parsed(source, name, {VOCABULARY: scalars})
-    return _Kernel(node, vocabulary, parameters, symbol).text()
+    named = with_names_of(node, parameters, ("begin", "end"))
+    return _Kernel(node, vocabulary, named, symbol).text()
 
 
 @dataclass(slots=True)

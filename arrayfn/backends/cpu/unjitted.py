@@ -16,6 +16,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.cpu.libraries import provider_of
 from arrayfn.backends.cpu.pointer import Pointer
+from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
@@ -149,6 +150,8 @@ class _Run:
 
 def function_of(kernel: Kernel) -> Callable[..., None]:
     """The Python function that ``kernel``'s source defines."""
+    if kernel.from_file:
+        raise BackendError(f"kernel {kernel.name} of a saved function is not executed")
     namespace: dict[str, Any] = {}
     exec(compile(kernel.source, f"<{kernel.name}>", "exec"), namespace)
     function: Callable[..., None] = namespace[kernel.name]

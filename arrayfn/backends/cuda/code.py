@@ -6,6 +6,7 @@ A process that finds all its kernels on disk imports neither Numba nor numba-cud
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,12 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from arrayfn.backends.base import refuse_file
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.modules import load
 from arrayfn.backends.object_cache import content_key, object_cache
-from arrayfn.lowering.plan import Kernel
+from arrayfn.lowering.plan import NEUTRAL_NAME, Kernel
 
-ENTRY: Final = "kernel"  # the name of each kernel in its cubin
+ENTRY: Final = NEUTRAL_NAME  # the name of each kernel in its cubin
 OVERLAPS_FROM: Final = (9, 0)  # the arch whose kernels may begin before others end
 _BEGIN: Final = ".visible .entry "
 # What a kernel does first, or later if it says so (``await_kernels``). Only kernels of
@@ -79,7 +81,7 @@ def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
 
     Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
     """
-    ptx = compile_ptx(replace(kernel, name=ENTRY, source=kernel.key), arch)
+    ptx = compile_ptx(neutral(kernel), arch)
     if arch >= OVERLAPS_FROM:
         ptx = overlapping(ptx)
     text = ptx.encode() + b"\0"
@@ -98,12 +100,22 @@ def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
     return bytes(cubin)
 
 
+def neutral(kernel: Kernel) -> Kernel:
+    """``kernel`` with the text of its key, whose function is called ``ENTRY``."""
+    text, name = kernel.key, kernel.compiled_name
+    if name != ENTRY:
+        # Written by hand; other functions and variables may not have the entry's name.
+        text = re.sub(rf"\bdef {name}\(", f"def {ENTRY}(", text, count=1)
+    return replace(kernel, name=ENTRY, source=text, key=text)
+
+
 def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     """The PTX of ``kernel``: of one written by hand, perhaps through numba-cuda."""
     compiler = importlib.import_module(_COMPILER)
     try:
         return compiler.compile_ptx(kernel, arch)
-    except (compiler.UnsupportedKernelError, ImportError):
+    except (compiler.UnsupportedKernelError, ImportError) as error:
+        refuse_file(kernel, error)
         return importlib.import_module(_NUMBA_COMPILER).compile_ptx(kernel, arch)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from arrayfn.backends.kernel_language import (
     UnsupportedKernelError,
     parsed,
     unsupported,
+    with_names_of,
 )
 from arrayfn.backends.kernel_variables import variables_in_memory
 from arrayfn.backends.llvm_arithmetic import I32, I64, LLVMValue, scalar_type
@@ -43,6 +44,14 @@ from arrayfn.lowering.cuda.vocabulary import (
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import ScalarFunction
+
+__all__ = [
+    "GIVING",
+    "UnsupportedKernelError",
+    "compile_ptx",
+    "kernel_ir",
+    "with_directives",
+]
 
 _MODULES: Final = {
     "arrayfn.lowering.scalars": scalars,
@@ -121,16 +130,8 @@ def with_directives(ptx: str, kernel: Kernel) -> str:
 def kernel_ir(kernel: Kernel, version: Sequence[int]) -> str:
     """The LLVM IR of a kernel, for a version of NVVM's dialect."""
     node, names = parsed(kernel.source, kernel.name, _MODULES)
-    # A neutral text has names of its own for the parameters.
-    given = [argument.arg for argument in node.args.args]
-    if len(given) != len(kernel.parameters):
-        raise UnsupportedKernelError(f"{kernel.name} has other parameters: {given}")
-    parameters = tuple(map(_named, kernel.parameters, given))
+    parameters = with_names_of(node, kernel.parameters)
     return _Kernel(node, names, parameters, kernel.name).text(kernel, version)
-
-
-def _named(parameter: Parameter, name: str) -> Parameter:
-    return replace(parameter, name=name)
 
 
 def _element(dtype: str) -> Any:

@@ -188,6 +188,8 @@ def write_where_copied(
         copy = copy_of(step.nest) if isinstance(step, NestStep) else None
         if copy is None:
             continue
+        if of(copy.source).type.nbytes != copy.source.type.nbytes:
+            continue  # of a larger array, all of which is written
         copy = replace(copy, source=of(copy.source))
         first, last = users[copy.source][0], users[copy.source][-1]
         root = of(copy.target.array)

@@ -15,7 +15,7 @@ from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
-from arrayfn.lowering.cuda import persistent
+from arrayfn.lowering.cuda import persistent, vocabulary
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -40,6 +40,7 @@ from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import print_lanes, threads_for
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.passes import passes_for
+from arrayfn.lowering.cuda.printer import RESERVED
 from arrayfn.lowering.cuda.products.chains import sums_with_products
 from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.products.names import provider_of
@@ -115,6 +116,7 @@ def lower(
 
 class _CudaLowering(Lowering):
     target = "cuda"
+    reserved = RESERVED | vocabulary.FUNCTIONS.keys()
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Parameter
 
 _SMALL: Final = 2**31
-_RESERVED: Final = frozenset(
+RESERVED: Final = frozenset(
     (
         *("thread", "lane", "warp", "part", "item", "items", "live", "first"),
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
@@ -59,7 +59,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     def name_of(self, value: object) -> str:
         name = super().name_of(value)  # type: ignore[arg-type]
-        return f"{name}_" if name in _RESERVED else name
+        return f"{name}_" if name in RESERVED else name
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
         """The number of indices of ``axes`` together."""

@@ -225,6 +225,7 @@ class _Fuser(Merging):
             # Only axes of extent 1: the value itself, without those axes.
             reduced = group.reduced
         group.reduced = reduced
+        group.operands[equation.outputs[0]] = ids
         kept = tuple(i for axis, i in enumerate(ids) if axis not in axes)
         self.add(equation, group, ids, kept)
         return True
@@ -253,6 +254,7 @@ class _Fuser(Merging):
                     group.extents,
                     group.reduced,
                     group.maps,
+                    group.operands,
                     outputs,
                     _reason(group),
                 )
