@@ -135,15 +135,6 @@ def test_gradients_have_the_structure_of_the_argument():
     assert gradient["b"][1] is None
 
 
-def test_argnums_may_be_several_or_negative():
-    def f(x, y, z):
-        return x * y * z
-
-    assert grad(f, argnums=(0, 2))(2.0, 3.0, 4.0) == (12.0, 6.0)
-    assert grad(f, argnums=-1)(2.0, 3.0, 4.0) == 6.0
-    assert grad(f, argnums=[-2])(2.0, 3.0, 4.0) == (8.0,)
-
-
 def test_gradients_come_in_the_order_of_argnums():
     def f(x, y):
         return y * np.sum(x * x)
@@ -153,6 +144,15 @@ def test_gradients_come_in_the_order_of_argnums():
         by_y, by_x, *rest = grad(f, argnums)(x, 2.0)
         assert (float(by_y), by_x.tolist()) == (10.0, [4.0, 12.0])
         assert [float(y) for y in rest] == [10.0] * (len(argnums) - 2)
+
+
+def test_argnums_may_be_several_or_negative():
+    def f(x, y, z):
+        return x * y * z
+
+    assert grad(f, argnums=(0, 2))(2.0, 3.0, 4.0) == (12.0, 6.0)
+    assert grad(f, argnums=-1)(2.0, 3.0, 4.0) == 6.0
+    assert grad(f, argnums=[-2])(2.0, 3.0, 4.0) == (8.0,)
     assert grad(f)(2.0, y=3.0, z=4.0) == 12.0
 
 
