@@ -64,7 +64,8 @@ def value_and_grad(
         results = apply_program(grad_program(program, wrt), operands, once=True)
         outputs = len(program.outputs)
         value, aux, gradients = results[0], results[1:outputs], results[outputs:]
-        gradient = tree.unflatten(shape_of_gradient, gradients)
+        ordered = _in_order_of(chosen, args, gradients)
+        gradient = tree.unflatten(shape_of_gradient, ordered)
         if is_one(argnums):
             (gradient,) = gradient
         value = tree.unflatten(out_tree, [value])
@@ -167,6 +168,17 @@ def _differentiated(
         wrt += [position in chosen] * len(tree.leaves(argument))
     wrt += [False] * len(tree.leaves(kwargs))
     return wrt, tree.structure(tuple(args[k] for k in chosen))
+
+
+def _in_order_of(
+    chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
+) -> list[Any]:
+    """Gradients, which come in the arguments' order, in that of ``chosen``."""
+    rest = iter(gradients)
+    leaves_of = {
+        k: [next(rest) for _ in tree.leaves(args[k])] for k in sorted({*chosen})
+    }
+    return [leaf for k in chosen for leaf in leaves_of[k]]
 
 
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:

@@ -16,6 +16,7 @@ from arrayfn.errors import ArrayfnError
 from arrayfn.primitives.calls import evaluate
 from tests.fuzz.arrays import Operand
 from tests.fuzz.case import Case, evaluated
+from tests.fuzz.consistency import inconsistency
 from tests.fuzz.devices import EMULATOR
 from tests.fuzz.oracle import Expected
 
@@ -50,12 +51,15 @@ def run_case(case: Case, device: str, compiles: bool = False) -> Outcome:
 
 def _run(case: Case, device: str) -> Outcome:
     try:
-        function = case.run()
+        scope = case.functions()
         arguments = given(case.arguments)
-        expected = expectation(function, arguments)
+        expected = expectation(scope["run"], arguments)
+        fault = inconsistency(case, scope, arguments, expected)
     except Exception as error:  # judged by its class
         return refusal(error, "reference")
-    jitted = af.jit(function, device=device)
+    if fault is not None:
+        return Outcome(WRONG, fault, "reference: inconsistent")
+    jitted = af.jit(scope["run"], device=device)
     found = _compare(jitted, arguments, expected, device, "")
     if found is not None:
         return found

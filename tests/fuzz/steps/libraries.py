@@ -42,7 +42,7 @@ def symmetric(d: Draw) -> str:
 
 @step("linalg", 1)
 def triangular(d: Draw) -> str:
-    a, n = square(d)
+    a, _ = square(d)
     return (
         f"lax.linalg.triangular_solve({a}, {a}, left_side=True, lower={d.chance(0.5)})"
     )
@@ -89,7 +89,7 @@ def search(d: Draw) -> str:
         [
             f"anp.searchsorted(anp.array([-1.0, 0.0, 0.5, 2.0]), {x})",
             f"anp.digitize({x}, anp.array([-1.0, 0.0, 1.0]))",
-            f"anp.interp({x}, anp.array([-1.0, 0.0, 2.0]), anp.array([1.0, 3.0, -1.0]))",
+            f"anp.interp({x}, anp.array([-1.0, 0.0, 2.0]), anp.array([1.0, 3, -1]))",
             f"anp.searchsorted(anp.sort(anp.ravel({x})), 0.5)",
         ]
     )

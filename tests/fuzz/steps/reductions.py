@@ -72,10 +72,11 @@ def average(d: Draw) -> str:
 @step("reduce", 1)
 def ufunc_reduce(d: Draw) -> str:
     x = d.pick("if", 1)
+    ufunc = d.choice(["add", "multiply", "maximum"])
     form = d.choice(
         [
             f"lax.reduce({x}, np.{d.known[x].dtype}(0), lax.add, (0,))",
-            f"np.{d.choice(['add', 'multiply', 'maximum'])}.reduce({x}, axis={d.axis(x)})",
+            f"np.{ufunc}.reduce({x}, axis={d.axis(x)})",
             f"lax.reduce_max({x}, (0,))",
         ]
     )
