@@ -261,6 +261,8 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
     Of each axis of the array, the first index and the last; perhaps more than is
     reached.
     """
+    if not type.size:
+        return tuple((0, extent - 1) for extent in type.shape)
     moving: list[tuple[int, int]] = []
     for extent, stride in axes:
         offset += min(0, stride * (extent - 1))
