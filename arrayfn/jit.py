@@ -42,7 +42,7 @@ from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.stages import Lowered
-from arrayfn.tracing import ArrayOnDevice, apply, device_of
+from arrayfn.tracing import ArrayOnDevice, apply, device_of, too_deep
 
 Device = str | Sequence[str]
 
@@ -119,7 +119,12 @@ class Jitted:
             traced = self._trace(args, kwargs, static, types)
             if traced.trace.depends_on_frames:
                 return self._applied(traced, leaves)
-            entry = self._compile(traced, args, kwargs, backend)
+            try:
+                entry = self._compile(traced, args, kwargs, backend)
+            except RecursionError as error:
+                if current_frame() is not None:
+                    raise
+                raise too_deep(name_of(self._function)) from error
             self._cache[key] = entry
         kept = entry.kept_types
         arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
