@@ -23,7 +23,8 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
     """The integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, over that to 1.
 
-    For positive a and b and x in [0, 1]; NaN elsewhere. By the continued fraction of
+    For positive a and b and x in [0, 1], and the limits where one of them is 0 or
+    infinite; NaN elsewhere. By the continued fraction of
     DiDonato and Morris (Algorithm 708, 1992, equation 9), whose derivatives by a and b
     are those of betainc too.
 
@@ -147,9 +148,12 @@ def _safe(a: Array, b: Array, x: Array) -> tuple[Array, Array, Array]:
 @custom_jvp
 def _betainc(a: Array, b: Array, x: Array) -> Array:
     value = anp.where(_inside(a, b, x), _value(*_safe(a, b, x)), math.nan)
-    positive = (a > 0) & (b > 0)
-    value = anp.where(positive & (x == 0), 0.0, value)
-    return anp.where(positive & (x == 1), 1.0, value)
+    # All is at 0, or all at 1.
+    low, high = (a == 0) | (b == math.inf), (b == 0) | (a == math.inf)
+    value = anp.where(low & ~high, 1.0, anp.where(high & ~low, 0.0, value))
+    valid = (a >= 0) & (b >= 0) & (x >= 0) & (x <= 1) & ~(low & high)
+    value = anp.where(x == 0, 0.0, anp.where(x == 1, 1.0, value))
+    return anp.where(valid, value, math.nan)
 
 
 @_betainc.defjvp

@@ -72,7 +72,7 @@ def expi(x: ArrayLike, /) -> Array:
 def sici(x: ArrayLike, /) -> tuple[Array, Array]:
     """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
 
-    The second is of abs(x), as SciPy's is of positive x; minus infinity at 0.
+    The second is of abs(x), as SciPy's is; minus infinity at 0, NaN at -infinity.
 
     >>> si, ci = sici(1.0)
     >>> si, ci
@@ -258,7 +258,7 @@ def _ci(x: Array) -> Array:
     far = anp.where(near | (a == math.inf), 5.0, a)
     above = anp.where(a == math.inf, 0.0, _auxiliary(far)[1])
     value = anp.where(a == 0, -math.inf, anp.where(near, below, above))
-    return anp.where(anp.isnan(x), x, value)
+    return anp.where(anp.isnan(x) | (x == -math.inf), math.nan, value)
 
 
 @_ci.defjvp
