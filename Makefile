@@ -9,6 +9,8 @@
 #   make notebooks   execute the notebooks    (make notebooks ARGS=--write stores outputs)
 #   make array-api-tests CHECKOUT=DIR   run a checkout of data-apis/array-api-tests, with
 #                    its submodule array-api, on arrayfn.numpy
+#   make mutate      change the source in small ways, and count what the tests notice
+#                    (make mutate ARGS="--count 40 --seed 1 --rooms passes numpy")
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
@@ -19,7 +21,7 @@ EXTRAS ?=
 ARGS ?=
 CHECKOUT ?=
 
-.PHONY: demo test lint format bench docs notebooks array-api-tests clean
+.PHONY: demo test lint format bench docs notebooks array-api-tests mutate clean
 .DEFAULT_GOAL := test
 
 # A stamp per extra: a second `make test` installs nothing.
@@ -69,6 +71,9 @@ array-api-tests: $(call installed,test)
 	  ARRAY_API_TESTS_VERSION=2024.12 $(abspath $(BIN))/python -m pytest \
 	  array_api_tests -p no:cacheprovider --disable-deadline \
 	  --xfails-file=$(CURDIR)/tests/numpy/array_api_known_failures.txt $(ARGS)
+
+mutate: $(call installed,test)
+	$(BIN)/python -m tests.mutate --jobs $(JOBS) $(ARGS)
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache

@@ -71,11 +71,13 @@ from arrayfn.jit import jit
 from arrayfn.operators import operator
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
+from arrayfn.tracing import Namespace
 
 if TYPE_CHECKING:
     from arrayfn import scipy
 
 immediate.install()
+Namespace.special_module = "arrayfn.scipy.special"
 
 
 def __getattr__(name: str) -> object:

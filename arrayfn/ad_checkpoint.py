@@ -11,6 +11,7 @@ from arrayfn import tree
 from arrayfn.checkpoint_policies import Policy
 from arrayfn.custom import closed_over, with_inputs
 from arrayfn.functions import Function, name_of, trace_function
+from arrayfn.functions.arguments import as_numbers
 from arrayfn.functions.shapes import without_static
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.primitives import calls, rematerialization
@@ -47,9 +48,7 @@ def checkpoint(
             policy=policy,
             static_argnums=static_argnums,
         )
-    static = (
-        (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    )
+    static = as_numbers(static_argnums)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -110,13 +110,31 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 def is_python_scalar(value: object) -> bool:
-    """Whether ``value`` is a Python bool, int, float or complex, no NumPy scalar."""
-    return type(value) in _WEAK_DTYPES
+    """Whether ``value`` is a Python bool, int, float or complex, no NumPy scalar.
+
+    Members of an ``IntEnum``, and of other subclasses, are.
+    """
+    return type(value) in _WEAK_DTYPES or (
+        isinstance(value, (int, float, complex)) and not isinstance(value, np.generic)
+    )
+
+
+def plain_scalar(value: Any) -> PythonScalar:
+    """``value`` as an instance of bool, int, float or complex itself."""
+    return value if type(value) in _WEAK_DTYPES else _scalar_class(value)(value)
 
 
 def weak_dtype(value: PythonScalar) -> DType:
     """The data type a Python scalar has when nothing else decides it."""
-    return _WEAK_DTYPES[type(value)]
+    found = _WEAK_DTYPES.get(type(value))
+    return _WEAK_DTYPES[_scalar_class(value)] if found is None else found
+
+
+def _scalar_class(value: object) -> type[int | float | complex]:
+    """The built-in class that a subclass of one is derived from."""
+    if isinstance(value, int):
+        return int
+    return float if isinstance(value, float) else complex
 
 
 def _rank(dtype: DType) -> int:

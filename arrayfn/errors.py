@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import sysconfig
 from dataclasses import dataclass
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "tools") + os.sep  # they use arrayfn as users do
 _LIBRARIES = tuple(
     os.sep + os.path.join("site-packages", name) + os.sep
-    for name in ("numpy", "optree")
+    for name in ("numpy", "optree", "pandas", "scipy")
 )
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,10 @@ def readable_file(file: str) -> str:
 
 
 def user_location() -> SourceLocation | None:
-    """The innermost running line that is not arrayfn's, nor NumPy's or optree's."""
+    """The innermost running line that is the user's.
+
+    It is not arrayfn's, nor Python's, NumPy's, SciPy's, pandas's or optree's.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -62,8 +67,11 @@ def user_location() -> SourceLocation | None:
 
 @functools.lru_cache(maxsize=4096)
 def _is_users(file: str) -> bool:
-    own = file.startswith(_PACKAGE) and not file.startswith(_TOOLS)
-    return not own and not any(library in file for library in _LIBRARIES)
+    if file.startswith(_PACKAGE) and not file.startswith(_TOOLS):
+        return False
+    if file.startswith(("<frozen", _STANDARD)) and "-packages" + os.sep not in file:
+        return False
+    return not any(library in file for library in _LIBRARIES)
 
 
 class ArrayfnError(Exception):
@@ -148,5 +156,17 @@ class BackendError(ArrayfnError, RuntimeError):
     """A backend that is missing or cannot do what is asked."""
 
 
+class VerificationError(ArrayfnError, RuntimeError):
+    """A plan or a kernel that arrayfn made would do what it must not: its own fault."""
+
+
 class OutOfMemoryError(BackendError, MemoryError):
     """A device that has no memory left. The process can go on."""
+
+
+class KernelMismatchError(ArrayfnError, ValueError):
+    """An operator's kernel whose results differ from those of the operator's body."""
+
+
+class DroppedKernelWarning(UserWarning):
+    """A transformation uses an operator's body, though the operator has kernels."""

@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Literal, Var, type_of
-from arrayfn.tracer import ArrayOnDevice, Tracer
+from arrayfn.tracer import ArrayOnDevice, Refused, Tracer
 
 Array = np.ndarray[Any, Any]
 Captured = Tracer | Array | ArrayOnDevice
@@ -31,7 +31,8 @@ class Frame:
 
     ``abstract`` frames, and those inside them, stage every operation, also those on
     arrays alone; the others compute these at once. ``checks`` are what the compiled
-    function, and so those inside it, is checked for.
+    function, and so those inside it, is checked for. ``asks_around`` says whether the
+    function has asked for a named axis of a frame around it.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Frame:
         self.axes: dict[str, NamedAxis] = {}
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
+        self.asks_around = False
         self.parent = parent
         self.closed = False
+        self.refused: Refused | None = None
         self._captured: dict[int, tuple[Captured, Var]] = {}
 
     @contextmanager
@@ -64,9 +67,13 @@ class Frame:
     def named_axis(self, name: str) -> NamedAxis | None:
         """The axis called ``name`` that this frame or one around it is mapped along."""
         frame: Frame | None = self
+        passed: list[Frame] = []
         while frame is not None:
             if name in frame.axes:
+                for inner in passed:
+                    inner.asks_around = True
                 return frame.axes[name]
+            passed.append(frame)
             frame = frame.parent
         return None
 
@@ -96,7 +103,8 @@ class Frame:
         if isinstance(operand, Literal):
             return operand
         if dtypes.is_python_scalar(operand):
-            return Literal(operand, dtypes.weak_dtype(operand), weak=True)
+            value = dtypes.plain_scalar(operand)
+            return Literal(value, dtypes.weak_dtype(value), weak=True)
         if isinstance(operand, ArrayOnDevice):
             return self._capture(operand, operand.type)
         array = np.asarray(operand)

@@ -66,6 +66,15 @@ class ArrayType:
         """The bytes of its elements."""
         return self.size * self.dtype.itemsize
 
+    def span(self) -> tuple[int, int]:
+        """The lowest element in memory, from its first one, and how many it spans."""
+        if self.size == 0:
+            return 0, 0
+        steps = self.layout.strides(self.shape)
+        ends = [(n - 1) * step for n, step in zip(self.shape, steps, strict=True)]
+        low = sum(min(0, end) for end in ends)
+        return low, sum(max(0, end) for end in ends) - low + 1
+
     def with_shape(self, shape: Iterable[int]) -> ArrayType:
         """Row-major, strong, of another shape."""
         return ArrayType(tuple(shape), self.dtype)
@@ -268,6 +277,22 @@ def _define(defined: set[Var], var: Var, name: str) -> None:
     defined.add(var)
 
 
+def unlike_arrays(value: object) -> str:
+    """Why ``value``, of a class derived from NumPy's arrays, is not taken as one.
+
+    Empty if it is.
+    """
+    if isinstance(value, np.matrix):
+        return (
+            "a numpy.matrix, whose * is a product of matrices and whose axes are "
+            "always two, as no array's are; convert it with numpy.asarray(x), and "
+            "write @ for products"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        return "a masked array, whose mask would be lost; call .filled() first"
+    return ""
+
+
 def type_of(value: object) -> ArrayType:
     """The type of a NumPy array, NumPy scalar or Python scalar, or a device's array.
 
@@ -285,6 +310,8 @@ def type_of(value: object) -> ArrayType:
         known = getattr(value, "__arrayfn_type__", None)
         if isinstance(known, ArrayType):
             return known
+    if type(value) is not np.ndarray and (why := unlike_arrays(value)):
+        raise ArgumentError(f"an operand is {why}", user_location())
     array = np.asarray(value)
     dtype = canonical(array.dtype)
     if array.flags.c_contiguous and array.flags.aligned:

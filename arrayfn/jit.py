@@ -27,6 +27,7 @@ from arrayfn.functions import (
     name_of,
     trace_function,
 )
+from arrayfn.functions.arguments import as_numbers, check_function
 from arrayfn.functions.short_calls import (
     by_trees,
     gives_tuple,
@@ -115,7 +116,10 @@ class Jitted:
         key = (structure, static, types, backend.name)
         entry = self._cache.get(key)
         if entry is None:
-            entry = self._compile(args, kwargs, static, types, backend)
+            traced = self._trace(args, kwargs, static, types)
+            if traced.trace.depends_on_frames:
+                return self._applied(traced, leaves)
+            entry = self._compile(traced, args, kwargs, backend)
             self._cache[key] = entry
         kept = entry.kept_types
         arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
@@ -164,6 +168,7 @@ class Jitted:
             abstract=True,
             with_values=False,
             checks=self._checks,
+            whole=types is not None,
         )
 
     def _inline(
@@ -175,7 +180,10 @@ class Jitted:
     ) -> Any:
         """Inside a trace: one operator_call, whose body is the traced function."""
         self._check_around()
-        traced = self._trace(args, kwargs, static)
+        return self._applied(self._trace(args, kwargs, static), leaves)
+
+    def _applied(self, traced: FlatTrace, leaves: list[Any]) -> Any:
+        """The operator_call of a traced function, in the current frame."""
         operands = [*leaves, *traced.trace.captured]
         results = apply(
             operator_call, *operands, name=name_of(self._function), body=traced.program
@@ -200,13 +208,11 @@ class Jitted:
 
     def _lower(
         self,
+        traced: FlatTrace,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        static: StaticArguments,
-        types: Sequence[ArrayType],
         backend: Backend,
     ) -> Lowered:
-        traced = self._trace(args, kwargs, static, types)
         program = _with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
@@ -239,13 +245,12 @@ class Jitted:
 
     def _compile(
         self,
+        traced: FlatTrace,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        static: StaticArguments,
-        types: Sequence[ArrayType],
         backend: Backend,
     ) -> _Entry:
-        lowered = self._lower(args, kwargs, static, types, backend)
+        lowered = self._lower(traced, args, kwargs, backend)
         there = lowered.backend.array_types()
         return _Entry(
             lowered.load(),
@@ -261,7 +266,15 @@ class Jitted:
         leaves = tree.leaves((args, kwargs))
         check_leaves(self._function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
-        return self._lower(args, kwargs, static, types, self._backend_of(leaves))
+        traced = self._trace(args, kwargs, static, types)
+        if traced.trace.depends_on_frames:
+            raise ArgumentError(
+                f"{name_of(self._function)} uses values or named axes of a function "
+                "that is being traced, so it cannot be lowered by itself; call it, or "
+                "pass the values as arguments",
+                user_location(),
+            )
+        return self._lower(traced, args, kwargs, self._backend_of(leaves))
 
 
 @dataclass(frozen=True)
@@ -294,9 +307,9 @@ def jit(
     function: Function | None = None,
     *,
     device: Device | None = None,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Sequence[str] | None = (),
+    donate_argnums: int | Sequence[int] | None = (),
     deterministic: bool = True,
     mode: str | None = None,
     checks: bool | str | Sequence[str] = False,
@@ -321,8 +334,8 @@ def jit(
     DivisionByZeroError, ``"index"`` is what True is, and ``"all"`` all of them. The
     errors name the line. A checked function is slower, and waits for its results.
 
-    Raises ArgumentError for what is no array and not static, and for unknown modes and
-    checks.
+    Raises ArgumentError for what is no array and not static, for static arguments that
+    the function does not take, and for unknown modes and checks.
 
     >>> import numpy as np
     >>> jit(lambda x, y: x * y + 1.0)(np.ones(3), np.full(3, 2.0))
@@ -349,13 +362,10 @@ def jit(
             "None for a kernel a step",
             user_location(),
         )
+    check_function("jit", function)
     static = StaticParameters.of(function, static_argnums, static_argnames)
-    donated = _tuple(donate_argnums)
+    donated = as_numbers(donate_argnums)
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device)
     kinds = kinds_of(checks)
     return Jitted(function, backend, static, donated, options, kinds)
-
-
-def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else tuple(value)

@@ -24,10 +24,12 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.functions import name_of, trace_function
 from arrayfn.lowering.operator_kernels import (
     KERNELS,
+    VMAP_METHODS,
     AsItLies,
     Condition,
     Function,
     OperatorKernel,
+    VmapMethod,
     row_major_only,
 )
 from arrayfn.pickling import pickled
@@ -62,6 +64,8 @@ class Operator:
         views: AsItLies = row_major_only,
         lowered: bool = False,
         deterministic: bool = True,
+        check: bool | float = True,
+        vmap: VmapMethod | None = None,
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
@@ -74,6 +78,18 @@ class Operator:
         ``jit(f, device="cuda", deterministic=False)`` alone. See ``OperatorKernel`` for
         ``prepared`` and ``lowered`` ones, and for those that take ``views``.
 
+        The first call of each signature (types and static arguments) is compared with
+        the operator's body, on the operands and near them, where a kernel whose
+        derivative is not the body's differs; ``KernelMismatchError`` says where. The
+        tolerance is the square root of the results' machine epsilon, relative to the
+        greatest result; ``check`` may name another, and False turns the comparison off.
+        What is ``lowered``, or captured at once into a CUDA graph, is not compared.
+
+        Derivatives use the body, with a ``DroppedKernelWarning``. So does ``vmap``,
+        unless the kernel has a method for it: ``vmap="sequential"`` calls it for each
+        member, ``vmap="expand_dims"`` once, on operands that have the mapped axis in
+        front (of extent 1 where an operand is not mapped), as have the results.
+
         >>> import numpy as np
         >>> import arrayfn as af
         >>> @operator
@@ -85,6 +101,12 @@ class Operator:
         >>> af.jit(tripled)(np.arange(3.0))
         array([0., 3., 6.])
         """
+        if vmap not in (None, *VMAP_METHODS):
+            raise ArgumentError(
+                f"kernel of {self.name}: vmap is one of {VMAP_METHODS} or None, not "
+                f"{vmap!r}",
+                user_location(),
+            )
 
         def register(function: Function) -> Function:
             made = OperatorKernel(
@@ -96,6 +118,8 @@ class Operator:
                 views,
                 lowered,
                 deterministic,
+                False if lowered else check,
+                vmap,
             )
             KERNELS.register(made)
             return function

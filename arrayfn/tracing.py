@@ -80,10 +80,13 @@ class Trace:
     """What tracing gives.
 
     ``program`` takes the function's arguments and then the ``captured`` values.
+    ``depends_on_frames`` says whether another call may give another Program: values or
+    named axes of a function being traced around this one went into it.
     """
 
     program: Program
     captured: tuple[Captured, ...]
+    depends_on_frames: bool = False
 
 
 def trace(
@@ -97,13 +100,15 @@ def trace(
     axes: Mapping[str, int] | None = None,
     constants: bool = True,
     checks: frozenset[str] = frozenset(),
+    whole: bool = False,
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
     With ``values`` the Tracers carry them (None where one is unknown), unless the frame
     is abstract. At top level captured arrays become the Program's constants, but not
-    without ``constants``. For each of ``axes``, names and extents, there is one more
-    input, the index of a member. ``checks`` are those of ``jit``.
+    without ``constants``; so they do inside another function if the Program is to be
+    ``whole`` and does not depend on that. For each of ``axes``, names and extents,
+    there is one more input, the index of a member. ``checks`` are those of ``jit``.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks)
@@ -121,16 +126,39 @@ def trace(
         index = frame.builder.input(ArrayType((), dtypes.int32), axis)
         frame.axes[axis] = NamedAxis(size, Tracer(frame, index, None, location))
     with frame.entered():
-        outputs = [frame.atom(x) for x in function(*tracers)]
+        try:
+            results = function(*tracers)
+        except (TypeError, ValueError, IndexError, SystemError) as error:
+            refused = _refused_inside(frame, error)
+            if refused is None:
+                raise
+            raise refused from error
+        outputs = [frame.atom(x) for x in results]
     captured = frame.captured
     builder = frame.builder
-    if parent is None and constants:
+    depends = frame.asks_around or any(isinstance(v, Tracer) for v, _ in captured)
+    if constants and not depends and (parent is None or whole):
         for value, var in captured:
-            assert not isinstance(value, Tracer)
             builder.adopt_constant(var, value)
         captured = []
     builder.inputs += [var for _, var in captured]
-    return Trace(builder.build(outputs), tuple(v for v, _ in captured))
+    return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+
+
+def _refused_inside(frame: Frame, error: Exception) -> ArrayfnError | None:
+    """The refusal of a conversion that ``error``, of other code, stands for.
+
+    That is so where the error came through the line that asked for the conversion.
+    """
+    refused, place = frame.refused, error.__traceback__
+    if refused is None or isinstance(error, ArrayfnError):
+        return None
+    while place is not None:
+        file = place.tb_frame.f_code.co_filename
+        if (file, place.tb_lineno) == (refused.file, refused.line):
+            return refused.error
+        place = place.tb_next
+    return None
 
 
 def is_staged(operands: Sequence[Any]) -> bool:
@@ -185,8 +213,12 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     """Apply ``primitive`` to Tracers, arrays and scalars; the output or their tuple.
 
     Traces into the current frame, or computes at once: with the NumPy reference, or on
-    the device where an operand is.
+    the device where an operand is. Whole numbers of NumPy's, and members of an
+    ``IntEnum``, may be extents, axes and bounds among ``params``.
     """
+    for name, value in params.items():
+        if type(value) not in _PLAIN:
+            params[name] = _plain(value)
     frame = current_frame()
     # What has an effect has it in its place among the others.
     if frame is None or not (primitive.effect or is_staged(operands)):
@@ -249,6 +281,21 @@ def _inlined(
     return [
         Tracer(frame, rename(a, environment), None, location) for a in program.outputs
     ]
+
+
+_PLAIN = frozenset({int, bool, str, float, complex, type(None), np.dtype, Program})
+
+
+def _plain(value: Any) -> Any:
+    """``value``, a param, with Python's numbers for those of NumPy and subclasses."""
+    if type(value) is tuple:
+        for entry in value:
+            if type(entry) not in _PLAIN:
+                return tuple([x if type(x) in _PLAIN else _plain(x) for x in value])
+        return value
+    if isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim):
+        return value.item()
+    return dtypes.plain_scalar(value) if dtypes.is_python_scalar(value) else value
 
 
 def _stage(

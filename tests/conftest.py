@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+# Every plan that a test makes is proved, or run with checked memory.
+os.environ.setdefault("ARRAYFN_VERIFY", "1")
 
 SIMULATED = SimulatedBackend()
 

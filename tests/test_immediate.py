@@ -82,3 +82,18 @@ def test_operands_may_lie_in_any_order(compiled: list[str]) -> None:
         decayed(np.zeros(2), np.array(matrix[::-1], order="C")),
     )
     assert len(set(compiled)) == 1
+
+
+def test_a_loop_over_rows_of_extent_one_goes_on_until_every_element_is_done(
+    compiled: list[str],
+) -> None:
+    limit = np.array([[3.0, 10.0, 20.0, 3000.0]])
+
+    def step(state: Any) -> Any:
+        n, going = state
+        return n + 1.0, going & (n < limit)
+
+    start = (0.0, np.ones((1, 4), bool))
+    for _ in range(3):
+        assert lax.while_loop(lambda s: anp.any(s[1]), step, start)[0] == 3001.0
+    assert len(compiled) == 3

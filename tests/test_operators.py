@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn import jit, lax
-from arrayfn.errors import ArgumentError
+from arrayfn import debug, jit, lax
+from arrayfn.errors import ArgumentError, DroppedKernelWarning, KernelMismatchError
 from arrayfn.functions import grad, trace_function, vmap
 from arrayfn.ir_text import format_program, parse_program
 from arrayfn.operators import KERNELS, operator
@@ -88,7 +88,7 @@ def test_the_kernel_registered_last_that_accepts_the_operands_is_found():
     def doubled(x, times=1):
         return x * 2.0**times
 
-    @doubled.kernel("cpu")
+    @doubled.kernel("cpu", check=False)
     def general(x, out, times): ...
 
     @doubled.kernel("cpu", when=lambda x, times: x.ndim == 1 and times == 1)
@@ -125,7 +125,7 @@ def halved_by_numpy():
     def halved(x, by=2.0):
         return x / by
 
-    @halved.kernel("cpu", when=lambda x, by: x.ndim == 2)
+    @halved.kernel("cpu", when=lambda x, by: x.ndim == 2, check=False)
     def with_numpy(x, out, by):
         seen.append((x.shape, x.strides, x.flags.writeable, by))
         np.divide(x, by, out=out)
@@ -160,7 +160,7 @@ def test_kernels_are_called_in_loops_and_branches():
 def test_what_a_kernel_raises_is_raised_by_the_call():
     halved, _ = halved_by_numpy()
 
-    @halved.kernel("cpu")
+    @halved.kernel("cpu", check=False)
     def refuses(x, out, by):
         raise FloatingPointError("no halves today")
 
@@ -228,3 +228,182 @@ def test_a_static_argument_that_is_not_hashable_is_refused():
         ArgumentError, match=r"static argument 'axis' is not hashable: "
     ):
         scaled_softmax(X, SCALE, axis=[0])
+
+
+# Kernels are compared with the body at the first call of each signature.
+
+
+def squared_with(write, **options):
+    """``jit`` of an operator x * x whose kernel is ``write(x, out)``."""
+
+    @operator
+    def squared(x):
+        return x * x
+
+    squared.kernel("cpu", **options)(write)
+    return jit(squared)
+
+
+def by_numpy(x, out):
+    np.multiply(x, x, out=out)
+
+
+def test_a_kernel_that_writes_nothing_is_an_error():
+    f = squared_with(lambda x, out: None)
+    for _ in range(2):
+        with pytest.raises(
+            KernelMismatchError,
+            match=r"result 0 in 6 of 6 elements \(6 of them were not written\); at "
+            r"\[0, 0\] it gives nan, the body 1.0",
+        ):
+            f(X)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "u1", "?", "f2", "c16"])
+def test_elements_that_are_not_written_are_found_in_each_dtype(dtype):
+    def all_but_the_last(x, out):
+        np.multiply(x[:-1], x[:-1], out=out[:-1])
+
+    with pytest.raises(KernelMismatchError, match=r"1 of 3 elements \(1 of them"):
+        squared_with(all_but_the_last)(np.array([1, 0, 1], dtype))
+
+
+def test_a_kernel_that_is_right_at_the_operands_alone_is_an_error():
+    def by_chance(x, out):
+        out[...] = X * X
+
+    with pytest.raises(KernelMismatchError, match="so its derivative differs too"):
+        squared_with(by_chance)(X)
+
+
+def test_the_error_names_the_kernels_line_and_the_remedy():
+    def doubled_instead(x, out):
+        np.add(x, x, out=out)
+
+    with pytest.raises(KernelMismatchError) as caught:
+        squared_with(doubled_instead)(X)
+    message = str(caught.value)
+    line = doubled_instead.__code__.co_firstlineno
+    assert f"test_operators.py:{line}: kernel doubled_instead (cpu)" in message
+    assert "check=False" in message
+
+
+def test_a_kernel_is_compared_once_for_each_signature():
+    calls = []
+
+    def counted(x, out):
+        calls.append(x.shape)
+        by_numpy(x, out)
+
+    f = squared_with(counted)
+    for x in (X, X + 1, X[0], X[1]):
+        np.testing.assert_array_equal(f(x), x * x)
+    assert calls == [(2, 3)] * 3 + [(2, 3)] + [(3,)] * 3 + [(3,)]
+
+
+def test_check_is_a_tolerance_or_turns_the_comparison_off():
+    def by_a_percent(x, out):
+        np.multiply(x, 1.01 * x, out=out)
+
+    with pytest.raises(KernelMismatchError, match="2 elements"):
+        squared_with(by_a_percent, check=1e-3)(X[0, :2])
+    for check in (0.1, False):
+        got = squared_with(by_a_percent, check=check)(X)
+        np.testing.assert_allclose(got, 1.01 * X * X, rtol=1e-15)
+
+
+def test_nan_and_infinities_of_the_body_are_expected_of_the_kernel():
+    x = np.array([np.nan, np.inf, -1.0])
+    np.testing.assert_array_equal(squared_with(by_numpy)(x), [np.nan, np.inf, 1.0])
+
+
+def test_a_body_with_an_effect_is_not_compared(capfd):
+    @operator
+    def spoken(x):
+        debug.print("body")
+        return x + 1
+
+    spoken.kernel("cpu")(lambda x, out: np.add(x, 1, out=out))
+    np.testing.assert_array_equal(jit(spoken)(X), X + 1)
+    assert "body" not in capfd.readouterr().out
+
+
+# What transformations make of kernels.
+
+
+def test_differentiation_warns_that_it_uses_the_body():
+    f = squared_with(by_numpy)
+    with pytest.warns(
+        DroppedKernelWarning, match="differentiation of operator squared"
+    ):
+        gradient = jit(grad(lambda x: f(x).sum()))(X)
+    np.testing.assert_array_equal(gradient, 2 * X)
+
+
+def test_vmap_warns_that_it_uses_the_body():
+    f = squared_with(by_numpy)
+    with pytest.warns(DroppedKernelWarning, match='vmap="sequential"'):
+        got = jit(vmap(f))(X)
+    np.testing.assert_array_equal(got, X * X)
+
+
+def mapped_product(method):
+    """An operator x * y of vectors, and the shapes its kernel was called with."""
+    shapes = []
+
+    @operator
+    def outer_sum(x, y):
+        return anp.sum(x * y) + x
+
+    @outer_sum.kernel("cpu", vmap=method, check=1e-12)
+    def with_numpy(x, y, out):
+        shapes.append((x.shape, y.shape, out.shape))
+        out[...] = (x * y).sum(-1, keepdims=True) + x
+
+    return outer_sum, shapes
+
+
+def test_a_sequential_kernel_is_called_for_each_member():
+    f, shapes = mapped_product("sequential")
+    y = np.array([2.0, 3.0])
+    got = jit(vmap(f, in_axes=(1, None)))(X[:2, :], y)
+    expected = np.stack([(c * y).sum() + c for c in X.T])
+    np.testing.assert_allclose(got, expected, rtol=1e-15)
+    assert set(shapes) == {((2,), (2,), (2,))}
+    assert len(shapes) == 9  # three members: twice compared, then run
+
+
+def test_an_expanding_kernel_is_called_once_with_the_mapped_axis_in_front():
+    f, shapes = mapped_product("expand_dims")
+    y = np.array([2.0, 3.0, 4.0])
+    got = jit(vmap(f, in_axes=(0, None)))(X, y)
+    np.testing.assert_allclose(got, (X * y).sum(1)[:, None] + X, rtol=1e-15)
+    assert set(shapes) == {((2, 3), (1, 3), (2, 3))}
+
+
+@pytest.mark.parametrize("method", ["sequential", "expand_dims"])
+def test_nested_maps_are_computed_by_the_kernel(method):
+    f, shapes = mapped_product(method)
+    x = np.arange(24.0).reshape(2, 3, 4)
+    y = np.arange(12.0).reshape(4, 3)
+    got = jit(vmap(vmap(f), in_axes=(0, None)))(x, y.T)
+    expected = (x * y.T).sum(-1, keepdims=True) + x
+    np.testing.assert_allclose(got, expected, rtol=1e-15)
+    lead = {"sequential": {((4,), (4,), (4,))}}
+    assert set(shapes) == lead.get(method, {((2, 3, 4), (1, 3, 4), (2, 3, 4))})
+
+
+def test_a_mapped_call_is_evaluated_and_differentiated_by_its_body():
+    f, _ = mapped_product("sequential")
+    y = np.array([2.0, 3.0, 4.0])
+    with pytest.warns(DroppedKernelWarning):
+        got = jit(grad(lambda x: vmap(f, in_axes=(0, None))(x, y).sum()))(X)
+    np.testing.assert_allclose(got, np.broadcast_to(3 * y + 1, X.shape), rtol=1e-15)
+    text = format_program(traced(vmap(f), X, X))
+    assert "mapped=((2,(True,True)),)" in text
+    assert format_program(parse_program(text, TABLE)) == text
+
+
+def test_an_unknown_method_of_vmap_is_refused():
+    with pytest.raises(ArgumentError, match=r"vmap is one of \('sequential', 'expand"):
+        squared_with(by_numpy, vmap="magic")

@@ -9,12 +9,17 @@ from typing import Final
 from arrayfn.backends.base import Backend, BackendInfo
 from arrayfn.backends.cpu import CpuBackend
 from arrayfn.backends.cuda import CudaBackend
-from arrayfn.backends.reference import ReferenceBackend
+from arrayfn.backends.reference import ReferenceBackend, WideReferenceBackend
 from arrayfn.errors import BackendError, user_location
 
 BACKENDS: Final[dict[str, Backend]] = {
     backend.name: backend
-    for backend in (CpuBackend(), CudaBackend(), ReferenceBackend())
+    for backend in (
+        CpuBackend(),
+        CudaBackend(),
+        ReferenceBackend(),
+        WideReferenceBackend(),
+    )
 }
 
 

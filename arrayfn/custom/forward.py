@@ -161,7 +161,9 @@ class _Call:
         self.out_tree = body.out_tree
         self.types = body.program.output_types
 
-    def trace_rule(self, primals: Any, varies: Sequence[bool]) -> FlatTrace:
+    def trace_rule(
+        self, primals: Any, varies: Sequence[bool], abstract: bool = False
+    ) -> FlatTrace:
         """The rule as a Program of the primals and the tangents that are not zero."""
         given = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
 
@@ -180,7 +182,7 @@ class _Call:
                 *fitted(f"the tangent of {what}", tangent, self.out_tree, self.types),
             ]
 
-        return trace_function(derivative, (primals, given), {})
+        return trace_function(derivative, (primals, given), {}, abstract=abstract)
 
     def zero(self, type: ArrayType) -> Any:
         """What the rule is given for a tangent of zero."""
@@ -196,7 +198,8 @@ class _Call:
         own = len(self.leaf_types)
         primals = tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])
         with self.depth:
-            traced = self.trace_rule(primals, varies[:own])
+            # Abstract, so that arrays made within are equations and no constants.
+            traced = self.trace_rule(primals, varies[:own], abstract=True)
         program = closed(f"the jvp rule of {self.name}", traced, own + sum(varies))
         return Program(
             program.name,

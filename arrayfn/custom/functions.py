@@ -20,6 +20,7 @@ from arrayfn.functions import (
     leaf_type,
     name_of,
 )
+from arrayfn.functions.arguments import as_numbers
 from arrayfn.ir import ArrayType
 from arrayfn.layout import Shape
 from arrayfn.pickling import Wrapper, pickled
@@ -78,8 +79,7 @@ class Custom:
     ) -> None:
         functools.update_wrapper(cast(Any, self), function)
         self.function = function
-        single = isinstance(nondiff_argnums, int)
-        self.static = (nondiff_argnums,) if single else tuple(nondiff_argnums)
+        self.static = as_numbers(nondiff_argnums)
         self._signature = inspect.signature(function)
         # A rule may call the function it belongs to, whose equation there has the rule
         # too, and so on: within a rule they are named, and traced when a derivative

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.frames import current_frame
 from arrayfn.functions.shape_struct import ShapeDtypeStruct
-from arrayfn.ir import ArrayType, type_of
+from arrayfn.ir import ArrayType, type_of, unlike_arrays
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 
 Function = Callable[..., Any]
@@ -28,15 +30,12 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     if dtypes.is_python_scalar(leaf) or hasattr(leaf, "__arrayfn_type__"):
         return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
-    if isinstance(leaf, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"{what if isinstance(what, str) else what()} is a masked array, whose "
-            "mask would be lost; call .filled() first",
-            user_location(),
-        )
-    if is_array and leaf.dtype in dtypes.ALL:
+    why = unlike_arrays(leaf)
+    if is_array and not why and leaf.dtype in dtypes.ALL:
         return
     name = what if isinstance(what, str) else what()
+    if why:
+        raise ArgumentError(f"{name} is {why}", user_location())
     if is_array:
         raise ArgumentError(
             f"{name} is an array of {leaf.dtype}, which arrayfn does not have; "
@@ -70,6 +69,39 @@ def check_leaves(
         if type(leaf) is np.ndarray and leaf.dtype in dtypes.ALL:
             continue
         check_leaf(leaf, lambda k=position: f"{name_of(function)}: {where(k)}")
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raise ArgumentError unless ``function``, given to ``name``, can be called."""
+    if not callable(function):
+        raise ArgumentError(
+            f"{name} takes a function, not {type(function).__name__} "
+            f"({short(function)})",
+            user_location(),
+        )
+
+
+def is_one(numbers: Any) -> bool:
+    """Whether ``numbers`` is one integer, of Python or NumPy, and not several."""
+    return isinstance(numbers, Integral)
+
+
+def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
+    """An integer, or several, as a tuple of Python's; empty for None.
+
+    >>> as_numbers(2), as_numbers([0, 1]), as_numbers(None)
+    ((2,), (0, 1), ())
+    """
+    if numbers is None:
+        return ()
+    try:
+        given = numbers if isinstance(numbers, Iterable) else (numbers,)
+        return tuple(map(operator.index, given))
+    except TypeError:
+        raise ArgumentError(
+            f"arguments are named by their positions, integers, not {numbers!r}",
+            user_location(),
+        ) from None
 
 
 def short(value: Any) -> str:

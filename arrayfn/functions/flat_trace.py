@@ -47,13 +47,14 @@ def trace_function(
     axes: Mapping[str, int] | None = None,
     constants: bool = True,
     checks: frozenset[str] = frozenset(),
+    whole: bool = False,
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
     ``types`` replaces the leaves' own types (a mapped axis taken out, say). ``axes``
     are named axes that the function is mapped along, and their extents: for each, the
     Program has one more input, a member's index. Without ``constants`` what it closes
-    over is an input always. ``checks`` are those of ``jit``.
+    over is an input always. ``checks`` are those of ``jit``. ``whole``: see ``trace``.
     """
     leaves, structure = tree.flatten((args, kwargs))
     check_leaves(function, args, kwargs, leaves)
@@ -78,6 +79,7 @@ def trace_function(
         axes=axes,
         constants=constants,
         checks=checks,
+        whole=whole,
     )
     return FlatTrace(traced, out_tree[0])
 

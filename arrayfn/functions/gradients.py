@@ -9,7 +9,15 @@ from typing import Any
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DifferentiationError, user_location
-from arrayfn.functions.arguments import Function, check_leaf, leaf_type, name_of
+from arrayfn.functions.arguments import (
+    Function,
+    as_numbers,
+    check_function,
+    check_leaf,
+    is_one,
+    leaf_type,
+    name_of,
+)
 from arrayfn.functions.flat_trace import trace_function
 from arrayfn.ir import Program
 from arrayfn.tracing import apply_program
@@ -37,6 +45,7 @@ def value_and_grad(
     >>> value_and_grad(lambda x: (x * x).sum())(np.array([1.0, 2.0]))
     (array(5.), array([2., 4.]))
     """
+    check_function("grad", function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -55,8 +64,9 @@ def value_and_grad(
         results = apply_program(grad_program(program, wrt), operands, once=True)
         outputs = len(program.outputs)
         value, aux, gradients = results[0], results[1:outputs], results[outputs:]
-        gradient = tree.unflatten(shape_of_gradient, gradients)
-        if isinstance(argnums, int):
+        ordered = _in_order_of(chosen, args, gradients)
+        gradient = tree.unflatten(shape_of_gradient, ordered)
+        if is_one(argnums):
             (gradient,) = gradient
         value = tree.unflatten(out_tree, [value])
         if aux_tree is not None:
@@ -94,7 +104,7 @@ def chosen_arguments(
     function: Function, argnums: Argnums, count: int
 ) -> tuple[int, ...]:
     """The positions that ``argnums`` names, from the front, of ``count`` arguments."""
-    named = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    named = as_numbers(argnums)
     for position in named:
         if not -count <= position < count:
             raise ArgumentError(
@@ -158,6 +168,17 @@ def _differentiated(
         wrt += [position in chosen] * len(tree.leaves(argument))
     wrt += [False] * len(tree.leaves(kwargs))
     return wrt, tree.structure(tuple(args[k] for k in chosen))
+
+
+def _in_order_of(
+    chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
+) -> list[Any]:
+    """Gradients, which come in the arguments' order, in that of ``chosen``."""
+    rest = iter(gradients)
+    leaves_of = {
+        k: [next(rest) for _ in tree.leaves(args[k])] for k in sorted({*chosen})
+    }
+    return [leaf for k in chosen for leaf in leaves_of[k]]
 
 
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:

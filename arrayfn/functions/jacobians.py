@@ -15,7 +15,7 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import DifferentiationError, user_location
-from arrayfn.functions.arguments import Function, leaf_type, name_of
+from arrayfn.functions.arguments import Function, is_one, leaf_type, name_of
 from arrayfn.functions.directional import jvp, vjp
 from arrayfn.functions.gradients import (
     Argnums,
@@ -314,4 +314,4 @@ def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _alone(chosen: Any, argnums: Argnums) -> Any:
-    return chosen[0] if isinstance(argnums, int) else chosen
+    return chosen[0] if is_one(argnums) else chosen

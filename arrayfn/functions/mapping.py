@@ -10,10 +10,16 @@ import numpy as np
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.functions.arguments import Function, check_leaf, leaf_type, name_of
+from arrayfn.functions.arguments import (
+    Function,
+    check_function,
+    check_leaf,
+    is_one,
+    leaf_type,
+    name_of,
+)
 from arrayfn.functions.flat_trace import trace_function
 from arrayfn.ir import ArrayType, Program
-from arrayfn.primitives.base import AxisSize
 from arrayfn.tracing import apply_program
 from arrayfn.transforms.batch import batch
 
@@ -41,18 +47,19 @@ def vmap(
     >>> vmap(np.dot)(np.ones((3, 2)), np.ones((3, 2)))
     array([2., 2., 2.])
     """
+    check_function("vmap", function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         name = name_of(function)
         leaves = tree.leaves((args, kwargs))
         dims = _in_dims(name, in_axes, args, kwargs)
-        size = AxisSize(_mapped_size(name, leaves, dims, axis_size), axis_name)
+        size = _mapped_size(name, leaves, dims, axis_size)
         types = [
             _unmapped_type(leaf_type(x), dim)
             for x, dim in zip(leaves, dims, strict=True)
         ]
-        axes = None if axis_name is None else {axis_name: int(size)}
+        axes = None if axis_name is None else {axis_name: size}
         traced = trace_function(
             function, args, kwargs, types=types, with_values=False, axes=axes
         )
@@ -73,7 +80,7 @@ def vmap(
         # The index of a member among all, and what the function closes over.
         indices = [] if axis_name is None else [np.arange(size, dtype=np.int32)]
         all_dims = [*dims, *[0] * len(indices), *[None] * len(captured)]
-        mapped = batch(traced.program, size, all_dims, out_dims)
+        mapped = batch(traced.program, size, all_dims, out_dims, axis_name)
         _check_unmapped(name, traced.program, mapped, out_dims)
         results = apply_program(mapped, [*leaves, *indices, *captured], once=True)
         return tree.unflatten(traced.out_tree, results)
@@ -110,7 +117,7 @@ def _check_unmapped(
 def _in_dims(
     name: str, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[int | None]:
-    if in_axes is None or isinstance(in_axes, int):
+    if in_axes is None or is_one(in_axes):
         axes: tuple[Any, ...] = (in_axes,) * len(args)
     else:
         axes = tuple(in_axes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arrayfn import tree
-from arrayfn.functions.arguments import Function
+from arrayfn.functions.arguments import Function, as_numbers
 from arrayfn.functions.flat_trace import FlatTrace, trace_function
 from arrayfn.functions.shape_struct import ShapeDtypeStruct
 
@@ -45,9 +45,7 @@ def make_program(
     }
     <BLANKLINE>
     """
-    static = (
-        (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    )
+    static = as_numbers(static_argnums)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

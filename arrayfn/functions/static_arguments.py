@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.functions.arguments import Function, name_of
+from arrayfn.functions.arguments import Function, as_numbers, name_of
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,22 @@ class StaticParameters:
 
     @staticmethod
     def of(
-        function: Function, numbers: int | Sequence[int], names: str | Sequence[str]
+        function: Function,
+        numbers: int | Sequence[int] | None,
+        names: str | Sequence[str] | None,
     ) -> StaticParameters:
-        """Those of ``numbers`` and ``names``: each may be given either way."""
-        positions = [numbers] if isinstance(numbers, int) else list(numbers)
-        named = [names] if isinstance(names, str) else list(names)
+        """Those of ``numbers`` and ``names``: each may be given either way.
+
+        Raises ArgumentError for a number or name that ``function`` does not take.
+        """
+        positions = list(as_numbers(numbers))
+        named = [names] if isinstance(names, str) else list(names or ())
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
             return StaticParameters(tuple(positions), tuple(named))
         count = len(parameters)
+        _check_known(function, parameters, positions, named)
         positions = [k + count if k < 0 else k for k in positions]
         by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
         for k, parameter in enumerate(parameters):
@@ -73,6 +81,41 @@ class StaticParameters:
         return dynamic, rest, StaticArguments(positional, named)
 
 
+def _check_known(
+    function: Function,
+    parameters: Sequence[inspect.Parameter],
+    positions: Sequence[int],
+    names: Sequence[str],
+) -> None:
+    """Raise ArgumentError for a position or name that is no parameter's."""
+    kinds = {p.kind for p in parameters}
+    own = [p.name for p in parameters]
+    given = f"{name_of(function)}({', '.join(map(str, parameters))})"
+    count = sum(p.kind in _POSITIONAL for p in parameters)
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        for k in positions:
+            if not -count <= k < count:
+                raise ArgumentError(
+                    f"static_argnums names argument {k}, but {given} takes {count} "
+                    "positional arguments",
+                    user_location(),
+                )
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for name in names:
+            if name not in own:
+                raise ArgumentError(
+                    f"static_argnames names {name!r}, but {given} has no parameter of "
+                    "that name",
+                    user_location(),
+                )
+
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
 @dataclass(frozen=True)
 class StaticArguments:
     """The static arguments of a call, hashed and compared by value."""
@@ -111,8 +154,10 @@ class _Value:
 
 def _typed(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(_typed(x) for x in value)
-    if isinstance(value, (float, complex)):
+        return type(value), tuple(_typed(x) for x in value)
+    if isinstance(value, frozenset):
+        return type(value), frozenset(_typed(x) for x in value)
+    if isinstance(value, (float, complex, np.inexact)):
         return type(value), repr(value)  # tells -0.0 from 0.0
     return type(value), value
 

@@ -10,6 +10,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.lowering.fusion import AxisIds, FusedGroup, reads_in_place
+from arrayfn.lowering.halves import with_rounding
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -58,6 +59,13 @@ class _Builder:
             self.equation(equation)
         for var in self.group.outputs:
             self.store(var)
+        halves = {
+            value.name: var.type.dtype
+            for var, value in self.values.items()
+            if value.half
+        }
+        if halves:
+            self.statements = with_rounding(self.statements, halves)
         nest = Nest(
             tuple(
                 Axis(n, i in self.group.reduced)
@@ -202,14 +210,12 @@ class _Builder:
     def place(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
         """The level and stage of a statement with these operands, over axes ``ids``."""
         reduced = self.group.reduced
-        spans = not reduced or any(i in reduced for i in ids)
+        operands = [self.resolved[atom] for atom in atoms if isinstance(atom, Var)]
+        # A reduced axis of one element may have no place in ``ids``.
+        varies = any(self.levels[var] == "element" for var in operands)
+        spans = not reduced or varies or any(i in reduced for i in ids)
         level: Level = "element" if spans else "outer"
-        stage = 0
-        for atom in atoms:
-            if isinstance(atom, Var):
-                var = self.resolved[atom]
-                stage = max(stage, self.stages[var])
-        return level, stage
+        return level, max((self.stages[var] for var in operands), default=0)
 
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
         """The scalar that ``atom`` is at the place being computed."""
@@ -264,7 +270,7 @@ class _Builder:
     def reduction(self, equation: Equation, form: Reduction) -> None:
         (atom,) = equation.inputs
         output = equation.outputs[0]
-        ids = self.reduction_ids(equation)
+        ids = self.group.operands[output]
         operand = self.scalar(atom, ids, equation)
         dtype = compute_dtype(output.type.dtype)
         stage = 0 if isinstance(atom, Literal) else self.stages[self.resolved[atom]]
@@ -280,42 +286,6 @@ class _Builder:
                 equation.source,
             )
         )
-
-    def reduction_ids(self, equation: Equation) -> AxisIds:
-        (atom,) = equation.inputs
-        axes = equation.params["axes"]
-        kept = list(self.group.maps[equation.outputs[0]])
-        if isinstance(atom, Var):
-            read = self.reads[atom]
-            base_ids = self.group.maps.get(read.base)
-            if base_ids is not None:
-                ids: list[int | None] = [None] * atom.type.ndim
-                for axis_map, i in zip(read.axes, base_ids, strict=True):
-                    if axis_map.axis is not None:
-                        ids[axis_map.axis] = i
-                return self.complete(ids, axes, kept, atom.type.shape)
-        ids = []
-        spare = iter(sorted(self.group.reduced))
-        remaining = iter(kept)
-        for axis, extent in enumerate(atom.type.shape):
-            if axis in axes:
-                ids.append(None if extent == 1 else next(spare))
-            else:
-                ids.append(next(remaining))
-        return tuple(ids)
-
-    def complete(
-        self,
-        ids: list[int | None],
-        axes: Sequence[int],
-        kept: Sequence[int | None],
-        shape: Sequence[int],
-    ) -> AxisIds:
-        remaining = iter(kept)
-        for axis in range(len(shape)):
-            if axis not in axes:
-                ids[axis] = next(remaining)
-        return tuple(ids)
 
     def store(self, var: Var) -> None:
         ids = self.group.maps[var]

@@ -8,12 +8,13 @@ no library there has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final
 
 from arrayfn.errors import BackendError
-from arrayfn.ir import ArrayType, Atom, Equation, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
@@ -26,7 +27,12 @@ Places = Mapping[Var, tuple[Place, ArrayType]]
 
 @dataclass(frozen=True)
 class HostStep:
-    """``function(*operands)`` on the host, or an operator's ``kernel``."""
+    """``function(*operands)`` on the host, or an operator's ``kernel``.
+
+    ``body`` is what the kernel computes. ``mapped`` is the parameter of a mapped
+    ``operator_call``: for each mapped axis, outermost first, its extent and which
+    operands have it; the axes lead in these operands and in all results.
+    """
 
     name: str
     operands: tuple[ArrayType, ...]
@@ -34,6 +40,47 @@ class HostStep:
     function: Callable[..., Any] | None = None
     kernel: OperatorKernel | None = None
     static: tuple[tuple[str, Any], ...] = ()
+    body: Program | None = None
+    mapped: tuple[tuple[int, tuple[bool, ...]], ...] = ()
+
+    @property
+    def types_of_call(self) -> tuple[ArrayType, ...]:
+        """The types of operands and results in one call of the kernel."""
+        types = (*self.operands, *self.results)
+        if not self.mapped:
+            return types
+        assert self.kernel is not None
+        made: list[ArrayType] = []
+        for number, type in enumerate(types):
+            has_axis = self._has_axes(number)
+            member = type.shape[sum(has_axis) :]
+            if self.kernel.vmap == "expand_dims":
+                extents = [n for n, _ in self.mapped]
+                lead = [n if m else 1 for n, m in zip(extents, has_axis, strict=True)]
+                member = (*lead, *member)
+            made.append(ArrayType(member, type.dtype))
+        return tuple(made)
+
+    def offsets_of_calls(self) -> Iterator[tuple[int, ...]]:
+        """For each call of the kernel, where its arrays begin, in elements."""
+        types = self.types_of_call
+        if not self.mapped or (self.kernel and self.kernel.vmap == "expand_dims"):
+            yield (0,) * len(types)
+            return
+        axes = [self._has_axes(number) for number in range(len(types))]
+        for index in product(*(range(extent) for extent, _ in self.mapped)):
+            offsets: list[int] = []
+            for type, has_axis in zip(types, axes, strict=True):
+                member = 0
+                for k, (extent, _) in enumerate(self.mapped):
+                    member = member * extent + index[k] if has_axis[k] else member
+                offsets.append(member * type.size)
+            yield tuple(offsets)
+
+    def _has_axes(self, number: int) -> list[bool]:
+        """Which mapped axes operand, or result, ``number`` has."""
+        count = len(self.operands)
+        return [number >= count or which[number] for _, which in self.mapped]
 
 
 class HostSteps:
@@ -86,9 +133,10 @@ def operator_call_of(
         tuple(places[v][1] if v in places else v.type for v in equation.outputs),
         kernel=kernel,
         static=tuple(static_of(equation).items()),
+        body=equation.params["body"],
+        mapped=equation.params.get("mapped", ()),
     )
-    function = getattr(kernel.function, "__name__", "a kernel")
-    text = f"{kernel.operator} by {function}"
+    text = f"{kernel.operator} by {kernel.title}"
     call = _call("operator", step, equation, reads, text)
     writes = {
         f"y{k}": places[v][0] if v in places else Place(v)

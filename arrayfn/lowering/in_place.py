@@ -157,6 +157,7 @@ def _write_over(
             and touched == 1
             and scope.allows(root, result, storage)
             and _same_type(operand, result)
+            and _fills(result, operand, storage)
         ):
             _join(result, operand, storage, outputs)
 
@@ -177,7 +178,7 @@ def _place_loop(
         if (
             root in dying
             and sum(r is root for r in roots) == 1
-            and root.type.nbytes == c.result.type.nbytes
+            and _fills(c.result, root, storage)
             and scope.allows(root, c.result, storage)
             and (root not in scope.donated or _same_type(root, c.result))
         ):
@@ -271,6 +272,15 @@ def _copy(source: Var, target: Var) -> NestStep:
     return NestStep(nest, [])
 
 
+def _fills(result: Var, operand: Var, storage: Storage) -> bool:
+    """Whether the arrays in which the two are stored have as many bytes.
+
+    An operand may be the first part of a larger array, all of which is written where
+    the result would be.
+    """
+    return storage.of(result).type.nbytes == storage.of(operand).type.nbytes
+
+
 def _same_type(x: Var, y: Var) -> bool:
     mine, theirs = x.type, y.type
     return (mine.shape, mine.dtype, mine.layout) == (
@@ -346,7 +356,7 @@ def _takes_over(
                 operand.array not in scope.donated
                 or _same_type(operand.array, target.array)
             )
-            and operand.array.type.size == target.array.type.size
+            and _fills(target.array, operand.array, storage)
             and not _is_shared(nest, k, storage)
         ):
             return k

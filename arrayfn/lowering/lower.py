@@ -24,7 +24,7 @@ from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
 from arrayfn.lowering.cpu.serial import BLOCK, print_loop
 from arrayfn.lowering.cpu.source import print_kernel
-from arrayfn.lowering.fusion import FusedGroup, Unit, fuse
+from arrayfn.lowering.fusion import FusedGroup, Unit, each_alone, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
@@ -36,11 +36,13 @@ from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.memory import ALIGNMENT
 from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals
 from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
+from arrayfn.lowering.verification import verified
 from arrayfn.passes.layout_assignment import with_donated
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.reads import Read, resolve_reads
@@ -60,7 +62,10 @@ _PASSES: Final = pipeline(
 
 
 def lower(
-    program: Program, donated: frozenset[int] = frozenset(), check: bool = False
+    program: Program,
+    donated: frozenset[int] = frozenset(),
+    check: bool = False,
+    options: Options = DEFAULT,
 ) -> CompiledProgram:
     """``program`` as kernels and an execution plan for CPUs.
 
@@ -68,7 +73,8 @@ def lower(
     """
     *passes, _ = _PASSES
     layouts = partial(with_donated, donated=donated)
-    return Lowering(run_passes(program, check, (*passes, layouts)), donated).run()
+    passed = run_passes(program, check, (*passes, layouts))
+    return verified(Lowering(passed, donated, options).run(), donated)
 
 
 class Lowering:
@@ -78,8 +84,11 @@ class Lowering:
     reserved: AbstractSet[str] = frozenset()
     """Words of the target's kernels, besides those that all targets have."""
 
-    def __init__(self, program: Program, donated: frozenset[int]) -> None:
+    def __init__(
+        self, program: Program, donated: frozenset[int], options: Options
+    ) -> None:
         self.program = program
+        self.options = options
         self.donated = {program.inputs[k] for k in donated}
         self.reads: dict[Var, Read] = {}
         self.names: dict[Var, str] = {}
@@ -145,7 +154,7 @@ class Lowering:
 
     def units(self, program: Program) -> tuple[Unit, ...]:
         """What of ``program`` is computed together."""
-        return fuse(program)
+        return fuse(program) if self.options.fused else each_alone(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         """``steps`` with calls of kernels in the place of nests."""
@@ -177,7 +186,8 @@ class Lowering:
     def partial(self, nest: Nest, partials: list[Partial]) -> None:
         """The first half of a split reduction; with the rows before it, if they fit."""
         before = self.steps[-1] if self.steps else None
-        if isinstance(before, NestStep) and not before.partials:
+        fused = self.options.fused
+        if fused and isinstance(before, NestStep) and not before.partials:
             merged = with_totals(before.nest, nest)
             if merged is not None:
                 self.steps[-1] = NestStep(merged, partials)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, get_args
 
 from arrayfn.ir import ArrayType, Equation
+from arrayfn.primitives.dropped_kernels import (
+    VMAP,
+    forget_kernels,
+    note_kernel,
+    warn_dropped,
+)
 
 Function = Callable[..., Any]
 # Whether a kernel takes operands of these types, with these static arguments.
@@ -14,6 +20,10 @@ Condition = Callable[..., bool]
 # Whether a kernel takes an array of this type and layout, ``offset`` elements into its
 # memory, as it lies: an operand that is a view, a result that is a part of an array.
 AsItLies = Callable[[ArrayType, int], bool]
+# How a kernel computes a mapped operator: one call for each member, or one call on
+# operands with the mapped axis in front (of extent 1 where an operand is not mapped).
+VmapMethod = Literal["sequential", "expand_dims"]
+VMAP_METHODS: Final = get_args(VmapMethod)
 
 
 def row_major_only(type: ArrayType, offset: int) -> bool:
@@ -33,6 +43,11 @@ class OperatorKernel:
     ``lowered`` is called with the equation, as its compiler says, and gives kernels of
     generated text with their calls. One that is not ``deterministic`` may differ from
     run to run in the order of its sums, and is taken where that is allowed.
+
+    ``check`` is the relative tolerance at which the first call of each signature is
+    compared with the operator's body: True for the default of the results' dtypes,
+    False for no comparison. ``agreed`` holds the signatures that passed. ``vmap`` says
+    how the kernel computes a mapped operator; with None the mapped body is used.
     """
 
     operator: str
@@ -43,6 +58,14 @@ class OperatorKernel:
     views: AsItLies = row_major_only
     lowered: bool = False
     deterministic: bool = True
+    check: bool | float = False
+    vmap: VmapMethod | None = None
+    agreed: set[Any] = field(default_factory=set[Any], repr=False, compare=False)
+
+    @property
+    def title(self) -> str:
+        """The function's name."""
+        return getattr(self.function, "__name__", "a kernel")
 
     def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
         """Whether it implements the operator for these operands."""
@@ -59,11 +82,14 @@ class KernelTable:
         """Add ``kernel``, before those there are."""
         key = kernel.operator, kernel.backend
         self._kernels.setdefault(key, []).insert(0, kernel)
+        if kernel.check is not False:
+            note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
 
     def forget(self, operator: str) -> None:
         """Remove the kernels of ``operator``."""
         for key in [key for key in self._kernels if key[0] == operator]:
             del self._kernels[key]
+        forget_kernels(operator)
 
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
         """The kernels of ``operator``, of one backend or of all."""
@@ -95,20 +121,43 @@ class KernelTable:
         """The kernel for an ``operator_call``, if there is one.
 
         None where a transformation has made another function of the operator's body:
-        the kernel computes the operator itself.
+        the kernel computes the operator itself, or what ``vmap`` made of it if the
+        kernel has a method for that.
         """
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":
             return None
-        if equation.params["body"].name != name:
+        mapped = equation.params.get("mapped", ())
+        if equation.params["body"].name != "batched_" * len(mapped) + name:
             return None
         types = [atom.type for atom in equation.inputs]
-        return self.find(name, backend, types, static_of(equation), deterministic)
+        static = static_of(equation)
+        if not mapped:
+            return self.find(name, backend, types, static, deterministic)
+        types = [member_type(t, mapped, k) for k, t in enumerate(types)]
+        kernel = self.find(name, backend, types, static, deterministic)
+        if kernel is None or kernel.lowered:
+            return None
+        if kernel.vmap is None:
+            warn_dropped(equation, VMAP)
+            return None
+        return replace(kernel, views=row_major_only)
 
 
 def static_of(equation: Equation) -> dict[str, Any]:
     """The static arguments of an ``operator_call``, by name."""
     return dict(equation.params.get("static", ()))
+
+
+def member_type(
+    type: ArrayType, mapped: Sequence[tuple[int, Sequence[bool]]], operand: int
+) -> ArrayType:
+    """The type of one member of a mapped operand number ``operand``.
+
+    ``mapped`` is the parameter of a mapped ``operator_call``.
+    """
+    axes = sum(is_mapped[operand] for _, is_mapped in mapped)
+    return ArrayType(type.shape[axes:], type.dtype, weak=type.weak)
 
 
 KERNELS: Final = KernelTable()

@@ -15,11 +15,13 @@ class Options:
 
     Unless ``deterministic`` a target may add in whatever order is fastest, which can
     differ from run to run. ``mode`` is one of ``MODES``, or None: kernel by kernel.
+    Unless ``fused`` every equation has a kernel of its own: to compare with.
     Targets that have no use for one of them do as ever.
     """
 
     deterministic: bool = True
     mode: str | None = None
+    fused: bool = True
 
 
 DEFAULT: Final = Options()

@@ -106,11 +106,13 @@ class LibraryKernel:
 class BufferAllocation:
     """One buffer of a plan.
 
-    ``index`` counts within ``kind``: the n-th input, output or constant. Temporaries
-    lie at byte ``offset`` of the arena; ``first`` and ``last`` are the steps between
-    which they live (numbered as they are printed: a loop, then what is in it). An
-    output with a ``donor`` is written over that input. A "slice" or "carried" buffer
-    has no memory of its own: its loop says where it is.
+    ``nbytes`` are those from its lowest element to its highest, and so more than those
+    of its elements where a strided input has gaps. ``index`` counts within ``kind``:
+    the n-th input, output or constant. Temporaries lie at byte ``offset`` of the arena;
+    ``first`` and ``last`` are the steps between which they live (numbered as they are
+    printed: a loop, then what is in it). An output with a ``donor`` is written over
+    that input. A "slice" or "carried" buffer has no memory of its own: its loop says
+    where it is.
     """
 
     kind: BufferKind

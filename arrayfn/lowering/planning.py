@@ -75,7 +75,8 @@ class _Planner:
         index = self.counts.get(kind, 0)
         self.counts[kind] = index + 1
         self.numbers[var] = len(self.buffers)
-        buffer = BufferAllocation(kind, index, var.type, var.type.nbytes, donor=donor)
+        nbytes = var.type.span()[1] * var.type.dtype.itemsize
+        buffer = BufferAllocation(kind, index, var.type, nbytes, donor=donor)
         self.buffers.append(buffer)
 
     def plan(self, steps: Sequence[PlanStep]) -> ExecutionPlan:

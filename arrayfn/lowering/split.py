@@ -14,6 +14,7 @@ from dataclasses import replace
 from arrayfn.ir import ArrayType, Var
 from arrayfn.layout import C
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size
+from arrayfn.lowering.cpu.sums import chunk_rows
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -45,7 +46,10 @@ def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     per_row = math.prod(nest.axes[k].extent for k in more)
     for k in columns:
         per_row *= min(CPU.column_block, max(1, nest.axes[k].extent))
-    chunks = -(-rows // chunk_size(rows, per_row))
+    size = chunk_size(rows, per_row)
+    if columns:
+        size = chunk_rows(nest, [first, *more], size, reduces)
+    chunks = -(-rows // size)
     shape = (
         *(nest.axes[k].extent for k in outer),
         chunks,

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
+from arrayfn import dtypes
 from arrayfn.custom import custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -60,33 +61,34 @@ def gelu(x: ArrayLike, /, approximate: bool = True) -> Array:
     x = ops.as_floating("gelu", x)
     if approximate:
         return _gelu_by_tanh(x)
-    tail = ops.floating(special.erfc, "gelu", anp.multiply(x, -math.sqrt(0.5)))
-    return anp.multiply(anp.multiply(0.5, x), tail)
+    return anp.multiply(x, ops.floating(special.ndtr, "gelu", x))
 
 
-def _curve(x: Array) -> Array:
-    """tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))."""
+def _share(x: Array) -> Array:
+    """(1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2, accurate where it is small.
+
+    It is the logistic function of twice what tanh is taken of.
+    """
     cubic = anp.add(x, anp.multiply(0.044715, anp.power(x, 3)))
-    return anp.tanh(anp.multiply(_SQRT_TWO_OVER_PI, cubic))
+    twice = anp.multiply(2 * _SQRT_TWO_OVER_PI, cubic)
+    return ops.floating(special.logistic, "gelu", twice)
 
 
 @custom_jvp
 def _gelu_by_tanh(x: Array) -> Array:
-    return anp.multiply(anp.multiply(0.5, x), anp.add(1.0, _curve(x)))
+    return anp.multiply(x, _share(x))
 
 
 @_gelu_by_tanh.defjvp
 def _gelu_by_tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (x,), (dx,) = primals, tangents
-    curve, half = _curve(x), anp.multiply(0.5, x)
-    above = anp.add(1.0, curve)
-    result = anp.multiply(half, above)
-    # d/dx of what tanh is taken of, and of tanh.
+    share = _share(x)
+    # d/dx of what the logistic function is taken of, and of that.
     inner = anp.add(1.0, anp.multiply(3 * 0.044715, anp.square(x)))
-    inner = anp.multiply(_SQRT_TWO_OVER_PI, inner)
-    steep = anp.multiply(inner, anp.subtract(1.0, anp.square(curve)))
-    slope = anp.add(anp.multiply(0.5, above), anp.multiply(half, steep))
-    return result, anp.multiply(dx, slope)
+    inner = anp.multiply(2 * _SQRT_TWO_OVER_PI, inner)
+    steep = anp.multiply(inner, anp.multiply(share, anp.subtract(1.0, share)))
+    slope = anp.add(share, anp.multiply(x, steep))
+    return anp.multiply(x, share), anp.multiply(dx, slope)
 
 
 def sigmoid(x: ArrayLike, /) -> Array:
@@ -109,7 +111,12 @@ swish = silu
 
 def mish(x: ArrayLike, /) -> Array:
     """x times tanh(softplus(x)) (Misra, 2019)."""
-    return anp.multiply(x, tanh(softplus(x)))
+    x = ops.as_array(ops.as_floating("mish", x))
+    # tanh(log(1 + e)) is (e**2 + 2 e) / (e**2 + 2 e + 2): 1 from the limit on.
+    limit = 5.0 if x.dtype == dtypes.float16 else 40.0
+    exponential = anp.exp(anp.minimum(x, limit))
+    top = anp.multiply(exponential, anp.add(exponential, 2.0))
+    return anp.multiply(x, anp.divide(top, anp.add(top, 2.0)))
 
 
 def glu(x: ArrayLike, /, axis: int = -1) -> Array:
@@ -133,9 +140,15 @@ def identity(x: ArrayLike, /) -> Array:
 
 def squareplus(x: ArrayLike, /, b: ArrayLike = 4) -> Array:
     """(x + sqrt(x**2 + b)) / 2, a softplus of roots (Barron, 2021)."""
-    x = ops.as_floating("squareplus", x)
-    root = anp.sqrt(anp.add(anp.square(x), b))
-    return anp.multiply(0.5, anp.add(x, root))
+    x = ops.as_array(ops.as_floating("squareplus", x))
+    # Where x**2 would overflow, b is nothing beside it.
+    size = anp.abs(x)
+    large = anp.greater(size, math.sqrt(float(anp.finfo(x.dtype).max)) / 2)
+    square = anp.square(anp.where(large, 0, x))
+    total = anp.add(size, anp.where(large, size, anp.sqrt(anp.add(square, b))))
+    # Of negative x, x and the root would cancel.
+    below = anp.divide(anp.multiply(0.5, b), total)
+    return anp.where(anp.less(x, 0), below, anp.multiply(0.5, total))
 
 
 def sparse_plus(x: ArrayLike, /) -> Array:
@@ -186,8 +199,9 @@ def soft_sign(x: ArrayLike, /) -> Array:
 
 
 def hard_tanh(x: ArrayLike, /) -> Array:
-    """x limited to [-1, 1]."""
-    return anp.clip(x, -1, 1)
+    """x limited to [-1, 1]; the derivative at both ends is 1."""
+    below = anp.where(anp.less(x, -1), -1, x)
+    return anp.where(anp.greater(x, 1), 1, below)
 
 
 def hard_sigmoid(x: ArrayLike, /) -> Array:
@@ -196,8 +210,10 @@ def hard_sigmoid(x: ArrayLike, /) -> Array:
 
 
 def hard_swish(x: ArrayLike, /) -> Array:
-    """x times hard_sigmoid(x)."""
-    return anp.multiply(x, hard_sigmoid(x))
+    """x times hard_sigmoid(x); the derivative at -3 is 0, at 3 it is 1."""
+    inside = anp.where(anp.less(anp.absolute(x), 3), x, 0)
+    middle = anp.multiply(inside, anp.divide(anp.add(inside, 3.0), 6.0))
+    return anp.where(anp.greater_equal(x, 3), x, anp.where(anp.isnan(x), x, middle))
 
 
 hard_silu = hard_swish

@@ -6,6 +6,8 @@ import math
 from numbers import Real
 from typing import Final
 
+import numpy as np
+
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, ShapeError, user_location
@@ -149,7 +151,11 @@ def _window(
     is_causal: bool, local: int | tuple[int, int] | None
 ) -> tuple[int | None, int | None]:
     """How far to the left and to the right to attend; None is no limit."""
-    left, right = (local, local) if local is None or isinstance(local, int) else local
+    left, right = (
+        (local, local)
+        if local is None or isinstance(local, (int, np.integer))
+        else local
+    )
     if is_causal:
         right = 0 if right is None else min(right, 0)
     return left, right

@@ -344,7 +344,9 @@ def _lies_in_vectors(type: ArrayType, offset: int) -> bool:
     return strides[-1] == 1 and in_vectors
 
 
-@attention.kernel("cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors)
+@attention.kernel(
+    "cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors, check=False
+)
 def cudnn_attention(
     *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
 ) -> Any:
@@ -354,7 +356,7 @@ def cudnn_attention(
 
 
 @attention_gradient.kernel(
-    "cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors
+    "cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors, check=False
 )
 def cudnn_attention_gradient(
     *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
@@ -371,6 +373,7 @@ def cudnn_attention_gradient(
     prepared=True,
     views=_lies_in_vectors,
     deterministic=False,
+    check=False,
 )
 def cudnn_attention_gradient_in_any_order(
     *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 import arrayfn.numpy as anp
 from arrayfn import dtypes, random
 from arrayfn.dtypes import DType
@@ -102,7 +104,7 @@ def _fans(
         )
 
     def extent(axes: Axes) -> int:
-        several = [axes] if isinstance(axes, int) else list(axes)
+        several = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
         return math.prod(shape[axis] for axis in several)
 
     size_in, size_out = extent(in_axis), extent(out_axis)

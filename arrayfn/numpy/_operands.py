@@ -16,7 +16,7 @@ from arrayfn import dtypes, tree
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, AxisError, ShapeError, user_location
-from arrayfn.ir import ArrayType, Literal, type_of
+from arrayfn.ir import ArrayType, Literal, type_of, unlike_arrays
 from arrayfn.layout import Shape
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
@@ -47,7 +47,9 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
         try:
             return type_of(x)
         except TypeError as error:
-            raise ArgumentError(f"{name}: {error}", user_location()) from None
+            why = unlike_arrays(x)
+            text = f"{name} was given {why}" if why else f"{name}: {error}"
+            raise ArgumentError(text, user_location()) from None
     text = repr(x)
     if len(text) > _MESSAGE_LENGTH:
         text = text[: _MESSAGE_LENGTH - 3] + "..."

@@ -46,12 +46,16 @@ true_divide = divide
 
 def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The largest integer not above x / y, in their dtype; 0 for integers by 0."""
-    return ops.elementwise(e.floor_divide, "floor_divide", x, y, dtype=_number(x, y))
+    return ops.elementwise(
+        e.floor_divide, "floor_divide", x, y, dtype=_number("floor_divide", x, y)
+    )
 
 
 def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x - floor(x / y) * y, elementwise, with the sign of y."""
-    return ops.elementwise(e.remainder, "remainder", x, y, dtype=_number(x, y))
+    return ops.elementwise(
+        e.remainder, "remainder", x, y, dtype=_number("remainder", x, y)
+    )
 
 
 mod = remainder
@@ -59,7 +63,7 @@ mod = remainder
 
 def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x - trunc(x / y) * y, elementwise, with the sign of x."""
-    return ops.elementwise(e.fmod, "fmod", x, y, dtype=_number(x, y))
+    return ops.elementwise(e.fmod, "fmod", x, y, dtype=_number("fmod", x, y))
 
 
 def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
@@ -86,7 +90,7 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
             unrolled = _unrolled_power(ops.convert(x, dtype, weak), y)
             if unrolled is not None:
                 return unrolled
-    return ops.elementwise(e.pow, "power", x, y, dtype=_number(x, y))
+    return ops.elementwise(e.pow, "power", x, y, dtype=_number("power", x, y))
 
 
 pow = power
@@ -162,18 +166,20 @@ def sign(x: ArrayLike, /) -> Array:
 
 def square(x: ArrayLike, /) -> Array:
     """x * x, elementwise."""
-    return ops.elementwise(e.square, "square", x, dtype=_number(x))
+    return ops.elementwise(e.square, "square", x, dtype=_number("square", x))
 
 
 def reciprocal(x: ArrayLike, /) -> Array:
     """1 / x, elementwise; integers are divided as integers."""
     if ops.type_of_operand("reciprocal", x).dtype in dtypes.INEXACT:
         return ops.elementwise(e.reciprocal, "reciprocal", x)
-    one = ops.scalar(1, _number(x))
+    one = ops.scalar(1, _number("reciprocal", x))
     # Truncating division differs from floor_divide only where x < -1: there it is 0.
-    quotient = ops.elementwise(e.floor_divide, "reciprocal", one, x, dtype=_number(x))
+    quotient = ops.elementwise(
+        e.floor_divide, "reciprocal", one, x, dtype=_number("reciprocal", x)
+    )
     below = ops.elementwise(discrete.lt, "reciprocal", x, -1) if _signed(x) else False
-    zero = ops.scalar(0, _number(x))
+    zero = ops.scalar(0, _number("reciprocal", x))
     return apply(e.select, below, zero, quotient)
 
 
@@ -312,7 +318,8 @@ def clip(
 ) -> Array:
     """x limited to [min, max], elementwise; None is no limit.
 
-    ``a_min`` and ``a_max`` are NumPy's older names.
+    ``a_min`` and ``a_max`` are NumPy's older names. The derivative is that of maximum
+    and minimum: 1/2 at a limit (that of ``lax.clamp`` is 0 there).
     """
     low = a_min if min is None else min
     high = a_max if max is None else max
@@ -320,7 +327,7 @@ def clip(
         return ops.same(x) if high is None else minimum(x, high)
     if high is None:
         return maximum(x, low)
-    return ops.elementwise(e.clamp, "clip", low, x, high)
+    return minimum(maximum(x, low), high)
 
 
 # Complex numbers.
@@ -357,12 +364,14 @@ def angle(x: ArrayLike, /, deg: bool = False) -> Array:
     return multiply(value, 180.0 / np.pi) if deg else value
 
 
-def _number(*operands: ArrayLike) -> DType:
+def _number(name: str, *operands: ArrayLike) -> DType:
     """The promoted dtype; int8 where that is bool, as NumPy's arithmetic has it."""
-    dtype = ops.common_dtype("arithmetic", operands)
+    dtype = ops.common_dtype(name, operands)
     return dtypes.int8 if dtype == dtypes.bool_ else dtype
 
 
 def _signed(x: ArrayLike) -> bool:
-    dtype = x.dtype if isinstance(x, (ImmutableArray, np.ndarray)) else _number(x)
+    dtype = (
+        x.dtype if isinstance(x, (ImmutableArray, np.ndarray)) else _number("abs", x)
+    )
     return dtype in dtypes.SIGNED

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.numpy import _operands as ops
@@ -83,7 +85,7 @@ def average(
         count = _count(x, axis, keepdims, None)
         return plain, ops.full(count, plain.shape, plain.dtype)
     type, given = (ops.type_of_operand("average", a) for a in (x, weights))
-    if given.ndim == 1 != type.ndim and isinstance(axis, int):
+    if given.ndim == 1 != type.ndim and isinstance(axis, (int, np.integer)):
         place = ops.normalize_axis("average", axis, type.ndim)
         weights = apply(
             views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)

@@ -12,7 +12,7 @@ from typing import Any
 from arrayfn.custom import custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import absolute, minimum, sign, sqrt
+from arrayfn.numpy.arithmetic import absolute, copysign, minimum, sign, sqrt
 from arrayfn.numpy.comparison import isinf, isnan, where
 from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.numpy.transcendental import exp
@@ -81,7 +81,7 @@ _LARGE_1 = (
 
 @quiet
 def bessel_i0e(x: ArrayLike, /) -> Array:
-    """exp(-abs(x)) I0(x), within 1e-15 of the true value.
+    """exp(-abs(x)) I0(x), within 1e-15 of the true value; its derivative at 0 is 0.
 
     >>> bessel_i0e(0.0)
     array(1.)
@@ -105,14 +105,14 @@ def bessel_i1e(x: ArrayLike, /) -> Array:
 def i0(x: ArrayLike, /) -> Array:
     """The modified Bessel function I0(x); infinite where it exceeds all numbers."""
     (x,), dtype = in_float64("i0", x)
-    return ops.convert(_unscaled(_i0e(x), x, math.inf), dtype)
+    return ops.convert(_i0(x), dtype)
 
 
 @quiet
 def i1(x: ArrayLike, /) -> Array:
     """The modified Bessel function I1(x); infinite where it exceeds all numbers."""
     (x,), dtype = in_float64("i1", x)
-    return ops.convert(_unscaled(_i1e(x), x, x), dtype)
+    return ops.convert(_i1(x), dtype)
 
 
 def _scaled(
@@ -160,10 +160,55 @@ def _i1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return value, (_i0e.function(x) - sign(x) * value - ratio) * dx
 
 
-def _unscaled(scaled: Array, x: Array, limit: ArrayLike) -> Array:
+# Without the factor they are analytic: near 0 they are their power series, whose
+# derivatives of all orders are accurate there.
+
+
+@custom_jvp
+def _i0(x: Array) -> Array:
+    return _unscaled(x, _series(x, _SERIES_0), _scaled(x, _SERIES_0, _LARGE_0, 0))
+
+
+@custom_jvp
+def _i1(x: Array) -> Array:
+    near = 0.5 * _near(x) * _series(x, _SERIES_1)
+    return _unscaled(x, near, _scaled(x, _SERIES_1, _LARGE_1, 1))
+
+
+@_i0.defjvp
+def _i0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _i0(x), _i1(x) * dx
+
+
+@_i1.defjvp
+def _i1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    value = _i1(x)
+    far = absolute(x) > _BORDER
+    # I1(x) / x, which tends to infinity as I0 does.
+    beyond = value / where(far, where(isinf(x), 1.0, x), 1.0)
+    ratio = where(far, beyond, 0.5 * _series(x, _SERIES_1))
+    slope = where(isinf(x), math.inf, _i0(x) - ratio)
+    return value, slope * dx
+
+
+def _near(x: Array) -> Array:
+    """x up to the border, 0 beyond."""
+    return where(absolute(x) > _BORDER, 0.0, x)
+
+
+def _series(x: Array, coefficients: tuple[float, ...]) -> Array:
+    half = 0.5 * _near(x)
+    return horner(half * half, coefficients)
+
+
+def _unscaled(x: Array, near: Array, scaled: Array) -> Array:
+    """``near`` up to the border, beyond it exp(abs(x)) times ``scaled``."""
     # In two steps, as exp(x) overflows first.
     half = exp(0.5 * absolute(x))
-    return where(isinf(x), limit, scaled * half * half)
+    beyond = where(isinf(x), copysign(math.inf, scaled), scaled * half * half)
+    return where(absolute(x) > _BORDER, beyond, near)
 
 
 __all__ = ["bessel_i0e", "bessel_i1e", "i0", "i1"]

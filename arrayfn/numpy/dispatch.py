@@ -77,6 +77,10 @@ _ACCUMULATIONS: dict[Any, Function] = {
 }
 
 
+_CHANGING = (np.fill_diagonal, np.place, np.put, np.put_along_axis)
+"""Functions of NumPy's that change an array, where ours of that name give a copy."""
+
+
 def install(functions: Mapping[str, Function], module: Any) -> None:
     """Give Tracers these public functions, by their names, and the module of them."""
     Namespace.functions.update(functions)
@@ -86,6 +90,7 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
         view_method=view_method,
     )
     Namespace.module = module
+    Namespace.changing.update(_CHANGING)
     for name, function in functions.items():
         theirs = getattr(np, name, None)
         if function is theirs:

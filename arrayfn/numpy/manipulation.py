@@ -316,7 +316,10 @@ def split(
     """x cut along ``axis`` at the given indices, or into so many equal parts."""
     shape = ops.type_of_operand("split", x).shape
     place = ops.normalize_axis("split", axis, len(shape))
-    if isinstance(indices_or_sections, int) and shape[place] % indices_or_sections:
+    if (
+        isinstance(indices_or_sections, (int, np.integer))
+        and shape[place] % indices_or_sections
+    ):
         raise ShapeError(
             f"split: axis {place} of shape {shape} does not divide into "
             f"{indices_or_sections} equal parts; array_split allows unequal ones",

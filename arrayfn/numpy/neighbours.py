@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
@@ -80,7 +82,7 @@ def gradient(
     (``edge_order``). One array for one axis, else a tuple.
     """
     f = _inexact("gradient", f)
-    axes = (axis,) if isinstance(axis, int) else axis
+    axes = (axis,) if isinstance(axis, (int, np.integer)) else axis
     places = ops.normalize_axes(
         "gradient", None if axes is None else tuple(axes), f.ndim
     )

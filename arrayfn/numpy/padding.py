@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import add, multiply, rint, subtract
+from arrayfn.numpy.arithmetic import add, floor, multiply, rint, subtract
 from arrayfn.numpy.averages import mean
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import (
@@ -219,7 +219,7 @@ def _ramped(
         weights = reshape(steps.astype(dtypes.real_of(wide)), tuple(shape))
         final = ops.convert(end, wide)
         ramp = add(final, multiply(weights, subtract(edge, final)))
-        ramp = ops.convert(ramp, x.dtype)
+        ramp = ops.convert(floor(ramp) if whole else ramp, x.dtype)
         parts = [ramp, *parts] if side == 0 else [*parts, ramp]
     return concatenate(parts, axis)
 

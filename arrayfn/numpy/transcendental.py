@@ -10,8 +10,25 @@ import math
 from arrayfn import dtypes
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import divide, imag, multiply, real
-from arrayfn.numpy.comparison import equal, where
+from arrayfn.numpy.arithmetic import (
+    absolute,
+    add,
+    divide,
+    imag,
+    multiply,
+    negative,
+    real,
+    rint,
+    subtract,
+)
+from arrayfn.numpy.comparison import (
+    equal,
+    isinf,
+    less_equal,
+    logical_or,
+    not_equal,
+    where,
+)
 from arrayfn.primitives import complex_numbers, special
 from arrayfn.tracing import apply
 
@@ -182,9 +199,30 @@ degrees = rad2deg
 
 
 def sinc(x: ArrayLike, /) -> Array:
-    """sin(pi x) / (pi x), and 1 at 0."""
-    angle = multiply(ops.as_floating("sinc", x), math.pi)
-    at_zero = equal(angle, 0)
-    # A number that is not 0 in place of 0 keeps the gradient finite there.
-    safe = where(at_zero, 1.0, angle)
-    return where(at_zero, 1.0, divide(sin(safe), safe))
+    """sin(pi x) / (pi x); 1 at 0, and 0 at all other whole numbers and infinities.
+
+    All derivatives are those of its power series near 0.
+    """
+    x = ops.as_array(ops.as_floating("sinc", x))
+    if x.dtype in dtypes.COMPLEX:
+        angle = multiply(x, math.pi)
+        at_zero = equal(angle, 0)
+        safe = where(at_zero, 1.0, angle)
+        return where(at_zero, 1.0, divide(sin(safe), safe))
+    near = less_equal(absolute(x), _SINC_BORDER)
+    angle = multiply(where(near, x, 0.0), math.pi)
+    squared = multiply(angle, angle)
+    series: Array = multiply(squared, _SINC_SERIES[-1])
+    for coefficient in reversed(_SINC_SERIES[1:-1]):
+        series = multiply(squared, add(series, coefficient))
+    # One period of the sine, whose argument is exact.
+    far = where(logical_or(near, isinf(x)), 1.0, x)
+    whole = rint(far)
+    odd = not_equal(multiply(2.0, rint(multiply(0.5, whole))), whole)
+    sine = sin(multiply(subtract(far, whole), math.pi))
+    value = divide(divide(where(odd, negative(sine), sine), math.pi), far)
+    return where(near, add(series, 1.0), value)
+
+
+_SINC_BORDER = 0.25
+_SINC_SERIES = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(12))

@@ -1,8 +1,8 @@
 """Primitives that have no kernels, as those that have: positions, integer products.
 
 After it: no equation's row is a Composition, but of those that the target computes as
-they stand; a dot_general is of dtypes that the target's library multiplies, of arrays,
-and contracts something; one of bytes is padded to whole words.
+they stand; a dot_general is of dtypes that the target's library multiplies, and of
+arrays of rank 1 or more; one of bytes is padded to whole words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
-from arrayfn.ir import Atom, Equation, Literal, Program
+from arrayfn.ir import Atom, Equation, Program
 from arrayfn.passes.inline_calls import keep_none
 from arrayfn.passes.matrices import WORD
 from arrayfn.primitives import contraction, conversion, reductions, slicing, views
@@ -88,7 +88,7 @@ def _product(
     wanted = equation.outputs[0].type.dtype
     if 0 in (x.type.shape[axis] for axis in params["contract"][0]):
         return views.broadcast_literal(0, equation.outputs[0].type)
-    scalar = isinstance(x, Literal) or isinstance(y, Literal)
+    scalar = not x.type.shape or not y.type.shape
     by_library = not scalar and (x.type.dtype, wanted) in products
     if by_library and (wanted in dtypes.INEXACT or _in_words(equation)):
         return None
@@ -118,11 +118,7 @@ def _integer_product(
     contract, batch = equation.params["contract"], equation.params["batch"]
     if (dtype, dtypes.int32) not in products or wanted not in dtypes.INTEGERS:
         return None
-    if (
-        wanted not in dtypes.INTEGERS
-        or isinstance(x, Literal)
-        or isinstance(y, Literal)
-    ):
+    if not contract[0]:
         return None
     terms = math.prod(x.type.shape[axis] for axis in contract[0])
     if np.dtype(wanted).itemsize > 4 and terms > _MOST_TERMS:

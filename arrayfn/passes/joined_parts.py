@@ -55,24 +55,28 @@ def joined_parts(xs: Sequence[Atom], known: Mapping[Var, Equation]) -> Atom | No
 def _padded_parts(
     xs: Sequence[Atom], known: Mapping[Var, Equation]
 ) -> list[Equation] | None:
-    """The pads with zeros that a sum of ``xs`` adds up; None if it is of others too."""
+    """The pads with zeros that a sum of ``xs`` adds up; None if it is of others too.
+
+    Each step finds a part or one more term, so that up to MOST_PARTS bound the work.
+    """
     found: list[Equation] = []
-    for x in xs:
+    pending = list(xs)
+    while pending:
+        x = pending.pop()
         made = known.get(x) if isinstance(x, Var) else None
         if made is None:
             return None
         if made.primitive is elementwise.add:
-            inner = _padded_parts(made.inputs, known)
-            if inner is None or len(found) + len(inner) > MOST_PARTS:
+            pending += made.inputs
+            if len(found) + len(pending) > MOST_PARTS:
                 return None
-            found += inner
             continue
         if made.primitive is not slicing.pad or not _is_zero(made.inputs[1]):
             return None
         if any(low < 0 or high < 0 or gap for low, high, gap in made.params["config"]):
             return None
         found.append(made)
-    return found
+    return found[::-1]
 
 
 def _is_zero(atom: Atom) -> bool:

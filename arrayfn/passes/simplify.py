@@ -36,7 +36,7 @@ def simplify(program: Program) -> Program:
             builder.source = equation.source
             operands = [rename(a, environment) for a in equation.inputs]
             operands = _scalars_unspread(equation, operands, definitions)
-            rule = RULES.get(equation.primitive.name)
+            rule = _rule_of(equation)
             start = len(builder.equations)
             found = _elementwise(operands, equation, definitions)
             if found is None:
@@ -53,6 +53,13 @@ def simplify(program: Program) -> Program:
                 definitions.update(dict.fromkeys(made.outputs, made))
             environment.update(zip(equation.outputs, outputs, strict=True))
     return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _rule_of(equation: Equation) -> Rule | None:
+    """The rule for an equation; all reductions share one."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    return _reduce if isinstance(row.kernel, Reduction) else RULES.get(row.name)
 
 
 def _scalars_unspread(
@@ -389,7 +396,6 @@ def _barrier(
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), _reduce),
     "add": _add,
     "sub": _sub,
     "mul": _mul,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -88,19 +88,19 @@ class OverPrograms:
     rule: Callable[..., Any]
 
 
-class AxisSize(int):
-    """The extent of a mapped axis, and its ``name``, if it has one.
+@dataclass(frozen=True, slots=True)
+class MappedAxis:
+    """An axis that is being mapped: its extent, and its name, if it has one."""
 
-    Batching rules are given it as ``size``; to those that pass it on it is an int.
-    """
+    size: int
+    name: str | None = None
 
-    name: str | None
 
-    def __new__(cls, extent: int, name: str | None = None) -> Self:
-        """The extent ``extent`` of the axis called ``name``."""
-        size = super().__new__(cls, extent)
-        size.name = name
-        return size
+@dataclass(frozen=True, slots=True)
+class ByAxis:
+    """A batching rule whose first argument is the MappedAxis, not its extent alone."""
+
+    rule: Callable[..., Any]
 
 
 Operand = Atom | Linear
@@ -266,7 +266,7 @@ class Primitive:
     kernel: KernelForm
     jvp: JvpRule | JvpWithOutputs | OverPrograms | Marker
     transpose: TransposeRule | OverPrograms | Marker
-    batch: BatchRule | OverPrograms | Marker
+    batch: BatchRule | ByAxis | OverPrograms | Marker
     samples: Callable[[], Iterable[Sample]]
     tolerance: Tolerance = Tolerance()
     doc: str = ""

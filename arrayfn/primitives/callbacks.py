@@ -157,11 +157,11 @@ def _in_loop(
         x if dim is None else views.move_axis(x, dim, 0)
         for x, dim in zip(inputs, dims, strict=True)
     ]
-    return operands, ((int(size), tuple(dim is not None for dim in dims)), *loops)
+    return operands, ((size, tuple(dim is not None for dim in dims)), *loops)
 
 
 def _mapped(size: int, results: Results) -> Results:
-    return tuple(((int(size), *shape), dtype) for shape, dtype in results)
+    return tuple(((size, *shape), dtype) for shape, dtype in results)
 
 
 # pure_callback

@@ -21,10 +21,11 @@ from arrayfn.primitives import discrete, families, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
-    AxisSize,
+    ByAxis,
     Composition,
     Dim,
     Linear,
+    MappedAxis,
     Operand,
     Primitive,
     Sample,
@@ -62,11 +63,6 @@ def _transpose(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]
     return rule
 
 
-def _is_axis(size: int, axis_name: str) -> bool:
-    """Whether an axis of ``size`` that is being mapped is the one called so."""
-    return isinstance(size, AxisSize) and size.name == axis_name
-
-
 def _own_index(index: Atom, dim: Dim) -> Atom:
     """A member's index, where another axis is mapped: along that it is the same."""
     if dim is None:
@@ -101,7 +97,7 @@ def _repeated(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
 
 
 def _gather_batch(
-    size: int,
+    axis: MappedAxis,
     inputs: Sequence[Atom],
     dims: Sequence[Dim],
     *,
@@ -109,7 +105,7 @@ def _gather_batch(
     members: int,
 ) -> tuple[list[Atom], list[Dim]]:
     x, index = inputs
-    if _is_axis(size, axis_name):
+    if axis.name == axis_name:
         return [views.batched(members, x, dims[0])], [None]
     index = _own_index(index, dims[1])
     if dims[0] is not None:
@@ -126,7 +122,7 @@ all_gather = Primitive(
     kernel=Composition(_repeated),
     jvp=_jvp(lambda: all_gather),
     transpose=_transpose(lambda: reduce_scatter),
-    batch=_gather_batch,
+    batch=ByAxis(_gather_batch),
     samples=lambda: _samples(0),
     doc="The values of all members of a mapped axis, stacked.",
 )
@@ -162,7 +158,7 @@ def _own_part(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
 
 
 def _scatter_batch(
-    size: int,
+    axis: MappedAxis,
     inputs: Sequence[Atom],
     dims: Sequence[Dim],
     *,
@@ -170,7 +166,7 @@ def _scatter_batch(
     members: int,
 ) -> tuple[list[Atom], list[Dim]]:
     x, index = inputs
-    if _is_axis(size, axis_name):
+    if axis.name == axis_name:
         if dims[0] is None:
             return [e.mul(x, members)], [0]
         return [reductions.reduce_sum(views.move_axis(x, dims[0], 0), axes=(0,))], [0]
@@ -189,7 +185,7 @@ reduce_scatter = Primitive(
     kernel=Composition(_own_part),
     jvp=_jvp(lambda: reduce_scatter),
     transpose=_transpose(lambda: all_gather),
-    batch=_scatter_batch,
+    batch=ByAxis(_scatter_batch),
     samples=lambda: _samples(1),
     doc="Each member's own part of the sum of all members' values.",
 )

@@ -189,13 +189,21 @@ def _extremum_jvp(extremum: Callable[[], Any], sign: int) -> Callable[..., Any]:
 _NUMBERS = dtypes.ALL - {dtypes.bool_}
 _ORDERED = _NUMBERS - dtypes.COMPLEX
 
+
+def _cumsum(x: Array, axis: int) -> Array:
+    """The sums so far, each rounded from a wider one."""
+    wide = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
+    return np.cumsum(x, axis=axis, dtype=wide.get(x.dtype, x.dtype)).astype(x.dtype)
+
+
 cumsum = _row(
     "cumsum",
-    lambda x, axis: np.cumsum(x, axis=axis, dtype=x.dtype),
+    _cumsum,
     accepts=_NUMBERS,
     jvp=LINEAR,
     transpose=_sum_transpose,
-    doc="Sums of the elements up to each, added in order (from the end if reverse).",
+    doc="Sums of the elements up to each (from the end if reverse); those of float32 "
+    "and halves are rounded from wider ones.",
 )
 cumprod = _row(
     "cumprod",

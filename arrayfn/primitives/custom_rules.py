@@ -353,7 +353,7 @@ def _linear_batch(
             batch, size, mapped[:residuals], mapped[residuals:], backward
         ),
         residuals=residuals,
-        results=tuple(((int(size), *shape), dtype) for shape, dtype in results),
+        results=tuple(((size, *shape), dtype) for shape, dtype in results),
     )
     return all_of(made), [0] * len(results)
 

@@ -10,7 +10,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError
-from arrayfn.ir import ArrayType, Atom
+from arrayfn.ir import ArrayType, Atom, Literal
 from arrayfn.primitives import conversion, discrete, special
 from arrayfn.primitives.base import (
     LINEAR,
@@ -146,9 +146,9 @@ square = elementwise(
 absolute = elementwise(
     "abs",
     np.absolute,
-    [lambda x, y: _sign_factor(discrete.lt(x, 0), y)],
+    [lambda x, y: select(discrete.eq(x, 0), _one_like(x), sign(x))],
     accepts=_REALS,
-    doc="The absolute value; its derivative at 0 is 1, as JAX's.",
+    doc="The absolute value; its derivative at 0 is 1, as JAX's, and NaN of NaN.",
 )
 sign = elementwise(
     "sign",
@@ -161,7 +161,7 @@ pow = elementwise(
     "pow",
     _power,
     [
-        lambda x, y, z: mul(y, pow(x, _one_less(x, y))),
+        lambda x, y, z: _slope_by_base(x, y),
         lambda x, y, z: mul(z, special.log(nonzero(x))),
     ],
     arity=2,
@@ -372,10 +372,17 @@ def nonzero(x: Atom) -> Atom:
     return select(discrete.eq(x, 0), _one_like(x), x)
 
 
-def _one_less(x: Atom, y: Atom) -> Atom:
-    # x**0 is 1 for all x; at x = 0 its derivative 0 * 0**-1 would be nan.
-    constant = discrete.bitwise_and(discrete.eq(x, 0), discrete.eq(y, 0))
-    return select(constant, _one_like(y), sub(y, 1))
+def _slope_by_base(x: Atom, y: Atom) -> Atom:
+    """y * x**(y - 1); 0 for a y of 0, whose power is 1 for all x."""
+    if isinstance(y, Literal) and y.value == 0:
+        return _zero(y.type.dtype)
+    # Where 1 / x is infinite, 0 * x**-1 would be NaN.
+    if x.type.dtype in dtypes.COMPLEX:
+        tiny = discrete.eq(x, 0)
+    else:
+        tiny = discrete.isinf(reciprocal(x))
+    constant = discrete.bitwise_and(tiny, discrete.eq(y, 0))
+    return mul(y, pow(x, select(constant, _one_like(y), sub(y, 1))))
 
 
 def _refuse(message: str) -> Atom:

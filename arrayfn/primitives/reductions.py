@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from arrayfn.primitives.base import (
 )
 
 Axes = tuple[int, ...]
+_BLOCK: Final = 128  # terms that are added up in order
 
 
 def kept_axes(ndim: int, axes: Axes) -> Axes:
@@ -102,6 +103,30 @@ def _reduction(
         doc=doc,
     )
     return row
+
+
+def _sum(x: Array, axis: Axes) -> Array:
+    """NumPy's sum, which is pairwise along the axis that lies in order alone.
+
+    Along the others it adds in order: they are added up in blocks.
+    """
+    if x.dtype not in dtypes.INEXACT or all(x.shape[k] <= _BLOCK for k in axis):
+        return np.sum(x, axis=axis, dtype=x.dtype)
+    for k in sorted(axis, reverse=True):
+        # In what is left the later axes are gone.
+        while x.shape[k] > _BLOCK and (k < x.ndim - 1 or x.strides[k] != x.itemsize):
+            count = x.shape[k] // _BLOCK
+            ahead = (slice(None),) * k
+            whole = x[(*ahead, slice(count * _BLOCK))]
+            parts = whole.reshape(*x.shape[:k], count, _BLOCK, *x.shape[k + 1 :])
+            sums = np.sum(parts, axis=k + 1, dtype=x.dtype)
+            rest = x[(*ahead, slice(count * _BLOCK, None))]
+            if rest.shape[k]:
+                last = np.sum(rest, axis=k, keepdims=True, dtype=x.dtype)
+                sums = np.concatenate((sums, last), axis=k)
+            x = sums
+        x = np.asarray(np.sum(x, axis=k, dtype=x.dtype))
+    return x
 
 
 def _sum_transpose(
@@ -198,7 +223,7 @@ _BITS = dtypes.INTEGERS | {dtypes.bool_}
 
 reduce_sum = _reduction(
     "reduce_sum",
-    lambda x, axis: np.sum(x, axis=axis, dtype=x.dtype),
+    _sum,
     "accumulate_add",
     lambda dtype: 0,
     accepts=_NUMBERS,

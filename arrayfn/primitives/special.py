@@ -5,6 +5,7 @@ Derivatives: Abramowitz and Stegun, Handbook of Mathematical Functions, chapters
 
 from __future__ import annotations
 
+import cmath
 import importlib
 import math
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.ir import Atom
-from arrayfn.primitives import complex_references, discrete
+from arrayfn.ir import Atom, Literal
+from arrayfn.primitives import complex_references, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
@@ -30,6 +31,7 @@ def _scipy(name: str) -> Callable[..., Any]:
 
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+_ONE_OVER_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 _HALF_SQRT_PI = math.sqrt(math.pi) / 2.0
 _LN2 = math.log(2.0)
 _LN10 = math.log(10.0)
@@ -40,8 +42,20 @@ def _one_minus(x: Atom) -> Atom:
 
 
 def _one_minus_square(x: Atom) -> Atom:
-    # (1 - x)(1 + x), which does not cancel near 1.
-    return e.mul(_one_minus(x), e.add(x, 1))
+    # The value (1 - x)(1 + x) does not cancel near 1; the derivative is that of
+    # 1 - x**2, as inf * 0 of the product rule would be NaN at 1.
+    square = _one_minus(e.square(x))
+    product = e.mul(_one_minus(x), e.add(x, 1))
+    return e.add(square, views.stop_gradient(e.sub(product, square)))
+
+
+def _difference(x: Atom, y: Atom) -> Atom:
+    """x - y; 0 where both are the same infinity."""
+    difference = e.sub(x, y)
+    if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
+        return difference
+    equal = discrete.bitwise_and(discrete.isinf(x), discrete.eq(x, y))
+    return e.select(equal, e.conversion.literal(0, x.type.dtype), difference)
 
 
 # Exponentials and logarithms.
@@ -110,8 +124,8 @@ logaddexp = elementwise(
     "logaddexp",
     np.logaddexp,
     [
-        lambda x, y, z: logistic(e.sub(x, y)),
-        lambda x, y, z: logistic(e.sub(y, x)),
+        lambda x, y, z: logistic(_difference(x, y)),
+        lambda x, y, z: logistic(_difference(y, x)),
     ],
     arity=2,
     accepts=dtypes.FLOATS,
@@ -147,7 +161,7 @@ rsqrt = elementwise(
 cbrt = elementwise(
     "cbrt",
     np.cbrt,
-    [lambda x, y: e.reciprocal(e.mul(e.square(y), 3))],
+    [lambda x, y: e.mul(e.square(e.reciprocal(y)), 1 / 3)],
     accepts=dtypes.FLOATS,
     cost=14,
     domain=(0.3, 4.0),
@@ -308,8 +322,11 @@ def _trigamma(x: Atom) -> Atom:
         series = e.mul(square, e.add(series, number))
     tail = e.mul(inverse, e.add(e.add(series, e.mul(inverse, 0.5)), 1))
     total = e.add(total, tail)
-    # One period of the sine, so that it is accurate far from 0.
-    sine = sin(e.mul(e.sub(x, discrete.round(x)), math.pi))
+    # One period of the sine, so that it is accurate far from 0. It is 1 where it is not
+    # needed: its reciprocal is infinite at whole numbers.
+    period = e.sub(x, discrete.round(x))
+    half = e.conversion.literal(0.5, x.type.dtype)
+    sine = sin(e.mul(e.select(reflected, period, half), math.pi))
     mirror = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
     return e.select(reflected, e.sub(mirror, total), total)
 
@@ -320,6 +337,10 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 def _gaussian(x: Atom) -> Atom:
     return e.mul(exp(e.neg(e.square(x))), _TWO_OVER_SQRT_PI)
+
+
+def _normal_density(x: Atom) -> Atom:
+    return e.mul(exp(e.mul(e.square(x), -0.5)), _ONE_OVER_SQRT_TWO_PI)
 
 
 erf = elementwise(
@@ -338,6 +359,15 @@ erfc = elementwise(
     cost=18,
     tolerance=Tolerance(float32=4e-6, float64=1e-14),
     doc="1 - erf(x), accurate where erf is near 1.",
+)
+ndtr = elementwise(
+    "ndtr",
+    _scipy("ndtr"),
+    [lambda x, y: _normal_density(x)],
+    accepts=dtypes.FLOATS,
+    cost=20,
+    tolerance=Tolerance(float32=4e-6, float64=1e-14),
+    doc="The distribution function of the standard normal distribution.",
 )
 erfinv = elementwise(
     "erfinv",
@@ -399,6 +429,7 @@ ROWS = (
     erf,
     erfc,
     erfinv,
+    ndtr,
     lgamma,
     digamma,
 )

@@ -120,16 +120,7 @@ def compare(
 def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
     """What the function gives in float64, interpreted."""
     body = function.function if isinstance(function, Operator) else function
-    wide = tree.map(_in_double, args)
-    return jit(functools.partial(body, **static), device="reference")(*wide)
-
-
-def _in_double(x: Any) -> Any:
-    array = np.asarray(x)
-    if array.dtype not in dtypes.INEXACT:
-        return x
-    complex_ = array.dtype in dtypes.COMPLEX
-    return array.astype(np.complex128 if complex_ else np.float64)
+    return jit(functools.partial(body, **static), device="reference64")(*args)
 
 
 def _implementations(
@@ -138,6 +129,8 @@ def _implementations(
     """Name, backend and callable of each; the callable is text if it is refused."""
     body = function.function if isinstance(function, Operator) else function
     for backend in available_backends():
+        if backend == "reference64":
+            continue  # what the others are compared with
         compiled = jit(functools.partial(body, **static), device=backend)
         yield (
             ("interpreted" if backend == "reference" else "generated"),
@@ -148,8 +141,7 @@ def _implementations(
             continue
         for kernel in KERNELS.of(function.name, backend):
             name = f"{function.name}_{next(_NUMBERS)}"
-            called = getattr(kernel.function, "__name__", "kernel")
-            yield called, backend, _alone(function, name, kernel, args, static)
+            yield kernel.title, backend, _alone(function, name, kernel, args, static)
             KERNELS.forget(name)
 
 
@@ -164,7 +156,7 @@ def _alone(
     alone = operator(
         function.function, name=name, static_argnames=tuple(function.static_argnames)
     )
-    KERNELS.register(replace(kernel, operator=name))
+    KERNELS.register(replace(kernel, operator=name, check=False))
     call = functools.partial(alone, **static)
     equations = make_program(call)(*args).equations
     taken = (

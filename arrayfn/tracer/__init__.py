@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from arrayfn.tracer.array_value import ArrayOnDevice, ImmutableArray
 from arrayfn.tracer.methods import Namespace
-from arrayfn.tracer.value import Owner, Tracer
+from arrayfn.tracer.value import Owner, Refused, Tracer
 
-__all__ = ["ArrayOnDevice", "ImmutableArray", "Namespace", "Owner", "Tracer"]
+__all__ = ["ArrayOnDevice", "ImmutableArray", "Namespace", "Owner", "Refused", "Tracer"]

@@ -130,6 +130,13 @@ class ImmutableArray(Operand):
         self, function: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
         name = f"{function.__module__}.{function.__name__}"
+        if function in Namespace.changing:
+            raise InPlaceError(
+                f"{name} would change an array in place, which is not done with what "
+                f"is an array {self.KIND}; arrayfn.numpy.{function.__name__} gives a "
+                "changed copy",
+                user_location(),
+            )
         traced = Namespace.array_functions.get(function)
         if traced is None:
             raise ArgumentError(

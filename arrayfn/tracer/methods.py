@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -26,14 +27,17 @@ class Namespace:
     """What operators, methods, ufuncs and NumPy's functions of our arrays call.
 
     ``functions`` are by name, ``ufuncs`` by (ufunc, method), ``array_functions`` by
-    NumPy's function. ``arrayfn.numpy`` fills them; ``special``, which are by the names
-    of SciPy's ufuncs, ``arrayfn.scipy.special``.
+    NumPy's function; ``changing`` are those of NumPy's that change an argument.
+    ``arrayfn.numpy`` fills them; ``special``, which are by the names of SciPy's ufuncs,
+    ``special_module``, which is imported when it is needed.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
     ufuncs: ClassVar[dict[tuple[Any, str], Callable[..., Any]]] = {}
     array_functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    changing: ClassVar[set[Any]] = set()
     special: ClassVar[dict[str, Callable[..., Any]]] = {}
+    special_module: ClassVar[str]
     module: ClassVar[Any] = None
 
 
@@ -44,6 +48,7 @@ def function_for(ufunc: Any, method: str) -> Callable[..., Any] | None:
         name = ufunc.__name__
         theirs = sys.modules.get("scipy.special")  # whoever has its ufuncs imported it
         if getattr(theirs, name, None) is ufunc:
+            import_module(Namespace.special_module)
             return Namespace.special.get(name)
     return found
 

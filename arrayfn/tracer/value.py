@@ -7,14 +7,17 @@ Its operators and methods, and NumPy's functions of it, are those of an
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     AbstractValueError,
     ArgumentError,
+    ArrayfnError,
     SourceLocation,
     TracerLeakError,
     user_location,
@@ -22,7 +25,7 @@ from arrayfn.errors import (
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.layout import Shape
 from arrayfn.tracer.array_value import ArrayOnDevice, ImmutableArray
-from arrayfn.tracer.conversions import check_conversion
+from arrayfn.tracer.conversions import refused_conversion
 
 Array = np.ndarray[Any, Any]
 
@@ -31,9 +34,9 @@ _SCALAR_REMEDY: Final = (
     "Keep it an array, or make the argument static (jit(f, static_argnums=...))"
 )
 _INDEX_REMEDY: Final = (
-    "Write arrayfn.lax.dynamic_slice_in_dim(x, start, size, axis) for a slice of a "
-    "known size, arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n), "
-    "keep it an array, or make the argument static (jit(f, static_argnums=...))"
+    "Shapes are static: make the argument so (jit(f, static_argnums=...)). Write "
+    "arrayfn.lax.dynamic_slice_in_dim(x, start, size, axis) for a slice of a known "
+    "size, and arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n)"
 )
 
 
@@ -49,6 +52,20 @@ class Owner(Protocol):
     def parent(self) -> Owner | None:
         """The frame around it."""
         ...
+
+    refused: Refused | None
+    """The last conversion that was refused to one of its values."""
+
+
+class Refused(NamedTuple):
+    """A conversion that was refused, and the line that asked for it.
+
+    NumPy, and other code compiled from C, may raise an error of its own in its place.
+    """
+
+    error: ArrayfnError
+    file: str
+    line: int
 
 
 class Tracer(ImmutableArray):
@@ -120,11 +137,29 @@ class Tracer(ImmutableArray):
         if self.value is not None:
             return self.value
         made = f" It was made at {self.location}." if self.location else ""
-        raise AbstractValueError(
-            f"{wanted} needs the value of an array that is only known as {self.type} "
-            f"while {self.frame.name!r} is traced.{made} {remedy}",
-            user_location(),
+        raise self._refused(
+            AbstractValueError(
+                f"{wanted} needs the value of an array that is only known as "
+                f"{self.type} while {self.frame.name!r} is traced.{made} {remedy}",
+                user_location(),
+            )
         )
+
+    def _refused(self, error: ArrayfnError) -> ArrayfnError:
+        """``error``, remembered with the line that is running outside this module."""
+        asking = sys._getframe(1)
+        while asking.f_back is not None and asking.f_code.co_filename == __file__:
+            asking = asking.f_back
+        self.frame.refused = Refused(error, asking.f_code.co_filename, asking.f_lineno)
+        return error
+
+    def _number(self, kind: Callable[[Any], Any]) -> Any:
+        """The value as a Python number, for who says that it is meant so."""
+        asking = sys._getframe(2)
+        error = refused_conversion(asking)
+        if error is not None:
+            raise self._refused(error)
+        return kind(self.concrete(f"{kind.__name__}()", _SCALAR_REMEDY))
 
     def __bool__(self) -> bool:
         return bool(
@@ -138,28 +173,45 @@ class Tracer(ImmutableArray):
         )
 
     def __float__(self) -> float:
-        check_conversion(sys._getframe(1))
-        return float(self.concrete("float()", _SCALAR_REMEDY))
+        return self._number(float)
 
     def __int__(self) -> int:
+        if self.dtype in dtypes.INEXACT:
+            return self._number(int)
         return int(self.concrete("int()", _SCALAR_REMEDY))
 
     def __index__(self) -> int:
         return self.concrete("an index or a shape", _INDEX_REMEDY).__index__()
 
     def __complex__(self) -> complex:
-        check_conversion(sys._getframe(1))
-        return complex(self.concrete("complex()", _SCALAR_REMEDY))
+        return self._number(complex)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         # Even where the value is known: what is computed from a plain array would be
         # cut off from the derivative, without a word.
+        raise self._refused(
+            ArgumentError(
+                f"a traced value ({self.type}) is not converted to a NumPy array: what "
+                "is computed from that would not be traced. Use functions of "
+                "arrayfn.numpy (asarray and stack among them), or NumPy's that take "
+                "arrays as they are; to index a NumPy array by it, "
+                "arrayfn.numpy.asarray(array)[index]; x.value is the array alone, if "
+                "it is known",
+                user_location(),
+            )
+        )
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise ArgumentError(
-            f"a traced value ({self.type}) is not converted to a NumPy array: what is "
-            "computed from that would not be traced. Use functions of arrayfn.numpy "
-            "(asarray and stack among them), or NumPy's that take arrays as they are; "
-            "to index a NumPy array by it, arrayfn.numpy.asarray(array)[index]; "
-            "x.value is the array alone, if it is known",
+            f"a traced value ({self.type}) cannot be pickled: it is of use only while "
+            f"{self.frame.name!r} is traced. Pass arrays to other processes, and trace "
+            "the function there",
             user_location(),
         )
 

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.errors import ArrayfnError, located
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import THROUGH_BODY, Dim, Marker, OverPrograms, Primitive
+from arrayfn.primitives.base import (
+    THROUGH_BODY,
+    ByAxis,
+    Dim,
+    MappedAxis,
+    Marker,
+    OverPrograms,
+    Primitive,
+)
 
 
 def batch(
-    program: Program, size: int, in_dims: Sequence[Dim], out_dims: Sequence[Dim]
+    program: Program,
+    size: int,
+    in_dims: Sequence[Dim],
+    out_dims: Sequence[Dim],
+    axis_name: str | None = None,
 ) -> Program:
     """``program`` mapped ``size`` times along axes ``in_dims`` of its inputs.
 
     Outputs are mapped along ``out_dims``, repeated where they do not vary; an output
-    whose dim is None must not vary.
+    whose dim is None must not vary. Collectives over ``axis_name`` are over this axis.
     """
+    axis = MappedAxis(size, axis_name)
     builder = ProgramBuilder(f"batched_{program.name}")
     with builder:
         inputs = [
             builder.input(mapped_type(t, size, dim))
             for t, dim in zip(program.input_types, in_dims, strict=True)
         ]
-        outputs, dims = emit_batched(builder, program, size, inputs, in_dims)
+        outputs, dims = _emit_batched(builder, program, axis, inputs, in_dims)
         placed = [
             place(size, x, dim, wanted)
             for x, dim, wanted in zip(outputs, dims, out_dims, strict=True)
@@ -34,12 +49,18 @@ def batch(
 
 
 def batch_varying(
-    program: Program, size: int, mapped: Sequence[bool], dense: Sequence[bool]
+    program: Program,
+    size: int,
+    mapped: Sequence[bool],
+    dense: Sequence[bool],
+    *,
+    axis_name: str | None = None,
 ) -> tuple[Program, list[bool]]:
     """``program`` mapped along axis 0 of some inputs, and which outputs then are.
 
     Those that ``dense`` marks are mapped in any case, repeated if need be.
     """
+    axis = MappedAxis(size, axis_name)
     builder = ProgramBuilder(f"batched_{program.name}")
     with builder:
         in_dims: list[Dim] = [0 if m else None for m in mapped]
@@ -47,7 +68,7 @@ def batch_varying(
             builder.input(mapped_type(v.type, size, dim), v.hint)
             for v, dim in zip(program.inputs, in_dims, strict=True)
         ]
-        outputs, dims = emit_batched(builder, program, size, inputs, in_dims)
+        outputs, dims = _emit_batched(builder, program, axis, inputs, in_dims)
         wanted = [
             0 if dim is not None or forced else None
             for dim, forced in zip(dims, dense, strict=True)
@@ -74,10 +95,10 @@ def place(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
     return views.move_axis(views.batched(size, x, dim), 0, wanted)
 
 
-def emit_batched(
+def _emit_batched(
     builder: ProgramBuilder,
     program: Program,
-    size: int,
+    axis: MappedAxis,
     inputs: Sequence[Atom],
     dims: Sequence[Dim],
 ) -> tuple[list[Atom], list[Dim]]:
@@ -92,7 +113,7 @@ def emit_batched(
             continue
         operands = [rename(a, values) for a in equation.inputs]
         try:
-            outputs, output_dims = _apply_rule(equation, size, operands, given)
+            outputs, output_dims = _apply_rule(equation, axis, operands, given)
         except ArrayfnError as error:
             raise located(error, equation.source) from None
         values.update(zip(equation.outputs, outputs, strict=True))
@@ -102,21 +123,33 @@ def emit_batched(
 
 
 def _apply_rule(
-    equation: Equation, size: int, operands: Sequence[Atom], dims: Sequence[Dim]
+    equation: Equation, axis: MappedAxis, operands: Sequence[Atom], dims: Sequence[Dim]
 ) -> tuple[Sequence[Atom], Sequence[Dim]]:
     row = equation.primitive
     assert isinstance(row, Primitive)
     if row.batch == THROUGH_BODY:
         body: Program = equation.params["body"]
-        inside = batch(body, size, dims, [0] * len(body.outputs))
-        params = {**equation.params, "body": inside}
+        params: dict[str, Any] = dict(equation.params)
+        if "static" in params:  # an operator, of which a kernel may compute the map
+            operands = [
+                x if dim is None else views.move_axis(x, dim, 0)
+                for x, dim in zip(operands, dims, strict=True)
+            ]
+            dims = [None if dim is None else 0 for dim in dims]
+            is_mapped = tuple(dim is not None for dim in dims)
+            params["mapped"] = ((axis.size, is_mapped), *params.get("mapped", ()))
+        outs = [0] * len(body.outputs)
+        params["body"] = batch(body, axis.size, dims, outs, axis.name)
         result = row(*operands, **params)
         outputs = result if isinstance(result, tuple) else (result,)
         return outputs, [0] * len(outputs)
     if isinstance(row.batch, OverPrograms):
-        return row.batch.rule(batch_varying, size, operands, dims, **equation.params)
+        inner = functools.partial(batch_varying, axis_name=axis.name)
+        return row.batch.rule(inner, axis.size, operands, dims, **equation.params)
+    if isinstance(row.batch, ByAxis):
+        return row.batch.rule(axis, operands, dims, **equation.params)
     assert not isinstance(row.batch, Marker)
-    return row.batch(size, operands, dims, **equation.params)
+    return row.batch(axis.size, operands, dims, **equation.params)
 
 
 def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:

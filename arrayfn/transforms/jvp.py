@@ -17,6 +17,7 @@ from arrayfn.primitives.base import (
     OverPrograms,
     Primitive,
 )
+from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
 
 Emit = Callable[[Equation, dict[Var, Atom]], None]
 
@@ -103,6 +104,7 @@ def _differentiated(
     assert isinstance(row, Primitive)
     operands = [rename(a, values) for a in equation.inputs]
     if row.jvp == THROUGH_BODY:
+        warn_dropped(equation, DIFFERENTIATION)
         return push_forward(builder, equation.params["body"], operands, given)
     if isinstance(row.jvp, JvpWithOutputs):
         return row.jvp.rule(operands, given, **equation.params)

@@ -17,6 +17,7 @@ from arrayfn.primitives.base import (
     OverPrograms,
     Primitive,
 )
+from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
 from arrayfn.transforms.linearize import Linearization, linearize, split
 
 
@@ -100,6 +101,7 @@ def pull_back(
         row = equation.primitive
         assert isinstance(row, Primitive)
         if row.transpose == THROUGH_BODY:
+            warn_dropped(equation, DIFFERENTIATION)
             results = _through_body(builder, equation.params["body"], operands, given)
         elif isinstance(row.transpose, OverPrograms):
             results = row.transpose.rule(

@@ -42,6 +42,8 @@ PRODUCT = """
     a = registers_u16(8)
     b = registers_u16(8)
     sums = registers_f32(8)
+    for k in range(8):
+        sums[k] = 0.0
     row = remainder(lane, 16)
     load_matrix_u16(a_tile, row * 24 + quotient(lane, 16) * 8, a, 0)
     {load_b}
@@ -166,7 +168,7 @@ def test_copies_are_there_after_their_wait_and_zeros_where_they_are_not_live():
     out = run(COPY.format(wait=wait, at="lane"), x, size=32)
     np.testing.assert_array_equal(out, np.zeros(32))
     early = run(COPY.format(wait="await_copies(1)", at="lane * 8"), x, size=32)
-    np.testing.assert_array_equal(early, np.zeros(32))  # still under way
+    np.testing.assert_array_equal(early, np.full(32, 65535))  # still under way
 
 
 def test_copies_without_a_barrier_are_a_race():

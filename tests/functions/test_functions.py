@@ -135,6 +135,17 @@ def test_gradients_have_the_structure_of_the_argument():
     assert gradient["b"][1] is None
 
 
+def test_gradients_come_in_the_order_of_argnums():
+    def f(x, y):
+        return y * np.sum(x * x)
+
+    x = np.array([1.0, 3.0])
+    for argnums in ((1, 0), (-1, 0), (1, 0, 1)):
+        by_y, by_x, *rest = grad(f, argnums)(x, 2.0)
+        assert (float(by_y), by_x.tolist()) == (10.0, [4.0, 12.0])
+        assert [float(y) for y in rest] == [10.0] * (len(argnums) - 2)
+
+
 def test_argnums_may_be_several_or_negative():
     def f(x, y, z):
         return x * y * z

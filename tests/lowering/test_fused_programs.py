@@ -463,3 +463,27 @@ def test_random_programs_compiled(data: st.DataObject) -> None:
     program = Drawn(data).program(24)
     note(str(program))
     check_kernels(program, inputs_of(program))
+
+
+def test_gradients_of_slices_along_different_axes_are_added_up() -> None:
+    x = floats(4, 4)
+
+    def loss(x: Any) -> Any:
+        corner, column = x[:2, :2], x[:, 2:]
+        return (corner * corner).sum() + (column * column * column).sum()
+
+    expected = np.zeros_like(x)
+    expected[:2, :2] = 2 * x[:2, :2]
+    expected[:, 2:] = 3 * x[:, 2:] ** 2
+    np.testing.assert_allclose(af.jit(af.grad(loss))(x), expected, rtol=1e-6)
+
+
+def test_gradients_of_corners_are_added_up() -> None:
+    x = floats(4, 4)
+
+    def loss(x: Any) -> Any:
+        return (x[:2, :2] ** 2).sum() + (x[2:, 2:] ** 2).sum()
+
+    expected = np.zeros_like(x)
+    expected[:2, :2], expected[2:, 2:] = 2 * x[:2, :2], 2 * x[2:, 2:]
+    np.testing.assert_allclose(af.jit(af.grad(loss))(x), expected, rtol=1e-6)

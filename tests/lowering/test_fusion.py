@@ -256,6 +256,32 @@ def test_reductions_over_other_axes_are_kernels_of_their_own() -> None:
     ) == ["reduce_sum", "reduce_sum"]
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int32, np.float32])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((1, 4), (0, 1)),
+        ((1, 1, 4), (0, 1, 2)),
+        ((2, 1, 3), (0, 1, 2)),
+        ((1, 4, 1, 3), (0, 1)),
+        ((1, 4, 1, 3), (1, 2)),
+        ((3, 1, 1, 2), (1, 2, 3)),
+    ],
+)
+def test_a_reduction_over_axes_of_extent_one_reads_all_elements(
+    shape: tuple[int, ...], axes: tuple[int, ...], dtype: type
+) -> None:
+    size = int(np.prod(shape))
+    some = af.jit(lambda x: anp.any(x, axis=axes))
+    every = af.jit(lambda x: anp.all(x, axis=axes))
+    for position in range(size):
+        x = np.zeros(size, dtype)
+        x[position] = 1
+        x = x.reshape(shape)
+        np.testing.assert_array_equal(some(x), np.any(x, axis=axes))
+        np.testing.assert_array_equal(every(x == 0), np.all(x == 0, axis=axes))
+
+
 def test_what_is_read_across_is_not_fused_with_its_producer() -> None:
     # exp(x) at [j, i] is not there yet when [i, j] is computed.
     got = units(

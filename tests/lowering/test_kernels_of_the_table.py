@@ -1,4 +1,7 @@
-"""Each row's kernels on its own samples: reference = un-jitted = compiled.
+"""Each row's kernels on its own samples: un-jitted and compiled, within bounds.
+
+Floats are compared with the oracle's, in float64, by the bounds of their errors; what
+has several right answers (factorisations) with the reference, by the row's tolerance.
 
 All samples of a row are one Program, so that the kernels of a row compile together.
 """
@@ -68,7 +71,8 @@ def program_of_samples(row: Primitive) -> tuple[Program, list[Any], list[str]]:
 def test_kernels_agree_with_the_reference(row: Primitive) -> None:
     program, inputs, labels = program_of_samples(row)
     assert inputs or labels, "a row has samples"
-    check_kernels(program, inputs, row.tolerance, labels)
+    judge = row.family != "linear algebra"
+    check_kernels(program, inputs, row.tolerance, labels, judge=judge)
 
 
 @pytest.mark.parametrize("row", LOWERED, ids=lambda row: row.name)

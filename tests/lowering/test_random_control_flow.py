@@ -95,8 +95,6 @@ class Maker:
 
     def product(self, scope: list[Atom], depth: int) -> list[Atom]:
         x, v = self.pick(scope, MATRIX), self.pick(scope, VECTOR)
-        if isinstance(v, Literal) or isinstance(x, Literal):
-            return []
         side = ((0,), (0,)) if self.rng.integers(2) else ((1,), (0,))
         made = contraction.dot_general(x, v, contract=side, batch=((), ()))
         return [special.tanh(made)]

@@ -58,6 +58,7 @@ REFERENCES = {
     "erf": mp.erf,
     "erfc": lambda x: mp.erfc(x) if abs(x) < 1000 else mp.mpf(1 - mp.sign(x)),
     "erfinv": erfinv,
+    "ndtr": lambda x: mp.erfc(-x / mp.sqrt(2)) / 2 if x > -1000 else mp.mpf(0),
     "lgamma": lambda x: mp.re(mp.loggamma(x)),
     "digamma": mp.digamma,
     "pow": mp.power,
@@ -75,6 +76,7 @@ BOUNDS = {
     **dict.fromkeys(("erf", "erfc"), 1.4),
     "exp": 1.1,
     "logistic": 1.6,
+    "ndtr": 1.6,
     "tanh": 1.9,
     "erfinv": 1.9,
     # For positive arguments; at negative ones relative to 1 near their zeros.
@@ -96,6 +98,7 @@ CENTERS = {
     "exp2": (-1080.0, 1030.0),
     "erf": (-7.0, 7.0),
     "erfc": (-7.0, 28.0),
+    "ndtr": (-39.0, 9.0),
     "tanh": (-25.0, 25.0),
     "log": (0.5, 2.0),
     "log2": (0.5, 2.0),
@@ -280,6 +283,7 @@ SPECIAL = {
     "cbrt": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (-27.0, -3.0)],
     "erf": [(0.0, 0.0), (-0.0, -0.0), (INF, 1.0), (-INF, -1.0)],
     "erfc": [(0.0, 1.0), (INF, 0.0), (-INF, 2.0)],
+    "ndtr": [(0.0, 0.5), (INF, 1.0), (-INF, 0.0)],
     "erfinv": [(0.0, 0.0), (-0.0, -0.0), (1.0, INF), (-1.0, -INF), (1.5, NAN)],
     "lgamma": [
         (1.0, 0.0),

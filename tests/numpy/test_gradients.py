@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.functions import grad, trace_function
 from arrayfn.transforms.transpose import vjp
 from tests.programs import check_derivatives, noise
@@ -43,6 +44,10 @@ FORMULAS = [
     ("anp.at(x)[np.array([1, 2, 3])].power(x[1:4])", P),
     ("anp.at(x)[1:6:2].set(x[:3] ** 2)", V),
     ("anp.at(x)[1:4].max(x[2:5] ** 3)", V),
+    ("anp.at(x)[np.array([1, 4])].max(np.array([0.3, -9.0])) ** 2", V),
+    ("anp.at(np.arange(7.0) - 3.2)[1:4].min(x[2:5]) ** 2", V),
+    ("lax.pad(np.ones((2, 3)), x[0] ** 2, [(1, 0, 0), (0, 2, 1)])", V),
+    ("lax.pad(x * x, x[0, 0], [(1, -1, 0), (0, 2, 1)])", M),
     ("anp.at(x)[np.array([1, 9])].set(x[:2] ** 2, mode='drop')", V),
     ("anp.at(x * x)[np.array([1, 9])].get(mode='clip')", V),
     # Order.
@@ -113,7 +118,7 @@ FORMULAS = [
 
 @pytest.mark.parametrize(("text", "x"), FORMULAS, ids=[text for text, _ in FORMULAS])
 def test_derivatives(text, x):
-    function = eval(f"lambda x: {text}", {"anp": anp, "np": np})
+    function = eval(f"lambda x: {text}", {"anp": anp, "np": np, "lax": lax})
     program = trace_function(function, (x,), {}, abstract=True).program
     check_derivatives(program, [x], [True])
     rng = np.random.default_rng(2)
@@ -131,3 +136,16 @@ def test_nan_left_out_leaves_no_nan_in_gradients():
 
 def test_the_gradient_of_sinc_at_zero_is_zero():
     assert grad(anp.sinc)(0.0) == 0.0
+
+
+@pytest.mark.parametrize("method", ["max", "min"])
+def test_updates_that_equal_the_element_share_its_derivative(method):
+    x, u = np.array([1.0, 2.0]), np.array([2.0, 2.0, 5.0])
+
+    def f(x, u):
+        y = getattr(anp.at(x)[np.array([1, 1])], method)(u[:2])
+        return 3.0 * y[1]
+
+    by_x, by_u = grad(f, argnums=(0, 1))(x, u)
+    np.testing.assert_allclose(by_x, [0.0, 1.0])
+    np.testing.assert_allclose(by_u, [1.0, 1.0, 0.0])

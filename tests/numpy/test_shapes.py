@@ -275,6 +275,13 @@ def test_asarray_stacks_traced_values(traced):
         ),
         (lambda: anp.einsum("ij,jk", M, M), r"einsum: axis 'j' has extent 4 in one"),
         (lambda: anp.zeros((2, -1)), r"zeros|full: negative extents"),
+        (
+            lambda: anp.tensordot(M, M, axes=([0, 1], [0])),
+            r"tensordot: as many axes of x as of y are summed, not \(\[0, 1\], \[0\]\)",
+        ),
+        (lambda: anp.convolve(V[:0], V), r"convolve takes two vectors, neither of"),
+        (lambda: anp.convolve(V, V[:0]), r"convolve takes two vectors, neither of"),
+        (lambda: anp.correlate(M, V), r"correlate takes two vectors, neither of"),
     ],
 )
 def test_shapes_that_do_not_fit_are_shape_errors_at_the_users_line(function, message):

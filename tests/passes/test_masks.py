@@ -31,6 +31,12 @@ def test_a_mask_that_is_used_again_is_the_result_s() -> None:
 
 
 def test_other_choices_stay() -> None:
-    for change in (("0.0:f32, x", "1.0:f32, x"), ("le(x, 0.0", "lt(x, 0.0")):
+    changes = (
+        ("0.0:f32, x", "1.0:f32, x"),
+        ("le(x, 0.0", "lt(x, 0.0"),
+        ("le(x, 0.0", "le(y, 0.0"),  # a mask of another value than the one chosen
+        ("le(x, 0.0:f32", "le(x, 1.0:f32"),
+    )
+    for change in changes:
         before = parse(RECTIFIED.replace(*change))
         assert body(dce(masks_of_results(before))) == body(before)

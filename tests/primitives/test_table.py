@@ -24,6 +24,7 @@ from arrayfn.primitives.base import (
     THROUGH_BODY,
     WHOLE,
     ZERO_TANGENT,
+    ByAxis,
     JvpWithOutputs,
     KernelForm,
     Marker,
@@ -167,7 +168,7 @@ def test_every_slot_is_filled(row: Primitive) -> None:
             refused = slot.name == "not_differentiable" and slot.reason
             assert slot in markers or refused
         else:
-            held = (JvpWithOutputs, OverPrograms)
+            held = (ByAxis, JvpWithOutputs, OverPrograms)
             assert callable(slot.rule if isinstance(slot, held) else slot)
     # The linear part of a custom_vjp has no meaning before it is transposed.
     assert list(row.samples()) or row.name == "custom_vjp_linear"

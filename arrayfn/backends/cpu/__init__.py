@@ -40,8 +40,8 @@ class CpuBackend:
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """``program`` as kernels and a plan, whatever the options."""
-        return lower(program, donated)
+        """``program`` as kernels and a plan; all orders of sums are fixed."""
+        return lower(program, donated, options=options)
 
     def load(self, compiled: CompiledProgram) -> Callable:
         """The callable of ``compiled``."""

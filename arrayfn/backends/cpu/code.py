@@ -14,13 +14,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from arrayfn.backends.base import refuse_file
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import target
 from arrayfn.backends.native.code import native_units
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
 from arrayfn.backends.object_cache import content_key
-from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Kernel
 
 LOGGER = logging.getLogger(__name__)
@@ -68,14 +68,6 @@ def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
         refuse_file(kernel, error)
         LOGGER.info("kernel %s is left to Numba: %s", kernel.name, error)
         return importlib.import_module(_NUMBA_COMPILER).kernel_ir(*definition), True
-
-
-def refuse_file(kernel: Kernel, error: Exception) -> None:
-    """BackendError if ``kernel`` comes of a file: Numba would execute its text."""
-    if kernel.from_file:
-        raise BackendError(
-            f"kernel {kernel.name} of a saved function cannot be compiled: {error}"
-        ) from error
 
 
 @cache

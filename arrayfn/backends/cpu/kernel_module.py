@@ -14,7 +14,7 @@ LONG: Final = frozenset(
     (
         *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "logistic"),
         *("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "atan2"),
-        *("asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "pow", "cbrt"),
+        *("asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "ndtr", "pow", "cbrt"),
     )
 )
 _I64: Final = ir.IntType(64)

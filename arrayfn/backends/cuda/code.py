@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from arrayfn.backends.cpu.code import refuse_file
+from arrayfn.backends.base import refuse_file
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.modules import load
 from arrayfn.backends.object_cache import content_key, object_cache

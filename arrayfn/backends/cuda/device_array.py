@@ -91,7 +91,7 @@ class DeviceArray(ArrayOnDevice):
 
     def copy(self) -> DeviceArray:
         """The same elements in other memory, which may be donated."""
-        low, count = span(self.__arrayfn_type__)
+        low, count = self.__arrayfn_type__.span()
         size = self.dtype.itemsize
         gpu = device()
         pointer, owner = gpu.block(count * size)
@@ -148,7 +148,7 @@ class DeviceArray(ArrayOnDevice):
     ) -> Array:
         if copy is False:
             raise ValueError("an array on a GPU cannot be a NumPy array without a copy")
-        low, count = span(self.__arrayfn_type__)
+        low, count = self.__arrayfn_type__.span()
         flat = np.empty(count, self.dtype)
         if count:
             start = self.address() + low * self.dtype.itemsize
@@ -260,16 +260,6 @@ class Borrowed:
             device().synchronize()
 
 
-def span(type: ArrayType) -> tuple[int, int]:
-    """The lowest element of ``type``, from its first one, and how many it spans."""
-    if type.size == 0:
-        return 0, 0
-    steps = type.layout.strides(type.shape)
-    ends = [(n - 1) * step for n, step in zip(type.shape, steps, strict=True)]
-    low = sum(min(0, end) for end in ends)
-    return low, sum(max(0, end) for end in ends) - low + 1
-
-
 def device_put(x: Any) -> DeviceArray:
     """``x`` on the GPU: a copy of NumPy arrays and numbers, in the same layout.
 
@@ -290,7 +280,7 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
     """A copy on the GPU of a number, or of an array that has the type ``type``."""
     host = np.asarray(x, type.dtype)
     size = type.dtype.itemsize
-    low, count = span(type)
+    low, count = type.span()
     gpu = device()
     pointer, owner = gpu.block(count * size)
     if count:
@@ -349,7 +339,7 @@ def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
         taken = DeviceArray(type, pointer, Borrowed(owner))
         taken.shared = True
         return taken
-    low, count = span(type)
+    low, count = type.span()
     size = type.dtype.itemsize
     gpu = device()
     copied, block = gpu.block(count * size)

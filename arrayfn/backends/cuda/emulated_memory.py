@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +23,14 @@ class Pointer:
 
     array: Array
     start: int = 0
+
+
+def unwritten(count: int, dtype: str) -> Array:
+    """Memory that nothing has written: NaNs, or numbers whose bits are all 1."""
+    kind = DTYPES[dtype]
+    if dtype == "bool":
+        return np.ones(count, kind)
+    return np.full(count * kind.itemsize, 0xFF, np.uint8).view(kind)
 
 
 class Memory:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cuda.code import ENTRY, neutral
 from arrayfn.backends.cuda.emulated_libraries import call_library, has_library
-from arrayfn.backends.cuda.emulator import Pointer, launch
+from arrayfn.backends.cuda.emulated_names import unassigned_names
+from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+from arrayfn.backends.cuda.kernel_compiler import UnsupportedKernelError, kernel_ir
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import (
+    BufferAllocation,
     BufferArgument,
     ExecutionPlan,
     Kernel,
@@ -28,12 +34,15 @@ from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 Array = np.ndarray[Any, Any]
 
+_NVVM_VERSION: Final = (2, 0, 3, 2)  # of the IR, which is not compiled further
+
 
 def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
     """Run all steps of ``compiled`` on NumPy arrays: its outputs.
 
-    An output over a donated input lies where a copy of that was. Memory that nothing
-    has written holds NaNs, or large numbers.
+    Inputs keep their layout, as they do on their way to a GPU. An output over a donated
+    input lies where a copy of that was. Memory that nothing has written holds NaNs, or
+    large numbers.
     """
     plan = compiled.plan
     run = _Run(compiled, _memory(plan, inputs, compiled.constants))
@@ -42,38 +51,63 @@ def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
         b for b in zip(plan.buffers, run.memory, strict=True) if b[0].kind == "output"
     ]
     return [
-        flat.view(buffer.type.dtype).reshape(buffer.type.shape)
-        for buffer, flat in sorted(outputs, key=lambda pair: pair[0].index)
+        _strided(bytes_.pointer(buffer.type.dtype), buffer.type).copy()
+        for buffer, bytes_ in sorted(outputs, key=lambda pair: pair[0].index)
     ]
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """Allocated bytes; an array's first element is at ``start``, not the lowest."""
+
+    array: Array
+    start: int = 0
+
+    def pointer(self, dtype: Any, offset: int = 0) -> Pointer:
+        """What points ``offset`` bytes from the first element."""
+        start = (self.start + offset) // dtype.itemsize
+        return Pointer(self.array.view(dtype), start)
+
+    def window(self, begin: int, size: int) -> _Bytes:
+        """``size`` bytes from ``begin`` on."""
+        return _Bytes(self.array[self.start + begin :][:size])
 
 
 def _memory(
     plan: ExecutionPlan, inputs: Sequence[Array], constants: Sequence[Array]
-) -> list[Array]:
+) -> list[_Bytes]:
     arena = _bytes(plan.arena)
     given = {"input": inputs, "constant": constants}
-    memory: list[Array] = []
+    memory: list[_Bytes] = []
     for buffer in plan.buffers:
         if buffer.kind == "temporary":
-            memory.append(arena[buffer.offset : buffer.offset + buffer.nbytes])
-            continue
-        if buffer.kind in ("slice", "carried"):
-            memory.append(arena[:0])  # its loop puts it somewhere
-            continue
-        if buffer.donor is not None:
+            own = arena[buffer.offset : buffer.offset + buffer.nbytes]
+            memory.append(_Bytes(own))
+        elif buffer.kind in ("slice", "carried"):
+            memory.append(_Bytes(arena[:0]))  # its loop puts it somewhere
+        elif buffer.donor is not None:
             memory.append(memory[buffer.donor])  # inputs come first
-            continue
-        memory.append(_bytes(buffer.nbytes))
-        if buffer.kind in given:
-            source = np.ascontiguousarray(given[buffer.kind][buffer.index])
-            memory[-1][:] = source.reshape(-1).view(np.uint8)
+        elif buffer.kind in given:
+            memory.append(_put(given[buffer.kind][buffer.index], buffer))
+        else:
+            memory.append(_Bytes(_bytes(buffer.nbytes)))
     return memory
+
+
+def _put(x: Any, buffer: BufferAllocation) -> _Bytes:
+    """Memory with a copy of ``x`` in its layout: the bytes that its buffer has."""
+    type = buffer.type
+    low, count = type.span()
+    size = type.dtype.itemsize
+    whole = _bytes(count * size)
+    _strided(Pointer(whole.view(type.dtype), -low), type)[...] = x
+    return _Bytes(whole[: buffer.nbytes], -low * size)
 
 
 class _Run:
     """One run of a plan; the memory of buffers that move is replaced as they do."""
 
-    def __init__(self, compiled: CompiledProgram, memory: list[Array]) -> None:
+    def __init__(self, compiled: CompiledProgram, memory: list[_Bytes]) -> None:
         self.plan = compiled.plan
         self.kernels = {k.name: k for k in compiled.kernels}
         self.memory = memory
@@ -85,7 +119,7 @@ class _Run:
             elif isinstance(step, Loop):
                 self.loop(step)
             else:
-                index = int(self.memory[step.index].view(np.int32)[0])
+                index = int(self.memory[step.index].array.view(np.int32)[0])
                 self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
 
     def call(self, step: KernelCall) -> None:
@@ -94,16 +128,16 @@ class _Run:
         for argument, parameter in zip(step.arguments, kernel.parameters, strict=True):
             if isinstance(argument, BufferArgument):
                 dtype = DTYPES[stored_dtype(parameter.kind.removesuffix("*"))]
-                flat = self.memory[argument.buffer].view(dtype)
-                arguments.append(Pointer(flat, argument.offset // dtype.itemsize))
+                memory = self.memory[argument.buffer]
+                arguments.append(memory.pointer(dtype, argument.offset))
             else:
                 assert isinstance(argument, int)
                 arguments.append(argument)
         if isinstance(kernel, Kernel):
             shape = step.items, kernel.threads
             launch(
-                kernel.source,
-                kernel.name,
+                checked(kernel).source,
+                ENTRY,
                 *shape,
                 arguments,
                 kernel.cluster,
@@ -144,18 +178,39 @@ class _Run:
             if loop.predicate is None:
                 goes_on = turn != loop.count
             else:
-                goes_on = bool(memory[loop.predicate][0])
+                goes_on = bool(memory[loop.predicate].array[0])
             if not goes_on:
                 break
             for s in loop.slices:
                 begin = s.offset + turn * s.stride
-                memory[s.buffer] = memory[s.source][begin : begin + sizes[s.buffer]]
+                memory[s.buffer] = memory[s.source].window(begin, sizes[s.buffer])
             self.steps(loop.body)
             places = {c.current: memory[c.next] for c in loop.carries}
         for c in loop.carries:
-            value, result = places[c.current], memory[c.result]
+            value, result = places[c.current].array, memory[c.result].array
             if not np.shares_memory(value, result):
                 result[: sizes[c.result]] = value[: sizes[c.result]]
+
+
+@lru_cache(maxsize=4096)
+def checked(kernel: Kernel) -> Kernel:
+    """``kernel`` with the text that a GPU gets.
+
+    Raises EmulationError if some path of it reads what it has not assigned, or if it is
+    generated and the compiler of generated kernels refuses it.
+    """
+    made = neutral(kernel)
+    unassigned = unassigned_names(made.source)
+    if unassigned:
+        raise EmulationError(
+            f"{kernel.name} reads what may not be assigned: {', '.join(unassigned)}"
+        )
+    if not kernel.is_replaced:
+        try:
+            kernel_ir(made, _NVVM_VERSION)
+        except UnsupportedKernelError as error:
+            raise EmulationError(f"{kernel.name} does not compile: {error}") from error
+    return made
 
 
 def _strided(pointer: Pointer, type: ArrayType) -> Array:

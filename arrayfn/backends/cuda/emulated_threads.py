@@ -21,6 +21,7 @@ from arrayfn.backends.cuda.emulated_memory import (
     Memory,
     SharedMemory,
     Signal,
+    unwritten,
 )
 from arrayfn.lowering.cuda import vocabulary
 from arrayfn.lowering.cuda.vocabulary import (
@@ -28,7 +29,6 @@ from arrayfn.lowering.cuda.vocabulary import (
     LEAST_DIVISOR,
     DeviceFunction,
 )
-from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _shared(thread: Thread, function: DeviceFunction, arguments: Any) -> SharedM
     key = (function.name, line)
     block = thread.block
     if key not in block.shared:
-        array = np.zeros(arguments[0], DTYPES[function.dtype])
+        array = unwritten(arguments[0], function.dtype)
         block.shared[key] = SharedMemory(array, function.name, block)
     return block.shared[key]
 
@@ -114,7 +114,7 @@ def _signals(thread: Thread, function: DeviceFunction, arguments: Any) -> Signal
 
 
 def _registers(thread: Thread, function: DeviceFunction, arguments: Any) -> Memory:
-    array = np.zeros(arguments[0], DTYPES[function.dtype])
+    array = unwritten(arguments[0], function.dtype)
     return Memory(array, function.name)
 
 
@@ -129,7 +129,8 @@ def _send(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
     (key,) = (key for key, memory in block.shared.items() if memory is array)
     peer = block.cluster[int(rank)]
     if key not in peer.shared:
-        peer.shared[key] = SharedMemory(np.zeros_like(array.array), function.name, peer)
+        own = unwritten(array.array.size, function.dtype)
+        peer.shared[key] = SharedMemory(own, function.name, peer)
     # What another block sends may be there at once: who still reads reads it.
     target = peer.shared[key]
     target.array[target.place(at)] = value
@@ -147,7 +148,7 @@ def _arena(thread: Thread, function: DeviceFunction, arguments: Any) -> SharedMe
     key = (function.name, -1 - int(offset))
     block = thread.block
     if key not in block.shared:
-        array = np.zeros(int(count), DTYPES[function.dtype])
+        array = unwritten(int(count), function.dtype)
         block.shared[key] = SharedMemory(array, f"{function.name} at {offset}", block)
     return block.shared[key]
 

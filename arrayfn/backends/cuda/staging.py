@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import runner
-from arrayfn.backends.cuda.device_array import span
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
 from arrayfn.backends.cuda.modules import load
@@ -122,7 +121,7 @@ def parts_of(
         nbytes <= _MOST_BYTES
         and arena <= _MOST_TEMPORARY
         and max(len(given), len(made)) <= _MOST_PARTS
-        and all(span(type)[0] == 0 for type in types)
+        and all(type.span()[0] == 0 for type in types)
     )
     return (given, made) if fits else None
 

@@ -1,4 +1,9 @@
-"""The reference backend: interprets a Program with the primitives' NumPy references."""
+"""The reference backends: interpret a Program with the primitives' NumPy references.
+
+``reference`` computes in the Program's dtypes. ``reference64`` is the oracle that
+judges the others: all floats are float64 (halves too), complex numbers complex128, and
+sums are exact before they are rounded; its results stay float64.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ import numpy as np
 
 from arrayfn import ir_text
 from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.backends.reference.wide import wide_array, widened
+from arrayfn.dtypes import DType
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
@@ -20,13 +27,14 @@ from arrayfn.tracing import own
 
 
 class ReferenceBackend:
-    """NumPy, one primitive at a time. The oracle for every other backend."""
+    """NumPy, one primitive at a time, in the Program's dtypes."""
 
     name = "reference"
+    description = "NumPy, one primitive at a time"
 
     def info(self) -> BackendInfo:
         """Always there."""
-        return BackendInfo(self.name, "NumPy, one primitive at a time", ("numpy",))
+        return BackendInfo(self.name, self.description, ("numpy",))
 
     def array_types(self) -> tuple[type, ...]:
         """NumPy's arrays are all."""
@@ -55,12 +63,36 @@ class ReferenceBackend:
     def load(self, compiled: CompiledProgram) -> Executable:
         """Parse the Program back, and interpret it."""
         program = ir_text.parse_program(compiled.text, TABLE, compiled.constants)
+        run_program = self.prepare(program)
 
         def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
             # Numbers come as they were given; their types are the Program's.
             typed = zip(arrays, compiled.input_types, strict=True)
-            given = [np.asarray(x, kind.dtype) for x, kind in typed]
+            given = [self.operand(x, kind.dtype) for x, kind in typed]
             ids = {id(x) for x in given}
-            return [own(x, ids) for x in evaluate(program, given)]
+            return [own(x, ids) for x in evaluate(run_program, given)]
 
         return run
+
+    def prepare(self, program: Program) -> Program:
+        """The Program that is interpreted."""
+        return program
+
+    def operand(self, x: Any, dtype: DType) -> np.ndarray[Any, Any]:
+        """An argument as it is computed with."""
+        return np.asarray(x, dtype)
+
+
+class WideReferenceBackend(ReferenceBackend):
+    """The same in float64, with exact sums: what every other backend is judged by."""
+
+    name = "reference64"
+    description = "NumPy in float64 with exact sums, one primitive at a time"
+
+    def prepare(self, program: Program) -> Program:
+        """The Program in double precision."""
+        return widened(program)
+
+    def operand(self, x: Any, dtype: DType) -> np.ndarray[Any, Any]:
+        """An argument, rounded to the dtype that the Program gives it, as float64."""
+        return wide_array(x, dtype)

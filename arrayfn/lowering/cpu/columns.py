@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arrayfn import dtypes
+from arrayfn.dtypes import DType
 from arrayfn.lowering.cpu.elementwise import BlockPrinter
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
+from arrayfn.lowering.cpu.sums import (
+    COLUMN_BLOCK,
+    chunk_rows,
+    cut,
+    is_running_sum,
+    is_sum,
+    total_dtype,
+)
 from arrayfn.lowering.kernel_ir import Compute, Count, Load, Reduce, Value, uses
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
@@ -26,6 +36,8 @@ class PartialColumnsPrinter(StagedPrinter):
         per_row = math.prod(self.nest.axes[k].extent for k in more)
         block = min(CPU.column_block, max(1, width))
         size = chunk_size(rows, per_row * block)
+        totals = [partial.reduce for partial in self.partials]
+        size = chunk_rows(self.nest, reduced, size, totals)
         self.plan_stages()
         chunks, blocks = -(-rows // size), -(-width // CPU.column_block)
         self.items = (
@@ -104,10 +116,16 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
 
     def column_row(self, value: Value) -> str:
         """The scratch row that holds an outer value for each column of the block."""
-        name = f"{self.name_of(value)}_columns"
+        return self.row_of(f"{self.name_of(value)}_columns", value.dtype)
+
+    def row_of(self, name: str, dtype: DType) -> str:
         if all(row.name != name for row in self.scratch):
-            self.scratch.append(ScratchRow(name, value.dtype, CPU.column_block))
+            self.scratch.append(ScratchRow(name, dtype, CPU.column_block))
         return name
+
+    def column_total(self, s: Reduce, column: str) -> str:
+        """Where the total of a sum is, for each column of the block."""
+        return f"{self.row_of(self.total_of(s), total_dtype(s))}[{column} - start]"
 
     def column_value(self, value: Value, column: str) -> str:
         text = f"{self.column_row(value)}[{column} - start]"
@@ -149,14 +167,24 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     ) -> None:
         column = f"i{inner}"
         reduces = self.reduces(stage)
+        sums = [s for s in reduces if is_sum(s) or is_running_sum(s)]
+        found = cut(self.nest, reduced, COLUMN_BLOCK) if sums else None
+        sums = sums if found is not None else []
         if reduces:
             self.open(f"for {column} in range(start, stop):")
             for s in reduces:
-                self.column_set(s.result, column, self.constant(s.identity))
+                if s in sums:
+                    total = self.column_total(s, column)
+                    self.line(f"{total} = {self.total_identity(s)}")
+                else:
+                    self.column_set(s.result, column, self.constant(s.identity))
             self.close()
         within = dict(variables)
         for axis in reduced:
-            self.open(f"for i{axis} in range({self.extent(axis)}):")
+            bounds = self.extent(axis)
+            if found is not None and found[0] == axis:
+                bounds = self.open_row_blocks(bounds, found[1], sums, column)
+            self.open(f"for i{axis} in range({bounds}):")
             within[axis] = f"i{axis}"
         self.open(f"for {column} in range(start, stop):")
         within[inner] = column
@@ -164,14 +192,76 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         for s in self.stage_bodies[stage]:
             for value in uses(s):
                 self.fetch(value, local, within, column)
-            if isinstance(s, Reduce):
+            if isinstance(s, Reduce) and s in sums and is_running_sum(s):
+                self.column_run(s, column)
+                local.add(s.result.name)
+            elif isinstance(s, Reduce):
                 have = self.column_value(s.result, column)
                 total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
                 self.column_set(s.result, column, total)
             else:
                 self.emit(s, within)
-        for _ in range(len(reduced) + 1):
+        self.close()
+        for axis in reversed(reduced):
             self.close()
+            if found is not None and found[0] == axis:
+                self.close_row_blocks(sums, column)
+        done = [s for s in sums if is_sum(s)]
+        if done:
+            self.open(f"for {column} in range(start, stop):")
+            for s in done:
+                value = self.from_total(s, self.column_total(s, column))
+                self.column_set(s.result, column, value)
+            self.close()
+
+    def column_run(self, s: Reduce, column: str) -> None:
+        """One more term of a running sum: before the block, and in it."""
+        within, earlier = self.column_parts(s, column)
+        total = self.expression(s.function, [within, self.scalar(s.argument)])
+        self.line(f"{within} = {total}", s.source)
+        total = self.expression(s.function, [earlier, within])
+        self.line(f"{self.name_of(s.result)} = {total}")
+
+    def column_parts(self, s: Reduce, column: str) -> tuple[str, str]:
+        """Where a column's running sum of this block is, and what comes before it."""
+        name, dtype = self.name_of(s.result), s.result.dtype
+        within, earlier = (
+            f"{self.row_of(f'{name}_{part}', dtype)}[{column} - start]"
+            for part in ("within", "earlier")
+        )
+        return within, earlier
+
+    def open_row_blocks(
+        self, last: str, size: int, sums: Sequence[Reduce], column: str
+    ) -> str:
+        """Open a loop over blocks of rows; the bounds of the loop inside it."""
+        self.open(f"for near in range(0, {last}, {size}):")
+        self.open(f"for {column} in range(start, stop):")
+        for s in sums:
+            if is_running_sum(s):
+                within, earlier = self.column_parts(s, column)
+                self.line(f"{within} = {self.constant(s.identity)}")
+                total = self.from_total(s, self.column_total(s, column))
+                self.line(f"{earlier} = {total}")
+            else:
+                self.column_set(s.result, column, self.constant(s.identity))
+        self.close()
+        return f"near, {self.use('min_i64')}(near + {size}, {last})"
+
+    def close_row_blocks(self, sums: Sequence[Reduce], column: str) -> None:
+        """Add the sums of a block of rows to the totals."""
+        self.open(f"for {column} in range(start, stop):")
+        for s in sums:
+            place = self.column_total(s, column)
+            own = (
+                self.column_parts(s, column)[0]
+                if is_running_sum(s)
+                else self.column_value(s.result, column)
+            )
+            value = self.plus(s, place, own)
+            self.line(f"{place} = {value}")
+        self.close()
+        self.close()
 
 
 def _column_axes(printer: KernelPrinter) -> tuple[list[int], list[int], int]:

@@ -4,18 +4,110 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
+from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_running_sum, is_sum, row_block
 from arrayfn.lowering.kernel_ir import Compute, Reduce
 
 STRIP: Final = 256  # elements that are computed while as many are fetched
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """How sums are cut: into blocks of ``size`` indices of an axis."""
+
+    sums: Sequence[Reduce]
+    axis: int
+    size: int
+
+
 @dataclass
-class RowsPrinter(StagedPrinter):
+class BlockedRowsPrinter(StagedPrinter):
+    """Kernels whose innermost axis is reduced, with long rows in blocks.
+
+    ``within`` has the names of running sums inside their blocks.
+    """
+
+    within: dict[str, str] = field(default_factory=dict[str, str])
+
+    def blocks(self, stage: int, strip: int = 0) -> Blocks | None:
+        """How the sums of ``stage`` are cut; None if there are none, or no long rows.
+
+        A loop over strips of ``strip`` elements, if there is one, is that over blocks.
+        """
+        reduced = self.reduced_axes
+        sums = [s for s in self.reduces(stage) if is_sum(s) or is_running_sum(s)]
+        if not sums or not reduced:
+            return None
+        found = cut(self.nest, reduced, row_block(self.nest, reduced))
+        if found is None:
+            return None
+        axis, size = found
+        return Blocks(sums, axis, strip or size)
+
+    def begin_sums(self, stage: int, blocks: Blocks | None) -> None:
+        """Nothing is accumulated by ``stage`` yet."""
+        for s in self.reduces(stage):
+            if blocks is not None and s in blocks.sums:
+                self.line(f"{self.total_of(s)} = {self.total_identity(s)}")
+                if is_running_sum(s):
+                    self.within[s.result.name] = f"{self.name_of(s.result)}_within"
+            else:
+                self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
+
+    def open_blocks(self, first: str, last: str, size: int) -> str:
+        """Open a loop over blocks; the bounds of the loop inside it."""
+        self.open(f"for near in range({first}, {last}, {size}):")
+        return f"near, {self.use('min_i64')}(near + {size}, {last})"
+
+    def begin_block(self, blocks: Blocks) -> None:
+        """Nothing of this block is accumulated yet."""
+        for s in blocks.sums:
+            self.line(f"{self.in_block(s)} = {self.constant(s.identity)}")
+            if is_running_sum(s):
+                total = self.from_total(s, self.total_of(s))
+                self.line(f"{self.name_of(s.result)}_earlier = {total}")
+
+    def in_block(self, s: Reduce) -> str:
+        """What is accumulated of this block: of a running sum no result by itself."""
+        return self.within.get(s.result.name, self.name_of(s.result))
+
+    def accumulate(self, s: Reduce) -> None:
+        """A running sum in blocks is what is before the block, and what is in it."""
+        within = self.within.get(s.result.name)
+        if within is None:
+            super().accumulate(s)
+            return
+        name, term = self.name_of(s.result), self.scalar(s.argument)
+        total = self.expression(s.function, [within, term])
+        self.line(f"{within} = {total}", s.source)
+        total = self.expression(s.function, [f"{name}_earlier", within])
+        self.line(f"{name} = {total}")
+
+    def close_loops(self, blocks: Blocks | None, *, stripped: bool = False) -> None:
+        """Close the loops over the reduced axes; then sums are what totals are."""
+        for axis in reversed(self.reduced_axes):
+            self.close()
+            if blocks is not None and blocks.axis == axis:
+                for s in blocks.sums:
+                    total = self.total_of(s)
+                    value = self.plus(s, total, self.in_block(s))
+                    self.line(f"{total} = {value}")
+                self.close()
+            elif stripped:
+                self.close()
+        for s in blocks.sums if blocks is not None else ():
+            if is_running_sum(s):
+                continue
+            value = self.from_total(s, self.total_of(s))
+            self.line(f"{self.name_of(s.result)} = {value}")
+
+
+@dataclass
+class RowsPrinter(BlockedRowsPrinter):
     """An item is one index of the kept axes, whose row is passed over in stages."""
 
     def body(self) -> None:
@@ -36,7 +128,6 @@ class RowsPrinter(StagedPrinter):
 
     def row(self, variables: dict[int, str]) -> None:
         """All stages of the row at ``variables`` of the kept axes."""
-        reduced = self.reduced_axes
         self.hoist_offsets(variables)
         busiest = self.busiest_stage()
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
@@ -44,18 +135,26 @@ class RowsPrinter(StagedPrinter):
                 self.emit(s, variables)
             if stage >= self.nest.stages or not self.stage_bodies[stage]:
                 continue
-            for s in self.reduces(stage):
-                self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
-            inner = dict(variables)
-            bounds = [self.extent(axis) for axis in reduced]
-            if stage == busiest:
-                bounds = [self.open_strips()]
-            for axis, bound in zip(reduced, bounds, strict=True):
-                self.open(f"for i{axis} in range({bound}):")
-                inner[axis] = f"i{axis}"
-            self.stage_loop_body(stage, inner, self.row_index(reduced))
-            for _ in range(len(reduced) + (stage == busiest)):
-                self.close()
+            self.row_stage(stage, variables, ahead=stage == busiest)
+
+    def row_stage(self, stage: int, variables: dict[int, str], ahead: bool) -> None:
+        """One pass over the row; ``ahead`` if it fetches the next one."""
+        reduced = self.reduced_axes
+        blocks = self.blocks(stage, STRIP if ahead else 0)
+        self.begin_sums(stage, blocks)
+        inner = dict(variables)
+        for axis in reduced:
+            bounds = self.extent(axis)
+            if ahead:
+                bounds = self.open_strips()
+            elif blocks is not None and blocks.axis == axis:
+                bounds = self.open_blocks("0", bounds, blocks.size)
+            if blocks is not None and blocks.axis == axis:
+                self.begin_block(blocks)
+            self.open(f"for i{axis} in range({bounds}):")
+            inner[axis] = f"i{axis}"
+        self.stage_loop_body(stage, inner, self.row_index(reduced))
+        self.close_loops(blocks, stripped=ahead)
 
     def busiest_stage(self) -> int | None:
         """The stage during which the next row is fetched: the one that computes most.
@@ -121,6 +220,8 @@ class RowTotalsPrinter(RowsPrinter):
         self.plan_stages()
         self.keep_rows(length)
         size = chunk_size(rows, min(CPU.column_block, max(1, length)))
+        totals = [partial.reduce for partial in self.partials]
+        size = chunk_rows(self.nest, [kept], size, totals)
         self.items = -(-rows // size)
         self.grain = grain_of(self.nest, size * length)
         chunk, n = self.integer("chunk", size), self.extent(reduced)
@@ -155,7 +256,7 @@ class RowTotalsPrinter(RowsPrinter):
 
 
 @dataclass
-class PartialRowsPrinter(StagedPrinter):
+class PartialRowsPrinter(BlockedRowsPrinter):
     """Every axis is reduced: an item is a chunk of the first."""
 
     def body(self) -> None:
@@ -173,17 +274,21 @@ class PartialRowsPrinter(StagedPrinter):
         self.line(f"stop = {self.use('min_i64')}(start + {name}, {self.extent(first)})")
         for s in self.outer_statements(0):
             self.emit(s, {})
-        for s in self.reduces(0):
-            self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
+        blocks = self.blocks(0)
+        self.begin_sums(0, blocks)
         variables = {}
-        self.open(f"for i{first} in range(start, stop):")
-        variables[first] = f"i{first}"
-        for axis in inner_axes:
-            self.open(f"for i{axis} in range({self.extent(axis)}):")
+        for axis in reduced:
+            begin, end = (
+                ("start", "stop") if axis == first else ("0", self.extent(axis))
+            )
+            bounds = f"{begin}, {end}" if axis == first else end
+            if blocks is not None and blocks.axis == axis:
+                bounds = self.open_blocks(begin, end, blocks.size)
+                self.begin_block(blocks)
+            self.open(f"for i{axis} in range({bounds}):")
             variables[axis] = f"i{axis}"
         self.stage_loop_body(0, variables, "0")
-        for _ in reduced:
-            self.close()
+        self.close_loops(blocks)
         for k, partial in enumerate(self.partials):
             value = self.narrow_partial(partial, self.name_of(partial.reduce.result))
             self.line(f"{self.partial_name(k)}[item] = {value}")

@@ -134,6 +134,10 @@ class LoopPrinter(LoopFrame):
         item = self.work * (_turns(self.step) or MANY) * BLOCK
         return max(1, math.ceil(CPU.chunk_ns / max(1.0, item)))
 
+    def guard(self, array: Var) -> str:
+        is_scalar = self.step.lanes > 0 and array.type.size == 1
+        return "item == 0" if is_scalar else ""
+
     # Steps.
 
     def print(self) -> None:

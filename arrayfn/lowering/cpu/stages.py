@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arrayfn import dtypes
-from arrayfn.dtypes import compute_dtype
+from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.lowering.cpu.schedule import CPU
+from arrayfn.lowering.cpu.sums import total_dtype, widening
 from arrayfn.lowering.kernel_ir import (
     Compute,
+    Constant,
     Count,
     Load,
     Reduce,
@@ -106,6 +108,26 @@ class StagedPrinter(KernelPrinter):
                 row = f"{self.name_of(s.result)}_row"
                 self.kept[name] = row
                 self.scratch.append(ScratchRow(row, s.result.dtype, elements))
+
+    # Sums: totals of blocks.
+
+    def total_of(self, s: Reduce) -> str:
+        return f"{self.name_of(s.result)}_total"
+
+    def total_identity(self, s: Reduce) -> str:
+        return self.constant(Constant(s.identity.value, total_dtype(s)))
+
+    def plus(self, s: Reduce, total: str, term: str) -> str:
+        """``total`` with a ``term`` of the sum's dtype."""
+        functions = widening(s)
+        wide = f"{self.use(functions[0])}({term})" if functions else term
+        suffix = short_name(total_dtype(s))
+        return self.expression(f"add_{suffix}", [total, wide])
+
+    def from_total(self, s: Reduce, total: str) -> str:
+        """A ``total`` as the sum's dtype."""
+        functions = widening(s)
+        return f"{self.use(functions[1])}({total})" if functions else total
 
     def narrow_partial(self, partial: Partial, text: str) -> str:
         """A partial result as it is stored."""

@@ -188,6 +188,8 @@ def write_where_copied(
         copy = copy_of(step.nest) if isinstance(step, NestStep) else None
         if copy is None:
             continue
+        if of(copy.source).type.nbytes != copy.source.type.nbytes:
+            continue  # of a larger array, all of which is written
         copy = replace(copy, source=of(copy.source))
         first, last = users[copy.source][0], users[copy.source][-1]
         root = of(copy.target.array)
@@ -259,6 +261,8 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
     Of each axis of the array, the first index and the last; perhaps more than is
     reached.
     """
+    if not type.size:
+        return tuple((0, extent - 1) for extent in type.shape)
     moving: list[tuple[int, int]] = []
     for extent, stride in axes:
         offset += min(0, stride * (extent - 1))

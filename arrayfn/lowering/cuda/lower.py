@@ -72,6 +72,7 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.lowering.templates.scans import SCANS, scan
+from arrayfn.lowering.verification import verified
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
@@ -111,7 +112,7 @@ def lower(
     called = {call.kernel for call in kernel_calls(made.plan.steps)}
     kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
     plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
-    return replace(made, kernels=kernels, plan=plan)
+    return verified(replace(made, kernels=kernels, plan=plan), donated)
 
 
 class _CudaLowering(Lowering):
@@ -125,9 +126,8 @@ class _CudaLowering(Lowering):
         gpu: GpuConfig,
         options: Options,
     ) -> None:
-        super().__init__(program, donated)
+        super().__init__(program, donated, options)
         self.gpu = gpu
-        self.options = options
         self.producers: dict[int, Producer] = {}
         self.pairs: dict[Equation, Equation] = {}  # of windows, by one kernel
         self.pooled: set[Equation] = set()  # whose results the other of a pair made
@@ -157,6 +157,8 @@ class _CudaLowering(Lowering):
         return steps
 
     def units(self, program: Program) -> tuple[Unit, ...]:
+        if not self.options.fused:
+            return super().units(program)
         chains = sums_with_products(program, self.reads)
         stays = self.options.mode == "persistent"
         return fuse(program, chains, CLONE_COST, ROW_OF_A_BLOCK if stays else maxsize)

@@ -16,7 +16,7 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.build import merge_axes, order_axes, select_axes
 from arrayfn.lowering.cuda.choose import SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.schedule import Columns, Rows
+from arrayfn.lowering.cuda.schedule import Columns, Rows, power_of_two
 from arrayfn.lowering.cuda.stage_plan import names_of
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
@@ -36,6 +36,8 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.titles import computed
 
 _LEAST_PARTS: Final = 4  # fewer are not worth the launch of what combines them
+_LONGEST: Final = 512  # terms that a thread adds up one after the other, about
+_SIDE_BY_SIDE: Final = 4  # sums that a thread has of a column
 
 
 def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
@@ -46,11 +48,25 @@ def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
     return math.prod(kept[:-1]) * -(-kept[-1] // WARP)
 
 
+def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
+    """The least number of parts of a row in which no thread adds up too many terms."""
+    if schedule.whole:
+        return 1
+    at_once = schedule.lanes * schedule.tiles
+    if isinstance(schedule, Columns):
+        at_once = min(at_once, _SIDE_BY_SIDE)
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    return -(-length // (_LONGEST * schedule.team * at_once))
+
+
 def is_enough(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
     """Whether ``nest`` has blocks for all of the GPU, or for much of it.
 
     Several stages of rows that blocks keep are read once: that is worth some idleness.
+    Where a thread would add up too many terms, there are never enough.
     """
+    if parts_for_sums(nest, schedule) > 1:
+        return False
     kept = isinstance(schedule, Rows) and schedule.whole and nest.stages > 1
     times = SHARE if kept else 1
     return times * blocks_of(nest, schedule) >= gpu.multiprocessors
@@ -65,7 +81,9 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     have = max(1, blocks_of(nest, schedule))
     wanted = min(-(-gpu.multiprocessors * gpu.waves // have), per_block // gpu.chunk)
-    if wanted < _LEAST_PARTS:
+    least = parts_for_sums(nest, schedule)
+    wanted = max(wanted, least)
+    if wanted < (_LEAST_PARTS if least == 1 else 2):
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     extent = nest.axes[axis].extent
@@ -75,6 +93,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
         # As many columns as make a block for each multiprocessor.
         wide = gpu.multiprocessors * WARP // nest.axes[-1].extent
         chunks = min(1 << wide.bit_length() - 1, extent // gpu.tiles)
+        chunks = max(chunks, min(power_of_two(least), extent // gpu.tiles))
         size, rest = divmod(extent, max(1, chunks))
     if chunks < 2:
         return [nest]

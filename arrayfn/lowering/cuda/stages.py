@@ -143,10 +143,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
             divides = self.use_device("divides_f32")
             tests = [f"{divides}(least, greatest, {name})" for name in divided]
             self.open(f"if not ({' and '.join(tests)}):")
-            # What is loaded again is not kept in registers until then.
-            own = self.thread_of(member)
-            self.line(f"again = {self.use_device('anew_i64')}({own})")
-            self.again = "again"
+            if schedule.team > 1:
+                # What is loaded again is not kept in registers until then.
+                own = self.thread_of(member)
+                self.line(f"again = {self.use_device('anew_i64')}({own})")
+                self.again = "again"
             vectors = replace(vectors, copied=())
             self.all_vectors(plan, stage, variables, member, vectors)
             self.again = ""

@@ -8,7 +8,7 @@ same arrays; views are read through. Library calls and templates are units of th
 
 from __future__ import annotations
 
-from arrayfn.lowering.fusion.fuser import fuse
+from arrayfn.lowering.fusion.fuser import each_alone, fuse
 from arrayfn.lowering.fusion.groups import AxisIds, reads_in_place
 from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 
@@ -17,6 +17,7 @@ __all__ = [
     "FusedGroup",
     "SingleUnit",
     "Unit",
+    "each_alone",
     "fuse",
     "reads_in_place",
 ]

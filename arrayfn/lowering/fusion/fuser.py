@@ -39,6 +39,11 @@ def fuse(
     return _Fuser(program, chains, clone_cost, short).run()
 
 
+def each_alone(program: Program) -> tuple[Unit, ...]:
+    """Units of one equation each; those of views are read through, as ever."""
+    return _Alone(program, (), -1, 0).run()
+
+
 class _Fuser(Merging):
     """Producers join consumers, reductions share groups, and so do siblings."""
 
@@ -103,6 +108,14 @@ class _Fuser(Merging):
                 self.place_source(base)
                 self.clonable[base] = None
             assert self.join(equation, group)
+
+    def place_alone(self, equation: Equation) -> None:
+        """Make a group of ``equation`` that nothing else joins."""
+        self.place_sources(equation)
+        group = self.new_group(equation, is_open=True)
+        group.extents = domain_of(equation)
+        assert self.join(equation, group)
+        group.open = False
 
     def place_chain(self, chain: Sequence[Equation]) -> None:
         """Make a group of ``chain`` that nothing else joins."""
@@ -225,6 +238,7 @@ class _Fuser(Merging):
             # Only axes of extent 1: the value itself, without those axes.
             reduced = group.reduced
         group.reduced = reduced
+        group.operands[equation.outputs[0]] = ids
         kept = tuple(i for axis, i in enumerate(ids) if axis not in axes)
         self.add(equation, group, ids, kept)
         return True
@@ -253,6 +267,7 @@ class _Fuser(Merging):
                     group.extents,
                     group.reduced,
                     group.maps,
+                    group.operands,
                     outputs,
                     _reason(group),
                 )
@@ -276,6 +291,13 @@ class _Fuser(Merging):
         has_reduction = any(is_reduction(eq) for eq in group.equations)
         if not has_reduction:
             group.reduced = frozenset()
+
+
+class _Alone(_Fuser):
+    """No equation joins another."""
+
+    def place(self, equation: Equation) -> None:
+        self.place_alone(equation)
 
 
 def _reason(group: Group) -> str:

@@ -35,6 +35,8 @@ class Group:
     maps: dict[Var, AxisIds] = field(default_factory=dict)
     stages: dict[Var, int] = field(default_factory=dict)
     arrays: dict[Var, AxisIds] = field(default_factory=dict)
+    # The domain axes of what each reduction reduces, by the reduction's result.
+    operands: dict[Var, AxisIds] = field(default_factory=dict)
     crossing: set[Var] = field(default_factory=set)  # arrays read along several axes
     before: int = 0  # bit set of the groups it needs, directly or not
     needs: set[int] = field(default_factory=set)  # groups it needs directly

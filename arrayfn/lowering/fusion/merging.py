@@ -59,6 +59,7 @@ class Merging(AxisMatching):
                 return
         group.equations, group.maps, group.stages = equations, maps, stages
         group.arrays = arrays
+        group.operands.update((v, moved(a)) for v, a in other.operands.items())
         group.crossing |= other.crossing
         for var in other.maps:
             if self.made_in.get(var) == other.number:

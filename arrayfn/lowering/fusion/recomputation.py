@@ -54,6 +54,9 @@ class Recomputation(Groups):
             if var in seen:
                 continue
             seen.add(var)
+            if var is not base and var in self.changed:
+                # It may be read from memory, where it is another value by then.
+                return None
             if var in self.sources and var not in self.made_in:
                 continue
             maker = self.makers.get(var)
@@ -68,7 +71,7 @@ class Recomputation(Groups):
                     or alone
                     or not is_fusible(maker)
                 )
-                if not exists or var in self.changed:
+                if not exists:
                     return None
                 arrays[var] = None
                 continue

@@ -13,14 +13,16 @@ class FusedGroup:
     """Equations computed together.
 
     ``extents`` are the domain's axes, ``reduced`` those that its reductions run over;
-    ``maps`` gives each member value its domain axes. ``outputs`` are the member values
-    that something outside needs.
+    ``maps`` gives each member value its domain axes, ``operands`` each reduction's
+    result those of what it reduces. ``outputs`` are the member values that something
+    outside needs.
     """
 
     equations: tuple[Equation, ...]
     extents: tuple[int, ...]
     reduced: frozenset[int]
     maps: dict[Var, AxisIds]
+    operands: dict[Var, AxisIds]
     outputs: tuple[Var, ...]
     reason: str
 

@@ -70,6 +70,7 @@ atanh_f32: ScalarFunction
 erf_f32: ScalarFunction
 erfc_f32: ScalarFunction
 erfinv_f32: ScalarFunction
+ndtr_f32: ScalarFunction
 lgamma_f32: ScalarFunction
 digamma_f32: ScalarFunction
 floor_f32: ScalarFunction
@@ -139,6 +140,7 @@ atanh_f64: ScalarFunction
 erf_f64: ScalarFunction
 erfc_f64: ScalarFunction
 erfinv_f64: ScalarFunction
+ndtr_f64: ScalarFunction
 lgamma_f64: ScalarFunction
 digamma_f64: ScalarFunction
 floor_f64: ScalarFunction

@@ -153,6 +153,10 @@ ERFCX = {
     ),
 }
 ERFC_ZERO = {"f32": 10.5, "f64": 27.5}
+ROOT_HALF = {
+    "f32": split_constant("f32", 0.7071067811865476),
+    "f64": (0.7071067811865476, -4.833646656726457e-17),
+}
 # erfinv(x) / x by w = -log(1 - x**2): of w - 3.125 below 6.25 (2**-58), of
 # sqrt(w) - 3.25 below 16 (2**-58), of sqrt(w) - 5.1 beyond (2**-56). After Giles, 2012.
 ERFINV_CENTER = (
@@ -264,23 +268,34 @@ def erf_small(m: Arithmetic, x: Value) -> Value:
     return m.fma(x, scheme(m, x * x, ERF[m.dtype(x)]), x)
 
 
-def erfc_positive(m: Arithmetic, a: Value) -> Value:
-    """erfc for ``a >= 0``."""
+def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
+    """erfc of ``a``, or of ``a + a_low``, for ``a >= 0``."""
     dtype = m.dtype(a)
     one = m.constant(dtype, 1.0)
-    a = m.select(a > ERFC_ZERO[dtype], ERFC_ZERO[dtype], a)
     center = m.constant(dtype, ERFCX_CENTER[dtype])
-    q, q_low = pair_quotient(m, two_sum(a, -center), two_sum(a, center))
+    beyond = a > ERFC_ZERO[dtype]
+    a = m.select(beyond, ERFC_ZERO[dtype], a)
+    low = None if a_low is None else m.select(beyond, 0.0, a_low)
+
+    def sum_of(x: Value, y: Value, twice: bool = False) -> Pair:
+        high, rest = two_sum(x, y)
+        if low is None:
+            return high, rest
+        return high, rest + (low + low if twice else low)
+
+    q, q_low = pair_quotient(m, sum_of(a, -center), sum_of(a, center))
     first, *others = ERFCX[dtype]
     tail = polynomial(m, q, others)
     product, product_low = two_product(m, q, tail)
     p, p_low = fast_two_sum(m.constant(dtype, first), product)
     p_low = p_low + m.fma(q_low, tail, product_low)
     square, square_low = two_product(m, a, a)
+    if low is not None:
+        square_low = m.fma(a + a, low, square_low)
     shifted, e = exp_pair(m, -square, -square_low)
     top = pair_product(m, (p, p_low), e)
-    high, low = pair_quotient(m, top, two_sum(one, a + a))
-    return scale(m, high + low, shifted)
+    high, rest = pair_quotient(m, top, sum_of(one, a + a, twice=True))
+    return scale(m, high + rest, shifted)
 
 
 def erf_large(m: Arithmetic, a: Value) -> Value:
@@ -309,6 +324,22 @@ def erfc(m: Arithmetic, x: Value) -> Value:
     tail = erfc_positive(m, a)
     result = m.select(x < 0.0, 2.0 - tail, tail)
     result = m.select(a < 0.25, 1.0 - erf_small(m, x), result)
+    return m.select(x == x, result, x)
+
+
+def ndtr(m: Arithmetic, x: Value) -> Value:
+    """erfc(-x / sqrt(2)) / 2, of the quotient as a pair.
+
+    The tail's exponent is its square: the quotient's rounding would cost x**2 ulp.
+    """
+    dtype = m.dtype(x)
+    high, low = ROOT_HALF[dtype]
+    a, a_low = two_product(m, m.abs(x), m.constant(dtype, high))
+    a_low = m.fma(m.abs(x), m.constant(dtype, low), a_low)
+    tail = 0.5 * erfc_positive(m, a, a_low)
+    result = m.select(x < 0.0, tail, 1.0 - tail)
+    near = 0.5 * erf_small(m, x * high)
+    result = m.select(a < 0.25, 0.5 + near, result)
     return m.select(x == x, result, x)
 
 

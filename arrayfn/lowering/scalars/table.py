@@ -173,6 +173,7 @@ def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
         "erf": error_functions.erf,
         "erfc": error_functions.erfc,
         "erfinv": error_functions.erfinv,
+        "ndtr": error_functions.ndtr,
         "lgamma": gamma.lgamma,
         "digamma": gamma.digamma,
         "floor": lambda m, x: m.floor(x),

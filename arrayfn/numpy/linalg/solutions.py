@@ -15,11 +15,12 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.custom import custom_jvp
 from arrayfn.errors import ShapeError, user_location
+from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import absolute, conj, multiply, negative, real
 from arrayfn.numpy.comparison import where
-from arrayfn.numpy.creation import arange, ones, zeros_like
+from arrayfn.numpy.creation import arange, eye, ones, ones_like, zeros_like
 from arrayfn.numpy.cumulative import cumprod
 from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.linalg import _matrices as m
@@ -32,13 +33,16 @@ from arrayfn.numpy.manipulation import (
     matrix_transpose,
     moveaxis,
     reshape,
+    stack,
 )
 from arrayfn.numpy.reductions import any, max, prod, sum
 from arrayfn.numpy.sorting import argsort
 from arrayfn.numpy.transcendental import log
 from arrayfn.primitives import linalg_lu
 from arrayfn.primitives import linalg_triangular as triangular
+from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.tracing import apply
+from arrayfn.tracing import trace as traced
 
 
 class SlogdetResult(NamedTuple):
@@ -165,7 +169,10 @@ def _factors(x: Array) -> tuple[Array, Array, Array]:
 
 
 def det(x: ArrayLike, /) -> Array:
-    """The determinant (...) of x (..., n, n); also its derivative where that is 0.
+    """The determinant (...) of x (..., n, n).
+
+    Its derivative is the matrix of cofactors, also where x is singular; of more than 3
+    rows the second derivative is not defined where the rank is below n - 1.
 
     >>> import numpy as np
     >>> float(np.round(det(np.array([[1.0, 2.0], [3.0, 4.0]])), 12))
@@ -186,27 +193,82 @@ def _det(x: Array) -> Array:
 @_det.defjvp
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (t,) = primals, tangents
-    value, product = _adjugate_times(x, t)
-    return value, trace(product, 0, -2, -1)
+    cofactors = matrix_transpose(_adjugate(x))
+    return _det(x), sum(cofactors * t, axis=(-2, -1))
 
 
-def _adjugate_times(x: Array, y: Array) -> tuple[Array, Array]:
-    """The determinant of x, and adjugate(x) y, also if one pivot of x is 0.
+def _adjugate(x: Array) -> Array:
+    """The adjugate, det(x) inv(x) where that is defined: 0 of a rank below n - 1.
 
-    It is det(x) solve(x, y), with the products of the other pivots for det(x) / pivot.
+    Up to 3 rows by its polynomials, else by LU factors, and by singular values where
+    some matrix has a pivot of 0 before its last one.
     """
-    lu, permutation, sign = _factors(x)
     n = x.shape[-1]
+    if n == 1:
+        return ones_like(x)
+    if n == 2:
+        (a, b), (c, d) = ([x[..., i, j] for j in range(2)] for i in range(2))
+        return stack([stack([d, -b], -1), stack([-c, a], -1)], -2)
+    if n == 3:
+        # Row i of the cofactors is the cross product of the two rows after row i.
+        rows = [x[..., i, :] for i in range(3)]
+        cofactors = [_cross(rows[(i + 1) % 3], rows[(i + 2) % 3]) for i in range(3)]
+        return stack(cofactors, -1)
+    lu, permutation, sign = _factors(x)
     products = cumprod(diagonal(lu, 0, -2, -1), axis=-1) * sign[..., None]
-    value = products[..., -1]
-    before = products[..., -2] if n > 1 else sign
+
+    def by_factors(*operands: Array) -> list[Array]:
+        return [_adjugate_of_factors(*operands[1:])]
+
+    def by_singular_values(*operands: Array) -> list[Array]:
+        return [_adjugate_of_singular_values(operands[0])]
+
+    operands = (x, lu, permutation, products)
+    types = [ArrayType(a.shape, a.dtype) for a in operands]
+    branches = tuple(
+        traced(branch, types, name=branch.__name__).program
+        for branch in (by_factors, by_singular_values)
+    )
+    deficient = any(products[..., -2] == 0).astype(np.int32)
+    return apply(cond, deficient, *operands, branches=branches)
+
+
+def _cross(a: Array, b: Array) -> Array:
+    def product(i: int, j: int) -> Array:
+        return a[..., i] * b[..., j] - a[..., j] * b[..., i]
+
+    return stack([product(1, 2), product(2, 0), product(0, 1)], -1)
+
+
+def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Array:
+    """By LU factors of which all pivots but the last are not 0.
+
+    It is det(x) inv(x), with the product of the other pivots for det(x) / pivot.
+    """
+    n = lu.shape[-1]
     corner = arange(n) == n - 1
     last = corner[:, None] & corner
-    lu = where(last, (1.0 / before)[..., None, None], lu)
+    lu = where(last, (1.0 / products[..., -2])[..., None, None], lu)
+    y = broadcast_to(eye(n, dtype=lu.dtype), lu.shape)
     y = take_along_axis(y, permutation[..., None], -2)
     y = _substitute(lu, y, lower=True, unit=True)
-    y = concatenate([y[..., :-1, :] * value[..., None, None], y[..., -1:, :]], -2)
-    return value, _substitute(lu, y, lower=False, unit=False)
+    value = products[..., -1][..., None, None]
+    y = concatenate([y[..., :-1, :] * value, y[..., -1:, :]], -2)
+    return _substitute(lu, y, lower=False, unit=False)
+
+
+def _adjugate_of_singular_values(x: Array) -> Array:
+    """That of u, of the singular values, and of vh, in the reverse order."""
+    u, s, vh = svd(x)
+    n = s.shape[-1]
+    others = where(eye(n, dtype=bool), 1.0, s[..., None, :])
+    factor = (
+        prod(others, axis=-1).astype(x.dtype)
+        * (_det.function(u) * _det.function(vh))[..., None]
+    )
+    return matmul(
+        conj(matrix_transpose(vh)), factor[..., None] * conj(matrix_transpose(u))
+    )
 
 
 def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
@@ -218,7 +280,8 @@ def slogdet(x: ArrayLike, /) -> SlogdetResult:
     """The sign (...) of the determinant of x (..., n, n), and its logarithm (...).
 
     ``det(x) == sign * exp(logabsdet)``. Of complex matrices the sign has norm 1. Of
-    singular ones it is 0, and the logarithm is negative infinity.
+    singular ones it is 0, the logarithm is negative infinity, and the derivative, that
+    of the inverse, infinite or NaN.
 
     >>> import numpy as np
     >>> slogdet(np.diag([2.0, -0.5])).sign

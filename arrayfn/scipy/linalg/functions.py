@@ -6,6 +6,7 @@ sections 3.1 and 6.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,13 @@ from arrayfn.functions import vmap
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.arithmetic import real, sqrt
+from arrayfn.numpy.arithmetic import absolute, real, sqrt
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import eye, zeros_like
 from arrayfn.numpy.linalg import _matrices as m
 from arrayfn.numpy.linear_algebra import diagonal, matmul
 from arrayfn.numpy.manipulation import matrix_transpose
+from arrayfn.numpy.reductions import any, max
 from arrayfn.scipy.linalg.factors import schur
 
 
@@ -110,8 +112,9 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
 def sqrtm(a: ArrayLike) -> Array:
     """The principal square root of a (..., n, n), complex: its square is a.
 
-    Of matrices without eigenvalues that are real and negative, or 0 (Bjorck and
-    Hammarling, A Schur method for the square root of a matrix, 1983).
+    Of matrices without eigenvalues that are real and negative (Bjorck and Hammarling, A
+    Schur method for the square root of a matrix, 1983). NaN of a singular matrix that
+    has no square root; its derivative is not defined where two eigenvalues are 0.
 
     >>> np.round(sqrtm(np.array([[33.0, 24.0], [48.0, 57.0]])).real, 9)
     array([[5., 2.],
@@ -131,10 +134,20 @@ def _root(a: Array) -> Array:
         side, root = row
         before = places < j
         # What is before column j, plus its root, times it, is that of the operand.
-        inner = known + where(before, root, 1) * eye(len(places), dtype=t.dtype)
+        # Between eigenvalues of 0 the equation is 0 x = 0: any x will do, here 0.
+        sums = roots + root
+        add = where(before, where(sums == 0, 1, root), 1)
+        inner = known + add * eye(len(places), dtype=t.dtype)
         return where(places == j, root, _back(inner, where(before, side, 0)))
 
-    root = _by_columns(column, t, (matrix_transpose(t), sqrt(diagonal(t))))
+    roots = sqrt(diagonal(t))
+    root = _by_columns(column, t, (matrix_transpose(t), roots))
+    # Where the equation was 0 x = y there is no root.
+    above = places[:, None] < places
+    free = any(above & (roots[:, None] + roots == 0))
+    limit = 1000.0 * len(places) * float(np.finfo(t.dtype).eps) * max(absolute(t))
+    missing = max(absolute(matmul(root, root) - t)) > limit
+    root = where(free & missing, math.nan, root)
     return matmul(matmul(z, root), m.adjoint(z))
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 import arrayfn.numpy as anp
 from arrayfn import dtypes, fft, lax
 from arrayfn.errors import ArgumentError, ShapeError, user_location
@@ -139,7 +141,7 @@ def fftconvolve(
     dtype = ops.floating_dtype(x.dtype)
     x, y = ops.convert(x, dtype), ops.convert(y, dtype)
     ndim = len(x.shape)
-    given = axes if axes is None or isinstance(axes, int) else tuple(axes)
+    given = axes if axes is None or isinstance(axes, (int, np.integer)) else tuple(axes)
     along = ops.normalize_axes("fftconvolve", given, ndim)
     if mode == "valid":
         x, y = _larger_first("fftconvolve", x, y, along)

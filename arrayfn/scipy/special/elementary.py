@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
-from arrayfn.custom import custom_jvp
+from arrayfn.custom import SymbolicZero, custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import bessel
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -19,8 +19,15 @@ def expit(x: ArrayLike, /) -> Array:
 
 
 def logit(x: ArrayLike, /) -> Array:
-    """log(x / (1 - x)), the inverse of expit."""
-    return anp.subtract(anp.log(x), anp.log1p(anp.negative(x)))
+    """log(x / (1 - x)), the inverse of expit, accurate near 1/2 too."""
+    (x,) = _floated("logit", x)
+    # Near 1/2 both x - 1/2 and the quotient's distance from 1 are exact.
+    middle = anp.logical_and(anp.greater(x, 0.3), anp.less(x, 0.65))
+    near = anp.where(middle, x, 0.5)
+    far = anp.where(middle, 0.5, x)
+    ratio = anp.divide(anp.multiply(2.0, anp.subtract(near, 0.5)), 1.0 - near)
+    outside = anp.subtract(anp.log(far), anp.log1p(anp.negative(far)))
+    return anp.where(middle, anp.log1p(ratio), outside)
 
 
 def log_expit(x: ArrayLike, /) -> Array:
@@ -50,16 +57,20 @@ def _xlogy(x: Array, y: Array) -> Array:
     return anp.where(zero, 0, anp.multiply(x, anp.log(anp.where(zero, 1, y))))
 
 
-@_xlogy.defjvp
 def _xlogy_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (x, y), (dx, dy) = primals, tangents
-    zero = anp.equal(x, 0)
-    by_y = anp.where(zero, 0, anp.divide(x, anp.where(zero, 1, y)))
-    # Where both are 0, the derivatives are taken to be 0 too.
-    both = anp.logical_and(zero, anp.equal(y, 0))
-    by_x = anp.log(anp.where(both, 1, y))
-    slope = anp.add(anp.multiply(by_x, dx), anp.multiply(by_y, dy))
+    x, y = primals
+    slope: Any = anp.zeros_like(x)
+    if not isinstance(tangents[0], SymbolicZero):
+        slope = anp.add(slope, anp.multiply(anp.log(y), tangents[0]))
+    if not isinstance(tangents[1], SymbolicZero):
+        both = anp.logical_and(anp.equal(x, 0), anp.equal(y, 0))
+        by_y = anp.divide(x, anp.where(both, 1, y))
+        slope = anp.add(slope, anp.multiply(by_y, tangents[1]))
     return _xlogy(x, y), slope
+
+
+# A zero tangent must not meet an infinite derivative.
+_xlogy.defjvp(_xlogy_jvp, symbolic_zeros=True)
 
 
 def xlog1py(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -73,41 +84,94 @@ def _xlog1py(x: Array, y: Array) -> Array:
     return anp.where(zero, 0, anp.multiply(x, anp.log1p(anp.where(zero, 0, y))))
 
 
-@_xlog1py.defjvp
 def _xlog1py_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (x, y), (dx, dy) = primals, tangents
-    zero = anp.equal(x, 0)
-    by_y = anp.where(zero, 0, anp.divide(x, anp.add(anp.where(zero, 0, y), 1)))
-    both = anp.logical_and(zero, anp.equal(y, -1))
-    by_x = anp.log1p(anp.where(both, 0, y))
-    slope = anp.add(anp.multiply(by_x, dx), anp.multiply(by_y, dy))
+    x, y = primals
+    slope: Any = anp.zeros_like(x)
+    if not isinstance(tangents[0], SymbolicZero):
+        slope = anp.add(slope, anp.multiply(anp.log1p(y), tangents[0]))
+    if not isinstance(tangents[1], SymbolicZero):
+        both = anp.logical_and(anp.equal(x, 0), anp.equal(y, -1))
+        by_y = anp.divide(x, anp.add(anp.where(both, 0, y), 1))
+        slope = anp.add(slope, anp.multiply(by_y, tangents[1]))
     return _xlog1py(x, y), slope
 
 
+_xlog1py.defjvp(_xlog1py_jvp, symbolic_zeros=True)
+
+
 def entr(x: ArrayLike, /) -> Array:
-    """-x log(x), 0 at 0, minus infinity for negative x.
+    """-x log(x), 0 at 0 (where its derivative is infinite), -inf for negative x.
 
     >>> entr(0.5)
     array(0.34657359)
     """
     (x,) = _floated("entr", x)
-    positive = anp.greater(x, 0)
-    safe = anp.where(positive, x, 1)
-    value = anp.negative(anp.multiply(safe, anp.log(safe)))
-    outside = anp.where(anp.equal(x, 0), 0, anp.where(anp.isnan(x), x, -math.inf))
-    return anp.where(positive, value, outside)
+    negative = anp.less(x, 0)
+    safe = anp.where(negative, 1, x)
+    return anp.where(negative, -math.inf, anp.negative(_xlogx(safe)))
+
+
+@custom_jvp
+def _xlogx(x: Array) -> Array:
+    return _xlogy.function(x, x)
+
+
+@_xlogx.defjvp
+def _xlogx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _xlogx(x), anp.multiply(anp.add(anp.log(x), 1), dx)
 
 
 def rel_entr(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x log(x / y) of positive x, y; 0 where x is 0 and y >= 0; infinite elsewhere."""
-    x, y = _floated("rel_entr", x, y)
+    """x log(x / y) of positive x, y; 0 where x is 0 and y >= 0; infinite elsewhere.
+
+    Accurate where x is near y.
+    """
+    return _rel_entr(*_floated("rel_entr", x, y))
+
+
+@custom_jvp
+def _rel_entr(x: Array, y: Array) -> Array:
     both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
     a, b = anp.where(both, x, 1), anp.where(both, y, 1)
-    value = anp.multiply(a, anp.log(anp.divide(a, b)))
+    value = anp.multiply(a, _log_ratio(a, b))
     none = anp.logical_and(anp.equal(x, 0), anp.greater_equal(y, 0))
     unknown = anp.logical_or(anp.isnan(x), anp.isnan(y))
     outside = anp.where(unknown, math.nan, anp.where(none, 0, math.inf))
     return anp.where(both, value, anp.astype(outside, value.dtype))
+
+
+def _rel_entr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    x, y = primals
+    both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
+    a, b = anp.where(both, x, 1), anp.where(both, y, 1)
+    # The limits where y tends to 0; elsewhere outside the value is constant.
+    border = anp.logical_and(anp.greater(x, 0), anp.equal(y, 0))
+    infinite = anp.astype(anp.where(border, math.inf, 0.0), a.dtype)
+    slope: Any = anp.zeros_like(a)
+    if not isinstance(tangents[0], SymbolicZero):
+        by_x = anp.where(both, anp.add(_log_ratio(a, b), 1), infinite)
+        slope = anp.add(slope, anp.multiply(by_x, tangents[0]))
+    if not isinstance(tangents[1], SymbolicZero):
+        by_y = anp.where(both, anp.divide(a, b), infinite)
+        slope = anp.subtract(slope, anp.multiply(by_y, tangents[1]))
+    return _rel_entr(x, y), slope
+
+
+_rel_entr.defjvp(_rel_entr_jvp, symbolic_zeros=True)
+
+
+def _log_ratio(x: Array, y: Array) -> Array:
+    """log(x / y) of positive x and y, near 1 by their difference, which is exact."""
+    ratio = anp.divide(x, y)
+    near = anp.logical_and(anp.greater(ratio, 0.5), anp.less(ratio, 2))
+    tiny = float(anp.finfo(x.dtype).tiny)
+    whole = anp.logical_and(anp.greater(ratio, tiny), anp.less(ratio, math.inf))
+    a, b = anp.where(near, x, 1), anp.where(near, y, 1)
+    close = anp.log1p(anp.divide(anp.subtract(a, b), b))
+    c, d = anp.where(whole, x, 1), anp.where(whole, y, 1)
+    apart = anp.where(whole, anp.log(anp.divide(c, d)), anp.log(x) - anp.log(y))
+    return anp.where(near, close, apart)
 
 
 def kl_div(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -132,9 +196,21 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
     """((1 + x)**lmbda - 1) / lmbda, log(1 + x) for lmbda of 0."""
     x, lmbda = _floated("boxcox1p", x, lmbda)
     log = anp.log1p(x)
-    zero = anp.equal(lmbda, 0)
-    power = anp.where(zero, 1, lmbda)
-    return anp.where(zero, log, anp.divide(anp.expm1(anp.multiply(power, log)), power))
+    exponent = anp.multiply(lmbda, log)
+    near = anp.less(anp.absolute(exponent), 0.5)
+    # (exp(t) - 1) / t by its series near 0, whose derivative by lmbda is right there.
+    t = anp.where(near, exponent, 0)
+    series: Array = anp.multiply(t, _EXPONENTIAL[-1])
+    for coefficient in reversed(_EXPONENTIAL[:-1]):
+        series = anp.add(series, coefficient)
+        if coefficient != 1.0:
+            series = anp.multiply(series, t)
+    close = anp.multiply(anp.where(near, log, 0), series)
+    power = anp.where(near, 1, lmbda)
+    return anp.where(near, close, anp.divide(anp.expm1(exponent), power))
+
+
+_EXPONENTIAL = tuple(1 / math.factorial(k + 1) for k in range(15))
 
 
 # Modified Bessel functions.

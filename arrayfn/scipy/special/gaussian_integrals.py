@@ -178,7 +178,7 @@ def _owens_t(h: Array, a: Array) -> Array:
 
 
 def _upper(x: Array) -> Array:
-    return 0.5 * apply(special.erfc, x * math.sqrt(0.5))
+    return apply(special.ndtr, -x)
 
 
 def _owens_quadrature(h: Array, a: Array) -> Array:

@@ -15,7 +15,12 @@ from arrayfn.scipy.stats._arguments import floats
 def logpdf(x: ArrayLike, kappa: ArrayLike, /) -> Array:
     """The logarithm of the density."""
     x, kappa = floats("vonmises.logpdf", x, kappa)
-    normalisation = math.log(2.0 * math.pi) + anp.log(special.i0e(kappa))
+    # log(I0(kappa)) - kappa. At 0 i0e has a kink, I0 has not.
+    small = (kappa >= 0) & (kappa < 1)
+    near = anp.where(small, kappa, 0.0)
+    series = anp.log(special.i0(near)) - near
+    scaled = anp.log(special.i0e(anp.where(small, 1.0, kappa)))
+    normalisation = math.log(2.0 * math.pi) + anp.where(small, series, scaled)
     # cos x - 1, without cancellation near 0.
     return -2 * kappa * anp.square(anp.sin(0.5 * x)) - normalisation
 

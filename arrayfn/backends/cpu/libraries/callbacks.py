@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.backends.kernel_checks import check_first_call, wants_check
 from arrayfn.backends.native import call, load, native
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS
@@ -80,16 +81,28 @@ def _operator(number: int) -> PythonCall:
     """The call of an operator's kernel, on the plan's own memory."""
     step = HOST_STEPS.find(number)
     assert step.kernel is not None
+    types = step.types_of_call
     if step.kernel.prepared:
-        types = (*step.operands, *step.results)
         function = step.kernel.function(*types, **dict(step.static))
     else:
         function = partial(step.kernel.function, **dict(step.static))
 
-    def run(operands: list[Array], results: list[Array]) -> None:
+    def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
         for x in operands:
             x.flags.writeable = False
-        function(*operands, *results)
+        arrays = (*operands, *results)
+        if not step.mapped:
+            function(*arrays)
+            return
+        flat = [x.reshape(-1) for x in arrays]
+        for offsets in step.offsets_of_calls():
+            parts = zip(flat, offsets, types, strict=True)
+            function(*(x[at : at + t.size].reshape(t.shape) for x, at, t in parts))
+
+    def run(operands: list[Array], results: list[Array]) -> None:
+        if wants_check(step):
+            check_first_call(step, call_kernel, operands)
+        call_kernel(operands, results)
 
     return PythonCall(step.operands, step.results, run)
 

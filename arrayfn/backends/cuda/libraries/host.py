@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cuda.device_array import DeviceArray
+from arrayfn.backends.cuda.device_array import DeviceArray, put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries.calls import Call
+from arrayfn.backends.kernel_checks import check_first_call, wants_check
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS, HostStep
 
@@ -44,21 +46,58 @@ def operator(number: str, integers: Mapping[str, int], items: int) -> Call:
     step = HOST_STEPS.find(int(number))
     kernel, static = step.kernel, dict(step.static)
     assert kernel is not None
-    types = (*step.operands, *step.results)
+    types = step.types_of_call
+    sizes = [type.dtype.itemsize for type in types]
+    on_addresses: Callable[..., None]
     if kernel.prepared:
-        enqueue: Callable[..., None] = kernel.function(*types, **static)
-        return Call(enqueue, _names(step))
+        on_addresses = kernel.function(*types, **static)
+    else:
+        on_addresses = partial(_call_on_arrays, step, types)
 
-    def call(stream: int, *addresses: int) -> None:
-        arrays = [_array(t, a) for t, a in zip(types, addresses, strict=True)]
-        for array in arrays[len(step.operands) :]:
-            array.writable = True
-        gpu = device()
-        gpu.let_wait(_LEGACY_STREAM)
-        kernel.function(*arrays, **static)
-        gpu.wait_for(_LEGACY_STREAM)
+    def enqueue(stream: int, *addresses: int) -> None:
+        for offsets in step.offsets_of_calls():
+            moved = zip(addresses, offsets, sizes, strict=True)
+            on_addresses(stream, *(a + at * size for a, at, size in moved))
 
-    return Call(call, _names(step), capturable=False)
+    def checked(stream: int, *addresses: int) -> None:
+        # A stream that is being captured runs nothing that could be compared.
+        if stream == device().stream and wants_check(step):
+            operands = zip(step.operands, addresses, strict=False)
+            given = [np.asarray(_array(t, a)) for t, a in operands]
+            check_first_call(step, partial(_run_on_copies, step, enqueue), given)
+        enqueue(stream, *addresses)
+
+    if kernel.check is False and not step.mapped:
+        checked = on_addresses
+    return Call(checked, _names(step), capturable=kernel.prepared)
+
+
+def _call_on_arrays(
+    step: HostStep, types: Sequence[ArrayType], stream: int, *addresses: int
+) -> None:
+    """Call the kernel of ``step`` on arrays of ``types`` at ``addresses``."""
+    arrays = [_array(t, a) for t, a in zip(types, addresses, strict=True)]
+    for array in arrays[len(step.operands) :]:
+        array.writable = True
+    gpu = device()
+    gpu.let_wait(_LEGACY_STREAM)
+    assert step.kernel is not None
+    step.kernel.function(*arrays, **dict(step.static))
+    gpu.wait_for(_LEGACY_STREAM)
+
+
+def _run_on_copies(
+    step: HostStep,
+    enqueue: Callable[..., None],
+    operands: Sequence[np.ndarray[Any, Any]],
+    results: Sequence[np.ndarray[Any, Any]],
+) -> None:
+    """Run ``enqueue`` on copies of the host's arrays, and copy the results back."""
+    types = (*step.operands, *step.results)
+    arrays = [put(x, t) for x, t in zip((*operands, *results), types, strict=True)]
+    enqueue(device().stream, *(x.pointer for x in arrays))
+    for host, there in zip(results, arrays[len(operands) :], strict=True):
+        host[...] = np.asarray(there)
 
 
 def _array(type: ArrayType, address: int) -> DeviceArray:

@@ -117,8 +117,8 @@ barrier()
 out_base = (tile_batch * bias_heads + tile_head) * keys
 for column in range(thread, {columns}, {threads}):
     part = f32(0)
-    for k in range({warps}):
-        part = part + rows_tile[k * {columns} + column]
+    for other in range({warps}):
+        part = part + rows_tile[other * {columns} + column]
     if start + column < keys:
         bias_out[out_base + start + column] = {rounded}
 """

@@ -71,9 +71,15 @@ def _merged(
     if len(stores) != 1 or not _is_flat(first):
         return None
     array = first.operands[stores[0].operand].array
-    reads = [o for o in nest.operands if o.array == array and not o.written]
-    if not reads or uses[array] != 1 or reads[0].dtype.kind not in "iu":
+    reads = {
+        k for k, o in enumerate(nest.operands) if o.array == array and not o.written
+    }
+    if not reads or uses[array] != 1 or array.type.dtype.kind not in "iu":
         return None
+    if any(
+        isinstance(s, Load) and s.operand in reads and s.at for s in nest.statements
+    ):
+        return None  # it is read where other indices say: it is data
     return _Merger(first, stores[0], nest).merge(array)
 
 

@@ -246,7 +246,8 @@ class Chain:
     def is_whole(self) -> bool:
         """Whether the nest reads all of the product, each element once."""
         axes = self.axes(self.lies.strides)
-        return not self.lies.offset and is_whole(axes, self.lies.array.type.size)
+        product = self.call.writes["c"].array
+        return not self.lies.offset and is_whole(axes, product.type.size)
 
     def strides(self, own: Sequence[int]) -> tuple[int, ...] | None:
         """Strides of an operand seen as the product's [batch, m, n], if it has any."""

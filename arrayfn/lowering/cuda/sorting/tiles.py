@@ -233,8 +233,8 @@ in_row = registers_i32({each})
 in_tiles = registers_i32({each})
 for part in range({each}):
     digit = min_i64(thread * {each} + part, 255)
-    total = i32(0)
-    earlier = i32(0)
+    total = i64(0)
+    earlier = i64(0)
     for start in range(0, tiles, {together}):
         for k in unrolled({together}):
             other = start + k

@@ -1,0 +1,149 @@
+"""Programs in double precision: what a Program means before anything is rounded.
+
+``widened`` gives the same Program with float64 for every float and complex128 for every
+complex number, in the Programs that its equations hold too. Literals keep the value
+that they have in their own dtype. Sums, cumulative sums and contractions are those of
+``exact``. What is about the bits of a dtype (a bitcast, the next number, a Python
+function) is done in that dtype, and widened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.backends.reference import exact
+from arrayfn.dtypes import DType
+from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
+from arrayfn.primitives.base import Primitive
+
+Array = np.ndarray[Any, Any]
+
+
+class Rounding(Protocol):
+    """What is done to the operands and results of each equation."""
+
+    def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
+        """What the equation is given."""
+        ...
+
+    def results(
+        self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
+    ) -> list[Array]:
+        """What goes on of what it gives."""
+        ...
+
+
+EXACT: Final[dict[str, Callable[..., Any]]] = {
+    "reduce_sum": exact.reduce_sum,
+    "cumsum": exact.cumsum,
+    "dot_general": exact.dot_general,
+}
+OF_A_DTYPE: Final = frozenset(
+    {"bitcast", "nextafter", "pure_callback", "debug_callback"}
+)
+
+
+def wide_dtype(dtype: DType) -> DType:
+    """float64 or complex128 for what is inexact; others as they are."""
+    if dtype in dtypes.FLOATS:
+        return dtypes.float64
+    return dtypes.complex128 if dtype in dtypes.COMPLEX else dtype
+
+
+def wide_array(x: Any, dtype: DType) -> Array:
+    """``x`` rounded to ``dtype``, as the wide dtype."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.asarray(x).astype(dtype)).astype(wide_dtype(dtype))
+
+
+def widened(program: Program, rounding: Rounding | None = None) -> Program:
+    """``program`` in double precision.
+
+    ``rounding`` has its say on what each equation of the original takes and gives.
+    """
+    known: dict[Var, Var] = {}
+
+    def var(v: Var) -> Var:
+        if v not in known:
+            known[v] = Var(_wide_type(v.type), v.hint)
+        return known[v]
+
+    def atom(a: Atom) -> Atom:
+        if isinstance(a, Var):
+            return var(a)
+        dtype = a.type.dtype
+        return Literal(wide_array(a.value, dtype).item(), wide_dtype(dtype))
+
+    equations: list[Equation] = []
+    for equation in program.equations:
+        params = equation.params
+        if equation.primitive.name not in OF_A_DTYPE:
+            params = {k: _wide_param(v, rounding) for k, v in params.items()}
+        equations.append(
+            Equation(
+                _row(equation, rounding),
+                tuple(atom(a) for a in equation.inputs),
+                params,
+                tuple(var(v) for v in equation.outputs),
+                equation.source,
+            )
+        )
+    return Program(
+        program.name,
+        tuple(var(v) for v in program.inputs),
+        tuple(equations),
+        tuple(atom(a) for a in program.outputs),
+        tuple(var(v) for v in program.constants),
+        tuple(
+            wide_array(x, v.type.dtype)
+            for v, x in zip(program.constants, program.constant_values, strict=True)
+        ),
+    )
+
+
+def _wide_type(type: ArrayType) -> ArrayType:
+    return dataclasses.replace(type, dtype=wide_dtype(type.dtype))
+
+
+def _wide_param(value: Any, rounding: Rounding | None) -> Any:
+    if isinstance(value, Program):
+        return widened(value, rounding)
+    if isinstance(value, np.dtype):
+        return wide_dtype(value)
+    if isinstance(value, tuple):
+        return tuple(_wide_param(v, rounding) for v in value)
+    return value
+
+
+def _row(equation: Equation, rounding: Rounding | None) -> Primitive:
+    """The equation's row with a reference of wide arrays."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    narrow = row.name in OF_A_DTYPE
+    if row.name not in EXACT and not narrow and rounding is None:
+        return row
+    reference = EXACT.get(row.name, row.reference)
+    taken = [a.type.dtype for a in equation.inputs]
+    types = tuple(_wide_type(v.type) for v in equation.outputs)
+
+    def compute(*operands: Array, **params: Any) -> Any:
+        if rounding is not None:
+            operands = tuple(rounding.operands(equation, operands))
+        given: Sequence[Array] = operands
+        if narrow:
+            given = [x.astype(d) for x, d in zip(operands, taken, strict=True)]
+        results = reference(*given, **params)
+        every = list(results) if isinstance(results, (tuple, list)) else [results]
+        every = [
+            np.asarray(x).astype(t.dtype) for x, t in zip(every, types, strict=True)
+        ]
+        if rounding is None:
+            return every
+        return rounding.results(equation, operands, every)
+
+    return dataclasses.replace(row, reference=compute, types=lambda *_, **__: types)

@@ -1,0 +1,98 @@
+"""Long sums: blocks in the compute dtype, totals of blocks in a wider one.
+
+A sum of n terms, one after the other, is off by up to n * eps relative to the sum of
+their absolute values. So a long one is cut: terms are added up in blocks, and each
+block's sum is added to a total in float64 (complex128). The error is that of one block,
+and of rounding the total once. Blocks follow from shapes and strides alone; so do bits.
+
+A block of a row is long, as a vectorised loop adds it up in 64 places at once, and it
+is short where such a loop cannot be had. A block of columns has few rows: each column
+is added up in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+
+ROW_BLOCK: Final = 4096  # contiguous elements
+STRIDED_BLOCK: Final = 256  # elements that are far apart, or at computed places
+RUNNING_BLOCK: Final = 64  # elements whose sums so far are all needed
+COLUMN_BLOCK: Final = 64  # rows of a block of columns
+CHUNK_ROWS: Final = 128  # rows that are added up into partial results, without blocks
+
+_WIDE: Final = {
+    dtypes.float32: dtypes.float64,
+    dtypes.float64: dtypes.float64,
+    dtypes.complex64: dtypes.complex128,
+    dtypes.complex128: dtypes.complex128,
+}
+
+
+def is_sum(s: Reduce) -> bool:
+    """Whether ``s`` adds up floats or complex numbers, in any order."""
+    return s.function.startswith("accumulate_add_") and s.result.dtype in _WIDE
+
+
+def is_running_sum(s: Reduce) -> bool:
+    """Whether ``s`` adds up narrow floats in order, every sum so far being needed."""
+    dtype = s.result.dtype
+    return s.function.startswith("add_") and _WIDE.get(dtype, dtype) != dtype
+
+
+def total_dtype(s: Reduce) -> DType:
+    """The dtype of totals of the sum ``s``."""
+    return _WIDE[s.result.dtype]
+
+
+def widening(s: Reduce) -> tuple[str, str] | None:
+    """The functions from the sum's dtype to its totals', and back; None if equal."""
+    narrow, wide = short_name(s.result.dtype), short_name(total_dtype(s))
+    if narrow == wide:
+        return None
+    return f"convert_{narrow}_{wide}", f"convert_{wide}_{narrow}"
+
+
+def row_block(nest: Nest, reduced: Sequence[int]) -> int:
+    """The elements of a block of a row."""
+    if any(isinstance(s, Reduce) and is_running_sum(s) for s in nest.statements):
+        return RUNNING_BLOCK
+    inner = reduced[-1]
+    for s in nest.statements:
+        if isinstance(s, (Load, Store)):
+            far = nest.operands[s.operand].strides[inner] not in (0, 1)
+            if s.level == "element" and (far or s.at):
+                return STRIDED_BLOCK
+    return ROW_BLOCK
+
+
+def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | None:
+    """The axis whose indices are cut into blocks, and how many are in one.
+
+    None if all the reduced axes together fit in a block.
+    """
+    inside = 1
+    for axis in reversed(reduced):
+        extent = nest.axes[axis].extent
+        if inside * extent > block:
+            return axis, max(1, block // inside)
+        inside *= extent
+    return None
+
+
+def chunk_rows(
+    nest: Nest, rows: Sequence[int], size: int, reduces: Iterable[Reduce]
+) -> int:
+    """``size`` indices of the first of ``rows``, or fewer: no long sums in chunks.
+
+    ``reduces`` are what chunks of rows come to, a partial result for each column.
+    """
+    if not any(map(is_sum, reduces)):
+        return size
+    per_index = math.prod(nest.axes[k].extent for k in rows[1:])
+    return max(1, min(size, CHUNK_ROWS // max(1, per_index)))

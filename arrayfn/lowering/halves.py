@@ -1,0 +1,86 @@
+"""Halves are rounded where anything but arithmetic of halves reads them.
+
+Kernels compute on halves in float32, and between the equations of one kernel a number
+keeps float32's precision and range. It becomes a half where it is stored, and where it
+is read by what gives no half: a conversion, a comparison, its bits. Then all that reads
+it has the half. (``docs/decisions`` has what rounding every result costs.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from arrayfn.dtypes import DType, float32, short_name
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Reduce,
+    Statement,
+    Value,
+    uses,
+)
+
+_EXACT: Final = frozenset(
+    {
+        "identity",
+        "neg",
+        "abs",
+        "sign",
+        "max",
+        "min",
+        "clamp",
+        "select",
+        "copysign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "nextafter",
+        "accumulate_max",
+        "accumulate_min",
+        "convert_f16",
+        "convert_bf16",
+    }
+)
+"""Functions whose result is one of their operands, or a number that halves have."""
+
+
+def is_exact(function: str) -> bool:
+    """Whether ``function`` of halves gives a half, or has rounded to one."""
+    kind = function.rpartition("_")[0]
+    return kind in _EXACT or kind.startswith("round_")
+
+
+def with_rounding(
+    statements: Sequence[Statement], halves: Mapping[str, DType]
+) -> list[Statement]:
+    """``statements``, with those of the values in ``halves`` rounded that must be.
+
+    ``halves`` has the dtype that the Program gives each of them.
+    """
+    seen = {
+        value.name
+        for s in statements
+        if isinstance(s, Compute)
+        and (not s.result.half or s.function.startswith("round_"))
+        for value in uses(s)
+    }
+    made: list[Statement] = []
+    for s in statements:
+        dtype = halves.get(s.result.name) if isinstance(s, (Compute, Reduce)) else None
+        if (
+            not isinstance(s, (Compute, Reduce))
+            or dtype is None
+            or is_exact(s.function)
+            or s.result.name not in seen
+        ):
+            made.append(s)
+            continue
+        wide = Value(f"{s.result.name}_wide", float32, half=True)
+        made.append(replace(s, result=wide))
+        level = "outer" if isinstance(s, Reduce) else s.level
+        stage = s.stage + 1 if isinstance(s, Reduce) else s.stage
+        function = f"round_f32_{short_name(dtype)}"
+        made.append(Compute(s.result, function, (wide,), level, stage, 1, s.source))
+    return made

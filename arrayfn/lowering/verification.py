@@ -1,0 +1,25 @@
+"""Whether plans are proved when they have been made: if ``ARRAYFN_VERIFY=1``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Collection
+from typing import Final
+
+from arrayfn.lowering.compiled import CompiledProgram
+
+_VARIABLE: Final = "ARRAYFN_VERIFY"
+# Imported when it is asked for: other processes have no use for it.
+_VERIFY: Final = "arrayfn.lowering.verify"
+
+
+def verified(compiled: CompiledProgram, donated: Collection[int]) -> CompiledProgram:
+    """``compiled``, which has been proved if that is asked for.
+
+    It may write over the inputs ``donated``. Raises VerificationError where a step does
+    what it must not.
+    """
+    if os.environ.get(_VARIABLE, "0") not in ("", "0"):
+        importlib.import_module(_VERIFY).check(compiled, donated)
+    return compiled

@@ -1,0 +1,313 @@
+"""Integer arithmetic and conditions of kernels' texts, on numbers over symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.lowering.verify.numbers import (
+    FAR,
+    AtLeast,
+    Both,
+    Data,
+    DigitsWanted,
+    Either,
+    Lanes,
+    Maybe,
+    Number,
+    State,
+    Truth,
+    Value,
+    negated,
+)
+
+INTEGERS: Final = frozenset(("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"))
+_WIDE: Final = 64
+
+
+def limits(dtype: str) -> tuple[int, int]:
+    """The least and the greatest value of an integer dtype, or what is far enough."""
+    bits = int(dtype[1:])
+    if bits == _WIDE:
+        return (0 if dtype[0] == "u" else -FAR), FAR
+    if dtype[0] == "u":
+        return 0, (1 << bits) - 1
+    return -(1 << bits - 1), (1 << bits - 1) - 1
+
+
+# Conditions.
+
+
+def is_truth(value: Value) -> bool:
+    """Whether ``value`` is a condition."""
+    return isinstance(value, (AtLeast, Both, Either, Maybe))
+
+
+def truth_of(value: Value) -> Truth:
+    """``value`` as a condition."""
+    if isinstance(value, (AtLeast, Both, Either, Maybe)):
+        return value
+    if isinstance(value, Number):
+        one = Number(1)
+        return Either(AtLeast(value.plus(one, -1)), AtLeast(value.plus(one).times(-1)))
+    return Maybe()
+
+
+def joined(truths: Sequence[Truth], *, either: bool) -> Truth:
+    """Whether all of ``truths`` hold, or any."""
+    first, *others = truths
+    for other in others:
+        first = Either(first, other) if either else Both(first, other)
+    return first
+
+
+def _less(x: Number, y: Number) -> Truth:
+    return AtLeast(y.plus(x, -1).plus(Number(-1)))
+
+
+_COMPARED: Final[dict[str, Callable[[Number, Number], Truth]]] = {
+    "lt": _less,
+    "le": lambda x, y: AtLeast(y.plus(x, -1)),
+    "gt": lambda x, y: _less(y, x),
+    "ge": lambda x, y: AtLeast(x.plus(y, -1)),
+    "eq": lambda x, y: Both(AtLeast(x.plus(y, -1)), AtLeast(y.plus(x, -1))),
+    "ne": lambda x, y: Either(_less(x, y), _less(y, x)),
+}
+_OPERATORS: Final = {"Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"} | {
+    "Eq": "eq",
+    "NotEq": "ne",
+}
+
+
+def compared(operators: Sequence[str], values: Sequence[Value]) -> Truth:
+    """A comparison of two or more."""
+    found: list[Truth] = []
+    for operator, x, y in zip(operators, values[:-1], values[1:], strict=True):
+        if isinstance(x, Number) and isinstance(y, Number):
+            found.append(_COMPARED[_OPERATORS[operator]](x, y))
+        else:
+            found.append(Maybe())
+    return joined(found, either=False)
+
+
+# Arithmetic.
+
+
+def binary(operator: str, x: Number, y: Number, state: State) -> Value:
+    """``x operator y``."""
+    if operator == "Add":
+        return x.plus(y)
+    if operator == "Sub":
+        return x.plus(y, -1)
+    if operator == "Mult":
+        return product(x, y, state)
+    if operator in ("FloorDiv", "Mod"):
+        return divided(x, y, state, quotient=operator == "FloorDiv")
+    if operator in ("RShift", "LShift"):
+        count = state.constant(y)
+        if count is not None and 0 <= count < _WIDE:
+            if operator == "LShift":
+                return x.times(1 << count)
+            return divided(x, Number(1 << count), state, quotient=True)
+    if operator == "BitAnd":
+        mask = state.constant(y)
+        if mask is not None and mask > 0 and not mask & (mask + 1):
+            return divided(x, Number(mask + 1), state, quotient=False)
+    if operator == "Div":
+        return Data()
+    return _of_lanes(_BITS[operator], x, y, state) or state.unknown(-FAR, FAR)
+
+
+_BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "RShift": lambda x, y: x >> y,
+    "LShift": lambda x, y: x << y,
+    "BitAnd": lambda x, y: x & y,
+    "BitOr": lambda x, y: x | y,
+    "BitXor": lambda x, y: x ^ y,
+    "Pow": lambda x, y: x**y,
+}
+
+
+def _of_lanes(
+    function: Callable[[Any, Any], Any], x: Number, y: Number, state: State
+) -> Number | None:
+    """``function`` of numbers that have one value in each lane; None if they have not.
+
+    Raises ValuesWanted.
+    """
+    left = state.lanes_of(x)
+    right = state.lanes_of(y)
+    if left is None or right is None:
+        return None
+    return Number(function(left, right))
+
+
+def product(x: Number, y: Number, state: State) -> Number:
+    """``x * y``."""
+    for one, other in ((x, y), (y, x)):
+        factor = state.constant(one)
+        if factor is not None:
+            return other.times(factor)
+    found = _of_lanes(lambda a, b: a * b, x, y, state)
+    if found is not None:
+        return found
+    corners = [a * b for a in state.extremes(x) for b in state.extremes(y)]
+    return state.unknown(min(corners), max(corners), x, y)
+
+
+def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
+    """``x // y``, or ``x % y``. Raises ValuesWanted and DigitsWanted."""
+    size = state.constant(y)
+    if size is None:
+        found = _of_lanes(_quotient if quotient else _remainder, x, y, state)
+        if found is not None:
+            return found
+        low, high = state.extremes(y)
+        if low <= 0:
+            return state.unknown(-FAR, FAR)
+        if not quotient:
+            return state.unknown(0, high - 1)
+        least, most = state.extremes(x)
+        return state.unknown(min(least // low, least // high, 0), max(most // low, 0))
+    if size <= 0:
+        return state.unknown(-FAR, FAR)
+    x = state.settled(x)
+    multiples = {s: c // size for s, c in x.terms.items() if not c % size}
+    rest = Number(x.base, {s: c for s, c in x.terms.items() if c % size})
+    low, high = state.range(rest)
+    first = low // size
+    if np.all(first == high // size):
+        # The rest stays between two multiples.
+        if quotient:
+            return Number(first, multiples)
+        return rest.plus(Number(first * size), -1)
+    counted = [s for s in rest.terms if s.counted]
+    if len(counted) == len(rest.terms) == 1:
+        ((symbol, c),) = rest.terms.items()
+        least, most = state.bounds[symbol]
+        digit = size // c if c > 0 and not size % c else 0
+        if (
+            digit
+            and isinstance(least, int)
+            and isinstance(most, int)
+            and not least
+            and not (most + 1) % digit
+            and np.all(np.asarray(rest.base) % size == 0)
+        ):
+            raise DigitsWanted(symbol, digit)
+    state.want_values(rest)
+    if not quotient:
+        return state.unknown(0, size - 1, rest)
+    return Number(0, multiples).plus(state.unknown(first, high // size, rest))
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    return x // np.where(np.asarray(y) == 0, 1, y)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    return x % np.where(np.asarray(y) == 0, 1, y)
+
+
+def _plain(x: Any) -> Lanes:
+    return x if isinstance(x, np.ndarray) else int(x)
+
+
+def least(x: Number, y: Number, state: State, *, greatest: bool = False) -> Number:
+    """The lesser of two, or the greater. Raises ValuesWanted."""
+    difference = y.plus(x, -1)
+    if greatest:
+        difference = difference.times(-1)
+    low, high = state.range(state.settled(difference))
+    if np.all(np.asarray(low) >= 0):
+        return x
+    if np.all(np.asarray(high) <= 0):
+        return y
+    function = np.maximum if greatest else np.minimum
+    found = _of_lanes(function, x, y, state)
+    if found is not None:
+        return Number(_plain(found.base))
+    (a, b), (c, d) = state.range(x), state.range(y)
+    return state.unknown(_plain(function(a, c)), _plain(function(b, d)), x, y)
+
+
+# The scalar vocabulary.
+
+_SAME: Final = frozenset(("identity", "round", "abs"))
+_ARITHMETIC: Final = {"add": "Add", "sub": "Sub", "mul": "Mult"} | {
+    "accumulate_add": "Add",
+    "accumulate_mul": "Mult",
+}
+_BITWISE: Final = {"and": "BitAnd", "or": "BitOr", "xor": "BitXor"} | {
+    "shift_left": "LShift",
+    "shift_right": "RShift",
+}
+_EXTREMES: Final = frozenset(("min", "max", "accumulate_min", "accumulate_max"))
+
+
+def converted(
+    kind: str, suffix: str, values: Sequence[Value], state: State
+) -> Value | None:
+    """What a function of integers or conditions gives; None for others.
+
+    ``kind`` and ``suffix`` are its name: ``min`` and ``i64``, ``convert_i64`` and
+    ``i32``.
+    """
+    if suffix == "bool":
+        return _of_truths(kind, values)
+    if kind in _COMPARED:
+        return compared([_BY_NAME[kind]], values)
+    if suffix not in INTEGERS:
+        return None
+    if kind.startswith("convert_"):
+        return _within(values[0], suffix, state)
+    numbers = [v for v in values if isinstance(v, Number)]
+    if len(numbers) != len(values) or not numbers:
+        return state.unknown(*limits(suffix))
+    if kind == "clamp":
+        lower = least(numbers[0], numbers[1], state, greatest=True)
+        return least(lower, numbers[2], state)
+    if kind in _EXTREMES:
+        x, y = numbers
+        return least(x, y, state, greatest=kind.endswith("max"))
+    operator = _ARITHMETIC.get(kind) or _BITWISE.get(kind)
+    if operator is not None:
+        x, y = numbers
+        return _within(binary(operator, x, y, state), suffix, state)
+    if kind == "neg":
+        return _within(numbers[0].times(-1), suffix, state)
+    if kind in _SAME:
+        return numbers[0]
+    return state.unknown(*limits(suffix))
+
+
+_BY_NAME: Final = {name: operator for operator, name in _OPERATORS.items()}
+
+
+def _within(value: Value, dtype: str, state: State) -> Value:
+    """``value`` as ``dtype`` has it: the same if it fits."""
+    low, high = limits(dtype)
+    if isinstance(value, Number):
+        a, b = state.extremes(value)
+        return value if low <= a and b <= high else state.unknown(low, high, value)
+    if is_truth(value):
+        return state.unknown(0, 1)
+    return state.unknown(low, high)
+
+
+def _of_truths(kind: str, values: Sequence[Value]) -> Truth:
+    truths = [truth_of(v) for v in values]
+    if kind in ("and", "or", "accumulate_and", "accumulate_or") and truths:
+        return joined(truths, either=kind.endswith("or"))
+    if kind == "not":
+        return negated(truths[0])
+    if kind in ("convert_u8", "identity"):
+        return truths[0] if is_truth(values[0]) else Maybe()
+    return Maybe()
+
+
+def of_data(name: str) -> Value:
+    """What a function of data gives: a condition, or data."""
+    return Maybe() if name.startswith(("is", "eq_", "ne_", "lt_")) else Data()

@@ -1,0 +1,668 @@
+"""What a kernel's text does with memory, for all of its items: its accesses.
+
+In: a kernel's source, its integer arguments, and how many items and threads there are.
+Out: each load and store with the elements that it touches, as numbers over symbols (see
+``numbers``). The text is interpreted, each loop's body once for all turns; what it
+computes is left out, but for integers, from which indices come.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from arrayfn.lowering.verify.integers import (
+    INTEGERS,
+    binary,
+    compared,
+    converted,
+    is_truth,
+    joined,
+    limits,
+    of_data,
+    truth_of,
+)
+from arrayfn.lowering.verify.numbers import (
+    BLOCK,
+    FAR,
+    ITEM,
+    Array,
+    Data,
+    Lanes,
+    Maybe,
+    Memory,
+    Number,
+    State,
+    Symbol,
+    Truth,
+    UnknownTextError,
+    Value,
+    Wanted,
+    negated,
+)
+from arrayfn.lowering.verify.words import WORDS
+
+AccessKind = Literal["load", "store", "add"]
+_UNROLLED: Final = 64
+"""Turns of a loop that are interpreted one by one, where values are carried."""
+_MOST_ROUNDS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """Elements ``at`` to ``at + width - 1`` that are touched, in ``count`` lanes.
+
+    ``bounds`` are those of the symbols. ``item`` is who does it, None if that is not
+    known: a work item, or a thread of all. ``surely`` says that no condition on data
+    stands before it; ``aligned``, that the first element's place is to be a multiple of
+    the width, as far as 16 bytes.
+    """
+
+    memory: Memory
+    kind: AccessKind
+    at: Number
+    width: int
+    bounds: dict[Symbol, tuple[Lanes, Lanes]]
+    count: int
+    item: Number | None
+    block: Number | None
+    surely: bool
+    line: int
+    aligned: bool = False
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A barrier that not all threads of a block come to, or perhaps not all."""
+
+    line: int
+    surely: bool
+
+
+@dataclass
+class Interpreted:
+    """What is found: accesses, barriers out of order, and lines not understood."""
+
+    accesses: list[Access] = field(default_factory=list[Access])
+    barriers: list[Barrier] = field(default_factory=list[Barrier])
+    unknown: dict[int, str] = field(default_factory=dict[int, str])
+
+
+class Interpreter:
+    """Interprets the function ``name`` of ``source``."""
+
+    def __init__(self, source: str, name: str, state: State) -> None:
+        tree = ast.parse(source)
+        self.functions = {
+            f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)
+        }
+        self.name = name
+        self.state = state
+        self.found = Interpreted()
+        self.pending: list[Access] = []
+        self.elements: dict[tuple[str, int], Symbol] = {}
+        self.stored = {
+            n.value.id
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Subscript)
+            and isinstance(n.ctx, ast.Store)
+            and isinstance(n.value, ast.Name)
+        }
+        self.trials = 0
+        self.depth = 0
+
+    def run(self) -> Interpreted:
+        """All that the function does."""
+        self.block(self.functions[self.name].body, self.state)
+        return self.found
+
+    # Statements.
+
+    def block(self, nodes: Iterable[ast.stmt], state: State) -> State:
+        for node in nodes:
+            state = self.statement(node, state)
+        return state
+
+    def statement(self, node: ast.stmt, state: State) -> State:
+        while True:
+            try:
+                state = self.attempt(node, state)
+            except Wanted as wanted:
+                self.pending.clear()
+                state = wanted.applied(state)
+                continue
+            if not self.trials:
+                self.found.accesses += self.pending
+            self.pending.clear()
+            return state
+
+    def attempt(self, node: ast.stmt, state: State) -> State:
+        if isinstance(node, ast.Assign):
+            (target,) = node.targets
+            value = self.evaluate(node.value, state)
+            if isinstance(target, ast.Name):
+                state.variables[target.id] = value
+            elif isinstance(target, ast.Subscript):
+                self.access(target, "store", state)
+            else:
+                raise UnknownTextError(ast.unparse(node))
+        elif isinstance(node, ast.Expr):
+            if not isinstance(node.value, ast.Constant):
+                self.evaluate(node.value, state)
+        elif isinstance(node, ast.If):
+            return self.branch(node, state)
+        elif isinstance(node, ast.For):
+            return self.loop(node, state)
+        elif isinstance(node, ast.While):
+            return self.while_loop(node, state)
+        elif not isinstance(node, ast.Pass):
+            raise UnknownTextError(ast.unparse(node))
+        return state
+
+    def flush(self) -> None:
+        """Keep the accesses of a condition, or of a loop's bounds."""
+        if not self.trials:
+            self.found.accesses += self.pending
+        self.pending.clear()
+
+    def branch(self, node: ast.If, state: State) -> State:
+        truth = self.truth(node.test, state)
+        yes, no = state.parted(truth)
+        self.flush()
+        if not no and len(yes) == 1:
+            return self.block(node.body, yes[0])
+        if not yes and len(no) == 1:
+            return self.block(node.orelse, no[0])
+        ends = [self.block(node.body, part) for part in yes]
+        ends += [self.block(node.orelse, part) for part in no]
+        return self.merged(state, [*node.body, *node.orelse], ends)
+
+    def merged(
+        self, before: State, body: Sequence[ast.stmt], ends: Sequence[State]
+    ) -> State:
+        """The state after ``body``, which came to ``ends``; its lanes are as before."""
+        after = before.copy()
+        for name in _assigned(body):
+            known = [e.variables[name] for e in (*ends, before) if name in e.variables]
+            if known:
+                after.variables[name] = self.hull(name, known, [*ends, before], after)
+        return after
+
+    def hull(
+        self, name: str, values: Sequence[Value], states: Sequence[State], into: State
+    ) -> Value:
+        """What ``name`` may be, given what it is in some states."""
+        if all(isinstance(v, Number) for v in values):
+            ranges = [
+                s.extremes(v)
+                for s in states
+                if isinstance(v := s.variables.get(name), Number)
+            ]
+            return into.unknown(min(a for a, _ in ranges), max(b for _, b in ranges))
+        if all(is_truth(v) for v in values):
+            return Maybe()
+        first = values[0]
+        if isinstance(first, Memory) and all(v is first for v in values):
+            return first
+        return Data()
+
+    # Loops.
+
+    def loop(self, node: ast.For, state: State) -> State:
+        assert isinstance(node.target, ast.Name)
+        assert isinstance(node.iter, ast.Call)
+        bounds = [self.number(a, state) for a in node.iter.args]
+        start, stop = (Number(0), bounds[0]) if len(bounds) == 1 else bounds[:2]
+        step = state.constant(bounds[2]) if len(bounds) > 2 else 1
+        if not step:
+            raise UnknownTextError(f"a step of {ast.unparse(node.iter)}")
+        is_items = [ast.unparse(a) for a in node.iter.args] == ["begin", "end"]
+        inner = state.copy()
+        span = stop.plus(start, -1)
+        if step < 0:
+            span, size = span.times(-1), -step
+        else:
+            size = step
+        turns = inner.lanes_of(span)
+        self.flush()
+        if turns is None:
+            _, high = inner.range(span)
+            most = -(-_at_least(high, 0) // size)
+            if not np.any(np.asarray(most) > 0):
+                return state
+            index = inner.unknown(0, _at_least(most - 1, 0))
+            inner.surely = False
+            certain = False
+        else:
+            most = -(-turns // size)
+            alive = np.asarray(most) > 0
+            if not alive.any():
+                return state
+            if not alive.all():
+                kept = np.flatnonzero(np.broadcast_to(alive, (state.count,)))
+                apart = inner.differs_in_a_block(alive)
+                inner = inner.take(kept)
+                start = _taken(start, kept)
+                most = most if isinstance(most, int) else most[kept]
+                inner.apart = inner.apart or apart
+            if not isinstance(most, int) and inner.differs_in_a_block(most):
+                inner.apart = True
+            only = isinstance(most, int) and most == 1
+            index = Number(0) if only else inner.counted(0, most - 1)
+            certain = True
+        carried = self.carried(node.body, inner, node.target.id)
+        if (
+            carried
+            and certain
+            and isinstance(most, int)
+            and most <= _UNROLLED
+            and inner.count == state.count
+            and most > 1
+            and (_is_plain(node.body) or self.carries_memory(carried, inner))
+        ):
+            return self.unrolled(node, inner, start, step, most)
+        variable = start.plus(index, step)
+        inner.variables[node.target.id] = variable
+        if is_items and ITEM not in inner.variables:
+            inner.variables[ITEM] = variable
+        only_one = certain and isinstance(most, int) and most == 1
+        if carried and not only_one:
+            rates = self.rates(node.body, inner, carried)
+            for name in carried:
+                value = inner.variables[name]
+                if name in rates and isinstance(value, Number):
+                    inner.variables[name] = value.plus(index, rates[name])
+                    carried = [other for other in carried if other != name]
+            self.widen(node.body, inner, carried)
+        end = self.block(node.body, inner.copy())
+        if only_one and inner.count == state.count:
+            return end
+        return self.merged(state, [*node.body, node], [end])
+
+    def unrolled(
+        self, node: ast.For, state: State, start: Number, step: int, turns: int
+    ) -> State:
+        """A loop turn by turn."""
+        assert isinstance(node.target, ast.Name)
+        name = "$start" + str(self.depth)
+        state.variables[name] = start
+        self.depth += 1
+        for turn in range(turns):
+            begin = state.variables[name]
+            assert isinstance(begin, Number)
+            state.variables[node.target.id] = begin.plus(Number(turn * step))
+            state = self.block(node.body, state)
+        self.depth -= 1
+        return state
+
+    def while_loop(self, node: ast.While, state: State) -> State:
+        inner = state.copy()
+        carried = self.carried([node], inner, "")
+        self.widen([*_as_branch(node)], inner, carried)
+        truth = self.truth(node.test, inner)
+        apart = inner.apart
+        yes, _ = inner.parted(truth)
+        self.flush()
+        ends: list[State] = []
+        for part in yes:
+            part.surely = False
+            part.apart = apart or part.apart
+            ends.append(self.block(node.body, part))
+        after = self.merged(state, node.body, ends or [inner])
+        for name in carried:
+            value = inner.variables[name]
+            if isinstance(value, Number):
+                after.variables[name] = after.unknown(*inner.extremes(value))
+        return after
+
+    def carried(
+        self, body: Sequence[ast.stmt], state: State, variable: str
+    ) -> list[str]:
+        """Numbers and conditions that a turn may have of the turn before."""
+        found: list[str] = []
+        known: set[str] = {variable}
+        for name in _assigned(body):
+            value = state.variables.get(name)
+            if (
+                name not in known
+                and value is not None
+                and (isinstance(value, (Number, Memory)) or is_truth(value))
+                and not _is_set_first(name, body)
+            ):
+                found.append(name)
+                known.add(name)
+        return found
+
+    def carries_memory(self, carried: Sequence[str], state: State) -> bool:
+        """Whether a turn has other arrays than the one before."""
+        return any(isinstance(state.variables[name], Memory) for name in carried)
+
+    def rates(
+        self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
+    ) -> dict[str, int]:
+        """By how much variables grow each turn, of those that do so by a constant."""
+        found: dict[str, int] = {}
+        assigned = _assigned(body)
+        for name in carried:
+            changes = [s for s in ast.walk(_module(body)) if _sets(s, name)]
+            if len(changes) != 1 or changes[0] not in body:
+                continue
+            (change,) = changes
+            assert isinstance(change, ast.Assign)
+            value = change.value
+            if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+                continue
+            left, right = value.left, value.right
+            if isinstance(right, ast.Name) and right.id == name:
+                left, right = right, left
+            if not isinstance(left, ast.Name) or left.id != name:
+                continue
+            names = {n.id for n in ast.walk(right) if isinstance(n, ast.Name)}
+            if names & set(assigned):
+                continue
+            # What stands before the change has the value of the turns before.
+            if any(name in _loaded(s) for s in body[body.index(change) + 1 :]):
+                continue
+            try:
+                rate = state.constant(self.number(right, state))
+            except Wanted:
+                continue
+            if rate is not None:
+                found[name] = rate
+        return found
+
+    def widen(
+        self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
+    ) -> None:
+        """Give ``carried`` bounds that hold in all turns."""
+        if not carried:
+            return
+        spans: dict[str, tuple[int, int]] = {}
+        for name in carried:
+            value = state.variables[name]
+            if isinstance(value, Number):
+                spans[name] = state.extremes(value)
+            else:
+                state.variables[name] = Maybe() if is_truth(value) else Data()
+        steps = sorted({x for span in spans.values() for x in span} | {0, FAR, -FAR})
+        for number in range(_MOST_ROUNDS):
+            for name, (low, high) in spans.items():
+                state.variables[name] = state.unknown(low, high)
+            self.trials += 1
+            end = self.block(body, state.copy())
+            self.trials -= 1
+            grown = False
+            for name, (low, high) in spans.items():
+                value = end.variables[name]
+                least, most = (
+                    end.extremes(value) if isinstance(value, Number) else (-FAR, FAR)
+                )
+                if number >= 2:
+                    least = max((x for x in steps if x <= least), default=-FAR)
+                    most = min((x for x in steps if x >= most), default=FAR)
+                if least < low or most > high:
+                    grown = True
+                    spans[name] = min(low, least), max(high, most)
+            if not grown:
+                return
+        for name in spans:
+            state.variables[name] = state.unknown(-FAR, FAR)
+
+    # Expressions.
+
+    def truth(self, node: ast.expr, state: State) -> Truth:
+        """A condition."""
+        return truth_of(self.evaluate(node, state))
+
+    def number(self, node: ast.expr, state: State) -> Number:
+        """An integer."""
+        value = self.evaluate(node, state)
+        return value if isinstance(value, Number) else state.unknown(-FAR, FAR)
+
+    def evaluate(self, node: ast.expr, state: State) -> Value:
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, (bool, int)):
+                return Number(int(node.value))
+            return Data()
+        if isinstance(node, ast.Name):
+            return state.variables.get(node.id, Data())
+        if isinstance(node, ast.BinOp):
+            left, right = (self.evaluate(x, state) for x in (node.left, node.right))
+            if isinstance(left, Number) and isinstance(right, Number):
+                return binary(type(node.op).__name__, left, right, state)
+            return Data()
+        if isinstance(node, ast.UnaryOp):
+            value = self.evaluate(node.operand, state)
+            if isinstance(node.op, ast.Not):
+                return negated(truth_of(value))
+            if isinstance(node.op, ast.USub) and isinstance(value, Number):
+                return value.times(-1)
+            return Data()
+        if isinstance(node, ast.Compare):
+            values = [self.evaluate(x, state) for x in (node.left, *node.comparators)]
+            return compared([type(op).__name__ for op in node.ops], values)
+        if isinstance(node, ast.BoolOp):
+            found = [self.truth(x, state) for x in node.values]
+            return joined(found, either=isinstance(node.op, ast.Or))
+        if isinstance(node, ast.IfExp):
+            truth = self.truth(node.test, state)
+            first, second = (self.evaluate(x, state) for x in (node.body, node.orelse))
+            return self.chosen(truth, first, second, state)
+        if isinstance(node, ast.Subscript):
+            return self.access(node, "load", state)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self.call(node.func.id, node, state)
+        raise UnknownTextError(ast.unparse(node))
+
+    def chosen(self, truth: Truth, x: Value, y: Value, state: State) -> Value:
+        """``x`` where ``truth`` holds, ``y`` elsewhere."""
+        verdict = state.verdict(truth)
+        if verdict is not None:
+            return x if verdict else y
+        if isinstance(x, Number) and isinstance(y, Number):
+            state.variables["$x"], state.variables["$y"] = x, y
+            yes, no = state.parted(truth)
+            del state.variables["$x"], state.variables["$y"]
+            ends = [*((s, "$x") for s in yes), *((s, "$y") for s in no)]
+            ranges = [
+                s.extremes(v)
+                for s, name in ends
+                if isinstance(v := s.variables[name], Number)
+            ]
+            low, high = min(a for a, _ in ranges), max(b for _, b in ranges)
+            # Which of the two it is, may differ between items.
+            return state.unknown(low, high)
+        return Maybe() if is_truth(x) and is_truth(y) else Data()
+
+    def access(
+        self, node: ast.Subscript, kind: AccessKind, state: State, width: int = 1
+    ) -> Value:
+        """Note the access, and say what a load gives."""
+        memory = self.evaluate(node.value, state)
+        at = self.number(node.slice, state)
+        return self.touch(memory, at, kind, state, node.lineno, width)
+
+    def touch(
+        self,
+        memory: Value,
+        at: Number,
+        kind: AccessKind,
+        state: State,
+        line: int,
+        width: int = 1,
+        *,
+        aligned: bool = False,
+    ) -> Value:
+        if not isinstance(memory, Memory):
+            self.found.unknown[line] = "an access of what is no array"
+            return Data()
+        item = state.variables.get(ITEM)
+        block = state.variables.get(BLOCK)
+        self.pending.append(
+            Access(
+                memory,
+                kind,
+                state.settled(memory.start.plus(at)),
+                width,
+                dict(state.bounds),
+                state.count,
+                item if isinstance(item, Number) else None,
+                block if isinstance(block, Number) else None,
+                state.surely,
+                line,
+                aligned,
+            )
+        )
+        return self.loaded(memory, at, state)
+
+    def loaded(self, memory: Memory, at: Number, state: State) -> Value:
+        """What is in memory: the same for all, if it is one element that stays."""
+        if memory.kind not in INTEGERS:
+            return Data()
+        low, high = limits(memory.kind)
+        place = state.constant(memory.start.plus(at))
+        if place is None or memory.size is not None or memory.name in self.stored:
+            return state.unknown(low, high)
+        key = memory.name, place
+        if key not in self.elements:
+            self.elements[key] = Symbol(counted=False, same=True)
+        symbol = self.elements[key]
+        state.bounds.setdefault(symbol, (low, high))
+        return Number(0, {symbol: 1})
+
+    def meet(self, line: int, state: State) -> None:
+        """Threads of a block meet: all of them are to come."""
+        if (state.apart or not state.surely) and not self.trials:
+            self.found.barriers.append(Barrier(line, state.surely))
+
+    # Calls.
+
+    def call(self, name: str, node: ast.Call, state: State) -> Value:
+        if name in self.functions:
+            return self.part(self.functions[name], node, state)
+        word = FUNCTIONS.get(name)
+        if word is not None:
+            action = WORDS.get(word.kind)
+            if action is not None:
+                return action(self, word, node, state)
+            for argument in node.args:
+                self.evaluate(argument, state)
+            if word.dtype in INTEGERS:
+                return state.unknown(*limits(word.dtype))
+            return Data()
+        kind, _, suffix = name.rpartition("_")
+        values = [self.evaluate(x, state) for x in node.args]
+        if name in INTEGERS and values:
+            return values[0]
+        if kind == "select":
+            return self.chosen(truth_of(values[0]), values[1], values[2], state)
+        made = converted(kind, suffix, values, state)
+        if made is not None:
+            return made
+        if name == "store_row":
+            return self.rows(node, values, state)
+        if name == "prefetch_row":
+            return Data()
+        if any(isinstance(v, Memory) for v in values):
+            self.found.unknown[node.lineno] = f"what {name} does with an array"
+        return of_data(name)
+
+    def rows(self, node: ast.Call, values: Sequence[Value], state: State) -> Value:
+        """``store_row(target, begin, source, count, far)``."""
+        target, begin, source, count = values[:4]
+        assert isinstance(begin, Number)
+        assert isinstance(count, Number)
+        size = state.lanes_of(count)
+        inner = state.copy()
+        if size is None:
+            inner.surely = False
+            index = inner.unknown(0, inner.range(count)[1])
+        else:
+            alive = np.asarray(size) > 0
+            if not alive.any():
+                return Data()
+            index = inner.counted(0, _at_least(size - 1, 0))
+            if not alive.all():
+                inner.surely = False
+        self.touch(source, index, "load", inner, node.lineno)
+        self.touch(target, begin.plus(index), "store", inner, node.lineno)
+        return Data()
+
+    def part(self, function: ast.FunctionDef, node: ast.Call, state: State) -> Value:
+        """A function of the text: its body, with variables of its own."""
+        values = [self.evaluate(x, state) for x in node.args]
+        self.flush()
+        inner = state.copy()
+        own = {k: v for k, v in state.variables.items() if k[0] == "$"}
+        names = [a.arg for a in function.args.args]
+        inner.variables = {**own, **dict(zip(names, values, strict=True))}
+        self.block(function.body, inner)
+        return Data()
+
+
+def _as_branch(node: ast.While) -> Sequence[ast.stmt]:
+    made = ast.If(node.test, node.body, [])
+    return [ast.copy_location(made, node)]
+
+
+def _at_least(x: Lanes, least: int) -> Lanes:
+    return max(x, least) if isinstance(x, int) else np.maximum(x, least)
+
+
+def _taken(x: Number, index: Array) -> Number:
+    return x if isinstance(x.base, int) else Number(x.base[index], x.terms)
+
+
+def _module(body: Sequence[ast.stmt]) -> ast.Module:
+    return ast.Module(list(body), [])
+
+
+def _assigned(body: Sequence[ast.stmt]) -> list[str]:
+    """The variables that are set in ``body``."""
+    nodes = ast.walk(_module(body))
+    names = [
+        n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _loaded(node: ast.AST) -> set[str]:
+    return {
+        n.id
+        for n in ast.walk(node)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }
+
+
+def _sets(node: ast.AST, name: str) -> bool:
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.For):
+        targets = [node.target]
+    return any(isinstance(t, ast.Name) and t.id == name for t in targets)
+
+
+def _is_set_first(name: str, body: Sequence[ast.stmt]) -> bool:
+    """Whether ``body`` sets ``name`` before it reads it."""
+    for node in body:
+        if isinstance(node, ast.For) and _sets(node, name):
+            return name not in _loaded(node.iter)
+        if name in _loaded(node):
+            return False
+        if isinstance(node, ast.Assign) and _sets(node, name):
+            return True
+        if name in _assigned([node]):
+            return False
+    return False
+
+
+def _is_plain(body: Sequence[ast.stmt]) -> bool:
+    """Whether ``body`` has no loops, so that it may be interpreted some times."""
+    nodes = ast.walk(_module(body))
+    return not any(isinstance(n, (ast.For, ast.While)) for n in nodes)

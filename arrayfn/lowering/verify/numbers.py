@@ -1,0 +1,499 @@
+"""Numbers of a kernel's text, for all work items and all turns of its loops at once.
+
+A number is ``base + sum(coefficient * symbol)``. A *symbol* is the index of a loop, an
+item, a block or a thread, which takes each value between its bounds (it is *counted*),
+or a number that the text does not tell, as one that is loaded from memory, of which the
+bounds alone are known. Bases and bounds may differ between *lanes*: what cannot be said
+for all values of a symbol at once is said for each of them, in a lane of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Lanes = int | Array
+"""A number for each lane, or one that is the same in all."""
+
+MOST_LANES: Final = 1 << 17
+ITEM: Final = "$item"
+BLOCK: Final = "$block"
+THREAD: Final = "$thread"
+"""Variables beside the text's: who does what is said."""
+FAR: Final = 1 << 44
+"""A magnitude beyond every index: of numbers of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Symbol:
+    """What numbers depend on. ``thread`` says whether the threads of a block differ.
+
+    Data that are the ``same`` for all items come from one element of memory.
+    """
+
+    counted: bool
+    thread: bool = False
+    same: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Number:
+    """``base`` plus multiples of symbols."""
+
+    base: Lanes
+    terms: Mapping[Symbol, int] = field(default_factory=dict[Symbol, int])
+
+    def plus(self, other: Number, times: int = 1) -> Number:
+        """``self + times * other``."""
+        if not other.terms:
+            return Number(self.base + other.base * times, self.terms)
+        terms = dict(self.terms)
+        for symbol, coefficient in other.terms.items():
+            total = terms.pop(symbol, 0) + coefficient * times
+            if total:
+                terms[symbol] = total
+        return Number(self.base + other.base * times, terms)
+
+    def times(self, factor: int) -> Number:
+        """``factor * self``."""
+        if not factor:
+            return Number(0)
+        terms = {s: c * factor for s, c in self.terms.items()}
+        return Number(self.base * factor, terms)
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Whether ``number >= 0``."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Whether ``first`` and ``second`` hold."""
+
+    first: Truth
+    second: Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Whether ``first`` or ``second`` holds."""
+
+    first: Truth
+    second: Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """A condition on data."""
+
+
+Truth = AtLeast | Both | Either | Maybe
+
+
+def negated(truth: Truth) -> Truth:
+    """Whether ``truth`` does not hold."""
+    if isinstance(truth, AtLeast):
+        return AtLeast(Number(-1).plus(truth.number, -1))
+    if isinstance(truth, Both):
+        return Either(negated(truth.first), negated(truth.second))
+    if isinstance(truth, Either):
+        return Both(negated(truth.first), negated(truth.second))
+    return truth
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """An argument's memory from element ``start`` on, or an array of a block's own.
+
+    The latter has a ``size``, in elements.
+    """
+
+    name: str
+    kind: str
+    start: Number
+    size: Number | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A value that no index depends on."""
+
+
+Value = Number | Truth | Memory | Data
+
+
+class Wanted(Exception):  # noqa: N818 - control flow, not an error
+    """Lanes are to be made anew before a statement can be understood."""
+
+    def applied(self, lanes: State) -> State:
+        """The lanes that are wanted."""
+        raise NotImplementedError
+
+
+class ValuesWanted(Wanted):
+    """A lane is wanted for each value of a counted symbol."""
+
+    def __init__(self, symbol: Symbol) -> None:
+        super().__init__()
+        self.symbol = symbol
+
+    def applied(self, lanes: State) -> State:
+        return lanes.spread(self.symbol)
+
+
+class DigitsWanted(Wanted):
+    """A counted symbol is to be ``size * one + another``."""
+
+    def __init__(self, symbol: Symbol, size: int) -> None:
+        super().__init__()
+        self.symbol, self.size = symbol, size
+
+    def applied(self, lanes: State) -> State:
+        return lanes.with_digits(self.symbol, self.size)
+
+
+class TooManyLanesError(Exception):
+    """What a kernel does cannot be said in so many lanes."""
+
+
+class UnknownTextError(Exception):
+    """A kernel's text says what the verifier does not understand."""
+
+
+@dataclass
+class State:
+    """What is known where the text is: its variables, in ``count`` lanes.
+
+    ``bounds`` are the least and the greatest value of symbols. What comes next happens
+    ``surely`` unless conditions on data stand before it, and for all threads of a block
+    alike unless these are ``apart``.
+    """
+
+    count: int
+    variables: dict[str, Value]
+    bounds: dict[Symbol, tuple[Lanes, Lanes]]
+    surely: bool = True
+    apart: bool = False
+
+    def copy(self) -> State:
+        """The same, to be changed."""
+        return State(
+            self.count,
+            dict(self.variables),
+            dict(self.bounds),
+            self.surely,
+            self.apart,
+        )
+
+    # Ranges.
+
+    def range(self, x: Number) -> tuple[Lanes, Lanes]:
+        """The least and the greatest value of ``x`` in each lane."""
+        low = high = x.base
+        for symbol, c in x.terms.items():
+            least, greatest = self.bounds[symbol]
+            if c < 0:
+                least, greatest = greatest, least
+            low, high = low + least * c, high + greatest * c
+        return low, high
+
+    def extremes(self, x: Number) -> tuple[int, int]:
+        """The least and the greatest value of ``x`` in all lanes."""
+        low, high = self.range(x)
+        return _least(low), _greatest(high)
+
+    def settled(self, x: Number) -> Number:
+        """``x`` without the symbols that have one value in each lane."""
+        gone = [s for s in x.terms if not self.varies(s)]
+        if not gone:
+            return x
+        base, terms = x.base, dict(x.terms)
+        for symbol in gone:
+            base = base + self.bounds[symbol][0] * terms.pop(symbol)
+        return Number(base, terms)
+
+    def varies(self, symbol: Symbol) -> bool:
+        """Whether ``symbol`` has several values in a lane."""
+        low, high = self.bounds[symbol]
+        return bool(np.any(low != high)) if symbol.counted else True
+
+    def constant(self, x: Number) -> int | None:
+        """The value of ``x`` if it is the same everywhere."""
+        x = self.settled(x)
+        if x.terms:
+            return None
+        if isinstance(x.base, int):
+            return x.base
+        low = int(x.base.min())
+        return low if low == int(x.base.max()) else None
+
+    def lanes_of(self, x: Number) -> Lanes | None:
+        """The value of ``x`` in each lane; None if it depends on data.
+
+        Raises ValuesWanted if it has several.
+        """
+        x = self.settled(x)
+        self.want_values(x)
+        return None if x.terms else x.base
+
+    def want_values(self, x: Number) -> None:
+        """Raise ValuesWanted if ``x`` has a counted symbol: the coarsest."""
+        counted = [s for s in x.terms if s.counted and self.varies(s)]
+        if counted:
+            raise ValuesWanted(max(counted, key=lambda s: abs(x.terms[s])))
+
+    def unknown(self, low: Lanes, high: Lanes, *sources: Number) -> Number:
+        """A number of which the text says only its bounds, made of ``sources``."""
+        low, high = _clipped(low), _clipped(high)
+        same = bool(sources) and all(
+            s.same for x in sources for s in self.settled(x).terms
+        )
+        symbol = Symbol(counted=False, same=same)
+        self.bounds[symbol] = low, high
+        return Number(0, {symbol: 1})
+
+    def counted(self, low: Lanes, high: Lanes, *, thread: bool = False) -> Number:
+        """A number that takes each value between the bounds."""
+        symbol = Symbol(counted=True, thread=thread)
+        self.bounds[symbol] = low, high
+        return Number(0, {symbol: 1})
+
+    # Other lanes.
+
+    def take(self, index: Array) -> State:
+        """The lanes that ``index`` says."""
+        made = self.copy()
+        made.count = index.size
+
+        def taken(x: Lanes) -> Lanes:
+            return x if isinstance(x, int) else x[index]
+
+        made.bounds = {s: (taken(a), taken(b)) for s, (a, b) in self.bounds.items()}
+        made.change(lambda x: Number(taken(x.base), x.terms))
+        return made
+
+    def change(self, function: Callable[[Number], Number]) -> None:
+        """Put ``function`` of each number in its place."""
+        for name, value in self.variables.items():
+            self.variables[name] = changed(value, function)
+
+    def spread(self, symbol: Symbol) -> State:
+        """A lane for each value of ``symbol``."""
+        low, high = self.bounds[symbol]
+        sizes = np.broadcast_to(np.asarray(high - low + 1, np.int64), (self.count,))
+        total = int(sizes.sum())
+        if total > MOST_LANES:
+            raise TooManyLanesError
+        index = np.repeat(np.arange(self.count), sizes)
+        ends = np.cumsum(sizes)
+        values = np.arange(total) - np.repeat(ends - sizes, sizes)
+        made = self.take(index)
+        values = values + made.bounds[symbol][0]
+        made.bounds[symbol] = values, values
+        made.change(made.settled)
+        return made
+
+    def with_digits(self, symbol: Symbol, size: int) -> State:
+        """``symbol`` as ``size`` times a symbol, plus another below ``size``."""
+        low, high = self.bounds[symbol]
+        assert isinstance(high, int)
+        assert low == 0
+        made = self.copy()
+        upper = made.counted(0, high // size, thread=symbol.thread)
+        lower = made.counted(0, size - 1, thread=symbol.thread)
+        digits = upper.times(size).plus(lower)
+
+        def replaced(x: Number) -> Number:
+            c = x.terms.get(symbol)
+            if c is None:
+                return x
+            rest = {s: k for s, k in x.terms.items() if s is not symbol}
+            return Number(x.base, rest).plus(digits, c)
+
+        made.change(replaced)
+        return made
+
+    # Conditions.
+
+    def verdict(self, truth: Truth) -> bool | None:
+        """Whether ``truth`` holds everywhere, or nowhere; None: it depends."""
+        if isinstance(truth, AtLeast):
+            low, high = self.extremes(truth.number)
+            return True if low >= 0 else False if high < 0 else None
+        if isinstance(truth, (Both, Either)):
+            absorbing = isinstance(truth, Either)
+            found = [self.verdict(truth.first), self.verdict(truth.second)]
+            if absorbing in found:
+                return absorbing
+            return None if None in found else not absorbing
+        return None
+
+    def parted(self, truth: Truth) -> tuple[list[State], list[State]]:
+        """States in which ``truth`` holds, and those in which it does not.
+
+        Where it depends on data there are both. Raises ValuesWanted.
+        """
+        if isinstance(truth, AtLeast):
+            return self._parted(truth.number)
+        if isinstance(truth, Both):
+            # The second has fewer lanes where the first holds in some.
+            name = f"${len(self.variables)}"
+            whole = self.copy()
+            whole.variables[name] = truth.second
+            yes: list[State] = []
+            first, no = whole.parted(truth.first)
+            for state in first:
+                second = state.variables[name]
+                assert isinstance(second, (AtLeast, Both, Either, Maybe))
+                more, others = state.parted(second)
+                yes, no = yes + more, no + others
+            for state in (*yes, *no):
+                state.variables.pop(name, None)
+            return yes, no
+        if isinstance(truth, Either):
+            no, yes = self.parted(negated(truth))
+            return yes, no
+        made = self.copy()
+        made.surely = False
+        return [made], [made.copy()]
+
+    def _parted(self, x: Number) -> tuple[list[State], list[State]]:
+        """As ``parted``, for ``x >= 0``."""
+        x = self.settled(x)
+        low, high = self.range(x)
+        holds, fails = np.asarray(low) >= 0, np.asarray(high) < 0
+        yes, no = self._of(holds), self._of(fails)
+        some = self._of(~(holds | fails))
+        if some is None:
+            return _present(yes), _present(no)
+        x = some.taken_number(x, ~(holds | fails), self.count)
+        if any(s.thread for s in x.terms):
+            some.apart = True
+        if all(not s.counted for s in x.terms):
+            some.surely = False
+            return (
+                [*_present(yes), *_present(some.narrowed(x))],
+                [*_present(no), *_present(some.narrowed(Number(-1).plus(x, -1)))],
+            )
+        if len(x.terms) > 1:
+            self.want_values(x)
+        ((symbol, c),) = x.terms.items()
+        least, greatest = some.bounds[symbol]
+        # The value from which on it holds, or up to which.
+        border = -(x.base // c) if c > 0 else x.base // -c
+        first, second = some.copy(), some.copy()
+        if c > 0:
+            first.bounds[symbol], second.bounds[symbol] = (
+                (border, greatest),
+                (least, border - 1),
+            )
+        else:
+            first.bounds[symbol], second.bounds[symbol] = (
+                (least, border),
+                (border + 1, greatest),
+            )
+        return [*_present(yes), first], [*_present(no), second]
+
+    def taken_number(self, x: Number, mask: Array, count: int) -> Number:
+        """``x``, which has ``count`` lanes, in those of ``mask``, which are these."""
+        if isinstance(x.base, int):
+            return x
+        return Number(x.base[np.broadcast_to(mask, (count,))], x.terms)
+
+    def _of(self, mask: Array) -> State | None:
+        """The lanes of ``mask``, if there are any."""
+        if mask.all():
+            return self.copy()
+        if not mask.any():
+            return None
+        made = self.take(np.flatnonzero(np.broadcast_to(mask, (self.count,))))
+        made.apart = made.apart or self.differs_in_a_block(mask)
+        return made
+
+    def differs_in_a_block(self, values: Array) -> bool:
+        """Whether ``values`` of lanes differ between threads of the same block."""
+        thread = self.variables.get(THREAD)
+        block = self.variables.get(BLOCK)
+        if not isinstance(thread, Number) or not isinstance(block, Number):
+            return False
+        spans = [self.bounds[s] for s in thread.terms]
+        if all(isinstance(x, int) for x in (thread.base, *itertools.chain(*spans))):
+            return False  # all threads are in each lane
+        block = self.settled(block)
+        if block.terms:
+            return True
+        blocks = np.broadcast_to(np.asarray(block.base), (self.count,))
+        values = np.broadcast_to(values, (self.count,))
+        pairs = np.unique(np.stack([blocks, values.astype(np.int64)]), axis=1)
+        return bool(np.any(pairs[0, 1:] == pairs[0, :-1]))
+
+    def narrowed(self, x: Number) -> State | None:
+        """This where ``x >= 0``, as far as bounds of data tell; None: nowhere."""
+        made = self.copy()
+        for symbol, c in x.terms.items():
+            if symbol.counted:
+                continue
+            rest = Number(x.base, {s: k for s, k in x.terms.items() if s is not symbol})
+            most = self.range(rest)[1]
+            low, high = made.bounds[symbol]
+            if c > 0:
+                low = _maximum(low, -(most // c))
+            else:
+                high = _minimum(high, most // -c)
+            if np.any(np.asarray(low) > np.asarray(high)):
+                return None
+            made.bounds[symbol] = low, high
+        return made
+
+
+def changed(value: Value, function: Callable[[Number], Number]) -> Value:
+    """``value`` with ``function`` of each number in it."""
+    if isinstance(value, Number):
+        return function(value)
+    if isinstance(value, AtLeast):
+        return AtLeast(function(value.number))
+    if isinstance(value, (Both, Either)):
+        first, second = (changed(v, function) for v in (value.first, value.second))
+        assert not isinstance(first, (Number, Memory, Data))
+        assert not isinstance(second, (Number, Memory, Data))
+        return type(value)(first, second)
+    if isinstance(value, Memory):
+        size = None if value.size is None else function(value.size)
+        return Memory(value.name, value.kind, function(value.start), size)
+    return value
+
+
+def _present(state: State | None) -> list[State]:
+    return [] if state is None else [state]
+
+
+def _least(x: Lanes) -> int:
+    return x if isinstance(x, int) else int(x.min())
+
+
+def _greatest(x: Lanes) -> int:
+    return x if isinstance(x, int) else int(x.max())
+
+
+def _clipped(x: Lanes) -> Lanes:
+    return min(max(x, -FAR), FAR) if isinstance(x, int) else x.clip(-FAR, FAR)
+
+
+def _minimum(x: Lanes, y: Lanes) -> Lanes:
+    if isinstance(x, int) and isinstance(y, int):
+        return min(x, y)
+    return np.minimum(x, y)
+
+
+def _maximum(x: Lanes, y: Lanes) -> Lanes:
+    if isinstance(x, int) and isinstance(y, int):
+        return max(x, y)
+    return np.maximum(x, y)

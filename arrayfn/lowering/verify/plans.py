@@ -1,0 +1,431 @@
+"""Plans that are proved before they run: nothing is touched outside, or too early.
+
+In: a CompiledProgram. Out: a ``Report`` of what was not proved. Raises
+VerificationError where a step is wrong:
+
+* each load and store of a kernel lies inside its buffer, for all items;
+* no two items, or threads, write the same element;
+* all threads of a block come to its barriers;
+* what is read was written before, in loops and branches too, and not written over by
+  another array that lies in the same part of the arena;
+* the outputs are written, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+import numpy as np
+
+from arrayfn.dtypes import BY_SHORT_NAME
+from arrayfn.errors import VerificationError
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import (
+    Branch,
+    Kernel,
+    KernelCall,
+    LibraryKernel,
+    Loop,
+    ScratchArgument,
+    Step,
+)
+from arrayfn.lowering.verify.coverage import Coverage, Span, span_of
+from arrayfn.lowering.verify.footprints import (
+    Footprint,
+    Part,
+    Reach,
+    footprint,
+    user_line,
+)
+from arrayfn.lowering.verify.library_calls import parts_of
+from arrayfn.lowering.verify.runs import NOTHING, Runs
+
+_VECTOR: Final = 16
+"""Bytes to which an access of a vector is aligned at most."""
+_FIRST_TURNS: Final = 3
+
+
+@dataclass
+class Report:
+    """How many calls of kernels a plan has, and what was not proved of them."""
+
+    name: str
+    calls: int = 0
+    unproved: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a buffer lies now: in another one, from byte ``begin`` on."""
+
+    buffer: int
+    begin: int
+    span: Span
+
+
+def verify(compiled: CompiledProgram, donated: Collection[int] = frozenset()) -> Report:
+    """Prove what can be proved of ``compiled``, which may write inputs ``donated``."""
+    return _Verifier(compiled, donated).run()
+
+
+class _Verifier:
+    def __init__(self, compiled: CompiledProgram, donated: Collection[int]) -> None:
+        self.compiled = compiled
+        self.donated = donated
+        self.plan = compiled.plan
+        self.buffers = compiled.plan.buffers
+        self.kernels = {k.name: k for k in compiled.kernels}
+        self.report = Report(compiled.name)
+        self.places: dict[int, _Place] = {}
+        self.number = 0
+
+    def run(self) -> Report:
+        cover = Coverage(self.buffers)
+        cover.begin()
+        for b in self.buffers:
+            if b.kind == "temporary" and b.offset + b.nbytes > self.plan.arena:
+                self.fail(
+                    f"{b.label} ends at byte {b.offset + b.nbytes} of the arena, "
+                    f"which has {self.plan.arena}"
+                )
+        self.steps(self.plan.steps, cover)
+        for number, b in enumerate(self.buffers):
+            if b.kind == "output":
+                self.read(number, cover, "the results are read")
+        return self.report
+
+    def fail(
+        self, what: str, call: KernelCall | None = None, line: int = 0
+    ) -> NoReturn:
+        raise VerificationError(
+            f"arrayfn made a wrong plan of {self.compiled.name} for "
+            f"{self.compiled.target}: {self.where(call, line)}{what}; this is a fault "
+            "of arrayfn, please report it with the function that is compiled"
+        )
+
+    def where(self, call: KernelCall | None, line: int) -> str:
+        if call is None:
+            return f"step {self.number}: " if self.number else ""
+        kernel = self.kernels[call.kernel]
+        text = f"step {self.number - 1}, kernel {call.kernel}"
+        if isinstance(kernel, Kernel) and line:
+            users = user_line(kernel, line)
+            text += f", line {line}" + (f" ({users})" if users else "")
+        return f"{text}: "
+
+    def unproved(self, what: str, call: KernelCall, line: int = 0) -> None:
+        self.report.unproved.append(f"{self.where(call, line)}{what}")
+
+    # Steps.
+
+    def steps(self, steps: Sequence[Step], cover: Coverage) -> None:
+        for step in steps:
+            self.number += 1
+            if isinstance(step, KernelCall):
+                self.call(step, cover)
+            elif isinstance(step, Loop):
+                self.loop(step, cover)
+            else:
+                self.branch(step, cover)
+
+    def branch(self, step: Branch, cover: Coverage) -> None:
+        self.read(step.index, cover, "a branch is chosen by it")
+        ends: list[Coverage] = []
+        for steps in step.branches:
+            inner = cover.copy()
+            self.steps(steps, inner)
+            ends.append(inner)
+        met = ends[0]
+        for end in ends[1:]:
+            met = met.met(end)
+        cover.surely, cover.perhaps, cover.owners = met.surely, met.perhaps, met.owners
+
+    def loop(self, loop: Loop, cover: Coverage) -> None:
+        before, first_number = cover.copy(), self.number
+        last = _FIRST_TURNS - 1 if loop.count is None else loop.count - 1
+        turns = [t for t in range(_FIRST_TURNS) if t <= last]
+        if last >= _FIRST_TURNS:
+            turns.append(last)
+        for turn in turns:
+            if loop.predicate is not None:
+                self.read(loop.predicate, cover, "it says whether a loop goes on")
+            self.number = first_number
+            self.place_turn(loop, turn)
+            self.steps(loop.body, cover)
+            for c in loop.carries:
+                self.read(c.next, cover, "a loop carries it to its next turn")
+        for c in loop.carries:
+            source = c.initial if last < 0 else (c.first, c.second)[last % 2]
+            self.read(source, cover, "a loop's result is there")
+            self.write_all(c.result, cover)
+        for s in loop.slices:
+            self.all_turns(loop, s.buffer, cover)
+        if loop.predicate is not None:
+            # It may not have run at all.
+            results = [c.result for c in loop.carries]
+            for number in results:
+                self.write_all(number, before)
+            met = cover.met(before)
+            cover.surely, cover.perhaps = met.surely, met.perhaps
+            cover.owners = met.owners
+
+    def place_turn(self, loop: Loop, turn: int) -> None:
+        """Say where the buffers that move are in a turn."""
+        for c in loop.carries:
+            pair = (c.first, c.second)
+            now = c.initial if not turn else pair[(turn - 1) % 2]
+            for number, at in ((c.current, now), (c.next, pair[turn % 2])):
+                place, nbytes = self.place(at), self.buffers[number].nbytes
+                if nbytes > place.span[1]:
+                    self.fail(
+                        f"{self.buffers[number].label}, of {nbytes} bytes, lies in "
+                        f"{self.buffers[at].label}, of {place.span[1]}"
+                    )
+                self.places[number] = _Place(place.buffer, place.begin, (0, nbytes))
+        for s in loop.slices:
+            place, nbytes = self.place(s.source), self.buffers[s.buffer].nbytes
+            begin = s.offset + turn * s.stride
+            if nbytes and not place.span[0] <= begin <= place.span[1] - nbytes:
+                self.fail(
+                    f"{self.buffers[s.buffer].label} lies at bytes {begin} to "
+                    f"{begin + nbytes} of {self.buffers[s.source].label} in turn {turn}"
+                    f", which has {place.span[1]}"
+                )
+            self.places[s.buffer] = _Place(
+                place.buffer, place.begin + begin, (0, nbytes)
+            )
+
+    def all_turns(self, loop: Loop, number: int, cover: Coverage) -> None:
+        """Have what the turns looked at wrote of a moving buffer be of all turns."""
+        (s,) = (s for s in loop.slices if s.buffer == number)
+        count, nbytes = loop.count or 0, self.buffers[number].nbytes
+        source = self.place(s.source)
+        for turn in range(min(count, _FIRST_TURNS)):
+            begin = source.begin + s.offset + turn * s.stride
+            run = Runs.one(begin, begin + nbytes)
+            if cover.surely.get(source.buffer, NOTHING).missing(run):
+                return
+        starts = [source.begin + s.offset + t * s.stride for t in range(count)]
+        if starts and nbytes:
+            every = Runs.of(np.array(starts), np.array(starts) + nbytes)
+            cover.write(source.buffer, every)
+
+    # Buffers.
+
+    def place(self, number: int) -> _Place:
+        """Where a buffer is, and which bytes of it there are."""
+        if number in self.places:
+            return self.places[number]
+        b = self.buffers[number]
+        if b.kind in ("slice", "carried"):
+            self.fail(f"{b.label} is used outside of its loop")
+        return _Place(number, 0, span_of(b.type))
+
+    def read(self, number: int, cover: Coverage, why: str) -> None:
+        """Check that all of a buffer is written, or may be."""
+        place = self.place(number)
+        b = self.buffers[number]
+        low, high = place.span
+        run = Runs.one(low + place.begin, min(high, b.nbytes or high) + place.begin)
+        missing = cover.perhaps.get(place.buffer, NOTHING).missing(run)
+        if missing is not None:
+            a, z = (x - place.begin for x in missing)
+            self.fail(f"bytes {a} to {z} of {b.label} are not written, and {why}")
+
+    def write_all(self, number: int, cover: Coverage) -> None:
+        place = self.place(number)
+        low, high = place.span
+        cover.write(place.buffer, Runs.one(low + place.begin, high + place.begin))
+
+    # Calls.
+
+    def call(self, call: KernelCall, cover: Coverage) -> None:
+        self.report.calls += 1
+        kernel = self.kernels[call.kernel]
+        if len(call.arguments) != len(kernel.parameters):
+            self.fail("its arguments are not those of the kernel", call)
+        self.scratch(call)
+        self.apart(call, cover)
+        if isinstance(kernel, LibraryKernel):
+            made = parts_of(kernel, call)
+            if made is None:
+                self.library(call, cover)
+                return
+        else:
+            numbers = [a for a in call.arguments if isinstance(a, int)]
+            own = frozenset(
+                p.name
+                for p, a in zip(kernel.parameters, call.arguments, strict=True)
+                if isinstance(a, ScratchArgument)
+            )
+            made = footprint(kernel, numbers, call.items, own)
+        for finding in made.findings:
+            self.fail(finding.text, call, finding.line)
+        for finding in made.unproved:
+            self.unproved(finding.text, call, finding.line)
+        self.check(kernel, call, made, cover)
+
+    def library(self, call: KernelCall, cover: Coverage) -> None:
+        """A library's call, of which the plan says what it reads and writes."""
+        for number in call.reads:
+            place = self.place(number)
+            low, high = place.span
+            if high > low and place.buffer not in cover.perhaps:
+                self.fail(
+                    f"{self.buffers[number].label} is read, and not written", call
+                )
+        for number in call.writes:
+            self.write_all(number, cover)
+
+    def scratch(self, call: KernelCall) -> None:
+        if call.scratch > self.plan.scratch:
+            self.fail(
+                f"it needs {call.scratch} bytes of scratch memory, and a thread has "
+                f"{self.plan.scratch}",
+                call,
+            )
+
+    def apart(self, call: KernelCall, cover: Coverage) -> None:
+        """Check that what a call writes lies apart from its other arguments."""
+        touched = {self.place(n).buffer for n in (*call.reads, *call.writes)}
+        for number in call.writes:
+            written = self.place(number).buffer
+            for other in touched - {written}:
+                if cover.overlap(written, other):
+                    x, y = self.buffers[written].label, self.buffers[other].label
+                    self.fail(f"{x}, which it writes, and {y} share memory", call)
+
+    def check(
+        self,
+        kernel: Kernel | LibraryKernel,
+        call: KernelCall,
+        made: Footprint,
+        cover: Coverage,
+    ) -> None:
+        offsets = sorted(
+            a.offset for a in call.arguments if isinstance(a, ScratchArgument)
+        )
+        writes: list[tuple[int, Runs, bool]] = []
+        stored: dict[int, Runs] = {}
+        loads: list[tuple[str, int, Part, int, int]] = []
+        for k, parameter in enumerate(kernel.parameters):
+            argument = call.arguments[k]
+            if isinstance(argument, int):
+                continue
+            name, size = parameter.name, _size(parameter.kind)
+            parts = [p[k] for p in (made.loads, made.stores, made.adds) if k in p]
+            if isinstance(argument, ScratchArgument):
+                ends = [x for x in (*offsets, call.scratch) if x > argument.offset]
+                limit = min(ends, default=argument.offset) - argument.offset
+                for part in parts:
+                    self.inside(part, name, "scratch memory", (0, limit), size, 0, call)
+                continue
+            place = self.place(argument.buffer)
+            label = self.buffers[argument.buffer].label
+            for part in parts:
+                offset = argument.offset
+                self.inside(part, name, label, place.span, size, offset, call)
+            begin = place.begin + argument.offset
+            read = (p[k] for p in (made.loads, made.adds) if k in p)
+            loads += [(name, place.buffer, part, size, begin) for part in read]
+            if k in made.stores:
+                part = made.stores[k]
+                runs = part.runs.scaled(size, begin)
+                known = stored.get(place.buffer, NOTHING)
+                stored[place.buffer] = known.joined(_reached(part, size, begin))
+                writes.append((place.buffer, runs, True))
+                if not part.whole:
+                    writes.append((place.buffer, _reached(part, size, begin), False))
+        for name, buffer, part, size, begin in loads:
+            own = stored.get(buffer, NOTHING)
+            self.written(name, buffer, part, own, size, begin, call, cover)
+        if made.partly:
+            for number in call.writes:
+                place = self.place(number)
+                low, high = (x + place.begin for x in place.span)
+                writes.append((place.buffer, Runs.one(low, high), False))
+        for buffer, runs, surely in writes:
+            b = self.buffers[buffer]
+            if surely and runs and b.kind == "input" and b.index not in self.donated:
+                self.fail(f"it writes {self.buffers[buffer].label}", call)
+            cover.write(buffer, runs, surely=surely)
+
+    def inside(
+        self,
+        part: Part,
+        name: str,
+        label: str,
+        span: Span,
+        size: int,
+        offset: int,
+        call: KernelCall,
+    ) -> None:
+        """Check that all elements of ``part`` lie in a buffer's ``span`` of bytes."""
+        first, last = -((offset - span[0]) // size), (span[1] - offset) // size - 1
+        for reach in part.reaches:
+            if first <= reach.low and reach.high <= last:
+                self.aligned(reach, name, size, offset, call)
+                continue
+            have = f"has {first} to {last}" if last >= first else "is empty"
+            text = (
+                f"elements {reach.low} to {reach.high} of argument {name} are touched, "
+                f"and {label} {have} there ({span[1] - span[0]} bytes)"
+            )
+            if reach.exact:
+                self.fail(text, call, reach.line)
+            self.unproved(text, call, reach.line)
+
+    def aligned(
+        self, reach: Reach, name: str, size: int, offset: int, call: KernelCall
+    ) -> None:
+        bytes_ = min(_VECTOR, reach.lanes * size)
+        if reach.lanes == 1:
+            return
+        if reach.residue is None or (reach.residue * size + offset) % bytes_:
+            text = f"a vector of {reach.lanes} elements of {name} is not aligned"
+            if reach.exact and reach.residue is not None:
+                self.fail(text, call, reach.line)
+            self.unproved(text, call, reach.line)
+
+    def written(
+        self,
+        name: str,
+        buffer: int,
+        part: Part,
+        own: Runs,
+        size: int,
+        begin: int,
+        call: KernelCall,
+        cover: Coverage,
+    ) -> None:
+        """Check that what is loaded was written, by earlier steps or this one."""
+        b = self.buffers[buffer]
+        runs = part.runs.scaled(size, begin)
+        perhaps = cover.perhaps.get(buffer, NOTHING)
+        missing = perhaps.joined(own).missing(runs) if runs else None
+        if missing is not None:
+            # What the call writes itself it may read.
+            line = part.reaches[0].line
+            self.fail(
+                f"bytes {missing[0]} to {missing[1]} of {b.label} are read as {name}, "
+                "and no step before has written them",
+                call,
+                line,
+            )
+        surely = cover.surely.get(buffer, NOTHING).joined(own)
+        wanted = runs if part.whole else _reached(part, size, begin)
+        if surely.missing(wanted) is not None:
+            self.unproved(f"whether {b.label}, read as {name}, is written", call)
+
+
+def _reached(part: Part, size: int, begin: int) -> Runs:
+    """The bytes from the first to the last element that ``part`` may touch."""
+    low = min(r.low for r in part.reaches)
+    high = max(r.high for r in part.reaches) + 1
+    return Runs.one(low * size + begin, high * size + begin)
+
+
+def _size(kind: str) -> int:
+    return BY_SHORT_NAME[kind.removesuffix("*")].itemsize

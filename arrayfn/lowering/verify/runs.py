@@ -1,0 +1,253 @@
+"""Sets of elements: runs of neighbours, ordered and apart; and who touches what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from arrayfn.lowering.verify.interpreter import Access
+from arrayfn.lowering.verify.numbers import Array, Lanes, Number
+
+MOST: Final = 1 << 18
+"""Runs, or elements, that are told apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """The elements from each of ``starts`` to before that of ``stops``."""
+
+    starts: Array
+    stops: Array
+
+    @staticmethod
+    def of(starts: Array, stops: Array) -> Runs:
+        """Runs that may overlap, and come in any order."""
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], np.maximum.accumulate(stops[order])
+        first = np.ones(starts.size, bool)
+        first[1:] = starts[1:] > ends[:-1]
+        places = np.flatnonzero(first)
+        last = np.append(places[1:] - 1, starts.size - 1)
+        return Runs(starts[places], ends[last]) if starts.size else NOTHING
+
+    @staticmethod
+    def one(start: int, stop: int) -> Runs:
+        """One run; nothing if it is empty."""
+        if stop <= start:
+            return NOTHING
+        return Runs(np.array([start]), np.array([stop]))
+
+    def __bool__(self) -> bool:
+        return bool(self.starts.size)
+
+    def scaled(self, size: int, offset: int) -> Runs:
+        """These elements of ``size`` bytes as bytes, from byte ``offset`` on."""
+        return Runs(self.starts * size + offset, self.stops * size + offset)
+
+    def joined(self, other: Runs) -> Runs:
+        """What is in one of the two."""
+        if not other:
+            return self
+        if not self:
+            return other
+        starts = np.concatenate([self.starts, other.starts])
+        return Runs.of(starts, np.concatenate([self.stops, other.stops]))
+
+    def missing(self, other: Runs) -> tuple[int, int] | None:
+        """The first elements of ``other`` that are not among these."""
+        if not other:
+            return None
+        if not self:
+            return int(other.starts[0]), int(other.stops[0])
+        place = np.searchsorted(self.starts, other.starts, side="right") - 1
+        inside = (place >= 0) & (self.stops[place] >= other.stops)
+        if inside.all():
+            return None
+        first = int(np.flatnonzero(~inside)[0])
+        run = int(other.starts[first]), int(other.stops[first])
+        gaps = self.common(Runs.one(*run)).gaps(*run)
+        return int(gaps.starts[0]), int(gaps.stops[0])
+
+    def common(self, other: Runs) -> Runs:
+        """What is in both."""
+        if not self or not other:
+            return NOTHING
+        lowest = min(int(self.starts[0]), int(other.starts[0]))
+        highest = max(int(self.stops[-1]), int(other.stops[-1]))
+        gaps = self.gaps(lowest, highest).joined(other.gaps(lowest, highest))
+        return gaps.gaps(lowest, highest)
+
+    def without(self, start: int, stop: int) -> Runs:
+        """These, but for what lies from ``start`` to ``stop``."""
+        if not self or stop <= start:
+            return self
+        lowest, highest = int(self.starts[0]), int(self.stops[-1])
+        if stop <= lowest or start >= highest:
+            return self
+        kept = [Runs.one(lowest, start), Runs.one(stop, highest)]
+        return self.common(kept[0].joined(kept[1]))
+
+    def gaps(self, start: int, stop: int) -> Runs:
+        """What lies from ``start`` to ``stop`` and is not among these."""
+        starts = np.concatenate([[start], self.stops])
+        stops = np.concatenate([self.starts, [stop]])
+        some = stops > starts
+        return Runs(starts[some], stops[some]) if some.any() else NOTHING
+
+
+NOTHING: Final = Runs(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def runs_of(access: Access) -> Runs | None:
+    """The elements that ``access`` touches; None if that is not known exactly."""
+    low, dims = _dimensions(access)
+    if any(not counted for *_, counted in dims):
+        return None
+    starts = _spread(low, access.count)
+    length: Lanes = access.width
+    dims.sort(key=lambda d: d[0])
+    while dims and np.all(np.asarray(dims[0][0]) <= length):
+        c, n, _ = dims.pop(0)
+        length = length + c * (n - 1)
+    lengths = _spread(length, access.count)
+    for c, n, _ in dims:
+        sizes = _spread(n, access.count) if not isinstance(n, int) else None
+        if sizes is not None:
+            # Lanes of several sizes: as many as the longest, and then those that are.
+            most = int(sizes.max())
+            if starts.size * most > MOST or starts.size != access.count:
+                return None
+            turn = np.tile(np.arange(most), starts.size)
+            kept = turn < np.repeat(sizes, most)
+            starts = (np.repeat(starts, most) + turn * c)[kept]
+            lengths = np.repeat(lengths, most)[kept]
+            continue
+        extent = int(np.max(n))
+        if starts.size * extent > MOST:
+            return None
+        starts = (starts[:, None] + np.arange(extent) * c).reshape(-1)
+        lengths = np.repeat(lengths, extent)
+    return Runs.of(starts, starts + lengths)
+
+
+def extremes(access: Access) -> tuple[int, int]:
+    """The first element that may be touched, and the last."""
+    low, high = _range(access.at, access)
+    return int(np.min(low)), int(np.max(high)) + access.width - 1
+
+
+def is_exact(access: Access) -> bool:
+    """Whether all that ``access`` says happens: it depends on no data."""
+    symbols = access.at.terms
+    return access.surely and all(s.counted for s in symbols)
+
+
+def _range(x: Number, access: Access) -> tuple[Lanes, Lanes]:
+    low = high = x.base
+    for symbol, c in x.terms.items():
+        least, greatest = access.bounds[symbol]
+        if c < 0:
+            least, greatest = greatest, least
+        low, high = low + least * c, high + greatest * c
+    return low, high
+
+
+_Dimension = tuple[int, Lanes, bool]
+"""Elements between neighbours, how many there are, whether each of them is touched."""
+
+
+def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
+    low, _ = _range(access.at, access)
+    dims: list[_Dimension] = []
+    for symbol, c in access.at.terms.items():
+        least, greatest = access.bounds[symbol]
+        n = greatest - least + 1
+        if np.any(np.asarray(n) > 1):
+            dims.append((abs(c), n, symbol.counted))
+    return low, dims
+
+
+def _spread(x: Lanes, count: int) -> Array:
+    return np.broadcast_to(np.asarray(x, np.int64), (count,))
+
+
+# Who writes.
+
+
+def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
+    """Each element, and who touches it; None if they are too many, or not known."""
+    symbols = list(dict.fromkeys([*access.at.terms, *who.terms]))
+    at, item = (_spread(x.base, access.count) for x in (access.at, who))
+    lanes = np.arange(access.count)
+    for symbol in symbols:
+        if symbol.same:
+            continue
+        low, high = (_spread(x, access.count)[lanes] for x in access.bounds[symbol])
+        sizes = high - low + 1
+        total = int(sizes.sum())
+        if total * access.width > MOST:
+            return None
+        if total == lanes.size and not low.any():
+            continue
+        index = np.repeat(np.arange(lanes.size), sizes)
+        ends = np.cumsum(sizes)
+        values = np.arange(total) - np.repeat(ends - sizes, sizes) + low[index]
+        at = at[index] + values * access.at.terms.get(symbol, 0)
+        item = item[index] + values * who.terms.get(symbol, 0)
+        lanes = lanes[index]
+    if access.width > 1:
+        at = (at[:, None] + np.arange(access.width)).reshape(-1)
+        item = np.repeat(item, access.width)
+    return at, item
+
+
+def is_told_apart(access: Access, who: Number) -> bool:
+    """Whether an element surely says who touches it, by the strides alone."""
+    dims: list[tuple[int, int, int]] = []
+    for symbol in dict.fromkeys([*access.at.terms, *who.terms]):
+        if symbol.same:
+            continue
+        least, greatest = access.bounds[symbol]
+        n = int(np.max(np.asarray(greatest) - np.asarray(least))) + 1
+        if n > 1:
+            pair = access.at.terms.get(symbol, 0), who.terms.get(symbol, 0)
+            dims.append((abs(pair[0]), n, pair[1]))
+    reach, alone = access.width - 1, True
+    for c, n, d in sorted(dims):
+        alone = alone and not d
+        if c <= reach and not alone:
+            return False
+        reach += c * (n - 1)
+    if access.count == 1:
+        return True
+    low, high = (_spread(x, access.count) for x in _range(access.at, access))
+    order = np.argsort(low, kind="stable")
+    apart = low[order][1:] >= np.maximum.accumulate(high[order])[:-1] + access.width
+    return bool(apart.all())
+
+
+def same_places(x: Access, y: Access, one: Number, other: Number) -> bool:
+    """Whether the same one touches an element in both, by the same numbers."""
+    return (
+        x.count == y.count
+        and dict(x.at.terms) == dict(y.at.terms)
+        and dict(one.terms) == dict(other.terms)
+        and bool(np.all(np.asarray(x.at.base) == np.asarray(y.at.base)))
+        and bool(np.all(np.asarray(one.base) == np.asarray(other.base)))
+    )
+
+
+def meets(found: Sequence[tuple[Array, Array]]) -> tuple[int, int, int] | None:
+    """An element that two touch, and who: of pairs (element, who)."""
+    at = np.concatenate([a for a, _ in found])
+    who = np.concatenate([b for _, b in found])
+    order = np.lexsort((who, at))
+    at, who = at[order], who[order]
+    clash = np.flatnonzero((at[1:] == at[:-1]) & (who[1:] != who[:-1]))
+    if not clash.size:
+        return None
+    k = int(clash[0])
+    return int(at[k]), int(who[k]), int(who[k + 1])

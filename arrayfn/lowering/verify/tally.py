@@ -1,0 +1,48 @@
+"""How much has been proved in this process, and what has been run instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.verify.plans import Report
+
+Runner = Callable[[CompiledProgram], bool]
+"""Runs a plan with checked memory. False: that would take too long."""
+
+RUNNERS: Final[dict[str, Runner]] = {}
+"""By the target of a plan. Backends add theirs."""
+
+
+@dataclass
+class Tally:
+    """Plans looked at: ``proved`` wholly, ``run`` with checked memory, or neither.
+
+    ``reasons`` counts what was not proved of those that were not run.
+    """
+
+    proved: int = 0
+    run: int = 0
+    unproved: int = 0
+    reasons: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, compiled: CompiledProgram, report: Report) -> None:
+        """Count a plan; run it if ``report`` leaves something open."""
+        if not report.unproved:
+            self.proved += 1
+            return
+        runner = RUNNERS.get(compiled.target)
+        if runner is not None and runner(compiled):
+            self.run += 1
+            return
+        self.unproved += 1
+        self.reasons.update(report.unproved)
+
+    def __str__(self) -> str:
+        return f"{self.proved} proved, {self.run} run, {self.unproved} unproved"
+
+
+TALLY: Final = Tally()

@@ -1,0 +1,200 @@
+"""The words of CUDA kernels, as far as they touch memory or say where a thread is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.verify.integers import divided
+from arrayfn.lowering.verify.numbers import (
+    BLOCK,
+    FAR,
+    THREAD,
+    Data,
+    Memory,
+    Number,
+    State,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from arrayfn.lowering.verify.interpreter import Interpreter
+
+Action = Callable[["Interpreter", DeviceFunction, ast.Call, State], Value]
+
+
+def _variable(name: str) -> Action:
+    def action(
+        interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+    ) -> Value:
+        return state.variables[name]
+
+    return action
+
+
+def _ticket(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    # Each block has one of as many tickets: which, does not matter.
+    return state.variables[BLOCK]
+
+
+def _division(*, quotient: bool) -> Action:
+    def action(
+        interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+    ) -> Value:
+        x, y = (interpreter.number(a, state) for a in node.args)
+        return divided(x, y, state, quotient=quotient)
+
+    return action
+
+
+def _own(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    size = interpreter.number(node.args[-1], state)
+    return Memory(f"{word.name} of line {node.lineno}", word.dtype, Number(0), size)
+
+
+def _signals(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    return Data()
+
+
+def _touches(
+    interpreter: Interpreter, node: ast.Call, state: State, *where: str
+) -> None:
+    """Note accesses: each ``where`` says which argument, load or store, and how wide.
+
+    As in ``"0 load 4"``; with a fourth word the place is to be aligned.
+    """
+    for text in where:
+        number, kind, width, *aligned = text.split()
+        memory = interpreter.evaluate(node.args[int(number)], state)
+        at = interpreter.number(node.args[int(number) + 1], state)
+        assert kind in ("load", "store", "add")
+        interpreter.touch(
+            memory,
+            at,
+            kind,  # type: ignore[arg-type]
+            state,
+            node.lineno,
+            int(width),
+            aligned=bool(aligned),
+        )
+
+
+def _vector(*where: str) -> Action:
+    def action(
+        interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+    ) -> Value:
+        n = word.lanes
+        places = (w.replace("nn", str(n * n)).replace("n", str(n)) for w in where)
+        _touches(interpreter, node, state, *places)
+        return Data()
+
+    return action
+
+
+def _copy(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    """A copy into shared memory, if its last argument holds."""
+    _touches(interpreter, node, state, f"2 store {word.lanes}")
+    yes, _ = state.parted(interpreter.truth(node.args[4], state))
+    for part in yes:
+        _touches(interpreter, node, part, f"0 load {word.lanes} aligned")
+    return Data()
+
+
+def _fetch(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    """``fetch(array, at, shared, place, count, signals, k)``."""
+    count = interpreter.number(node.args[4], state)
+    size = state.lanes_of(count)
+    inner = state.copy()
+    if size is None:
+        inner.surely = False
+        index = inner.unknown(0, inner.extremes(count)[1])
+    else:
+        index = inner.counted(0, size - 1)
+    for number, kind in ((0, "load"), (2, "store")):
+        memory = interpreter.evaluate(node.args[number], state)
+        at = interpreter.number(node.args[number + 1], state).plus(index)
+        kind = "load" if number == 0 else "store"
+        interpreter.touch(memory, at, kind, inner, node.lineno)
+    return Data()
+
+
+def _window(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    memory = interpreter.evaluate(node.args[0], state)
+    at = interpreter.number(node.args[1], state)
+    if not isinstance(memory, Memory):
+        return Data()
+    return Memory(memory.name, memory.kind, memory.start.plus(at), memory.size)
+
+
+def _barrier(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    interpreter.meet(node.lineno, state)
+    return Data()
+
+
+def _take(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    return state.unknown(0, FAR)
+
+
+def _anew(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    return interpreter.evaluate(node.args[0], state)
+
+
+def _same_range(
+    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
+) -> Value:
+    """Another lane's value."""
+    value = interpreter.evaluate(node.args[0], state)
+    if isinstance(value, Number):
+        return state.unknown(*state.extremes(value))
+    return value
+
+
+WORDS: Final[dict[str, Action]] = {
+    "block_index": _variable(BLOCK),
+    "thread_index": _variable(THREAD),
+    "quotient": _division(quotient=True),
+    "remainder": _division(quotient=False),
+    "shared": _own,
+    "registers": _own,
+    "arena": _own,
+    "signals": _signals,
+    "load": _vector("0 load n aligned", "2 store n"),
+    "store": _vector("0 store n aligned", "2 load n"),
+    "widen": _vector("0 load n", "2 store n"),
+    "turn": _vector("0 load nn", "0 store nn"),
+    "greatest": _vector("0 load n"),
+    "least": _vector("0 load n"),
+    "atomic_add": _vector("0 add 1"),
+    "copy": _copy,
+    "fetch": _fetch,
+    "window": _window,
+    "barrier": _barrier,
+    "grid_barrier": _barrier,
+    "ticket": _ticket,
+    "take": _take,
+    "anew": _anew,
+    "shuffle_xor": _same_range,
+    "shuffle_up": _same_range,
+    "shuffle_from": _same_range,
+}
+"""What a word does, by its kind. Others touch no memory of the grid."""

@@ -1,0 +1,59 @@
+"""Warns where a transformation uses an operator's body instead of its kernels.
+
+``KernelTable`` says which operators have kernels of a user; transformations, which know
+no backend, ask here. Each operator and transformation is reported once for each line of
+the user's code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Final
+
+from arrayfn.errors import DroppedKernelWarning, SourceLocation, readable_file
+from arrayfn.ir import Equation
+
+DIFFERENTIATION: Final = "differentiation"
+VMAP: Final = "vmap"
+
+_REMEDIES: Final = {
+    DIFFERENTIATION: (
+        "call the operator inside a function with a custom_vjp rule, to compute its "
+        "value by the kernel and its derivative by your rule"
+    ),
+    VMAP: (
+        'give the kernel vmap="sequential", or vmap="expand_dims" if it takes operands '
+        "with one more leading axis"
+    ),
+}
+
+_kernels: dict[str, dict[str, None]] = {}
+_warned: dict[Any, Any] = {}  # the registry of the warnings module
+
+
+def note_kernel(operator: str, kernel: str) -> None:
+    """``operator`` has a kernel, which the text ``kernel`` describes."""
+    _kernels.setdefault(operator, {})[kernel] = None
+
+
+def forget_kernels(operator: str) -> None:
+    """``operator`` has no kernels any more."""
+    _kernels.pop(operator, None)
+
+
+def warn_dropped(equation: Equation, transformation: str) -> None:
+    """Warn if ``transformation`` replaces the kernels of an ``operator_call``."""
+    name = equation.params.get("name", "")
+    kernels = _kernels.get(name)
+    if not kernels or "static" not in equation.params:
+        return
+    at = equation.source or SourceLocation("<unknown>", 0)
+    warnings.warn_explicit(
+        f"{transformation} of operator {name} uses its body, not its kernels "
+        f"({', '.join(kernels)}); {_REMEDIES[transformation]}, or register the kernel "
+        "with check=False to accept this silently",
+        DroppedKernelWarning,
+        readable_file(at.file),
+        at.line,
+        registry=_warned,
+    )

@@ -1,0 +1,303 @@
+"""What a Program's results are, and how far from them rounding may lead.
+
+``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``),
+and again several times with every result of every equation rounded at random, up or
+down by at most what the table promises of that equation: Monte Carlo arithmetic
+(D. S. Parker, 1997; Verificarlo, 2016). How far those runs come apart tells how far any
+implementation may be that rounds each equation's result well, in whatever order it
+adds: it sees cancellation, ill-conditioned matrices, and comparisons that rounding can
+decide either way, as no fixed tolerance does.
+
+* An elementwise result is off by 2 units in the last place of its dtype, or by the
+  row's tolerance where that promises less. What is a number of the dtype stays as it
+  is, so that exact computations (of small integers, say) stay exact.
+* A sum or contraction is off by ``(log2(n) + 4) * eps`` relative to the same sum of
+  absolute values, ``n`` the number of its terms (a window's, a scatter's: of all).
+  Sums of halves are float32's until they are rounded, but a scatter adds in its dtype.
+* Halves are float32's numbers between the equations of one kernel, or rounded after
+  each: half of the runs do so, half not. Rounded they are always where anything but
+  arithmetic of halves reads them.
+* A factorisation or a transform is off by the row's tolerance, relative to the greatest
+  element of the result.
+
+The bound is 4 times the greatest distance of ``SAMPLES`` runs from the float64 values,
+and never less than 2 units in the last place. It is an estimate, no proof: that a run
+with a distance of a quarter of what occurs is missed ``SAMPLES`` times over is rare. It
+is infinite where the answer is undecided: integers, bools, infinities and NaN that are
+not the same in all runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.backends.reference.wide import wide_array, widened
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError
+from arrayfn.ir import Equation, Program
+from arrayfn.primitives.base import Primitive, Tolerance
+from arrayfn.primitives.calls import evaluate
+
+Array = np.ndarray[Any, Any]
+
+SAMPLES: Final = 8
+_SAFETY: Final = 4.0
+_DEFAULT: Final = Tolerance()
+
+# Linear in each operand that is inexact: the error is relative to the absolute values.
+_SUMS: Final = frozenset(
+    {
+        "reduce_sum",
+        "cumsum",
+        "dot_general",
+        "conv_general",
+        "padded_convolution",
+        "scatter_add",
+        "window_put",
+        "reduce_window_sum",
+    }
+)
+_WHOLE: Final = frozenset({"linear algebra", "fourier"})
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One result: its value in double precision, its dtype, and the bound of errors."""
+
+    value: Array
+    bound: Array
+    dtype: DType
+
+    def violations(self, have: Any) -> Array:
+        """Where ``have`` is further from the value than the bound; bools.
+
+        What overflows the dtype is infinite; NaN equals NaN.
+        """
+        given = np.asarray(have)
+        wide = wide_array(given, given.dtype)
+        with np.errstate(all="ignore"):
+            far = ~(np.abs(wide - self.value) <= self.bound)
+            same = (wide == self.value) | ((wide != wide) & (self.value != self.value))
+        return far & ~same & np.isfinite(self.bound)
+
+    def check(self, have: Any, label: str = "the result") -> None:
+        """Raise AssertionError, which names the worst, if ``have`` is out of bounds."""
+        given = np.asarray(have)
+        if given.shape != self.value.shape or given.dtype != self.dtype:
+            raise AssertionError(
+                f"{label} is {given.dtype}{list(given.shape)}, not "
+                f"{self.dtype}{list(self.value.shape)}"
+            )
+        wrong = self.violations(given)
+        if not wrong.any():
+            return
+        wide = wide_array(given, given.dtype)
+        with np.errstate(all="ignore"):
+            times = np.where(wrong, np.abs(wide - self.value) / self.bound, -1.0)
+        times = np.where(wrong & ~np.isfinite(times), np.inf, times)
+        worst = np.unravel_index(int(np.argmax(times)), times.shape)
+        raise AssertionError(
+            f"{label}: {int(wrong.sum())} of {wrong.size} elements are out of bounds; "
+            f"at {[int(k) for k in worst]} it is {given[worst]}, not "
+            f"{self.value[worst]} within {self.bound[worst]:.3g}"
+        )
+
+
+def oracle(
+    program: Program, inputs: Sequence[Any], *, samples: int = SAMPLES, seed: int = 0
+) -> list[Judged]:
+    """The results of ``program`` for ``inputs``, each with the bound of its errors.
+
+    Raises ArgumentError if the inputs are not of the Program's types.
+
+    >>> import numpy as np
+    >>> from arrayfn.functions import make_program
+    >>> x = np.float32([1e8, 1.0, -1e8])
+    >>> (judged,) = oracle(make_program(lambda x: x.sum())(x), [x])
+    >>> float(judged.value), bool(judged.bound > 1)
+    (1.0, True)
+    """
+    if len(inputs) != len(program.inputs):
+        raise ArgumentError(
+            f"oracle: {program.name} takes {len(program.inputs)} inputs, "
+            f"but was given {len(inputs)}"
+        )
+    given: list[Array] = []
+    for x, type in zip(inputs, program.input_types, strict=True):
+        if np.shape(x) != type.shape:
+            raise ArgumentError(
+                f"oracle: an input of {program.name} is {type}, but was given an "
+                f"array of shape {np.shape(x)}"
+            )
+        given.append(wide_array(x, type.dtype))
+    values = [np.asarray(x) for x in evaluate(widened(program), given)]
+    random = np.random.default_rng(seed)
+    runs = [
+        evaluate(widened(program, _Rounding(random, excess=k % 2 == 1)), given)
+        for k in range(samples)
+    ]
+    return [
+        _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
+        for k, (value, type) in enumerate(
+            zip(values, program.output_types, strict=True)
+        )
+    ]
+
+
+def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
+    with np.errstate(all="ignore"):
+        if dtype not in dtypes.INEXACT:
+            differs = np.zeros(value.shape, bool)
+            for run in runs:
+                differs |= run != value
+            return Judged(value, np.where(differs, np.inf, 0.0), dtype)
+        finite = np.isfinite(value)
+        # What is out of the dtype's range in all runs is so in the result, too.
+        first = runs[0] if runs else value
+        agreed = ~np.isfinite(first)
+        for run in runs:
+            agreed &= (run == first) | ((run != run) & (first != first))
+        value = np.where(agreed, first, value)
+        distance = np.zeros(value.shape)
+        for run in runs:
+            apart = np.abs(run - value)
+            distance = np.maximum(distance, np.where(np.isnan(apart), np.inf, apart))
+        limits = ml_dtypes.finfo(dtypes.real_of(dtype))
+        size = np.where(finite, np.abs(value), 0.0)
+        least = 2 * (float(limits.eps) * size + float(limits.smallest_subnormal))
+        bound = np.where(agreed, 0.0, np.maximum(_SAFETY * distance, least))
+        return Judged(value, bound, dtype)
+
+
+class _Rounding:
+    """Rounds the results of equations at random."""
+
+    def __init__(self, random: np.random.Generator, excess: bool) -> None:
+        self.random = random
+        self.excess = excess  # halves keep float32's precision and range
+
+    def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Halves are rounded where they are read by what gives none."""
+        given = [atom.type.dtype for atom in equation.inputs]
+        if not self.excess or not dtypes.HALVES.intersection(given):
+            return arrays
+        if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+            return arrays
+        return [
+            wide_array(x, dtype) if dtype in dtypes.HALVES else x
+            for x, dtype in zip(arrays, given, strict=True)
+        ]
+
+    def results(
+        self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
+    ) -> list[Array]:
+        """What is inexact, rounded."""
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if equation.subprograms():
+            return arrays  # its equations were rounded
+        return [
+            self.rounded(row, equation, operands, x, v.type.dtype)
+            if v.type.dtype in dtypes.INEXACT
+            else x
+            for x, v in zip(arrays, equation.outputs, strict=True)
+        ]
+
+    def rounded(
+        self,
+        row: Primitive,
+        equation: Equation,
+        operands: Sequence[Array],
+        x: Array,
+        dtype: DType,
+    ) -> Array:
+        with np.errstate(all="ignore"):
+            margin = self.margin(row, equation, operands, x, dtype)
+            if self.excess:
+                dtype = dtypes.compute_dtype(dtype)
+            if np.iscomplexobj(x):
+                real = self.moved(x.real, margin, dtypes.real_of(dtype))
+                return real + 1j * self.moved(x.imag, margin, dtypes.real_of(dtype))
+            return self.moved(x, margin, dtype)
+
+    def margin(
+        self,
+        row: Primitive,
+        equation: Equation,
+        operands: Sequence[Array],
+        x: Array,
+        dtype: DType,
+    ) -> Array | float:
+        """The greatest absolute error of ``x`` by this equation; 0 if it is exact."""
+        real = dtypes.real_of(dtype)
+        wide = dtypes.compute_dtype(real)
+        eps = float(ml_dtypes.finfo(wide).eps)
+        double = wide == dtypes.float64
+        promised = row.tolerance.float64 if double else row.tolerance.float32
+        usual = _DEFAULT.float64 if double else _DEFAULT.float32
+        if row.name in _SUMS:
+            if row.name == "scatter_add":
+                eps = float(ml_dtypes.finfo(real).eps)  # into memory, one by one
+            inexact = [np.issubdtype(v.dtype, np.inexact) for v in operands]
+            sizes = [
+                np.abs(v) if i else v for v, i in zip(operands, inexact, strict=True)
+            ]
+            mass = np.asarray(_double(row, equation, sizes))
+            if _is_small_integer(mass, operands, inexact, eps):
+                return 0.0
+            terms = max(2, *(v.size for v in operands))
+            return (math.log2(terms) + 4) * eps * mass
+        if row.family in _WHOLE:
+            return promised * float(np.max(np.abs(x), initial=0.0))
+        size = np.abs(x)
+        margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
+        if promised > usual:
+            margin = np.maximum(margin, promised * size)
+        return np.where(_is_number_of(x, wide), 0.0, margin)
+
+    def moved(self, x: Array, margin: Array | float, real: DType) -> Array:
+        """``x`` moved by a part of the margin, rounded to the dtype."""
+        if real in dtypes.HALVES:
+            # Computed in float32, rounded once: to either neighbour.
+            units = np.abs(x) * float(ml_dtypes.finfo(real).eps) / 2
+            margin = np.where(_is_number_of(x, real), margin, margin + units)
+        part = self.random.uniform(-1.0, 1.0, x.shape)
+        moved = np.where(np.isfinite(x), x + part * margin, x)
+        return wide_array(moved, real)
+
+
+def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:
+    params = dict(equation.params)
+    if "preferred_element_type" in params:
+        params.pop("preferred_element_type")
+    return row.reference(*operands, **params)
+
+
+def _is_number_of(x: Array, dtype: DType) -> Array:
+    """Whether elements are numbers of ``dtype``, so that nothing was rounded.
+
+    Of float64, in which they are computed, those count that float32 has as well.
+    """
+    known = dtypes.float32 if dtype == dtypes.float64 else dtype
+    if np.iscomplexobj(x):
+        return _is_number_of(x.real, dtype) & _is_number_of(x.imag, dtype)
+    return x.astype(known).astype(np.float64) == x
+
+
+def _is_small_integer(
+    mass: Array, operands: Sequence[Array], inexact: Sequence[bool], eps: float
+) -> bool:
+    """Whether every partial sum is an integer that the dtype has."""
+    whole = all(
+        bool(np.all(v == np.rint(v)))
+        for v, i in zip(operands, inexact, strict=True)
+        if i
+    )
+    return whole and bool(np.all(mass <= 1 / eps))

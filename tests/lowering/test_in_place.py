@@ -1,0 +1,44 @@
+"""Results over operands: only where the operand's memory is as large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn.backends.cpu.unjitted import run_unjitted
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.lowering.plan import kernel_calls
+from tests.lowered_on_gpu import lowered
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "first rows": lambda t: anp.ravel((t * 2)[:2]),
+    "no rows": lambda t: anp.ravel((t * 2)[2:2]),
+    "no columns": lambda t: anp.reshape(anp.sin(t)[:, :0], (0, 5)),
+    "first rows of a sum": lambda t: anp.reshape((t + t)[:1], (2, 1)) + 1,
+    "diagonal of nothing": lambda t: anp.diagonal((t + t)[:0]),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_first_part_of_a_computed_value_is_copied(part: str) -> None:
+    # The result is smaller than what is computed before it, which lies elsewhere.
+    x = np.arange(8.0).reshape(4, 2)
+    function = PARTS[part]
+    wanted = function(x)
+    compiled = af.jit(function).lower(x).compiled_program
+    (unjitted,) = run_unjitted(compiled, [x])
+    (emulated,) = run_plan(lowered(function, x), [x])
+    for result in (unjitted, emulated, af.jit(function)(x)):
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_a_product_of_which_a_part_is_scaled_lies_by_itself() -> None:
+    x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    plan = lowered(lambda t: anp.ravel((t @ t.T)[:3]) * 2, x).plan
+    (written,) = next(kernel_calls(plan.steps)).writes
+    assert plan.buffers[written].nbytes == x.nbytes

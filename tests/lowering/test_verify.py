@@ -1,0 +1,232 @@
+"""The verifier: plans with one thing changed are refused, and the message says what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+import arrayfn.numpy as anp
+from arrayfn import lax
+from arrayfn.errors import VerificationError
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import (
+    BufferArgument,
+    ExecutionPlan,
+    Kernel,
+    KernelCall,
+    Loop,
+    Parameter,
+    Step,
+)
+from arrayfn.lowering.verify import verify
+from tests.lowered_on_gpu import lowered
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def on_cpu(function: Callable[..., Any], *arguments: Any) -> CompiledProgram:
+    return af.jit(function).lower(*arguments).compiled_program
+
+
+def with_call(compiled: CompiledProgram, number: int, **changes: Any) -> Any:
+    """``compiled`` with another call in the place of step ``number``."""
+    steps = list(compiled.plan.steps)
+    call = steps[number]
+    assert isinstance(call, KernelCall)
+    steps[number] = replace(call, **changes)
+    return with_steps(compiled, steps)
+
+
+def with_steps(compiled: CompiledProgram, steps: Sequence[Step]) -> CompiledProgram:
+    return replace(compiled, plan=replace(compiled.plan, steps=tuple(steps)))
+
+
+def with_text(compiled: CompiledProgram, old: str, new: str) -> CompiledProgram:
+    """``compiled`` with a part of its first kernel's text replaced."""
+    kernel, *others = compiled.kernels
+    assert isinstance(kernel, Kernel)
+    assert old in kernel.source
+    source = kernel.source.replace(old, new)
+    changed = replace(kernel, source=source, key=source)
+    return replace(compiled, kernels=(changed, *others))
+
+
+def of_kernel(
+    source: str, sizes: dict[str, int], items: int, threads: int = 0
+) -> CompiledProgram:
+    """A plan of one kernel: its arguments are inputs, and its last one the output."""
+    made = on_cpu(lambda x: x + 1, X)
+    temporary = made.plan.buffers[0]
+    buffers = [
+        replace(
+            temporary,
+            kind="output" if name == list(sizes)[-1] else "input",
+            index=0 if name == list(sizes)[-1] else k,
+            type=replace(temporary.type, shape=(size,)),
+            nbytes=4 * size,
+        )
+        for k, (name, size) in enumerate(sizes.items())
+    ]
+    kinds = ["i32*" if name.startswith("index") else "f32*" for name in sizes]
+    kernel = Kernel(
+        "k",
+        source,
+        source,
+        tuple(Parameter(n, kind) for n, kind in zip(sizes, kinds, strict=True)),
+        threads=threads,
+    )
+    call = KernelCall("k", tuple(BufferArgument(n) for n in range(len(sizes))), items)
+    plan = ExecutionPlan(tuple(buffers), (call,))
+    return replace(made, kernels=(kernel,), plan=plan)
+
+
+def refused(compiled: CompiledProgram, message: str) -> None:
+    with pytest.raises(VerificationError, match=message):
+        verify(compiled)
+
+
+def test_too_many_items_write_past_the_end_of_the_output() -> None:
+    compiled = on_cpu(lambda x: x * 2, X)
+    assert verify(compiled).unproved == []
+    wrong = with_call(compiled, 0, items=13)
+    refused(
+        wrong,
+        r"step 0, kernel elementwise_0, line \d+ \(test_verify.py:\d+\): elements 0 to "
+        r"12 of argument \w+ are touched, and input 0 has 0 to 11 there \(48 bytes\)",
+    )
+
+
+def test_all_of_a_value_is_not_written_where_a_part_of_it_goes() -> None:
+    # What a reshape of no rows of a computed value was once lowered to.
+    compiled = on_cpu(lambda x: x * 2, X)
+    buffers = list(compiled.plan.buffers)
+    empty = replace(buffers[1].type, shape=(0,))
+    buffers[1] = replace(buffers[1], type=empty, nbytes=0)
+    wrong = replace(compiled, plan=replace(compiled.plan, buffers=tuple(buffers)))
+    refused(wrong, r"elements 0 to 11 of argument \w+ .* output 0 is empty there")
+
+
+def test_an_output_that_is_not_written_whole_is_refused() -> None:
+    compiled = on_cpu(lambda x: x * 2, X)
+    refused(with_call(compiled, 0, items=11), "bytes 44 to 48 of output 0 are not writ")
+
+
+def test_an_element_that_two_items_write_is_refused() -> None:
+    compiled = on_cpu(lambda x: anp.sum(x, axis=1), X)
+    wrong = with_text(compiled, "_out[i0] =", "_out[i0 // 2] =")
+    refused(wrong, "items 0 and 1 both touch element 0 of .*, and write it")
+
+
+def test_an_item_does_not_read_what_another_writes() -> None:
+    source = """
+def k(x, begin, end):
+    for i in range(begin, end):
+        x[i] = x[7 - i]
+"""
+    compiled = of_kernel(source, {"x": 8}, 8)
+    refused(compiled, "items 0 and 7 both touch element 0 of x, and write it")
+
+
+def test_what_no_step_has_written_is_not_read() -> None:
+    compiled = on_cpu(lambda x: anp.sin(anp.sum(x, axis=0, keepdims=True)) @ x.T, X)
+    _, *others = compiled.plan.steps
+    assert others
+    refused(with_steps(compiled, others), "no step before has written them|not written")
+
+
+def test_temporaries_that_are_both_needed_do_not_overlap() -> None:
+    def function(x: Any) -> Any:
+        return (x @ x.T) @ (x + x @ (x.T @ x))
+
+    compiled = on_cpu(function, np.ones((40, 40), np.float32))
+    assert verify(compiled).unproved == []
+    buffers = [
+        replace(b, offset=0) if b.kind == "temporary" else b
+        for b in compiled.plan.buffers
+    ]
+    wrong = replace(compiled, plan=replace(compiled.plan, buffers=tuple(buffers)))
+    refused(wrong, "share memory|not written|has written")
+
+
+def test_a_gather_is_within_its_array_for_all_indices() -> None:
+    def source(last: int) -> str:
+        return f"""
+from arrayfn.lowering.scalars import clamp_i64, convert_i32_i64, i64
+def k(index, x, out, begin, end):
+    for i in range(begin, end):
+        place = clamp_i64(convert_i32_i64(index[i]), i64(0), i64({last}))
+        out[i] = x[place]
+"""
+
+    sizes = {"index": 5, "x": 8, "out": 5}
+    assert verify(of_kernel(source(7), sizes, 5)).unproved == []
+    text, *_ = verify(of_kernel(source(8), sizes, 5)).unproved
+    assert "elements 0 to 8 of argument x are touched, and input 1 has 0 to 7" in text
+
+
+def test_a_barrier_that_only_some_threads_come_to_is_refused() -> None:
+    def source(guard: str) -> str:
+        return f"""
+from arrayfn.lowering.cuda.vocabulary import barrier, block_index, thread_index
+def k(x, out):
+    i = block_index() * 32 + thread_index()
+    if {guard}:
+        barrier()
+    if i < 40:
+        out[i] = x[i]
+"""
+
+    sizes = {"x": 40, "out": 40}
+    assert verify(of_kernel(source("block_index() == 0"), sizes, 2, 32)).unproved == []
+    wrong = of_kernel(source("thread_index() < 16"), sizes, 2, 32)
+    refused(wrong, "line 6: not all threads of a block come to this barrier")
+
+
+def test_an_element_that_two_blocks_write_is_refused() -> None:
+    compiled = lowered(lambda x: anp.sum(x, axis=1), np.ones((300, 8), np.float32))
+    assert verify(compiled).unproved == []
+    wrong = with_text(compiled, "block_index() *", "quotient(block_index(), 2) *")
+    refused(wrong, "both touch element 0 of .*, and write it")
+
+
+def test_a_vector_that_is_not_aligned_is_refused() -> None:
+    compiled = lowered(lambda x: x + 1, np.ones(4096, np.float32))
+    wrong = with_text(compiled, "_in, first,", "_in, first + 1 - 1 % n0,")
+    assert verify(wrong).unproved == []
+    call = compiled.plan.steps[0]
+    assert isinstance(call, KernelCall)
+    read, *others = call.arguments
+    assert isinstance(read, BufferArgument)
+    moved = with_call(compiled, 0, arguments=(replace(read, offset=4), *others))
+    refused(moved, "a vector of 4 elements .* is not aligned|are touched")
+
+
+def test_a_loop_whose_windows_leave_the_array_is_refused() -> None:
+    def function(w: Any, x: Any) -> Any:
+        return lax.scan(lambda h, y: (anp.tanh(h @ w + y), h), x[0], x)
+
+    compiled = on_cpu(function, np.ones((64, 64)), np.ones((5, 64)))
+    assert verify(compiled).unproved == []
+    steps = list(compiled.plan.steps)
+    place = next(k for k, s in enumerate(steps) if isinstance(s, Loop))
+    loop = steps[place]
+    assert isinstance(loop, Loop)
+    steps[place] = replace(loop, count=6)
+    refused(with_steps(compiled, steps), "lies at bytes .* in turn 5, which has")
+
+
+def test_a_plan_is_verified_when_it_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[CompiledProgram] = []
+    monkeypatch.setattr("arrayfn.lowering.verify.check", lambda c, d: seen.append(c))
+    monkeypatch.setenv("ARRAYFN_VERIFY", "0")
+    on_cpu(lambda x: x - 3, X)
+    assert not seen
+    monkeypatch.setenv("ARRAYFN_VERIFY", "1")
+    on_cpu(lambda x: x - 4, X)
+    lowered(lambda x: x - 4, X)
+    assert [c.target for c in seen] == ["cpu", "cuda"]
