@@ -18,6 +18,7 @@ from arrayfn.backends.cpu.libraries.blas import blas, products_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.runtime import Runtime, runtime
+from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native.code import native_address, native_units
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load
@@ -136,8 +137,12 @@ def _entries(kernels: Iterable[Kernel | LibraryKernel]) -> Mapping[str, Entry]:
             providers[kernel.provider] = provider_of(kernel.provider)
     # All at once, and the runtime's routines with them: LLVM compiles them in parallel.
     routines = (provider.routine for provider in providers.values())
-    load([*units.values(), *native_units(call_tuple, *routines)])
-    entries = {name: Entry(ENGINE.address(u.symbols[0])) for name, u in units.items()}
+    # Kernels call the runtime's: they come after it.
+    load([*native_units(call_tuple, look, *routines), *units.values()])
+    entries = {
+        name: Entry(ENGINE.address(unit.symbols[0]), is_generated=True)
+        for name, unit in units.items()
+    }
     for kernel in kernels:
         if isinstance(kernel, LibraryKernel):
             provider = providers[kernel.provider]
