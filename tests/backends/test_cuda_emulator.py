@@ -338,3 +338,22 @@ def test_a_replaced_kernel_is_compiled_by_its_own_text():
     assert made.name == "kernel"
     assert "def kernel(x_in, a_out" in made.source
     assert made.source.count("elementwise_0") == 1  # in the title
+
+
+def in_place(body, threads=32):
+    """``body``, whose result lies where its operand does."""
+    x = np.arange(64, dtype=np.float32)
+    launch(HEAD + body, "kernel", 1, threads, [Pointer(x), Pointer(x)])
+    return x
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+def test_a_result_over_what_other_threads_read_is_reported(threads):
+    with pytest.raises(EmulationError, match="is read by one thread and written by an"):
+        in_place(f"    out[i] = x[{threads - 1} - i]", threads)
+
+
+def test_a_result_over_what_has_been_read_by_then():
+    assert in_place("    out[i] = x[i] + 1")[:3].tolist() == [1.0, 2.0, 3.0]
+    body = "    y = x[31 - i]\n    barrier()\n    out[i] = y"
+    assert in_place(body)[:3].tolist() == [31.0, 30.0, 29.0]
