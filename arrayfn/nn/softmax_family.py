@@ -172,8 +172,9 @@ def _logsumexp_jvp(
 ) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
     y = _logsumexp.function(x, axis, True)
-    finite = anp.where(anp.isfinite(y), y, 0)
-    weights = anp.exp(anp.subtract(x, finite))
+    # Of nothing but -inf all weights are 0.
+    total = anp.where(anp.equal(y, -math.inf), 0, y)
+    weights = anp.exp(anp.subtract(x, total))
     tangent = anp.sum(anp.multiply(weights, dx), axis, keepdims=True)
     if keepdims:
         return y, tangent
