@@ -3,7 +3,8 @@
 Only llvmlite is used, so a process that finds all its code in the cache never imports
 Numba. The runtime's own code lives until the process ends: arrays, capsules and
 sleeping threads may call it later than any Python object can tell. A kernel's is freed
-with the last plan that holds it.
+with the last plan that holds it, if it is not among those that were loaded last: a
+function that is made anew in each turn of a loop has the same kernels each time.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from arrayfn.backends.native import target
 from arrayfn.backends.native.target import llvm
+from arrayfn.caches import forgets
+
+_RECENT: Final = 64  # kernels, of some 50 KiB
 
 
 class KernelCode:
@@ -39,6 +44,8 @@ class Engine:
         self._linker: Any = None
         self._kernels: WeakValueDictionary[str, KernelCode] = WeakValueDictionary()
         self._numbers = itertools.count()
+        self._recent: deque[KernelCode] = deque(maxlen=_RECENT)
+        forgets(self._recent.clear)
         self._loaded: set[str] = set()
         self._addresses: dict[str, int] = {}
         self._defined: dict[str, Callable[[], int]] = {}
@@ -75,6 +82,7 @@ class Engine:
             tracker = library.link(self._linker, f"{symbol}.{next(self._numbers)}")
             made = KernelCode(tracker[symbol], tracker)
             self._kernels[key] = made
+            self._recent.append(made)
             return made
 
     def find(self, symbol: str) -> int | None:
