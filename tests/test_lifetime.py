@@ -146,6 +146,38 @@ def test_a_captured_array_is_copied_once_as_long_as_it_stays() -> None:
     assert other.constant_values[-1] is not changed
 
 
+WITHOUT_ROOM = """
+import resource, sys
+import numpy as np, arrayfn as af
+x = np.ones(8)
+f = af.jit(lambda x: x * 2 + 1)
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (int(sys.argv[1]) << 10)
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+try:
+    f(x)
+except MemoryError:
+    print("MemoryError")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+print(f(x)[:2])
+"""
+
+
+@pytest.mark.parametrize("kibibytes", [0, 64, 1024, 1 << 16])
+def test_without_address_space_for_the_compiler(kibibytes: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ROOM, str(kibibytes)],
+        env={
+            "ARRAYFN_CACHE_DIR": str(tmp_path),
+            "PYTHONPATH": str(Path(af.__file__).parents[1]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("MemoryError\n[3. 3.]\n", 0), done.stderr
+
+
 SCRIPT = """
 import gc, sys
 import numpy as np
