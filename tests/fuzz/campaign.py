@@ -101,10 +101,11 @@ class Campaign:
         jobs: int = 1,
         only: Sequence[str] = (),
         tell: Callable[[str], None] = print,
+        command: Sequence[str] = (sys.executable, "-m", "tests.fuzz.worker"),
     ) -> None:
         self.device, self.seed, self.only = device, seed, list(only)
         self.count, self.seconds, self.jobs = count, seconds, jobs
-        self.tell = tell
+        self.tell, self.command = tell, command
         self.report = Report(device, seed)
         self.selector = selectors.DefaultSelector()
         self.workers: list[_Worker] = []
@@ -139,7 +140,7 @@ class Campaign:
         environment.setdefault("NUMBA_NUM_THREADS", "2")
         errors = tempfile.TemporaryFile("w+")
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.worker", json.dumps(given)],
+            [*self.command, json.dumps(given)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -306,6 +306,8 @@ def less_precise(d: Draw) -> str:
 def where(d: Draw) -> str:
     x = d.pick()
     tested = d.pick("if", fits=lambda t: t.shape == d.known[x].shape)
+    if d.chance(0.25):
+        return f"anp.where({tested} {d.choice(['<=', '<', '>'])} 0, 0, {x})"
     test = f"{tested} {d.choice(['<', '>', '<=', '>=', '==', '!='])} "
     test += d.choice(["0", "1", d.companion(tested)])
     left, right = either(d, x, d.companion(x))
