@@ -395,6 +395,13 @@ def _barrier(
     return x if made is not None and isinstance(made.inputs[0], Literal) else None
 
 
+def _stop_gradient(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    # Derivatives have been taken.
+    return _same(xs[0], eq)
+
+
 RULES: dict[str, Rule] = {
     "add": _add,
     "sub": _sub,
@@ -407,5 +414,6 @@ RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "select": _select,
+    "stop_gradient": _stop_gradient,
     "optimization_barrier": _barrier,
 }

@@ -481,6 +481,16 @@ VIEWS = {
         ["a: f32[3,4] = reduce_max(x) {axes=()}", "return a"],
         ["return x"],
     ),
+    "stopping_a_gradient_is_nothing_once_derivatives_are_taken": rule(
+        "x: f32[3], w: bool[3]",
+        "f32[3]",
+        [
+            "a: f32[3] = stop_gradient(x)",
+            "b: f32[3] = select(w, x, a)",
+            "return b",
+        ],
+        ["return x"],
+    ),
 }
 CASES = {**ARITHMETIC, **VIEWS}
 

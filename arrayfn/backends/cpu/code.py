@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from arrayfn.backends.base import refuse_file
+from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import target
+from arrayfn.backends.native.code import native_units
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
 from arrayfn.backends.object_cache import content_key
@@ -39,7 +41,7 @@ _KERNEL_SOURCES: Final = (
 def kernel_addresses(kernels: Iterable[Kernel]) -> dict[str, int]:
     """The entry address of each kernel, by its name. Equal kernels share one."""
     units = {kernel.name: kernel_unit(kernel) for kernel in kernels}
-    load(units.values())
+    load([*native_units(look), *units.values()])
     return {name: ENGINE.address(unit.symbols[0]) for name, unit in units.items()}
 
 

@@ -248,7 +248,7 @@ def call_with(self: int, arguments: int, count: int, single: int) -> int:
     result = outputs_make(image, frame, single)
     if result != 0 and run_frame(image, frame) == 0:
         Py_DecRef(result)
-        result = PyErr_NoMemory()
+        result = 0
     frame_give(image, frame)
     return result
 
@@ -319,7 +319,7 @@ def call_into(self: int, arguments: int, count: int) -> int:
         ran = run_frame(image, frame)
     frame_give(image, frame)
     if ran == 0:
-        return PyErr_NoMemory()
+        return 0
     return PyLong_FromLongLong(mismatch)
 
 

@@ -18,12 +18,13 @@ from arrayfn.backends.cpu.libraries.blas import blas, products_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.runtime import Runtime, runtime
+from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native.code import native_address, native_units
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load
 from arrayfn.backends.native.objects import new_builtin, new_capsule
 from arrayfn.errors import ArgumentError, BackendError
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, in_place
 from arrayfn.lowering.plan import (
     ExecutionPlan,
     Kernel,
@@ -57,6 +58,9 @@ class Executable:
         """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
         result = self.call(*inputs)
         if isinstance(result, int):
+            readable = [in_place(x) for x in inputs]
+            if any(x is not y for x, y in zip(inputs, readable, strict=True)):
+                return self(readable)
             raise ArgumentError(self.mismatch(inputs, result - 1))
         return result
 
@@ -69,10 +73,9 @@ class Executable:
         if type(given) is not np.ndarray:
             return f"{wanted}, not a {type(given).__name__}"
         steps = ",".join(map(str, given.strides))
-        aligned = "" if given.flags.aligned else ", not aligned"
         return (
             f"{wanted}, not an array of {given.dtype} with shape {given.shape} and "
-            f"strides of {steps or 'no'} bytes{aligned}"
+            f"strides of {steps or 'no'} bytes"
         )
 
 
@@ -134,8 +137,12 @@ def _entries(kernels: Iterable[Kernel | LibraryKernel]) -> Mapping[str, Entry]:
             providers[kernel.provider] = provider_of(kernel.provider)
     # All at once, and the runtime's routines with them: LLVM compiles them in parallel.
     routines = (provider.routine for provider in providers.values())
-    load([*units.values(), *native_units(call_tuple, *routines)])
-    entries = {name: Entry(ENGINE.address(u.symbols[0])) for name, u in units.items()}
+    # Kernels call the runtime's: they come after it.
+    load([*native_units(call_tuple, look, *routines), *units.values()])
+    entries = {
+        name: Entry(ENGINE.address(unit.symbols[0]), is_generated=True)
+        for name, unit in units.items()
+    }
     for kernel in kernels:
         if isinstance(kernel, LibraryKernel):
             provider = providers[kernel.provider]

@@ -19,6 +19,7 @@ from arrayfn.backends.cpu.image_layout import (
     FRAME_HEADER,
     FRAME_NEXT,
     FRAME_PATCHED,
+    FRAME_SINCE,
     FRAME_THREADS,
     FRAME_WORKSPACE,
     FRAMES,
@@ -86,6 +87,7 @@ def frame_make(image: int, threads: int) -> int:
     store(frame + FRAME_THREADS, threads)
     store(frame + FRAME_PATCHED, 0)
     store(frame + FRAME_WORKSPACE, 0)
+    store(frame + FRAME_SINCE, 0)
     if inline:
         store(frame + FRAME_WORKSPACE, frame + size)
     words = 8 * load(image + TEMPLATE_WORDS)

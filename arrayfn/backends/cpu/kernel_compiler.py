@@ -13,6 +13,7 @@ from typing import Any, Final
 from llvmlite import ir
 
 from arrayfn import dtypes
+from arrayfn.backends.cpu.kernel_interrupts import interrupted_function
 from arrayfn.backends.cpu.kernel_memory import memory_function
 from arrayfn.backends.cpu.kernel_module import (
     accumulates,
@@ -23,16 +24,18 @@ from arrayfn.backends.cpu.kernel_module import (
 )
 from arrayfn.backends.kernel_language import (
     KernelCompiler,
+    Scalar,
     UnsupportedKernelError,
     parsed,
     unsupported,
     with_names_of,
 )
 from arrayfn.backends.kernel_variables import variables_in_memory
-from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic
+from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue
 from arrayfn.backends.native import target
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.scalars.control import interrupted
 from arrayfn.lowering.scalars.memory import MEMORY
 
 __all__ = ["VOCABULARY", "UnsupportedKernelError", "kernel_ir"]
@@ -105,6 +108,17 @@ class _Kernel(KernelCompiler):
         (kind,) = kinds
         size = dtypes.BY_SHORT_NAME[kind].itemsize
         self.builder.call(memory_function(self.builder.module, name, size), values)
+
+    def call(self, node: ast.Call, name: str, arguments: list[Scalar]) -> Scalar:
+        """``interrupted``, which looks at what is going on; else as on all targets."""
+        if self.vocabulary.get(name) is not interrupted:
+            return KernelCompiler.call(self, node, name, arguments)
+        match arguments:
+            case [LLVMValue(dtype="i64", value=turn)]:
+                function = interrupted_function(self.builder.module)
+                return self.m.wrap(self.builder.call(function, [turn]), "bool")
+            case _:
+                raise unsupported(node)
 
 
 def _parameter_type(parameter: Parameter) -> ir.Type:

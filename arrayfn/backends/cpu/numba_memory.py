@@ -12,7 +12,9 @@ from numba.core import types
 from numba.core.imputils import builtin_registry as lowering_registry
 from numba.core.typing import templates
 
+from arrayfn.backends.cpu.kernel_interrupts import interrupted_function
 from arrayfn.backends.cpu.kernel_memory import memory_function
+from arrayfn.lowering.scalars.control import interrupted
 from arrayfn.lowering.scalars.memory import MEMORY
 
 
@@ -37,6 +39,21 @@ def _register(name: str, function: Any) -> None:
         size = context.get_abi_sizeof(context.get_data_type(element))
         builder.call(memory_function(builder.module, name, size), args)
         return context.get_dummy_value()
+
+
+class _Interrupted(templates.ConcreteTemplate):
+    """Of an integer."""
+
+    key = interrupted
+    cases = (templates.signature(types.boolean, types.int64),)
+
+
+templates.builtin_registry.register_global(interrupted, types.Function(_Interrupted))
+
+
+@lowering_registry.lower(interrupted, types.int64)
+def _lower_interrupted(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.call(interrupted_function(builder.module), args)
 
 
 for _name, _function in MEMORY.items():

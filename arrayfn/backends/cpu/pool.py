@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import (
     CFunction,
     address_of,
@@ -279,6 +280,7 @@ def pool_launch(pool: int, entry: int, arguments: int, items: int, grain: int) -
         spins += 1
         if spins > YIELD_AFTER:
             sched_yield()
+            look()  # workers may be in loops that end if it says so
     return 0
 
 

@@ -30,11 +30,13 @@ from arrayfn.backends.cpu.image_layout import (
     FLAGS,
     FRAME_HEADER,
     FRAME_PATCHED,
+    FRAME_SINCE,
     FRAME_THREADS,
     FRAME_WORKSPACE,
     HEAP,
     KIND_CALL,
     KIND_LOOP,
+    LOOK_AFTER,
     LOOP_CARRIES,
     LOOP_CARRY_COUNT,
     LOOP_COUNT,
@@ -62,6 +64,7 @@ from arrayfn.backends.cpu.image_layout import (
     STEP_SLOT_COUNT,
     STEP_SLOTS,
     STEP_TABLE,
+    STEP_WEIGHT,
     STEPS,
     USES_BLAS,
 )
@@ -77,6 +80,7 @@ from arrayfn.backends.cpu.pool import (
     pool_launch,
     pool_leave,
 )
+from arrayfn.backends.cpu.signals import leave_stopped, look, use_pool
 from arrayfn.backends.native import (
     CFunction,
     call,
@@ -89,18 +93,23 @@ from arrayfn.backends.native import (
 
 PyEval_SaveThread = CFunction("PyEval_SaveThread", 0)
 PyEval_RestoreThread = CFunction("PyEval_RestoreThread", 1, "void")
+PyErr_NoMemory = CFunction("PyErr_NoMemory", 0)
 memcpy = CFunction("memcpy", 3)
 
 
 @native
 def run_frame(image: int, frame: int) -> int:
-    """Run the plan on a frame whose bases are set: 1, or 0 if memory is out."""
+    """Run the plan on a frame whose bases are set: 1, or 0 with an error set.
+
+    That is that memory is out, or what a signal's handler raised.
+    """
     patch_bases(image, frame)
     workspace = load(frame + FRAME_WORKSPACE)
     size = frame_workspace_bytes(image, frame)
     if workspace == 0:
         workspace = heap_take(load(image + HEAP), size)
         if workspace == 0:
+            PyErr_NoMemory()
             return 0
     if load(frame + FRAME_PATCHED) != workspace:
         patch_workspace(image, frame, workspace)
@@ -117,7 +126,7 @@ def run_frame(image: int, frame: int) -> int:
         blas_leave(load(image + BLAS))
     if load(frame + FRAME_WORKSPACE) == 0:
         heap_give(load(image + HEAP), workspace, size)
-    return 1
+    return 1 - leave_stopped()
 
 
 @native
@@ -130,6 +139,7 @@ def run_plan(image: int, frame: int) -> int:
             pool
         )
     if shared:
+        use_pool()
         store(pool + JOB_COPIES, frame_copies(image, frame))
         store(pool + JOB_COPY_STRIDE, load(image + COPY_BYTES))
         store(pool + JOB_SCRATCH_STRIDE, load(image + SCRATCH_BYTES))
@@ -150,7 +160,11 @@ def run_plan(image: int, frame: int) -> int:
 
 @native
 def run_steps(arguments: int, bases: int, pool: int, step: int, count: int) -> int:
-    """Run ``count`` steps from ``step`` on; on ``pool`` unless it is 0."""
+    """Run ``count`` steps from ``step`` on; on ``pool`` unless it is 0.
+
+    1 if the plan is to end before it is done.
+    """
+    since = bases - FRAME_HEADER + FRAME_SINCE
     for _ in range(count):
         moving = load(step + STEP_PATCH_COUNT)
         if moving:
@@ -170,17 +184,24 @@ def run_steps(arguments: int, bases: int, pool: int, step: int, count: int) -> i
                 pool_launch(pool, entry, own, items, load(step + STEP_GRAIN))
             else:
                 call(load(step + STEP_ENTRY), own, 0, items)
+            weight = load(since) + load(step + STEP_WEIGHT)
+            store(since, weight)
+            if weight >= LOOK_AFTER:
+                store(since, 0)
+                if look():
+                    return 1
         elif kind == KIND_LOOP:
-            run_loop(arguments, bases, pool, own, load(step + STEP_TABLE))
-        else:
-            run_branch(arguments, bases, pool, own, load(step + STEP_TABLE))
+            if run_loop(arguments, bases, pool, own, load(step + STEP_TABLE)):
+                return 1
+        elif run_branch(arguments, bases, pool, own, load(step + STEP_TABLE)):
+            return 1
         step += STEP_BYTES
     return 0
 
 
 @native
 def run_loop(arguments: int, bases: int, pool: int, own: int, loop: int) -> int:
-    """Run a loop whose own arguments are at ``own``."""
+    """Run a loop whose own arguments are at ``own``; 1 if the plan is to end."""
     enter_loop(bases, own, loop)
     steps = load(loop + LOOP_STEPS)
     step_count = load(loop + LOOP_STEP_COUNT)
@@ -192,7 +213,8 @@ def run_loop(arguments: int, bases: int, pool: int, own: int, loop: int) -> int:
         if predicate != 0 and load_u8(predicate) == 0:
             left = 0
         else:
-            run_steps(arguments, bases, pool, steps, step_count)
+            if run_steps(arguments, bases, pool, steps, step_count):
+                return 1
             advance_loop(bases, own, loop)
             left -= 1
     return leave_loop(bases, own, loop)
@@ -248,7 +270,10 @@ def leave_loop(bases: int, own: int, loop: int) -> int:
 
 @native
 def run_branch(arguments: int, bases: int, pool: int, own: int, table: int) -> int:
-    """Run the branch whose number is at the address that is the only argument."""
+    """Run the branch whose number is at the address that is the only argument.
+
+    1 if the plan is to end.
+    """
     index = load_i32(load(own))
     last = load(table + BRANCH_COUNT) - 1
     if index > last:

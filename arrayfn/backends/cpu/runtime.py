@@ -17,7 +17,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu import entry, heap, image_layout, pool
+from arrayfn.backends.cpu import (  # interrupts defines the words of signals
+    entry,
+    heap,
+    image_layout,
+    interrupts,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    pool,
+)
 from arrayfn.backends.native import Routine
 from arrayfn.backends.native.code import native_address, native_addresses
 from arrayfn.backends.native.loading import LOCK

@@ -131,6 +131,11 @@ def atomic_exchange_if(address: int, expected: int, value: int) -> int:
     raise _native_only()
 
 
+def cycles() -> int:
+    """A counter of some 10^9 a second: of the core's cycles, or a timer."""
+    raise _native_only()
+
+
 def pause() -> None:
     """Tell the core that this is a spinning loop."""
     raise _native_only()

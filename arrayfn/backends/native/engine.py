@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from arrayfn.backends.native import target
@@ -23,6 +24,14 @@ class Engine:
         self._execution: Any = None
         self._loaded: set[str] = set()
         self._addresses: dict[str, int] = {}
+        self._defined: dict[str, Callable[[], int]] = {}
+
+    def define(self, symbol: str, make: Callable[[], int]) -> None:
+        """Let code refer to ``symbol``: memory at the address that ``make`` gives.
+
+        It is made with the engine, before any code is loaded.
+        """
+        self._defined[symbol] = make
 
     def find(self, symbol: str) -> int | None:
         """The address of a symbol of loaded code, or None."""
@@ -41,6 +50,8 @@ class Engine:
         with self._lock:
             if self._execution is None:
                 self._execution = _immortal_engine()
+                for symbol, make in self._defined.items():
+                    llvm().add_symbol(symbol, make())
             if key not in self._loaded:
                 self._execution.add_object_file(llvm().ObjectFileRef.from_data(code))
                 self._execution.finalize_object()

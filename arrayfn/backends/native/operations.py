@@ -10,8 +10,11 @@ from arrayfn.backends.native.emitter import Emitter
 
 _FUNCTIONS: Final = (
     "declare double @llvm.sqrt.f64(double)",
+    "declare i64 @llvm.readcyclecounter()",
+    "declare i64 @llvm.readsteadycounter()",
     *line_operations.DECLARATIONS,
 )
+_CYCLES_A_TICK_BITS: Final = 5  # of an ARM timer, of 24 MHz to 1 GHz
 _PAUSE: Final = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
     "aarch64": "call void @llvm.aarch64.hint(i32 1)",
@@ -117,6 +120,14 @@ def _pause(r: Emitter) -> str:
     return "0"
 
 
+def _cycles(r: Emitter) -> str:
+    """The counter of cycles, where programs may read it; one as fast, about, else."""
+    if r.architecture == "x86_64":
+        return r.value_of("call i64 @llvm.readcyclecounter()")
+    steady = r.value_of("call i64 @llvm.readsteadycounter()")
+    return r.value_of(f"shl i64 {steady}, {_CYCLES_A_TICK_BITS}")
+
+
 def _call(r: Emitter, address: str, *values: str) -> str:
     """A call through a pointer."""
     operands = ", ".join(f"i64 {value}" for value in values)
@@ -139,6 +150,7 @@ OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     ),
     "atomic_exchange_if": _exchange_if,
     "pause": _pause,
+    "cycles": _cycles,
     "narrow_f64": _narrow,
     "widen_f32": _widen,
     "float_of": _float_of,

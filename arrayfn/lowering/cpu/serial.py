@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Var
@@ -25,6 +25,7 @@ from arrayfn.lowering.cpu.schedule import CPU, work_per_element
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.scalars.control import TURNS_BETWEEN_LOOKS
 from arrayfn.lowering.steps import (
     BranchStep,
     CallStep,
@@ -95,10 +96,16 @@ def _turns(loop: LoopStep) -> int | None:
     return loop.count * max([1, *known])
 
 
+def _is_loop(step: PlanStep) -> TypeGuard[LoopStep]:
+    return isinstance(step, LoopStep)
+
+
 class LoopPrinter(LoopFrame):
     """Prints one loop. ``block`` of the lanes are an item."""
 
     block = BLOCK
+    looks = True
+    """Whether a loop ends if the run is interrupted."""
     threads = 0
     """Of a block, on a GPU."""
     items: tuple[str, ...] = ("begin", "end")
@@ -177,13 +184,14 @@ class LoopPrinter(LoopFrame):
     def loop(self, step: LoopStep) -> None:
         of = self.of
         kept = [c for c in step.carries if self.enter(c)]
+        depth = self.depth
         if step.predicate is not None:
             turn = ""
-            self.open(f"while {self.read(of(step.predicate))}:")
+            self.open_while(step, self.read(of(step.predicate)))
         else:
             turn = self.name_for(id(step), "turn")
             turns = self.integer("turns", step.count or 0)
-            self.open(f"for {turn} in range({turns}):")
+            self.open_for(step, turn, turns)
             back = ""
             for s in step.slices:
                 size = s.inner.type.dtype.itemsize
@@ -204,9 +212,39 @@ class LoopPrinter(LoopFrame):
             self.advance(c)
         if len(self.lines) == before:
             self.line("pass")
-        self.close()
+        self.depth = depth
         for c in kept:
             self.leave(c)
+
+    def open_while(self, step: LoopStep, condition: str) -> None:
+        """Begin a loop of unknown length, which ends if the run does."""
+        if not self.looks:
+            self.open(f"while {condition}:")
+            return
+        turn = self.name_for(id(step), "turn")
+        self.line(f"{turn} = 0")
+        self.open(f"while {condition}:")
+        self.break_if_interrupted(turn)
+        self.line(f"{turn} = {turn} + 1")
+
+    def open_for(self, step: LoopStep, turn: str, turns: str) -> None:
+        """Begin a loop over turns; a long one is in parts, between which it may end."""
+        inside = max([1, *(_turns(s) or MANY for s in step.body if _is_loop(s))])
+        part = max(1, TURNS_BETWEEN_LOOKS // inside)
+        if not self.looks or (step.count or 0) <= part:
+            self.open(f"for {turn} in range({turns}):")
+            return
+        first = self.name_for((id(step), "first"), f"{turn}_first")
+        length = self.integer("part_turns", part)
+        self.open(f"for {first} in range(0, {turns}, {length}):")
+        self.break_if_interrupted("0")
+        last = f"{self.use('min_i64')}({first} + {length}, {turns})"
+        self.open(f"for {turn} in range({first}, {last}):")
+
+    def break_if_interrupted(self, turn: str) -> None:
+        self.open(f"if {self.use('interrupted')}({turn}):")
+        self.line("break")
+        self.close()
 
     def enter(self, c: CarriedValue) -> bool:
         """Bring a value to where the loop has it; whether that is a place of its own.

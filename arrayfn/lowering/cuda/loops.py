@@ -44,6 +44,7 @@ class _ElementLoopPrinter(LoopPrinter):
     """Prints one loop, which each thread goes round for one element."""
 
     items = ()
+    looks = False
 
     def __init__(
         self,

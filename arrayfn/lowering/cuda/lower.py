@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
@@ -296,6 +297,12 @@ class _CudaLowering(Lowering):
             self.kernels[call.kernel] = made
         call.integers = [*call.integers, 0, call.items]
         call.items = min(1, call.items)
+        if call.scratch:
+            # A thread of a GPU has no scratch memory of its own; the loop is one's.
+            memory = Var(ArrayType((call.scratch_bytes,), dtypes.uint8))
+            call.pointers += [(memory, offset) for offset in call.scratch]
+            call.writes.append(memory)
+            call.scratch, call.scratch_bytes = [], 0
         return call
 
     def template(self, form: Template, equation: Equation) -> None:

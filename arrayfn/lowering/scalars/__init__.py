@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from arrayfn.lowering.scalars.control import interrupted as interrupted
 from arrayfn.lowering.scalars.memory import prefetch_row as prefetch_row
 from arrayfn.lowering.scalars.memory import store_row as store_row
 from arrayfn.lowering.scalars.table import SCALARS as SCALARS
