@@ -40,6 +40,12 @@ def print_lanes(
     return kernel_of(printer, loop, name, storage, names)
 
 
+class ThreadLoopPrinter(LoopPrinter):
+    """Prints one loop for one thread of a GPU, which nothing interrupts."""
+
+    looks = False
+
+
 class _ElementLoopPrinter(LoopPrinter):
     """Prints one loop, which each thread goes round for one element."""
 
