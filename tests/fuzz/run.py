@@ -55,12 +55,12 @@ def _run(case: Case, device: str) -> Outcome:
         scope = case.functions()
         arguments = given(case.arguments)
         program = traced(scope["run"], arguments)
-    except Exception as error:  # judged by its class
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         return refusal(error, "reference")
     try:
         expected = expectation(program, arguments)
         fault = inconsistency(case, scope, arguments, expected)
-    except Exception as error:  # the reference takes all that can be traced
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         return replace(refusal(error, "reference"), status=RAW)
     if fault is not None:
         return Outcome(WRONG, fault, "reference: inconsistent")
@@ -73,13 +73,13 @@ def _run(case: Case, device: str) -> Outcome:
     try:
         arguments = given(case.change.operands)
         program = traced(case.run(), arguments)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         outcome = refusal(error, "reference")
         return Outcome(PASSED) if outcome.status == REFUSED else outcome
     again = f"with {case.change.what}, "
     try:
         expected = expectation(program, arguments)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         return replace(refusal(error, f"{again}reference"), status=RAW)
     return _compare(jitted, arguments, expected, device, again) or Outcome(PASSED)
 
@@ -109,7 +109,7 @@ def _compare(
     copies = [np.array(x) for x in arguments]
     try:
         results = [np.asarray(y) for y in tree.leaves(jitted(*arguments))]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         outcome = refusal(error, device)
         if outcome.status == REFUSED:
             outcome = replace(outcome, status=RAW)

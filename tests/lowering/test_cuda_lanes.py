@@ -174,3 +174,21 @@ def test_no_item_reads_a_scalar_that_another_one_stores(target):
     for source, places in zip(loops, stored, strict=True):
         for array, index in places:
             assert f"= {array}[{index}]" not in source
+
+
+def test_a_loop_of_one_thread_has_a_text_that_a_gpu_can_run():
+    """Nothing interrupts a kernel on a GPU: its loops look at no flag of the host."""
+
+    def shrunk(x):
+        return af.lax.while_loop(
+            lambda c: anp.max(anp.abs(c), initial=0) > 1,
+            lambda c: c * np.float32(0.25),
+            x,
+        )
+
+    x = np.array([[-9.0]], np.float32)
+    compiled = lowered(shrunk, x)
+    (loop,) = (k for k in compiled.kernels if k.name.startswith("loop"))
+    assert "interrupted" not in loop.source
+    (y,) = run_plan(compiled, [x])
+    assert y.tolist() == [[-0.5625]]
