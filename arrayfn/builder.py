@@ -22,6 +22,7 @@ from arrayfn.ir import (
     PrimitiveRow,
     Program,
     Var,
+    in_place,
     type_of,
 )
 
@@ -55,6 +56,7 @@ class ProgramBuilder:
         """The constant that holds ``array``; the same array is held once."""
         known = self._constants.get(id(array))
         if known is None:
+            array = in_place(array)
             known = self._constants[id(array)] = (Var(type_of(array)), array)
         return known[0]
 

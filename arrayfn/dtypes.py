@@ -1,7 +1,8 @@
 """Data types: NumPy dtypes, their short names, and promotion.
 
 A data type is a ``numpy.dtype``; float16 and bfloat16 (from ml_dtypes) are stored half
-and computed in float32. Promotion is NumPy 2's: NEP 50, and the array API's table.
+and computed in float32. Promotion is NumPy 2's: NEP 50, and the array API's table;
+bfloat16, of which NumPy knows nothing, stays itself with integers and bools, as in JAX.
 """
 
 from __future__ import annotations
@@ -178,4 +179,6 @@ def _promote_two(a: DType, b: DType) -> DType:
         return a
     if frozenset((a, b)) == HALVES:
         return float32
+    if bfloat16 in (a, b) and {a, b} & (INTEGERS | {bool_}):
+        return bfloat16
     return canonical(np.promote_types(a, b))

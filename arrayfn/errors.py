@@ -132,6 +132,10 @@ class TracerLeakError(ArrayfnError, RuntimeError):
     """A tracer used after the function it belongs to has returned."""
 
 
+class NestingError(ArrayfnError, RecursionError):
+    """Functions inside functions, more than Python's stack holds."""
+
+
 class InPlaceError(ArrayfnError, TypeError):
     """An in-place change of an immutable value."""
 

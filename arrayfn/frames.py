@@ -16,7 +16,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.builder import ProgramBuilder
-from arrayfn.ir import ArrayType, Atom, Literal, Var, type_of
+from arrayfn.ir import ArrayType, Atom, Literal, Var, in_place, type_of
 from arrayfn.tracer import ArrayOnDevice, Refused, Tracer
 
 Array = np.ndarray[Any, Any]
@@ -110,6 +110,7 @@ class Frame:
         array = np.asarray(operand)
         if array.ndim == 0 and array.dtype.kind in "biufc":
             return Literal(array.item(), dtypes.canonical(array.dtype))
+        array = in_place(array)
         return self._capture(array, type_of(array))
 
     def _capture(self, value: Captured, type: ArrayType) -> Var:

@@ -27,7 +27,6 @@ from arrayfn.dtypes import (
 )
 from arrayfn.errors import (
     ArgumentError,
-    LayoutError,
     ProgramError,
     SourceLocation,
     user_location,
@@ -296,7 +295,8 @@ def unlike_arrays(value: object) -> str:
 def type_of(value: object) -> ArrayType:
     """The type of a NumPy array, NumPy scalar or Python scalar, or a device's array.
 
-    Arrays of devices say it themselves, as ``__arrayfn_type__``.
+    Arrays of devices say it themselves, as ``__arrayfn_type__``. One that cannot be
+    read in place has the type of its copy (``in_place``).
     """
     if is_python_scalar(value):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -316,13 +316,24 @@ def type_of(value: object) -> ArrayType:
     dtype = canonical(array.dtype)
     if array.flags.c_contiguous and array.flags.aligned:
         return ArrayType(array.shape, dtype)
-    size = array.itemsize
-    if not array.flags.aligned or any(step % size for step in array.strides):
-        raise LayoutError(
-            f"an array of {array.dtype} with strides of {array.strides} bytes does not "
-            "lie on whole elements (a field of a record, say), and cannot be read in "
-            "place; copy it with numpy.array(x)",
-            user_location(),
-        )
-    steps = tuple(stride // size for stride in array.strides)
+    if not _lies_on_elements(array):
+        return ArrayType(array.shape, dtype)
+    steps = tuple(stride // array.itemsize for stride in array.strides)
     return ArrayType(array.shape, dtype, layouts.from_strides(array.shape, steps))
+
+
+def in_place(x: Any) -> Any:
+    """``x``; a row-major copy of a NumPy array whose elements do not lie on words.
+
+    Such are fields of records, and arrays in bytes from an odd place on. ``type_of``
+    gives the type of the copy.
+    """
+    if not isinstance(x, np.ndarray) or _lies_on_elements(x):
+        return x
+    return np.array(x, order="C")
+
+
+def _lies_on_elements(array: np.ndarray[Any, Any]) -> bool:
+    """Whether each element is at a whole number of elements from the first, aligned."""
+    size = array.itemsize
+    return array.flags.aligned and not any(step % size for step in array.strides)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
+import numpy as np
+
 from arrayfn import tree
 from arrayfn.backends.base import Backend, Executable
 from arrayfn.errors import ArgumentError, user_location
@@ -20,6 +22,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error
+from arrayfn.tracing import ImmutableArray
 
 _OF_THIS_PROCESS: Final = (
     "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
@@ -57,7 +60,11 @@ class Compiled:
                     "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )
-        return tree.unflatten(self.out_tree, list(self.run(tuple(leaves))))
+        arrays = tuple(
+            x if isinstance(x, (np.ndarray, ImmutableArray)) else np.asarray(x)
+            for x in leaves
+        )
+        return tree.unflatten(self.out_tree, list(self.run(arrays)))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ and ``if x > 0:`` work. What the function closes over becomes inputs of its Prog
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from arrayfn.builder import rename
 from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
+    NestingError,
     SourceLocation,
     located,
     user_location,
@@ -133,6 +135,10 @@ def trace(
             if refused is None:
                 raise
             raise refused from error
+        except RecursionError as error:
+            if parent is not None or isinstance(error, ArrayfnError):
+                raise
+            raise too_deep(name) from error
         outputs = [frame.atom(x) for x in results]
     captured = frame.captured
     builder = frame.builder
@@ -143,6 +149,17 @@ def trace(
         captured = []
     builder.inputs += [var for _, var in captured]
     return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+
+
+def too_deep(name: str) -> NestingError:
+    """The error for a function of more nested calls than Python's stack holds."""
+    return NestingError(
+        f"{name} calls functions inside functions, jitted ones perhaps, more deeply "
+        f"than Python's stack holds ({sys.getrecursionlimit()} calls). Write the "
+        "nesting as a loop (arrayfn.lax.fori_loop or scan), leave out jit of what is "
+        "called inside jit, or raise the limit with sys.setrecursionlimit",
+        user_location(),
+    )
 
 
 def _refused_inside(frame: Frame, error: Exception) -> ArrayfnError | None:

@@ -163,10 +163,16 @@ def broadcast(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
-    """The leaves of ``prefix`` for each leaf of ``tree`` below; None counts."""
-    return list(
-        optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=_OWN)
-    )
+    """The leaves of ``prefix`` for each leaf of ``tree`` below; None is one of prefix.
+
+    >>> broadcast_prefix((0, None), ((1, None, 2), 3))
+    [0, 0, None]
+    """
+    options: Any = {"none_is_leaf": True, "namespace": _OWN}
+    below = optree.tree_leaves(tree, **options)
+    spread = optree.broadcast_prefix(prefix, tree, **options)
+    pairs = zip(spread, below, strict=True)
+    return [value for value, leaf in pairs if leaf is not None]
 
 
 # Classes of one's own.
@@ -210,12 +216,24 @@ def register_node(
         take, make = own.tree_flatten, own.tree_unflatten
     optree.register_pytree_node(
         cast(Any, cls),
-        lambda node: (tuple((parts := take(node))[0]), parts[1]),
+        lambda node: _parts(cls, take(node)),
         cast(Any, make),
         path_entry_type=optree.GetItemEntry,
         namespace=_OWN,
     )
     return cls
+
+
+def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
+    """The children and the metadata that the flatten function of ``cls`` gave."""
+    pair = isinstance(parts, (tuple, list)) and len(parts) == 2
+    if not pair or not isinstance(parts[0], Iterable):
+        raise ArgumentError(
+            f"the flatten function of {cls.__name__} returned {parts!r}, not a pair "
+            "(children, metadata) of an iterable and a hashable value",
+            user_location(),
+        )
+    return tuple(parts[0]), parts[1]
 
 
 @register_node

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from arrayfn.backends.cuda.emulated_plan import checked
 from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.lowering.plan import Kernel
 
 
 def lowered(
@@ -18,6 +20,13 @@ def lowered(
     gpu: GpuConfig = GPU,
     options: Options = DEFAULT,
 ) -> CompiledProgram:
-    """``function`` compiled for ``gpu``, at the types of ``arguments``."""
+    """``function`` compiled for ``gpu``, at the types of ``arguments``.
+
+    The text of each kernel is one that the GPU's compiler takes.
+    """
     traced = trace_function(function, arguments, {}, abstract=True, with_values=False)
-    return lower(traced.program, check=True, gpu=gpu, options=options)
+    compiled = lower(traced.program, check=True, gpu=gpu, options=options)
+    for kernel in compiled.kernels:
+        if isinstance(kernel, Kernel):
+            checked(kernel)
+    return compiled

@@ -96,6 +96,39 @@ def test_a_rule_that_calls_its_function_finds_the_rule_in_second_derivatives():
     assert grad(grad(f))(2.0) == 308.0
 
 
+def test_a_linear_function_with_a_rule_is_applied_to_tangents():
+    scaled = custom_jvp(lambda x: 3.0 * x)
+    scaled.defjvp(lambda p, t: (scaled(*p), 2.0 * scaled(*t)))
+    assert jvp(scaled, (1.0,), (1.0,)) == (3.0, 6.0)
+    for transform in (lambda f: f, jit):
+        assert transform(grad(scaled))(1.0) == 6.0
+        assert transform(grad(lambda x: scaled(scaled(x))))(1.0) == 36.0
+    np.testing.assert_array_equal(vmap(grad(scaled))(X), np.full(3, 6.0))
+    total = grad(lambda x: vmap(scaled)(x).sum())
+    np.testing.assert_array_equal(total(X), np.full(3, 6.0))
+
+
+def test_a_function_that_is_not_linear_is_no_derivative():
+    squared = custom_jvp(lambda x: x * x)
+    squared.defjvp(lambda p, t: (squared(*p), squared(*t)))
+    with pytest.raises(DifferentiationError, match="not linear"):
+        grad(squared)(1.0)
+
+
+def test_operands_without_derivatives_may_be_shared_by_mapped_members():
+    @custom_vjp
+    def chosen(x, which):
+        return anp.where(which, x, 0.0)
+
+    chosen.defvjp(
+        lambda x, which: (chosen(x, which), which),
+        lambda which, ct: (anp.where(which, ct, 0.0), None),
+    )
+    which = np.array([True, False, True])
+    total = grad(lambda x: vmap(chosen, in_axes=(0, None))(x, which).sum())
+    np.testing.assert_array_equal(total(np.stack([X, X])), [[1.0, 0.0, 1.0]] * 2)
+
+
 def test_rules_of_reverse_mode():
     f = grad(lambda x, limit: (clipped(x, limit) * X).sum(), argnums=(0, 1))
     to_x, to_limit = f(X, 0.75)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn.errors import ArgumentError
+from arrayfn.errors import ArgumentError, NestingError
 from arrayfn.ir import Program
 from arrayfn.ir_text import format_program, parse_program
 from arrayfn.lowering.plan import ExecutionPlan, Kernel
@@ -203,3 +204,33 @@ def test_static_arguments_are_left_out_of_what_was_compiled() -> None:
 
 def test_two_lowerings_are_the_same_text() -> None:
     assert jitted_loss.lower(W, X).text() == jitted_loss.lower(W, X).text()
+
+
+def nested(depth: int) -> Any:
+    function = af.jit(lambda x: x + 1)
+    for _ in range(depth):
+        function = af.jit(function)
+    return function
+
+
+def test_jits_that_are_too_deep_for_pythons_stack_say_so() -> None:
+    assert nested(50)(1.0) == 2.0
+    with pytest.raises(NestingError, match="setrecursionlimit") as caught:
+        nested(300)(1.0)
+    assert caught.value.location is not None
+    assert caught.value.location.file == __file__
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        assert nested(300)(1.0) == 2.0
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_functions_that_call_themselves_for_ever_are_an_error_with_the_line() -> None:
+    def endless(x: Any) -> Any:
+        return endless(x)
+
+    for transform in (af.jit, af.grad, af.vmap):
+        with pytest.raises(NestingError, match="endless calls functions inside"):
+            transform(endless)(np.ones(2) if transform is af.vmap else 1.0)

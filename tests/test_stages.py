@@ -33,6 +33,25 @@ def test_it_is_shown_by_its_kernels(lowered):
     assert repr(lowered) == "<Lowered function for cpu: elementwise_0>"
 
 
+@pytest.mark.parametrize(
+    ("shown", "given"),
+    [
+        (np.float32(1), np.float32(3)),
+        (np.int16(1), np.int16(3)),
+        (np.bool_(True), np.bool_(True)),
+        (np.float64(1), 3.0),
+        (np.float64(1), np.array(3.0)),
+        (1.0, 3.0),
+        (1.0, np.float64(3)),
+    ],
+)
+def test_what_is_compiled_takes_numbers_of_its_type(shown, given):
+    compiled = af.jit(lambda x: x + x).lower(shown).compile()
+    result = compiled(given)
+    assert result.dtype == np.asarray(given).dtype
+    assert result == given + given
+
+
 def test_an_edited_kernel_is_what_runs(lowered):
     (kernel,) = lowered.kernels
     edited = kernel.source.replace("* f64(2", "+ f64(2")

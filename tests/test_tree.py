@@ -229,3 +229,21 @@ def test_a_partial_function_is_an_argument_with_leaves() -> None:
     slopes = grad(lambda f: f(3.0))(scaled)
     assert slopes.args == (3.0,)
     assert slopes.keywords == {"shift": 1.0}
+
+
+@pytest.mark.parametrize("parts", [3, ((1.0,),), (1.0, None), ((1.0,), None, 2)])
+def test_what_a_class_is_flattened_to_is_a_pair(parts: Any) -> None:
+    class Odd:
+        pass
+
+    tree.register_node(Odd, lambda node: parts, lambda metadata, children: Odd())
+    for use in (tree.leaves, jit(lambda x: 1.0)):
+        with pytest.raises(ArgumentError, match="flatten function of Odd returned"):
+            use(Odd())
+
+
+def test_a_prefix_is_repeated_for_the_leaves_below() -> None:
+    assert tree.broadcast_prefix((0, None), ((1, None, 2), 3)) == [0, 0, None]
+    assert tree.broadcast_prefix({"a": 0, "b": None}, {"a": None, "b": 1}) == [None]
+    with pytest.raises(ValueError, match=r"mismatch|[Ee]xpected"):
+        tree.broadcast_prefix((0, 1), (1, 2, 3))

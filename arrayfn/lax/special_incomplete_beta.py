@@ -23,7 +23,8 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
     """The integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, over that to 1.
 
-    For positive a and b and x in [0, 1]; NaN elsewhere. By the continued fraction of
+    For positive a and b and x in [0, 1], and the limits where one of them is 0 or
+    infinite; NaN elsewhere. By the continued fraction of
     DiDonato and Morris (Algorithm 708, 1992, equation 9), whose derivatives by a and b
     are those of betainc too.
 
@@ -93,40 +94,93 @@ def _digamma(x: Array) -> Array:
     return apply(special.digamma, x)
 
 
-def _fraction(a: Array, b: Array, x: Array) -> Array:
-    """The fraction that times x**a (1 - x)**b / B(a, b) is the function."""
-    y = 1.0 - x
+def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
+    """The fraction that times x**a y**b / B(a, b) is the function; y = 1 - x."""
+
+    def denominator(n: Any, before: Array, after: Array) -> Array:
+        return (
+            n + n * (b - n) * x / before + (a + n) / after * (lam + 1.0 + n * (1.0 + y))
+        )
 
     def part(n: Any) -> tuple[Array, Array]:
         before, after = a + (2.0 * n - 1.0), a + (2.0 * n + 1.0)
         top = (a + (n - 1.0)) * (a + b + (n - 1.0)) * n * (b - n) * x * x
-        numerator = top / (before * before)
-        return numerator, _denominator(a, b, x, y, n, after, before)
+        return top / (before * before), denominator(n, before, after)
 
-    zero = 0.0
-    whole = _denominator(a, b, x, y, zero, a + 1.0, anp.ones_like(a))
-    return 1.0 / continued_fraction(whole, part)
+    return 1.0 / continued_fraction(denominator(0.0, anp.ones_like(a), a + 1.0), part)
 
 
-def _denominator(
-    a: Array, b: Array, x: Array, y: Array, n: Any, after: Array, before: Array
-) -> Array:
-    lam = a - (a + b) * x
-    return n + n * (b - n) * x / before + (a + n) / after * (lam + 1.0 + n * (1.0 + y))
+def _distance(a: Array, b: Array, x: Array) -> Array:
+    """a - (a + b) x, which nearly cancels where x is near the mean, in exact parts."""
+    by_a, low_a = _product(a, x)
+    by_b, low_b = _product(b, x)
+    first = a - by_a
+    rest = (a - first) - by_a
+    return (first - by_b) + (rest - low_a - low_b)
 
 
-def _one_sided(a: Array, b: Array, x: Array) -> Array:
-    """The function where x is below the mean a / (a + b)."""
-    power = a * anp.log(x) + b * anp.log1p(-x) - _log_beta(a, b)
-    return anp.exp(power) * _fraction(a, b, x)
+def _product(x: Array, y: Array) -> tuple[Array, Array]:
+    """x y, and what its rounding lost (Dekker, 1971)."""
+    (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
+    product = x * y
+    crossed = (x_high * y_high - product) + x_high * y_low + x_low * y_high
+    return product, crossed + x_low * y_low
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    scaled = x * _SPLIT
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+_SPLIT = 2.0**27 + 1.0
+
+
+def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
+    """x**a (1 - x)**b / B(a, b); of large a and b by their distance from the mean.
+
+    DiDonato and Morris, BRCOMP: what is great in the logarithms cancels.
+    """
+    log_x, log_y = anp.log(x), anp.log1p(-x)
+    plain = anp.exp(a * log_x + b * log_y - _log_beta(a, b))
+    large = anp.minimum(a, b) >= _ASYMPTOTIC
+    c, d = anp.where(large, a, _ASYMPTOTIC), anp.where(large, b, _ASYMPTOTIC)
+    gap = anp.where(large, lam, 0.0)
+    total = c + d
+    far_c = -gap / c - (log_x - anp.log(c / total))
+    far_d = gap / d - (log_y - anp.log(d / total))
+    exponent = c * _less_log(-gap / c, far_c) + d * _less_log(gap / d, far_d)
+    correction = _correction(c) + _correction(d) - _correction(total)
+    size = anp.sqrt(c * (d / total) / (2.0 * math.pi))
+    return anp.where(large, size * anp.exp(-exponent - correction), plain)
+
+
+def _less_log(x: Array, far: Array) -> Array:
+    """x - log(1 + x), of |x| up to 0.6 by the series of atanh; ``far`` beyond."""
+    near = anp.abs(x) <= 0.6
+    small = anp.where(near, x, 0.0)
+    ratio = small / (small + 2.0)
+    square = ratio * ratio
+    series: Any = 1.0 / (2 * _LOG_TERMS + 1)
+    for k in range(_LOG_TERMS - 1, 0, -1):
+        series = series * square + 1.0 / (2 * k + 1)
+    value = 2.0 * square * (1.0 / (1.0 - ratio) - ratio * series)
+    return anp.where(near, value, far)
+
+
+_LOG_TERMS = 20
 
 
 def _value(a: Array, b: Array, x: Array) -> Array:
     """The function inside its domain."""
     swapped = x > a / (a + b)
-    first = anp.where(swapped, b, a)
-    second = anp.where(swapped, a, b)
-    part = _one_sided(first, second, anp.where(swapped, 1.0 - x, x))
+    lam = _distance(a, b, x)
+    first, second = anp.where(swapped, b, a), anp.where(swapped, a, b)
+    y = 1.0 - x
+    low, high = anp.where(swapped, y, x), anp.where(swapped, x, y)
+    side = anp.where(swapped, -lam, lam)
+    fraction = _fraction(first, second, low, high, side)
+    part = _density(a, b, x, lam) * fraction
     return anp.where(swapped, 1.0 - part, part)
 
 
@@ -147,9 +201,12 @@ def _safe(a: Array, b: Array, x: Array) -> tuple[Array, Array, Array]:
 @custom_jvp
 def _betainc(a: Array, b: Array, x: Array) -> Array:
     value = anp.where(_inside(a, b, x), _value(*_safe(a, b, x)), math.nan)
-    positive = (a > 0) & (b > 0)
-    value = anp.where(positive & (x == 0), 0.0, value)
-    return anp.where(positive & (x == 1), 1.0, value)
+    # All is at 0, or all at 1.
+    low, high = (a == 0) | (b == math.inf), (b == 0) | (a == math.inf)
+    value = anp.where(low & ~high, 1.0, anp.where(high & ~low, 0.0, value))
+    valid = (a >= 0) & (b >= 0) & (x >= 0) & (x <= 1) & ~(low & high)
+    value = anp.where(x == 0, 0.0, anp.where(x == 1, 1.0, value))
+    return anp.where(valid, value, math.nan)
 
 
 @_betainc.defjvp
@@ -158,8 +215,6 @@ def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     c, d, y = _safe(a, b, x)
     _, by_a = jvp(lambda c: _value(c, d, y), (c,), (anp.ones_like(c),))
     _, by_b = jvp(lambda d: _value(c, d, y), (d,), (anp.ones_like(d),))
-    density = anp.exp(
-        (c - 1.0) * anp.log(y) + (d - 1.0) * anp.log1p(-y) - _log_beta(c, d)
-    )
+    density = _density(c, d, y, _distance(c, d, y)) / (y * (1.0 - y))
     slope = by_a * da + by_b * db + density * dx
     return _betainc.function(a, b, x), anp.where(_inside(a, b, x), slope, 0.0)

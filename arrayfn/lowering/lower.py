@@ -22,7 +22,7 @@ from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.control_flow import control_step
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
-from arrayfn.lowering.cpu.serial import BLOCK, print_loop
+from arrayfn.lowering.cpu.serial import BLOCK, LoopPrinter, kernel_of
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, Unit, each_alone, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
@@ -81,6 +81,8 @@ class Lowering:
     """Lowers one Program, as passes left it. Other targets derive from it."""
 
     target = "cpu"
+    loop_printer: type[LoopPrinter] = LoopPrinter
+    """Prints the kernels of small loops."""
     reserved: AbstractSet[str] = frozenset()
     """Words of the target's kernels, besides those that all targets have."""
 
@@ -200,7 +202,10 @@ class Lowering:
         return self.scheduled(print_kernel(step.nest, self.fresh(stem), step.partials))
 
     def print_loop(self, loop: LoopStep) -> CallStep:
-        kernel, call = print_loop(loop, self.fresh("loop"), self.storage, self.names)
+        name = self.fresh("loop")
+        kernel, call = kernel_of(
+            self.loop_printer, loop, name, self.storage, self.names
+        )
         call.kernel = self.add_kernel(kernel)
         return call
 

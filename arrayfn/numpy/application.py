@@ -170,30 +170,67 @@ def vectorize(
         arrays = [asarray(args[k]) for k in mapped] + [
             asarray(options[name]) for name in unknown
         ]
-        cores = [[] for _ in arrays] if signature is None else _parsed(signature)[0]
+        cores, made = [[] for _ in arrays], None
+        if signature is not None:
+            cores, made = _parsed(signature)
         if len(cores) != len(arrays):
             raise ArgumentError(
                 f"vectorize: {signature!r} is for {len(cores)} arguments, not for "
                 f"{len(arrays)}",
                 user_location(),
             )
-        _check_cores(arrays, cores, signature)
+        extents = _check_cores(arrays, cores, signature)
 
         def call(*values: Any) -> Any:
             passed = list(args)
             for position, value in zip(mapped, values, strict=False):
                 passed[position] = value
             named = dict(zip(unknown, values[len(mapped) :], strict=True))
-            return function(*passed, **{**options, **named})
+            result = function(*passed, **{**options, **named})
+            if made is not None:
+                _check_results(result, made, dict(extents), signature)
+            return result
 
         return _mapped(call, arrays, [len(core) for core in cores])
 
     return vectorized
 
 
+def _check_results(
+    result: Any,
+    cores: Sequence[Sequence[str]],
+    extents: dict[str, int],
+    signature: str | None,
+) -> None:
+    """Errors for results that are not what ``signature`` says of them."""
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if len(results) != len(cores) or (len(cores) == 1) != (results is not result):
+        raise ArgumentError(
+            f"vectorize: {signature!r} is for {len(cores)} results, but the function "
+            f"returned {_counted(result)}",
+            user_location(),
+        )
+    for value, core in zip(results, cores, strict=True):
+        shape = ops.type_of_operand("vectorize", value).shape
+        if len(shape) != len(core):
+            raise ShapeError(
+                f"vectorize: a result of shape {shape} has not the axes "
+                f"({','.join(core)}) of {signature!r}",
+                user_location(),
+            )
+        _check_extents(shape, core, extents, signature)
+
+
+def _counted(result: Any) -> str:
+    if isinstance(result, (tuple, list)):
+        return f"a {type(result).__name__} of {len(result)}"
+    return "one"
+
+
 def _check_cores(
     arrays: Sequence[Array], cores: Sequence[Sequence[str]], signature: str | None
-) -> None:
+) -> dict[str, int]:
+    """The extents of the axes that ``signature`` names."""
     extents: dict[str, int] = {}
     for array, core in zip(arrays, cores, strict=True):
         if array.ndim < len(core):
@@ -203,13 +240,22 @@ def _check_cores(
                 user_location(),
             )
         shape = array.shape[array.ndim - len(core) :]
-        for name, extent in zip(core, shape, strict=True):
-            if extents.setdefault(name, extent) != extent:
-                raise ShapeError(
-                    f"vectorize: axis {name!r} of {signature!r} has extents "
-                    f"{extents[name]} and {extent}",
-                    user_location(),
-                )
+        _check_extents(shape, core, extents, signature)
+    return extents
+
+
+def _check_extents(
+    shape: Shape, core: Sequence[str], extents: dict[str, int], signature: str | None
+) -> None:
+    """Note the extents of ``core``; ShapeError if another was noted."""
+    for name, extent in zip(core, shape, strict=True):
+        wanted = int(name) if name.isdigit() else extents.setdefault(name, extent)
+        if wanted != extent:
+            raise ShapeError(
+                f"vectorize: axis {name!r} of {signature!r} has extents "
+                f"{wanted} and {extent}",
+                user_location(),
+            )
 
 
 def _mapped(

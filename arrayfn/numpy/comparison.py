@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
@@ -16,11 +17,42 @@ from arrayfn.tracing import apply
 
 
 def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Array:
+    kinds = {ops.type_of_operand(name, x).dtype, ops.type_of_operand(name, y).dtype}
+    if dtypes.uint64 in kinds and kinds & dtypes.SIGNED and not _has_number(x, y):
+        return _compare_signs(primitive, name, x, y)
     try:
         return ops.elementwise(primitive, name, x, y)
     except OverflowError:
         # A Python integer outside the other's range: both compare as float64.
         return ops.elementwise(primitive, name, x, y, dtype=dtypes.float64)
+
+
+def _has_number(x: ArrayLike, y: ArrayLike) -> bool:
+    return ops.is_number(x) or ops.is_number(y)
+
+
+_MIRRORED: Final = {
+    discrete.eq: discrete.eq,
+    discrete.ne: discrete.ne,
+    discrete.lt: discrete.gt,
+    discrete.le: discrete.ge,
+    discrete.gt: discrete.lt,
+    discrete.ge: discrete.le,
+}
+
+
+def _compare_signs(
+    primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike
+) -> Array:
+    """Signed integers against uint64, exactly: what is negative is less than all."""
+    if ops.type_of_operand(name, x).dtype == dtypes.uint64:
+        x, y, primitive = y, x, _MIRRORED[primitive]
+    size = ops.elementwise(primitive, name, ops.convert(x, dtypes.uint64), y)
+    if primitive in (discrete.eq, discrete.gt, discrete.ge):
+        is_natural = ops.elementwise(discrete.ge, name, x, 0)
+        return ops.elementwise(discrete.bitwise_and, name, is_natural, size)
+    is_negative = ops.elementwise(discrete.lt, name, x, 0)
+    return ops.elementwise(discrete.bitwise_or, name, is_negative, size)
 
 
 def equal(x: ArrayLike, y: ArrayLike, /) -> Array:

@@ -92,6 +92,8 @@ def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
 def logaddexp2(x: ArrayLike, y: ArrayLike, /) -> Array:
     """log2(2**x + 2**y) without overflow between."""
     log_of_two = math.log(2.0)
+    # A number alone, scaled, would be an array of float64.
+    x, y = ops.floated("logaddexp2", x, y)
     scaled = multiply(x, log_of_two), multiply(y, log_of_two)
     return multiply(logaddexp(*scaled), 1.0 / log_of_two)
 

@@ -226,7 +226,8 @@ def _scanned(
     consts = loop.arrays()
     carry = [operand for _, operand, _ in loop.carry.values()]
     params["consts"], params["carry"] = len(consts), len(carry)
-    if not loop.carry and not loop.ys:
+    acts = any(has_effect(equation) for equation in params["program"].equations)
+    if not loop.carry and not loop.ys and not acts:
         return loop.results(())
     xs = [operand for _, operand in loop.xs]
     return loop.results(_emit(scan, [*consts, *carry, *xs], params))

@@ -384,6 +384,23 @@ def _sum_of_one(row: Primitive, x: Atom) -> Atom:
     return x
 
 
+def _gather(
+    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+) -> Atom | None:
+    # Of an empty array all positions are outside.
+    type = eq.outputs[0].type
+    if xs[0].type.size and type.size:
+        return None
+    return views.broadcast_literal(params["fill_value"] or 0, type)
+
+
+def _scatter(
+    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+) -> Atom | None:
+    x, _indices, updates = xs
+    return None if x.type.size and updates.type.size else _same(x, eq)
+
+
 def _barrier(
     xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
 ) -> Atom | None:
@@ -393,6 +410,13 @@ def _barrier(
         return _same(x, eq)
     made = known.get(x)
     return x if made is not None and isinstance(made.inputs[0], Literal) else None
+
+
+def _stop_gradient(
+    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
+) -> Atom | None:
+    # Derivatives have been taken.
+    return _same(xs[0], eq)
 
 
 RULES: dict[str, Rule] = {
@@ -407,5 +431,11 @@ RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "select": _select,
+    "stop_gradient": _stop_gradient,
+    "gather": _gather,
+    **dict.fromkeys(
+        ("scatter", *(f"scatter_{name}" for name in ("add", "mul", "min", "max"))),
+        _scatter,
+    ),
     "optimization_barrier": _barrier,
 }

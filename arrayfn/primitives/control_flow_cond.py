@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -75,14 +76,11 @@ def _batch(
         for x, dim in zip(inputs, dims, strict=True)
     ]
     mapped = [dim is not None for dim in dims[1:]]
+    if dims[0] is not None:
+        return _each_its_own(batch, size, index, operands, mapped, branches)
     count = len(branches[0].outputs)
-    each_its_own = dims[0] is not None
-    found = [batch(b, size, mapped, [each_its_own] * count) for b in branches]
+    found = [batch(b, size, mapped, [False] * count) for b in branches]
     varies = either(*(results for _, results in found))
-    if each_its_own:
-        # All branches are computed, and each place takes from the one it chose.
-        results = [current_builder().inline(p, operands) for p, _ in found]
-        return [_chosen(index, xs) for xs in zip(*results, strict=True)], [0] * count
     inside = [
         program if results == varies else batch(branch, size, mapped, varies)[0]
         for branch, (program, results) in zip(branches, found, strict=True)
@@ -91,14 +89,78 @@ def _batch(
     return outputs, [0 if v else None for v in varies]
 
 
+_FEW: Final = 1024
+
+
+def _each_its_own(
+    batch: Batch,
+    size: int,
+    index: Atom,
+    operands: Sequence[Atom],
+    mapped: Sequence[bool],
+    branches: Branches,
+) -> tuple[list[Atom], list[Dim]]:
+    """All branches are computed, and each place takes from the one that it chose.
+
+    A branch has no derivative by the operands of a place that did not choose it, where
+    that might be infinite, and times 0 not a number. For that, operands that are not
+    mapped are repeated, but for large ones, of which each place would have its own.
+    What every branch returns as it came is returned so.
+    """
+    guarded = [
+        isinstance(x, Var)
+        and x.type.dtype in dtypes.INEXACT
+        and (m or x.type.size <= _FEW)
+        for x, m in zip(operands, mapped, strict=True)
+    ]
+    spread = [g or m for g, m in zip(guarded, mapped, strict=True)]
+    given = [
+        views.batched(size, x, 0 if m else None) if g else x
+        for x, m, g in zip(operands, mapped, guarded, strict=True)
+    ]
+    count, last = len(branches[0].outputs), len(branches) - 1
+    results: list[list[Atom]] = []
+    for number, branch in enumerate(branches):
+        program, _ = batch(branch, size, spread, [True] * count)
+        here = (
+            discrete.le(index, 0)
+            if number == 0
+            else (discrete.eq if number < last else discrete.ge)(index, number)
+        )
+        used = {a for inner in branch.equations for a in inner.inputs}
+        own = [
+            _where(here, x, views.stop_gradient(x)) if g and v in used else x
+            for x, g, v in zip(given, guarded, branch.inputs, strict=True)
+        ]
+        results.append(current_builder().inline(program, own))
+    outputs: list[Atom] = []
+    dims: list[Dim] = []
+    for number, values in enumerate(zip(*results, strict=True)):
+        passed = {_passed_on(branch, number) for branch in branches}
+        place = passed.pop() if len(passed) == 1 else None
+        outputs.append(_chosen(index, values) if place is None else operands[place])
+        dims.append(0 if place is None or mapped[place] else None)
+    return outputs, dims
+
+
+def _passed_on(branch: Program, number: int) -> int | None:
+    """The input that output ``number`` is; None if it is none."""
+    output = branch.outputs[number]
+    return next((k for k, v in enumerate(branch.inputs) if v is output), None)
+
+
+def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
+    """Of arrays with a leading axis, the slices of x or of y."""
+    if x.type.ndim > 1:
+        flags = views.broadcast_in_dim(flags, shape=x.type.shape, axes=(0,))
+    return e.select(flags, x, y)
+
+
 def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
     """Of arrays with a leading axis, each slice from the one that ``index`` says."""
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
-        here = discrete.le(index, number)
-        if result.type.ndim > 1:
-            here = views.broadcast_in_dim(here, shape=result.type.shape, axes=(0,))
-        result = e.select(here, values[number], result)
+        result = _where(discrete.le(index, number), values[number], result)
     return result
 
 

@@ -103,12 +103,14 @@ def _batch(
 ) -> tuple[list[Atom], list[Dim]]:
     mapped = [dim is not None for dim in dims]
     of_cond, of_body, varies = parts_of(mapped, cond_consts, body_consts)
+    before = body_program.inputs[body_consts:]
+    changes = [x is not y for x, y in zip(body_program.outputs, before, strict=True)]
     while True:
         condition, (each_its_own,) = batch(
             cond_program, size, [*of_cond, *varies], [False]
         )
-        if each_its_own:  # they stop at different times: every value differs
-            varies = [True] * len(varies)
+        if each_its_own:  # they stop at different times: what changes differs
+            varies = [v or c for v, c in zip(varies, changes, strict=True)]
         body, results = batch(body_program, size, [*of_body, *varies], varies)
         if results == varies:
             break
@@ -123,7 +125,7 @@ def _batch(
     ]
     for_cond, for_body, state = parts_of(operands, cond_consts, body_consts)
     if each_its_own:
-        outputs = _until_all_stop(condition, body, for_cond, for_body, state)
+        outputs = _until_all_stop(condition, body, for_cond, for_body, state, varies)
     else:
         outputs = all_of(
             while_loop(
@@ -143,10 +145,12 @@ def _until_all_stop(
     for_cond: Sequence[Atom],
     for_body: Sequence[Atom],
     state: Sequence[Atom],
+    mapped: Sequence[bool],
 ) -> list[Atom]:
     """A loop that goes on while any place does; the others keep their values.
 
-    Which places go on is carried, as the last value.
+    Values that are not ``mapped`` are the same for all, and stay what they are. Which
+    places go on is carried, as the last value.
     """
     going = emitted(condition, [*for_cond, *state])[0]
     conds, bodies = len(for_cond), len(for_body)
@@ -156,10 +160,17 @@ def _until_all_stop(
 
     def step(*values: Atom) -> list[Atom]:
         fixed, inner, (*before, goes_on) = parts_of(values, conds, bodies)
-        after = emitted(body, [*inner, *before])
+        # Places that have stopped have no derivative by what the body makes of them.
+        guarded = [
+            e.select(_along(goes_on, x.type), x, views.stop_gradient(x))
+            if varies and x.type.dtype in dtypes.INEXACT
+            else x
+            for x, varies in zip(before, mapped, strict=True)
+        ]
+        after = emitted(body, [*inner, *guarded])
         kept = [
-            e.select(_along(goes_on, x.type), x, old)
-            for x, old in zip(after, before, strict=True)
+            e.select(_along(goes_on, x.type), x, old) if varies else old
+            for x, old, varies in zip(after, before, mapped, strict=True)
         ]
         still = emitted(condition, [*fixed, *kept])[0]
         return [*kept, discrete.bitwise_and(goes_on, still)]

@@ -26,7 +26,7 @@ from arrayfn.layout import Shape
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, reductions, views
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
+    THROUGH_BODY,
     Array,
     Body,
     Dim,
@@ -148,7 +148,7 @@ custom_jvp = Primitive(
     reference=body_reference,
     kernel=Body(),
     jvp=JvpWithOutputs(_jvp_rule),
-    transpose=NOT_LINEAR,
+    transpose=THROUGH_BODY,
     batch=OverPrograms(_jvp_batch),
     samples=_jvp_samples,
     doc="A function differentiated by a rule that the user wrote.",
@@ -246,11 +246,16 @@ def _batched_backward(
     with builder:
         results = builder.inline(program, builder.inputs_of(program))
         return builder.build(
-            [
-                ct if m else reductions.reduce_sum(ct, axes=(0,))
-                for ct, m in zip(results, mapped, strict=True)
-            ]
+            [ct if m else _total(ct) for ct, m in zip(results, mapped, strict=True)]
         )
+
+
+def _total(cotangent: Atom) -> Atom:
+    """The sum of all members' cotangents; zeros where there is no derivative."""
+    type = cotangent.type
+    if type.dtype not in dtypes.INEXACT:
+        return views.broadcast_literal(0, type.with_shape(type.shape[1:]))
+    return reductions.reduce_sum(cotangent, axes=(0,))
 
 
 def _vjp_samples() -> Iterable[Sample]:
@@ -280,7 +285,7 @@ custom_vjp = Primitive(
     reference=body_reference,
     kernel=Body(),
     jvp=JvpWithOutputs(_vjp_rule),
-    transpose=NOT_LINEAR,
+    transpose=THROUGH_BODY,
     batch=OverPrograms(_vjp_batch),
     samples=_vjp_samples,
     doc="A function differentiated in reverse by a rule that the user wrote.",

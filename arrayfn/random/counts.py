@@ -168,7 +168,11 @@ def binomial(
     )
     value = anp.where(small, below, above)
     value = anp.where(chance > 0.5, trials - value, value)
-    return anp.astype(anp.where(valid, value, anp.nan), kind)
+    # Infinitely many trials have infinitely many successes, or none.
+    endless = anp.where(chance > 0, anp.inf, 0.0)
+    endless = anp.where((chance >= 0) & (chance <= 1), endless, anp.nan)
+    other = anp.where(count == anp.inf, endless, anp.nan)
+    return anp.astype(anp.where(valid, value, other), kind)
 
 
 def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ from tests.fuzz.worker import compiles, limit_of
 assert tests.fuzz.steps
 
 PROGRAM_SECONDS: Final = 60.0
-SHRINK_SECONDS: Final = 45.0
+SHRINK_SECONDS: Final = 25.0
 MOST_SHRUNK: Final = 25
 STEP: Final = 1 << 20
 
@@ -81,6 +83,7 @@ class _Worker:
     process: subprocess.Popen[str]
     number: int
     next_index: int
+    errors: IO[str]
     running: int | None = None
     since: float = 0.0
 
@@ -134,14 +137,15 @@ class Campaign:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         environment.setdefault("ARRAYFN_VERIFY", "1")
         environment.setdefault("NUMBA_NUM_THREADS", "2")
+        errors = tempfile.TemporaryFile("w+")
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.worker", json.dumps(given)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             text=True,
             env=environment,
         )
-        worker = _Worker(process, number, first)
+        worker = _Worker(process, number, first, errors)
         assert process.stdout is not None
         self.selector.register(process.stdout, selectors.EVENT_READ, worker)
         self.workers.append(worker)
@@ -165,7 +169,9 @@ class Campaign:
                 self._start(worker.number, worker.next_index)
 
     def _died(self, worker: _Worker, outcome: Outcome | None = None) -> None:
-        self._end(worker)
+        if outcome is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(10)  # before it is killed, to know how it ended
         index = worker.running
         if index is None:  # while it started, or between programs
             raise RuntimeError(
@@ -175,7 +181,11 @@ class Campaign:
         if outcome is None:
             code = worker.process.returncode
             name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            outcome = Outcome(CRASHED, f"the process ended: {name}", "crash")
+            worker.errors.seek(0)
+            last = worker.errors.read().strip().rpartition("\n")[2]
+            message = f"the process ended: {name}: {last[:200]}"
+            outcome = Outcome(CRASHED, message, "crash")
+        self._end(worker)
         self._add(index, outcome)
         self._start(worker.number, index + self.jobs)
 
@@ -198,6 +208,7 @@ class Campaign:
         worker.process.kill()
         worker.process.stdout.close()
         worker.process.wait()
+        worker.errors.close()
         self.workers.remove(worker)
 
 

@@ -15,9 +15,16 @@ import arrayfn as af
 from arrayfn import tree
 from arrayfn.primitives.calls import evaluate
 from tests.fuzz.case import Case
-from tests.fuzz.oracle import Evaluation, Expected
+from tests.fuzz.oracle import Expected, in_float64, wide
 
-OWN_RULES: Final = ("custom_", "stop_gradient", "nextafter", "spacing", "bitcast")
+OWN_RULES: Final = (
+    "custom_",
+    "stop_gradient",
+    "nextafter",
+    "spacing",
+    "bitcast",
+    "reduce_pre",
+)
 """Derivatives of these are what somebody said, not limits of differences."""
 
 STEPS: Final = (1e-4, 3e-5, 1e-5)
@@ -63,7 +70,7 @@ def _not_a_loop(
 def _not_a_limit(
     case: Case, loss: Any, arguments: Sequence[Any], expected: Expected
 ) -> str | None:
-    if expected.exact is None or any(word in case.body() for word in OWN_RULES):
+    if any(word in case.body() for word in OWN_RULES):
         return None
     names = case.parameters()
     places = [names.index(name) for name in case.transformation.wrt]
@@ -82,7 +89,7 @@ def _not_a_limit(
         ]
         for k, d in zip(places, directions, strict=True):
             moved[k] = moved[k] + step * d
-        return float(np.real(Evaluation(None).run(program, moved)[0]))
+        return float(np.real(in_float64(program, moved)[0]))
 
     centre = along(0.0)
     slopes: list[float] = []

@@ -74,6 +74,11 @@ class Draw:
         self.order: list[str] = []  # names of values, the last ones the newest
         self.is_broken = False  # whether the last line ends in an error of no kind
 
+    @property
+    def has_compiler(self) -> bool:
+        """Whether kernels are compiled: long ones take seconds as Python."""
+        return self.limit > 2000
+
     # Chance.
 
     def chance(self, p: float) -> bool:
@@ -90,7 +95,7 @@ class Draw:
         return int(self.rng.integers(low, high + 1))
 
     def extent(self) -> int:
-        if self.limit > 2000 and self.chance(0.02):
+        if self.has_compiler and self.chance(0.02):
             return self.choice(LARGE)
         return self.choice(EXTENTS, WEIGHTS)
 

@@ -13,6 +13,7 @@ import numpy as np
 import arrayfn as af
 from arrayfn import tree
 from arrayfn.errors import ArrayfnError
+from arrayfn.ir import Program
 from arrayfn.primitives.calls import evaluate
 from tests.fuzz.arrays import Operand
 from tests.fuzz.case import Case, evaluated
@@ -53,10 +54,14 @@ def _run(case: Case, device: str) -> Outcome:
     try:
         scope = case.functions()
         arguments = given(case.arguments)
-        expected = expectation(scope["run"], arguments)
-        fault = inconsistency(case, scope, arguments, expected)
+        program = traced(scope["run"], arguments)
     except Exception as error:  # judged by its class
         return refusal(error, "reference")
+    try:
+        expected = expectation(program, arguments)
+        fault = inconsistency(case, scope, arguments, expected)
+    except Exception as error:  # the reference takes all that can be traced
+        return replace(refusal(error, "reference"), status=RAW)
     if fault is not None:
         return Outcome(WRONG, fault, "reference: inconsistent")
     jitted = af.jit(scope["run"], device=device)
@@ -67,11 +72,15 @@ def _run(case: Case, device: str) -> Outcome:
         return Outcome(PASSED)
     try:
         arguments = given(case.change.operands)
-        expected = expectation(case.run(), arguments)
+        program = traced(case.run(), arguments)
     except Exception as error:
         outcome = refusal(error, "reference")
         return Outcome(PASSED) if outcome.status == REFUSED else outcome
     again = f"with {case.change.what}, "
+    try:
+        expected = expectation(program, arguments)
+    except Exception as error:
+        return replace(refusal(error, f"{again}reference"), status=RAW)
     return _compare(jitted, arguments, expected, device, again) or Outcome(PASSED)
 
 
@@ -80,15 +89,18 @@ def given(operands: Sequence[Operand]) -> list[Any]:
     return [evaluated(x.source()) for x in operands]
 
 
-def expectation(function: Callable[..., Any], arguments: Sequence[Any]) -> Expected:
+def traced(function: Callable[..., Any], arguments: Sequence[Any]) -> Program:
+    """The Program of ``function``, as ``jit`` traces it."""
+    return af.jit(function, device="reference").lower(*arguments).program
+
+
+def expectation(program: Program, arguments: Sequence[Any]) -> Expected:
     """What the reference gives."""
-    program = af.jit(function, device="reference").lower(*arguments).program
     leaves = [
         np.asarray(x, t.dtype)
         for x, t in zip(tree.leaves(list(arguments)), program.input_types, strict=True)
     ]
-    own = evaluate(program, leaves)
-    return Expected(program, leaves, own)
+    return Expected(program, leaves, evaluate(program, leaves))
 
 
 def _compare(

@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 def limit_of(device: str) -> int:
     """How many elements the arrays of a program have at most."""
-    return 20_000 if device in ("cpu", "cuda") else 200
+    return 20_000 if device in ("cpu", "cuda") else 120
 
 
 def compiles(device: str, index: int) -> bool:

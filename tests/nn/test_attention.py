@@ -141,3 +141,19 @@ def test_products_of_rotated_vectors_depend_on_the_distance_alone():
     np.testing.assert_array_equal(default, nn.rope(Q, np.arange(T)))
     with pytest.raises(ShapeError, match="even"):
         nn.rope(Q[..., :3])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_mask_may_be_shared_by_mapped_queries(dtype):
+    x = np.linspace(-1, 1, 32).reshape(2, 4, 1, 4).astype(af.numpy.dtype(dtype))
+    mask = np.tril(np.ones((1, 4, 4), bool))
+
+    def attend(x, mask):
+        return nn.dot_product_attention(x, x, x, mask=mask)
+
+    mapped = af.jit(af.vmap(attend, in_axes=(0, None)))(x, mask)
+    for have, one in zip(mapped, x, strict=True):
+        want = attend(one, mask)
+        np.testing.assert_allclose(
+            have.astype(np.float32), want.astype(np.float32), 2e-2, 2e-2
+        )

@@ -49,6 +49,15 @@ def test_sums_that_cancel_are_right_to_the_last_bit(count: int) -> None:
     assert exact.reduce_sum(np.stack((x, -x), 1), axes=(0,)).tolist() == [want, -want]
 
 
+def test_sums_of_nothing_are_zero() -> None:
+    for shape in ((0, 3), (2, 0), (0, 0)):
+        x = np.zeros(shape)
+        assert np.array_equal(exact.reduce_sum(x, axes=(1,)), np.zeros(shape[:1]))
+        y = np.zeros((shape[1], 2))
+        product = exact.dot_general(x, y, contract=((1,), (0,)), batch=((), ()))
+        assert np.array_equal(product, np.zeros((shape[0], 2)))
+
+
 @pytest.mark.parametrize("count", [40, 20_000])
 def test_products_that_cancel_are_right_to_the_last_bit(count: int) -> None:
     rng = np.random.default_rng(4)

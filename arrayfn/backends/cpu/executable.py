@@ -24,7 +24,7 @@ from arrayfn.backends.native.engine import KernelCode
 from arrayfn.backends.native.loading import Unit, load
 from arrayfn.backends.native.objects import new_builtin, new_capsule
 from arrayfn.errors import ArgumentError, BackendError
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, in_place
 from arrayfn.lowering.plan import (
     ExecutionPlan,
     Kernel,
@@ -58,6 +58,9 @@ class Executable:
         """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
         result = self.call(*inputs)
         if isinstance(result, int):
+            readable = [in_place(x) for x in inputs]
+            if any(x is not y for x, y in zip(inputs, readable, strict=True)):
+                return self(readable)
             raise ArgumentError(self.mismatch(inputs, result - 1))
         return result
 
@@ -70,10 +73,9 @@ class Executable:
         if type(given) is not np.ndarray:
             return f"{wanted}, not a {type(given).__name__}"
         steps = ",".join(map(str, given.strides))
-        aligned = "" if given.flags.aligned else ", not aligned"
         return (
             f"{wanted}, not an array of {given.dtype} with shape {given.shape} and "
-            f"strides of {steps or 'no'} bytes{aligned}"
+            f"strides of {steps or 'no'} bytes"
         )
 
 

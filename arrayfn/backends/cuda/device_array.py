@@ -17,7 +17,7 @@ from arrayfn import dtypes, layout
 from arrayfn.backends.cuda import dlpack
 from arrayfn.backends.cuda.driver import device
 from arrayfn.errors import ArgumentError, LayoutError, user_location
-from arrayfn.ir import ArrayType, type_of
+from arrayfn.ir import ArrayType, in_place, type_of
 from arrayfn.layout import Layout
 from arrayfn.tracer import ArrayOnDevice
 
@@ -278,7 +278,7 @@ def device_put(x: Any) -> DeviceArray:
 
 def put(x: Any, type: ArrayType) -> DeviceArray:
     """A copy on the GPU of a number, or of an array that has the type ``type``."""
-    host = np.asarray(x, type.dtype)
+    host = np.asarray(in_place(x), type.dtype)
     size = type.dtype.itemsize
     low, count = type.span()
     gpu = device()

@@ -30,7 +30,7 @@ def reduce_sum(x: Array, *, axes: Axes) -> Array:
     """The sum over ``axes``."""
     if np.iscomplexobj(x):
         return reduce_sum(x.real, axes=axes) + 1j * reduce_sum(x.imag, axes=axes)
-    if x.dtype != np.float64:
+    if x.dtype != np.float64 or not x.size:
         return np.sum(x, axis=axes, dtype=x.dtype)
     kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
     shape = tuple(x.shape[axis] for axis in kept)
@@ -97,7 +97,7 @@ def _product(left: Array, right: Array) -> Array:
             np.concatenate(a, -1), np.concatenate((b[0], np.negative(b[1])), -1)
         )
         return real + 1j * _product(*joined)
-    if left.dtype != np.float64:
+    if left.dtype != np.float64 or not left.size or not right.size:
         return np.matmul(left, right.swapaxes(-1, -2))
     members, rows, depth = left.shape
     columns = right.shape[1]

@@ -40,13 +40,6 @@ BLOCK: Final = 1024  # elements that go through a loop together: some arrays in 
 _ALIGNMENT: Final = 64
 
 
-def print_loop(
-    loop: LoopStep, name: str, storage: Storage, names: Mapping[Var, str]
-) -> tuple[Kernel, CallStep]:
-    """The kernel of ``loop``, and its call."""
-    return kernel_of(LoopPrinter, loop, name, storage, names)
-
-
 def kernel_of(
     printer: Callable[..., LoopPrinter],
     loop: LoopStep,

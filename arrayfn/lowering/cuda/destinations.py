@@ -211,16 +211,19 @@ def write_where_copied(
             continue
         if isinstance(producer, NestStep):
             nest = _nest_redirected(producer.nest, copy, of)
-            if nest is not None:
-                steps[first] = NestStep(nest, [])
-                dropped.add(position)
-            continue
-        assert isinstance(producer, (Product, OperatorCall))
-        made = producer.redirected(copy)
-        if made is not None:
+            if nest is None:
+                continue
+            steps[first] = NestStep(nest, [])
+        else:
+            assert isinstance(producer, (Product, OperatorCall))
+            made = producer.redirected(copy)
+            if made is None:
+                continue
             changed[first] = made
             moved.setdefault(first, []).append((root, box))
-            dropped.add(position)
+        dropped.add(position)
+        # The producer writes now what the copy did: a copy of that finds it there.
+        users[root] = sorted({first, *users[root]} - {position})
     kept = [k for k in range(len(steps)) if k not in dropped]
     places = {old: new for new, old in enumerate(kept)}
     return [steps[k] for k in kept], {places[k]: p for k, p in changed.items()}

@@ -40,11 +40,16 @@ def print_lanes(
     return kernel_of(printer, loop, name, storage, names)
 
 
-class _ElementLoopPrinter(LoopPrinter):
+class OneThreadLoopPrinter(LoopPrinter):
+    """Prints one loop, which one thread goes round; no signal ends it."""
+
+    looks = False
+
+
+class _ElementLoopPrinter(OneThreadLoopPrinter):
     """Prints one loop, which each thread goes round for one element."""
 
     items = ()
-    looks = False
 
     def __init__(
         self,

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
@@ -37,7 +38,11 @@ from arrayfn.lowering.cuda.indexing.scatters import (
     way_of,
 )
 from arrayfn.lowering.cuda.libraries import LIBRARIES
-from arrayfn.lowering.cuda.loops import print_lanes, threads_for
+from arrayfn.lowering.cuda.loops import (
+    OneThreadLoopPrinter,
+    print_lanes,
+    threads_for,
+)
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.passes import passes_for
 from arrayfn.lowering.cuda.printer import RESERVED
@@ -117,6 +122,7 @@ def lower(
 
 class _CudaLowering(Lowering):
     target = "cuda"
+    loop_printer = OneThreadLoopPrinter
     reserved = RESERVED | vocabulary.FUNCTIONS.keys()
 
     def __init__(
@@ -296,6 +302,12 @@ class _CudaLowering(Lowering):
             self.kernels[call.kernel] = made
         call.integers = [*call.integers, 0, call.items]
         call.items = min(1, call.items)
+        if call.scratch:
+            # A thread of a GPU has no scratch memory of its own; the loop is one's.
+            memory = Var(ArrayType((call.scratch_bytes,), dtypes.uint8))
+            call.pointers += [(memory, offset) for offset in call.scratch]
+            call.writes.append(memory)
+            call.scratch, call.scratch_bytes = [], 0
         return call
 
     def template(self, form: Template, equation: Equation) -> None:

@@ -24,7 +24,7 @@ class AxisMatching(Recomputation):
             ids = group.maps.get(read.base)
             if ids is None:
                 continue
-            if not self.match(read, ids, atom, shape, known):
+            if not self.match(read, ids, atom, shape, known, group):
                 return None
             bound = True
         if not bound and group.equations:
@@ -41,7 +41,7 @@ class AxisMatching(Recomputation):
             read = self.reads[operand]
             ids = group.maps.get(read.base)
             if ids is not None:
-                if not self.match(read, ids, operand, shape, known):
+                if not self.match(read, ids, operand, shape, known, group):
                     return None
                 return self.fill(shape, known, group)
             if group.equations:
@@ -63,8 +63,13 @@ class AxisMatching(Recomputation):
         atom: Var,
         shape: tuple[int, ...],
         known: list[int | None],
+        group: Group,
     ) -> bool:
-        """Bind output axes so that ``atom`` reads its base where it is computed."""
+        """Bind output axes so that ``atom`` reads its base where it is computed.
+
+        A base that is computed again for a slice is not computed whole: ``group`` may
+        be shorter than the base, and reads the part of it that the slice has.
+        """
         if not atom.type.shape and shape:
             return all(i is None for i in ids) or not ids
         for axis_map, domain_axis, extent in zip(
@@ -76,6 +81,8 @@ class AxisMatching(Recomputation):
             if axis is None or axis_map.scale != 1 or axis_map.offset != 0:
                 return False
             if shape[axis] != extent or known[axis] not in (None, domain_axis):
+                return False
+            if domain_axis is None or group.extents[domain_axis] != extent:
                 return False
             known[axis] = domain_axis
         return True
@@ -103,7 +110,9 @@ class AxisMatching(Recomputation):
         known: list[int | None] = list(own)
         read = self.reads[atom]
         shape = tuple(1 if i is None else group.extents[i] for i in own)
-        return self.match(read, theirs, atom, shape, known) and tuple(known) == own
+        return (
+            self.match(read, theirs, atom, shape, known, group) and tuple(known) == own
+        )
 
     def stage(self, equation: Equation, group: Group) -> int:
         """Which pass over the reduced axes ``equation`` belongs to, counting from 0.

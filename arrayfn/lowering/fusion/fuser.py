@@ -66,7 +66,8 @@ class _Fuser(Merging):
                 if equation in self.chains:
                     self.place_chain(self.chains[equation])
                 continue
-            if not any(isinstance(a, Var) for a in equation.inputs):
+            known = not any(isinstance(a, Var) for a in equation.inputs)
+            if known and not is_reduction(equation):
                 # Iota and constants are made where they are used.
                 self.sources[equation.outputs[0]] = equation
                 continue

@@ -450,14 +450,24 @@ class Interpreter:
             found = [self.truth(x, state) for x in node.values]
             return joined(found, either=isinstance(node.op, ast.Or))
         if isinstance(node, ast.IfExp):
-            truth = self.truth(node.test, state)
-            first, second = (self.evaluate(x, state) for x in (node.body, node.orelse))
-            return self.chosen(truth, first, second, state)
+            return self.conditional(node, state)
         if isinstance(node, ast.Subscript):
             return self.access(node, "load", state)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self.call(node.func.id, node, state)
         raise UnknownTextError(ast.unparse(node))
+
+    def conditional(self, node: ast.IfExp, state: State) -> Value:
+        """``x if condition else y``, of which one is evaluated."""
+        yes, no = state.parted(self.truth(node.test, state))
+        found = [(s, self.evaluate(node.body, s)) for s in yes]
+        found += [(s, self.evaluate(node.orelse, s)) for s in no]
+        if len(found) == 1:
+            return found[0][1]
+        ranges = [s.extremes(v) for s, v in found if isinstance(v, Number)]
+        if len(ranges) < len(found):
+            return Maybe() if all(is_truth(v) for _, v in found) else Data()
+        return state.unknown(min(a for a, _ in ranges), max(b for _, b in ranges))
 
     def chosen(self, truth: Truth, x: Value, y: Value, state: State) -> Value:
         """``x`` where ``truth`` holds, ``y`` elsewhere."""
@@ -465,6 +475,11 @@ class Interpreter:
         if verdict is not None:
             return x if verdict else y
         if isinstance(x, Number) and isinstance(y, Number):
+            first, second = state.constant(x), state.constant(y)
+            if first is not None and second is not None:
+                mask = state.mask(truth)
+                if mask is not None:
+                    return Number(np.where(mask, first, second))
             state.variables["$x"], state.variables["$y"] = x, y
             yes, no = state.parted(truth)
             del state.variables["$x"], state.variables["$y"]

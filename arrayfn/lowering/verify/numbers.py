@@ -336,6 +336,26 @@ class State:
             return None if None in found else not absorbing
         return None
 
+    def mask(self, truth: Truth) -> Array | None:
+        """Where ``truth`` holds, of the lanes; None if that depends on data.
+
+        Raises ValuesWanted.
+        """
+        if isinstance(truth, AtLeast):
+            x = self.settled(truth.number)
+            low, high = self.range(x)
+            holds, fails = np.asarray(low) >= 0, np.asarray(high) < 0
+            if not (holds | fails).all():
+                self.want_values(x)
+                return None
+            return np.broadcast_to(holds, (self.count,))
+        if isinstance(truth, Maybe):
+            return None
+        first, second = self.mask(truth.first), self.mask(truth.second)
+        if first is None or second is None:
+            return None
+        return first & second if isinstance(truth, Both) else first | second
+
     def parted(self, truth: Truth) -> tuple[list[State], list[State]]:
         """States in which ``truth`` holds, and those in which it does not.
 

@@ -22,6 +22,7 @@ _LARGEST = 171
 _FACTORIALS = np.array([float(math.factorial(n)) for n in range(_LARGEST)])
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _SHIFT = 10
+_TINY = 1e-100  # below it gamma(x) is 1 / x
 
 
 def gammaln(x: ArrayLike, /) -> Array:
@@ -90,6 +91,8 @@ def _gamma(x: Array) -> Array:
     safe = anp.where((sine == 0) | (a == 0), 1.0, a * sine)
     negative = anp.where(sine == 0, math.nan, -math.pi / safe / positive)
     value = anp.where(x > 0, positive, negative)
+    # Of tiny numbers the product with the sine would underflow.
+    value = anp.where((a < _TINY) & (a > 0), 1.0 / anp.where(a > 0, x, 1.0), value)
     value = anp.where(x == 0, anp.copysign(math.inf, x), value)
     return anp.where(anp.isnan(x), x, value)
 
@@ -208,7 +211,9 @@ def comb(
     """
     _not_exact("comb", exact)
     if repetition:
-        return comb(anp.subtract(anp.add(N, k), 1), k)
+        chosen = comb(anp.subtract(anp.add(N, k), 1), k)
+        nothing = anp.logical_and(anp.equal(N, 0), anp.equal(k, 0))
+        return anp.where(nothing, 1.0, chosen)
     (n, m), dtype = in_float64("comb", N, k)
     valid = (n >= 0) & (m >= 0) & (m <= n)
     a, b = anp.where(valid, n, 1.0), anp.where(valid, m, 0.0)

@@ -72,7 +72,7 @@ def expi(x: ArrayLike, /) -> Array:
 def sici(x: ArrayLike, /) -> tuple[Array, Array]:
     """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
 
-    The second is of abs(x), as SciPy's is of positive x; minus infinity at 0.
+    The second is of abs(x), as SciPy's is; minus infinity at 0, NaN at -infinity.
 
     >>> si, ci = sici(1.0)
     >>> si, ci
@@ -97,12 +97,25 @@ def spence(x: ArrayLike, /) -> Array:
 
 
 def _tail(n: ArrayLike, x: Array) -> Array:
-    """expn(n, x) for x > 1."""
-    whole = x + n
-    fraction = continued_fraction(
-        whole, lambda k: (-k * (n + (k - 1.0)), x + n + 2.0 * k)
-    )
+    """expn(n, x) for x > 1, by its continued fraction from the last term on.
+
+    So rounding errors are damped, that add up from the first term on. After k terms the
+    fraction is within exp(-4 sqrt(k x)) of its limit.
+    """
+    needed = anp.where(x > 1.0, anp.ceil(_TAIL_TERMS / x), 0.0)  # not of NaN
+    count = anp.max(needed, initial=0.0) + 3.0
+
+    def step(state: Any) -> Any:
+        k, fraction = state
+        before = x + n + 2.0 * (k - 1.0)
+        return k - 1.0, before - k * (n + (k - 1.0)) / fraction
+
+    start = (count, x + n + 2.0 * count)
+    fraction = lax.while_loop(lambda state: state[0] > 0.5, step, start)[1]
     return anp.exp(-x) / fraction
+
+
+_TAIL_TERMS = 90.0
 
 
 @custom_jvp
@@ -258,7 +271,7 @@ def _ci(x: Array) -> Array:
     far = anp.where(near | (a == math.inf), 5.0, a)
     above = anp.where(a == math.inf, 0.0, _auxiliary(far)[1])
     value = anp.where(a == 0, -math.inf, anp.where(near, below, above))
-    return anp.where(anp.isnan(x), x, value)
+    return anp.where(anp.isnan(x) | (x == -math.inf), math.nan, value)
 
 
 @_ci.defjvp

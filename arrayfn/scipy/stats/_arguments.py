@@ -17,9 +17,33 @@ def floats(name: str, *operands: ArrayLike) -> list[Array]:
 def standard(
     name: str, x: ArrayLike, loc: ArrayLike, scale: ArrayLike, *shapes: ArrayLike
 ) -> list[Array]:
-    """(x - loc) / scale, and the scale, and the ``shapes``."""
+    """(x - loc) / scale, the scale, and the ``shapes``; NaN of no positive scale."""
     x, loc, scale, *others = floats(name, x, loc, scale, *shapes)
+    scale = positive(scale)
     return [(x - loc) / scale, scale, *others]
+
+
+def quantile(
+    name: str, q: ArrayLike, loc: ArrayLike, scale: ArrayLike
+) -> tuple[Array, Array, Array]:
+    """q, loc and the scale, NaN of a scale that is not positive."""
+    q, loc, scale = floats(name, q, loc, scale)
+    return q, loc, positive(scale)
+
+
+def probability(p: Array) -> Array:
+    """p where it is in [0, 1], else NaN."""
+    return anp.where((p >= 0) & (p <= 1), p, math.nan)
+
+
+def positive(x: Array) -> Array:
+    """x where it is positive, else NaN: an invalid parameter's results are NaN."""
+    return anp.where(x > 0, x, math.nan)
+
+
+def between(z: Array, low: ArrayLike, high: ArrayLike = math.inf) -> Array:
+    """Whether z is from low to high, or NaN: NaN gives NaN."""
+    return ~((z < low) | (z > high))
 
 
 def counted(
@@ -33,5 +57,5 @@ def counted(
 
 
 def within(inside: Array, value: Array, outside: float = -math.inf) -> Array:
-    """``value`` where ``inside``, ``outside`` elsewhere."""
-    return anp.where(inside, value, outside)
+    """``value`` where ``inside`` or NaN, ``outside`` elsewhere."""
+    return anp.where(inside | anp.isnan(value), value, outside)

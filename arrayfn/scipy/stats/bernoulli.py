@@ -8,14 +8,14 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import floats, within
+from arrayfn.scipy.stats._arguments import floats, probability, within
 
 
 @quiet
 def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of k."""
     k, p, loc = floats("bernoulli.logpmf", k, p, loc)
-    n = k - loc
+    n, p = k - loc, probability(p)
     one = n == 1
     value = special.xlogy(one, p) + special.xlog1py(~one, -p)
     return within(one | (n == 0), value)

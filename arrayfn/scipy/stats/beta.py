@@ -6,7 +6,7 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import standard, within
+from arrayfn.scipy.stats._arguments import between, positive, standard, within
 
 
 @quiet
@@ -20,7 +20,8 @@ def logpdf(
 ) -> Array:
     """The logarithm of the density."""
     z, scale, a, b = standard("beta.logpdf", x, loc, scale, a, b)
-    inside = (z >= 0) & (z <= 1)
+    a, b = positive(a), positive(b)
+    inside = between(z, 0, 1)
     y = anp.where(inside, z, 0.5)
     powers = special.xlogy(a - 1, y) + special.xlog1py(b - 1, -y)
     return within(inside, powers - special.betaln(a, b) - anp.log(scale))

@@ -7,7 +7,7 @@ import math
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, standard, within
+from arrayfn.scipy.stats._arguments import quantile, standard, within
 
 
 @quiet
@@ -61,7 +61,7 @@ def _lower(z: Array) -> Array:
 @quiet
 def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
-    q, loc, scale = floats("cauchy.ppf", q, loc, scale)
+    q, loc, scale = quantile("cauchy.ppf", q, loc, scale)
     inside = (q >= 0) & (q <= 1)
     # In the tails by the cotangent, whose argument is exact there.
     tail = anp.minimum(q, 1 - q)
@@ -76,7 +76,7 @@ def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def isf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``sf``."""
-    q, loc, scale = floats("cauchy.isf", q, loc, scale)
+    q, loc, scale = quantile("cauchy.isf", q, loc, scale)
     return loc - scale * ppf(q)
 
 

@@ -8,14 +8,14 @@ import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, standard, within
+from arrayfn.scipy.stats._arguments import between, quantile, standard, within
 
 
 @quiet
 def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density."""
     z, scale = standard("expon.logpdf", x, loc, scale)
-    return within(z >= 0, -z - anp.log(scale))
+    return within(between(z, 0), -z - anp.log(scale))
 
 
 @quiet
@@ -39,7 +39,7 @@ def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 def logcdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of ``cdf``."""
     z = standard("expon.logcdf", x, loc, scale)[0]
-    return within(z > 0, nn.log1mexp(anp.where(z > 0, z, 1)))
+    return within(z > 0, nn.log1mexp(anp.where(z <= 0, 1, z)))
 
 
 @quiet
@@ -57,7 +57,7 @@ def logsf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
-    q, loc, scale = floats("expon.ppf", q, loc, scale)
+    q, loc, scale = quantile("expon.ppf", q, loc, scale)
     return within((q >= 0) & (q <= 1), loc - scale * anp.log1p(-q), math.nan)
 
 

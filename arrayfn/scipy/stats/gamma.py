@@ -6,7 +6,7 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import standard, within
+from arrayfn.scipy.stats._arguments import between, positive, standard, within
 
 
 @quiet
@@ -15,9 +15,10 @@ def logpdf(
 ) -> Array:
     """The logarithm of the density."""
     z, scale, a = standard("gamma.logpdf", x, loc, scale, a)
-    y = anp.where(z >= 0, z, 1)
+    a, inside = positive(a), between(z, 0)
+    y = anp.where(inside, z, 1)
     value = special.xlogy(a - 1, y) - y - special.gammaln(a) - anp.log(scale)
-    return within(z >= 0, value)
+    return within(inside, value)
 
 
 @quiet

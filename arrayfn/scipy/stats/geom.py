@@ -6,13 +6,14 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import counted, within
+from arrayfn.scipy.stats._arguments import counted, positive, probability, within
 
 
 @quiet
 def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of k."""
     (n, p), valid = counted("geom.logpmf", k, anp.add(loc, 1), p)
+    p = positive(probability(p))
     return within(valid, special.xlog1py(n, -p) + anp.log(p))
 
 

@@ -6,7 +6,7 @@ import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, standard
+from arrayfn.scipy.stats._arguments import quantile, standard
 
 
 @quiet
@@ -53,7 +53,7 @@ def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``."""
-    q, loc, scale = floats("gumbel_l.ppf", q, loc, scale)
+    q, loc, scale = quantile("gumbel_l.ppf", q, loc, scale)
     return loc + scale * anp.log(-anp.log1p(-q))
 
 

@@ -7,7 +7,7 @@ import math
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, standard, within
+from arrayfn.scipy.stats._arguments import quantile, standard, within
 
 
 @quiet
@@ -44,7 +44,7 @@ def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
-    q, loc, scale = floats("laplace.ppf", q, loc, scale)
+    q, loc, scale = quantile("laplace.ppf", q, loc, scale)
     distance = -anp.log(2 * anp.minimum(q, 1 - q))
     value = anp.where(q < 0.5, loc - scale * distance, loc + scale * distance)
     return within((q >= 0) & (q <= 1), value, math.nan)

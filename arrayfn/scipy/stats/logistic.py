@@ -6,7 +6,7 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import floats, standard
+from arrayfn.scipy.stats._arguments import quantile, standard
 
 
 @quiet
@@ -41,14 +41,14 @@ def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``."""
-    q, loc, scale = floats("logistic.ppf", q, loc, scale)
+    q, loc, scale = quantile("logistic.ppf", q, loc, scale)
     return loc + scale * special.logit(q)
 
 
 @quiet
 def isf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``sf``."""
-    q, loc, scale = floats("logistic.isf", q, loc, scale)
+    q, loc, scale = quantile("logistic.isf", q, loc, scale)
     return loc - scale * special.logit(q)
 
 

@@ -8,7 +8,7 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import floats, standard
+from arrayfn.scipy.stats._arguments import quantile, standard
 
 
 @quiet
@@ -55,14 +55,14 @@ def logsf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``."""
-    q, loc, scale = floats("norm.ppf", q, loc, scale)
+    q, loc, scale = quantile("norm.ppf", q, loc, scale)
     return special.ndtri(q) * scale + loc
 
 
 @quiet
 def isf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``sf``."""
-    q, loc, scale = floats("norm.isf", q, loc, scale)
+    q, loc, scale = quantile("norm.isf", q, loc, scale)
     return loc - special.ndtri(q) * scale
 
 

@@ -8,7 +8,7 @@ import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, standard, within
+from arrayfn.scipy.stats._arguments import floats, positive, standard, within
 
 
 @quiet
@@ -17,6 +17,7 @@ def logpdf(
 ) -> Array:
     """The logarithm of the density."""
     z, scale, b = standard("pareto.logpdf", x, loc, scale, b)
+    b = positive(b)
     log = anp.log(anp.maximum(z, 1))
     return within(z >= 1, anp.log(b) - (b + 1) * log - anp.log(scale))
 
@@ -39,6 +40,7 @@ def logsf(
 ) -> Array:
     """The logarithm of ``sf``."""
     z, _, b = standard("pareto.logsf", x, loc, scale, b)
+    b = positive(b)
     return -b * anp.log(anp.maximum(z, 1))
 
 
@@ -64,7 +66,7 @@ def logcdf(
 ) -> Array:
     """The logarithm of ``cdf``."""
     tail = logsf(x, b, loc, scale)
-    return within(tail < 0, nn.log1mexp(anp.where(tail < 0, -tail, 1)))
+    return within(tail < 0, nn.log1mexp(anp.where(tail >= 0, 1, -tail)))
 
 
 @quiet

@@ -11,6 +11,7 @@ from arrayfn.scipy import special
 from arrayfn.scipy.stats._arguments import counted, floats, within
 
 _LARGE_MEAN = 100.0
+_NEGLIGIBLE = 80.0  # of a probability's logarithm
 _TERMS = 240
 
 
@@ -48,12 +49,15 @@ def entropy(mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
     >>> entropy(0.0)
     array(0.)
     """
-    (mu,) = floats("poisson.entropy", mu)
+    mu, loc = floats("poisson.entropy", mu, loc)
+    mu = anp.add(mu, anp.multiply(0, loc))
     small = mu < _LARGE_MEAN
     few = anp.expand_dims(anp.where(small, mu, 1), -1)
     k = anp.astype(anp.arange(_TERMS), few.dtype)
     log = special.xlogy(k, few) - special.gammaln(k + 1) - few
-    below = anp.sum(special.entr(anp.exp(log)), -1)
+    likely = log > -_NEGLIGIBLE
+    log = anp.where(likely, log, 0)
+    below = -anp.sum(anp.where(likely, anp.exp(log) * log, 0), -1)
     many = anp.where(small, _LARGE_MEAN, mu)
     inverse = 1 / many
     series = inverse * (1 / 12 + inverse * (1 / 24 + inverse * (19 / 360)))

@@ -75,7 +75,8 @@ def rankdata(
 
     Equal numbers get, by ``method``, the mean of their ranks ("average"), the "min" or
     "max" of them, their number among different ones ("dense"), or ranks in the order in
-    which they stand ("ordinal").
+    which they stand ("ordinal"). Where a number is NaN all means are; ranks that are
+    integers count it as the largest.
 
     >>> import numpy as np
     >>> rankdata(np.array([10, 30, 20, 20]))
@@ -101,6 +102,9 @@ def rankdata(
         )
     back = anp.argsort(order, axis=-1)
     result = anp.take_along_axis(ranks, back, axis=-1)
+    if method == "average" and values.dtype in dtypes.FLOATS:
+        unknown = anp.any(anp.isnan(values), axis=-1, keepdims=True)
+        result = anp.where(unknown, math.nan, result)
     return result if axis is None else anp.moveaxis(result, -1, axis)
 
 

@@ -5,13 +5,15 @@ The bounds are those before: x lies in [loc + a * scale, loc + b * scale].
 
 from __future__ import annotations
 
+import math
+
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
 from arrayfn.scipy.stats import norm
-from arrayfn.scipy.stats._arguments import standard, within
+from arrayfn.scipy.stats._arguments import between, standard, within
 
 
 def _log_mass(a: Array, b: Array) -> Array:
@@ -40,6 +42,8 @@ def _arguments(
     scale: ArrayLike,
 ) -> list[Array]:
     z, scale, a, b = standard(f"truncnorm.{name}", x, loc, scale, a, b)
+    # Where the bounds are no interval all is NaN.
+    a = anp.where(a < b, a, math.nan)
     return list(anp.broadcast_arrays(z, scale, a, b))
 
 
@@ -55,7 +59,7 @@ def logpdf(
     """The logarithm of the density."""
     z, scale, a, b = _arguments("logpdf", x, a, b, loc, scale)
     value = norm.logpdf(z) - anp.log(scale) - _log_mass(a, b)
-    return within((z >= a) & (z <= b), value)
+    return within(between(z, a, b), value)
 
 
 @quiet

@@ -7,14 +7,14 @@ import math
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, standard, within
+from arrayfn.scipy.stats._arguments import between, quantile, standard, within
 
 
 @quiet
 def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density."""
     z, scale = standard("uniform.logpdf", x, loc, scale)
-    return within((z >= 0) & (z <= 1), -anp.log(scale))
+    return within(between(z, 0, 1), anp.where(anp.isnan(z), z, -anp.log(scale)))
 
 
 @quiet
@@ -42,7 +42,7 @@ def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
-    q, loc, scale = floats("uniform.ppf", q, loc, scale)
+    q, loc, scale = quantile("uniform.ppf", q, loc, scale)
     return within((q >= 0) & (q <= 1), loc + q * scale, math.nan)
 
 

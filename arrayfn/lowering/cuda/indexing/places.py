@@ -76,6 +76,8 @@ def _merged(
     }
     if not reads or uses[array] != 1 or array.type.dtype.kind not in "iu":
         return None
+    if first.axes[0].extent != array.type.size:
+        return None  # a part of the array: other steps write the others
     if any(
         isinstance(s, Load) and s.operand in reads and s.at for s in nest.statements
     ):
