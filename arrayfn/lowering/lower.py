@@ -81,10 +81,10 @@ class Lowering:
     """Lowers one Program, as passes left it. Other targets derive from it."""
 
     target = "cpu"
+    loop_printer: type[LoopPrinter] = LoopPrinter
+    """Prints the kernels of small loops."""
     reserved: AbstractSet[str] = frozenset()
     """Words of the target's kernels, besides those that all targets have."""
-    loops: type[LoopPrinter] = LoopPrinter
-    """What prints small loops."""
 
     def __init__(
         self, program: Program, donated: frozenset[int], options: Options
@@ -203,7 +203,9 @@ class Lowering:
 
     def print_loop(self, loop: LoopStep) -> CallStep:
         name = self.fresh("loop")
-        kernel, call = kernel_of(self.loops, loop, name, self.storage, self.names)
+        kernel, call = kernel_of(
+            self.loop_printer, loop, name, self.storage, self.names
+        )
         call.kernel = self.add_kernel(kernel)
         return call
 

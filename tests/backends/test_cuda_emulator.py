@@ -1,10 +1,16 @@
 """The kernel emulator: what it computes, and what it reports."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from arrayfn.backends.cuda.code import as_compiled
+from arrayfn.backends.cuda.emulated_names import unassigned_names
+from arrayfn.backends.cuda.emulated_plan import checked
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from tests.lowered_on_gpu import lowered
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
@@ -271,3 +277,83 @@ def test_a_signal_that_counts_too_much_is_of_its_next_turn():
 def test_who_sends_knows_that_the_other_block_runs():
     with pytest.raises(EmulationError, match="no cluster_wait stands before"):
         exchanged(wait="pass")
+
+
+UNASSIGNED = {
+    "a branch": ("if n > 3:\n    y = x[0]\nout[0] = y", ["y at line 4"]),
+    "the same condition": ("if n > 3:\n    y = x[0]\nif n > 3:\n    out[0] = y", []),
+    "a condition of another value": (
+        "if n > 3:\n    y = x[0]\nn = n + 1\nif n > 3:\n    out[0] = y",
+        ["y at line 6"],
+    ),
+    "both branches": ("if n > 3:\n    y = 1\nelse:\n    y = 2\nout[0] = y", []),
+    "a loop that may not run": (
+        "for k in range(n):\n    y = k\nout[0] = y",
+        ["y at line 4"],
+    ),
+    "a loop that runs": ("for k in range(2):\n    y = k\nout[k] = y", []),
+    "a name that is never there": (
+        "if n < 0:\n    out[0] = thread",
+        ["thread at line 3"],
+    ),
+    "a sum that begins nowhere": (
+        "for k in range(4):\n    y += x[k]",
+        ["y at line 3"],
+    ),
+    "the last iteration's value": (
+        "for k in range(4):\n    out[k] = y\n    y = x[k]",
+        ["y at line 3"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNASSIGNED)
+def test_names_that_some_path_does_not_assign(what):
+    body, found = UNASSIGNED[what]
+    lines = body.replace("\n", "\n    ")
+    assert unassigned_names(f"def kernel(x, out, n):\n    {lines}\n") == found
+
+
+def changed(old, new):
+    """A kernel that doubles a vector, generated with one text in another's place."""
+    (kernel,) = lowered(lambda x: x + x, np.ones(5, np.float16)).kernels
+    assert old in kernel.key
+    return replace(kernel, key=kernel.key.replace(old, new))
+
+
+def test_a_kernel_that_stores_another_type_is_an_error():
+    with pytest.raises(EmulationError, match="elementwise_0 does not compile: p1"):
+        checked(changed("convert_f32_f16(", "("))
+
+
+def test_a_kernel_without_one_of_its_names_is_an_error():
+    with pytest.raises(EmulationError, match="elementwise_0 reads what may not be as"):
+        checked(changed("thread_index()", "thread"))
+
+
+def test_a_replaced_kernel_is_compiled_by_its_own_text():
+    (kernel,) = lowered(lambda x: x + x, np.ones(5, np.float32)).kernels
+    kernel = replace(kernel, key=kernel.source)
+    made = as_compiled(kernel)
+    assert made.name == "kernel"
+    assert "def kernel(x_in, a_out" in made.source
+    assert made.source.count("elementwise_0") == 1  # in the title
+
+
+def in_place(body, threads=32):
+    """``body``, whose result lies where its operand does."""
+    x = np.arange(64, dtype=np.float32)
+    launch(HEAD + body, "kernel", 1, threads, [Pointer(x), Pointer(x)])
+    return x
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+def test_a_result_over_what_other_threads_read_is_reported(threads):
+    with pytest.raises(EmulationError, match="is read by one thread and written by an"):
+        in_place(f"    out[i] = x[{threads - 1} - i]", threads)
+
+
+def test_a_result_over_what_has_been_read_by_then():
+    assert in_place("    out[i] = x[i] + 1")[:3].tolist() == [1.0, 2.0, 3.0]
+    body = "    y = x[31 - i]\n    barrier()\n    out[i] = y"
+    assert in_place(body)[:3].tolist() == [31.0, 30.0, 29.0]

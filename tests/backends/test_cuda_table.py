@@ -132,8 +132,19 @@ def check(
     program, inputs, labels = together(row.name, parts)
     wanted = on("cpu", program, inputs)
     results = on("cuda", program, inputs)
+    assert not differences(row, labels, results, wanted, derivative)
+
+
+def differences(
+    row: Primitive,
+    labels: Sequence[str],
+    results: Sequence[Array],
+    expected: Sequence[Array],
+    derivative: bool = False,
+) -> str:
+    """What differs by more than the bound, a line for each result; "" if nothing."""
     wrong: list[str] = []
-    for label, have, want in zip(labels, results, wanted, strict=True):
+    for label, have, want in zip(labels, results, expected, strict=True):
         assert (have.shape, have.dtype) == (want.shape, want.dtype), label
         if want.dtype not in dtypes.INEXACT:
             if not np.array_equal(have, want):
@@ -153,7 +164,7 @@ def check(
                 f"{label} {want.dtype}: {np.sum(~near)} of {near.size} differ, by "
                 f"{far:.1e} of the largest, bound {limit:.1e}"
             )
-    assert not wrong, "\n".join(wrong)
+    return "\n".join(wrong)
 
 
 VALUES = grouped(CASES)

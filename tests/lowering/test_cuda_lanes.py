@@ -1,5 +1,7 @@
 """Loops on a GPU whose elements each have a thread, by the emulator."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -139,6 +141,39 @@ def test_the_kernel_of_such_a_loop_reads_and_writes_once():
     ptx = compile_ptx(kernel, (9, 0))
     assert ptx.count("ld.global") <= 2
     assert ptx.count("st.global") == 1
+
+
+def curvature_of_a_scan(x, directions):
+    """Second derivatives of a loop with scalars of its own, in many directions."""
+
+    def loss(x):
+        step = lambda c, r: (0.5 * anp.sin(c) + r, anp.sin(c) * r)  # noqa: E731
+        last, products = lax.scan(step, anp.float32(0.0), x)
+        return products.sum() + last
+
+    def along(v):
+        return af.jvp(af.grad(loss), (x,), (v,))[1]
+
+    return af.vmap(along)(directions)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_no_item_reads_a_scalar_that_another_one_stores(target):
+    given = random(7), random(5000, 7)
+    if target == "cuda":
+        kernels = lowered(curvature_of_a_scan, *given).kernels
+    else:
+        kernels = af.jit(curvature_of_a_scan).lower(*given).kernels
+    loops = [k.source for k in kernels if k.name.startswith("loop_")]
+    stored = [
+        re.findall(r"if (?:i0|item) == 0:\n +(\w+)\[(\w+)\] = ", source)
+        for source in loops
+    ]
+    assert len(stored) == 2
+    assert len(stored[0]) >= 4
+    for source, places in zip(loops, stored, strict=True):
+        for array, index in places:
+            assert f"= {array}[{index}]" not in source
 
 
 def test_a_loop_of_one_thread_has_a_text_that_a_gpu_can_run():

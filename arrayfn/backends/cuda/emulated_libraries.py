@@ -53,6 +53,12 @@ class _Call:
         """An array's vectors, [matrices, count]."""
         return self.columns(name, count, 1, dtype=dtype)[:, :, 0]
 
+    def array(self, name: str, rows: int, columns: int, dtype: Any) -> Array:
+        """An array, row by row."""
+        pointer: Pointer = self.given[name]
+        flat = pointer.array[pointer.start :].view(dtype)
+        return flat[: rows * columns].reshape(rows, columns)
+
     def status(self) -> Array:
         """The status of each matrix."""
         return self.rows("status", 1, np.int32)[:, 0]
@@ -148,6 +154,24 @@ def _gesvd(c: _Call) -> None:
             c.columns("v", columns, widths[1])[k] = vh.conj().T
 
 
+def _transform(kind: str) -> Callable[[_Call], None]:
+    """cuFFT's transform of each row, which no factor is applied to."""
+    norm = "backward" if kind in ("fft", "rfft") else "forward"
+
+    def transform(c: _Call) -> None:
+        length, half = c["length"], c["length"] // 2 + 1
+        given = half if kind == "irfft" else length
+        made = half if kind == "rfft" else length
+        dtype = {"rfft": complex_of, "irfft": real_of}.get(kind, lambda d: d)(c.dtype)
+        x = c.array("x", c["rows"], given, c.dtype)
+        function = getattr(np.fft, kind)
+        c.array("transformed", c["rows"], made, dtype)[:] = function(
+            x, length, norm=norm
+        )
+
+    return transform
+
+
 _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
     "potrf": _potrf,
     "trsm": _trsm,
@@ -161,6 +185,7 @@ _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
     "gesvdj": _gesvd,
     "gesvdjbatched": _gesvd,
     "gesvdp": _gesvd,
+    **{kind: _transform(kind) for kind in ("fft", "ifft", "rfft", "irfft")},
 }
 
 

@@ -71,6 +71,8 @@ class Accesses:
 
     writers: dict[int, Writer] = field(default_factory=dict[int, Writer])
     readers: dict[int, int] | None = None
+    threads: dict[int, Writer] | None = None
+    """The last reader of each element, if several arguments are the same memory."""
 
     def forget(self) -> None:
         """All blocks have met."""
@@ -106,7 +108,30 @@ class GlobalMemory(Memory):
                 raise self._race(index, writer, block)
             if readers.setdefault(place, block) != block:
                 readers[place] = -1
+        if self.accesses.threads is not None:
+            self._read_in_place(int(index), self.accesses.threads)
         return super().__getitem__(index)
+
+    def _read_in_place(self, index: int, threads: dict[int, Writer]) -> None:
+        place, running = self.place(index), GlobalMemory.running
+        reader = running.block.index, running.index, running.block.epoch
+        self._apart(index, self.accesses.writers.get(place), reader)
+        known = threads.get(place, reader)
+        if known[0] != reader[0]:
+            reader = -1, -1, -1
+        elif known[1:] != reader[1:] and known[2] == reader[2]:
+            reader = reader[0], -1, reader[2]
+        threads[place] = reader
+
+    def _apart(self, index: int, one: Writer | None, other: Writer) -> None:
+        """EmulationError if two threads touch an element, and no barrier is between."""
+        if one is None or one[:2] == other[:2]:
+            return
+        if one[0] != other[0] or one[2] == other[2]:
+            raise EmulationError(
+                f"{self.name}[{index}] is read by one thread and written by another "
+                f"through another argument: {one[:2]} and {other[:2]} (block, thread)"
+            )
 
     def __setitem__(self, index: int, value: Any) -> None:
         assert GlobalMemory.running is not None
@@ -135,6 +160,8 @@ class GlobalMemory(Memory):
                     f"{self.name}[{index}]"
                 )
         self.accesses.writers[place] = writer
+        if self.accesses.threads is not None:
+            self._apart(index, self.accesses.threads.get(place), writer)
         if self.accesses.readers is not None:
             reader = self.accesses.readers.get(place)
             if reader is not None and reader != writer[0]:

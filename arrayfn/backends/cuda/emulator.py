@@ -9,6 +9,8 @@ what it finds besides wrong numbers is an error:
 * shared memory that one thread writes and another touches with no barrier between;
 * two threads that write the same element of an array, accesses outside an array, and
   vector accesses off their alignment;
+* where a result lies over an operand, an element that one thread writes and another
+  reads with no barrier between;
 * where all blocks run at once, an element that one block writes and another touches
   with no grid barrier between.
 """
@@ -16,6 +18,7 @@ what it finds besides wrong numbers is an error:
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -107,12 +110,17 @@ def launch(
     kernel = generator_of(source, name)
     known: dict[tuple[int, int], Accesses] = {}
     passed: list[GlobalMemory | int] = []
+    places = Counter(_place(a) for a in arguments if isinstance(a, Pointer))
     for k, a in enumerate(arguments):
         if not isinstance(a, Pointer):
             passed.append(a)
             continue
-        key = (a.array.ctypes.data, a.array.itemsize) if cooperative else (k, 0)
-        accesses = known.setdefault(key, Accesses(readers={} if cooperative else None))
+        in_place = places[_place(a)] > 1 and not cooperative
+        key = _place(a) if cooperative or in_place else (k, 0)
+        made = Accesses(
+            readers={} if cooperative else None, threads={} if in_place else None
+        )
+        accesses = known.setdefault(key, made)
         passed.append(GlobalMemory(a, f"argument {k}", accesses))
     together = list(known.values()) if cooperative else []
     if cooperative:
@@ -123,6 +131,11 @@ def launch(
         for first in range(0, grid, cluster):
             blocks = range(first, first + cluster)
             _run_cluster(blocks, kernel, threads, passed, together)
+
+
+def _place(pointer: Pointer) -> tuple[int, int]:
+    """Which memory it is, and of elements of which size."""
+    return pointer.array.ctypes.data, pointer.array.itemsize
 
 
 def _run_cluster(

@@ -29,7 +29,13 @@ def lanes_of(loop: LoopStep) -> int:
         for step in _loops([loop])
         for c in step.carries
     )
-    return lanes if fits and lanes > 1 else 0
+    # One of the items stores scalars; the others would read them before they are there.
+    stacks_scalars = any(
+        s.outer in step.results and s.inner.type.size != lanes
+        for step in _loops(loop.body)
+        for s in step.slices
+    )
+    return lanes if fits and lanes > 1 and not stacks_scalars else 0
 
 
 def _length(steps: Iterable[PlanStep]) -> int:

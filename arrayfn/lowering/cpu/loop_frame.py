@@ -50,6 +50,9 @@ class LoopFrame(Body):
         self.written: set[Var] = set()
         self.places: dict[Var, Place] = {}
         self.registers: dict[Var, str] = {}
+        # Scalars that one item stores for all, by the variable that each item has.
+        self.own_values: dict[Var, str] = {}
+        self.loaded: set[Var] = set()  # arrays that the body reads
         self.taken: set[str] = set()
         self.known: dict[object, str] = {}
         self.lanes = ""  # the parameter with their number
@@ -63,6 +66,7 @@ class LoopFrame(Body):
     def find_raw(self, steps: Sequence[PlanStep], carried: list[set[Var]]) -> None:
         """Note the arrays that are used as another dtype, or by slices: in memory.
 
+        And those that steps read.
         ``carried`` are the places of each value of a loop: all in memory, or none.
         """
         for step in steps:
@@ -72,14 +76,22 @@ class LoopFrame(Body):
                     for o in step.nest.operands
                     if o.dtype != self.of(o.array).type.dtype
                 )
+                self.loaded.update(
+                    self.of(o.array) for o in step.nest.operands if not o.written
+                )
             elif isinstance(step, LoopStep):
                 self.raw.update(self.of(s.outer) for s in step.slices)
+                self.loaded.update(self.of(c.initial) for c in step.carries)
+                self.loaded.update(self.of(c.next) for c in step.carries)
+                if step.predicate is not None:
+                    self.loaded.add(self.of(step.predicate))
                 carried += [
                     {self.of(c.current), self.of(c.next), self.of(c.result)}
                     for c in step.carries
                 ]
                 self.find_raw(step.body, carried)
             elif isinstance(step, BranchStep):
+                self.loaded.add(self.of(step.index))
                 for branch in step.branches:
                     self.find_raw(branch, carried)
 
@@ -146,7 +158,7 @@ class LoopFrame(Body):
 
     def read(self, root: Var, index: str = "") -> str:
         """The value of a scalar, or of the element at ``index``."""
-        variable = self.register(root)
+        variable = self.own_values.get(root) or self.register(root)
         if variable is not None:
             return variable
         text = self.element(root, index)
@@ -160,14 +172,24 @@ class LoopFrame(Body):
         if variable is not None:
             self.line(f"{variable} = {value}")
             return
+        guard = "" if index else self.guard(root)
+        if guard:
+            value = self.own_value(root, value)
         if root.type.dtype == dtypes.bool_:
             value = f"{self.use('convert_bool_u8')}({value})"
-        guard = "" if index else self.guard(root)
         if guard:
             self.open(f"if {guard}:")
         self.line(f"{self.stored(root, index)} = {value}")
         if guard:
             self.close()
+
+    def own_value(self, root: Var, value: str) -> str:
+        """``value``, which one item stores, in a variable if ``root`` is read later."""
+        if root not in self.loaded:
+            return value
+        self.own_values[root] = self.variable(root, "_own")
+        self.line(f"{self.own_values[root]} = {value}")
+        return self.own_values[root]
 
     def guard(self, array: Var) -> str:
         """Who of several that all have its value stores ``array``; "" if one has."""

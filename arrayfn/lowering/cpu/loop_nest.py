@@ -117,7 +117,7 @@ class InlinePrinter(StagedPrinter):
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
         root = self.root(s.operand)
-        variable = self.frame.register(root)
+        variable = self.frame.own_values.get(root) or self.frame.register(root)
         if variable is None:
             super().load(s, variables)
         elif self.stays(root, s.result):
@@ -143,6 +143,7 @@ class InlinePrinter(StagedPrinter):
         if variable is None:
             guard = self.frame.guard(self.nest.operands[s.operand].array)
             if guard:
+                self.frame.own_value(root, self.scalar(s.value))
                 self.open(f"if {guard}:")
             super().store(s, variables)
             if guard:

@@ -40,17 +40,16 @@ def print_lanes(
     return kernel_of(printer, loop, name, storage, names)
 
 
-class ThreadLoopPrinter(LoopPrinter):
-    """Prints one loop for one thread of a GPU, which nothing interrupts."""
+class OneThreadLoopPrinter(LoopPrinter):
+    """Prints one loop, which one thread goes round; no signal ends it."""
 
     looks = False
 
 
-class _ElementLoopPrinter(LoopPrinter):
+class _ElementLoopPrinter(OneThreadLoopPrinter):
     """Prints one loop, which each thread goes round for one element."""
 
     items = ()
-    looks = False
 
     def __init__(
         self,

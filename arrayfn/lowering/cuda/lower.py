@@ -38,7 +38,11 @@ from arrayfn.lowering.cuda.indexing.scatters import (
     way_of,
 )
 from arrayfn.lowering.cuda.libraries import LIBRARIES
-from arrayfn.lowering.cuda.loops import ThreadLoopPrinter, print_lanes, threads_for
+from arrayfn.lowering.cuda.loops import (
+    OneThreadLoopPrinter,
+    print_lanes,
+    threads_for,
+)
 from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.passes import passes_for
 from arrayfn.lowering.cuda.printer import RESERVED
@@ -118,8 +122,8 @@ def lower(
 
 class _CudaLowering(Lowering):
     target = "cuda"
+    loop_printer = OneThreadLoopPrinter
     reserved = RESERVED | vocabulary.FUNCTIONS.keys()
-    loops = ThreadLoopPrinter
 
     def __init__(
         self,

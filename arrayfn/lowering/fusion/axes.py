@@ -110,7 +110,9 @@ class AxisMatching(Recomputation):
         known: list[int | None] = list(own)
         read = self.reads[atom]
         shape = tuple(1 if i is None else group.extents[i] for i in own)
-        return self.match(read, theirs, atom, shape, known, group) and tuple(known) == own
+        return (
+            self.match(read, theirs, atom, shape, known, group) and tuple(known) == own
+        )
 
     def stage(self, equation: Equation, group: Group) -> int:
         """Which pass over the reduced axes ``equation`` belongs to, counting from 0.
