@@ -61,7 +61,7 @@ def _run(case: Case, device: str) -> Outcome:
         expected = expectation(program, arguments)
         fault = inconsistency(case, scope, arguments, expected)
     except Exception as error:  # noqa: BLE001 -- judged by its class
-        return replace(refusal(error, "reference"), status=RAW)
+        return refusal(error, "reference", strict=True)
     if fault is not None:
         return Outcome(WRONG, fault, "reference: inconsistent")
     jitted = af.jit(scope["run"], device=device)
@@ -80,7 +80,7 @@ def _run(case: Case, device: str) -> Outcome:
     try:
         expected = expectation(program, arguments)
     except Exception as error:  # noqa: BLE001 -- judged by its class
-        return replace(refusal(error, f"{again}reference"), status=RAW)
+        return refusal(error, f"{again}reference", strict=True)
     return _compare(jitted, arguments, expected, device, again) or Outcome(PASSED)
 
 
@@ -129,15 +129,15 @@ def _compare(
     return None
 
 
-def refusal(error: Exception, where: str) -> Outcome:
-    """An error of arrayfn's, or a raw one."""
+def refusal(error: Exception, where: str, *, strict: bool = False) -> Outcome:
+    """An error of arrayfn's, or a raw one; Python's own are, if ``strict``, always."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if "/arrayfn/" in f.filename), frames[-1])
     place = f"{last.filename.rpartition('arrayfn/')[2]}:{last.name}"
     words = str(error).splitlines()[0] if str(error) else ""
     message = f"{where}: {type(error).__name__}: {words[:300]} [{place}:{last.lineno}]"
     known = isinstance(error, ArrayfnError) or (
-        where == "reference" and isinstance(error, PLAIN_ERRORS)
+        where == "reference" and not strict and isinstance(error, PLAIN_ERRORS)
     )
     signature = f"{type(error).__name__} {place}"
     return Outcome(REFUSED if known else RAW, message, signature)
