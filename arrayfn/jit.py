@@ -36,7 +36,11 @@ from arrayfn.functions.short_calls import (
     if_on_device,
     is_flat,
 )
-from arrayfn.functions.static_arguments import StaticArguments, StaticParameters
+from arrayfn.functions.static_arguments import (
+    StaticArguments,
+    StaticParameters,
+    check_positions,
+)
 from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
@@ -391,6 +395,7 @@ def jit(
     check_function("jit", function)
     static = StaticParameters.of(function, static_argnums, static_argnames)
     donated = as_numbers(donate_argnums)
+    check_positions("donate_argnums", function, donated)
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device)
     kinds = kinds_of(checks)
