@@ -42,6 +42,7 @@ from arrayfn.backends.registry import (
     is_backend_available,
 )
 from arrayfn.bundles import load, save
+from arrayfn.caches import clear_caches
 from arrayfn.callbacks import pure_callback
 from arrayfn.custom import (
     closure_convert,
@@ -102,6 +103,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
+    "clear_caches",
     "closure_convert",
     "compare",
     "custom_gradient",

@@ -20,6 +20,7 @@ import numpy as np
 from arrayfn.backends.base import Executable
 from arrayfn.backends.registry import BACKENDS, choose
 from arrayfn.builder import ProgramBuilder
+from arrayfn.caches import forgets
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -130,6 +131,11 @@ class _There:
             known = backend.load(backend.lower(program(), frozenset()))
             self._executables[key] = known
         return known
+
+    def forget(self) -> None:
+        """Forget all."""
+        self._executables.clear()
+        self._numbers.clear()
 
     def put(self, device: str, x: Any) -> Any:
         """``x``; a number that was there before as the array that it is there."""
@@ -306,3 +312,10 @@ def _executable(text: str) -> Any:
     backend = choose("cpu")
     program = parse_program(text, TABLE)
     return backend.load(backend.lower(program, frozenset()))
+
+
+@forgets
+def _forget() -> None:
+    _there.forget()
+    _spent.equations.clear()
+    _executable.cache_clear()

@@ -12,12 +12,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.caches import forgets
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.frames import current_frame
 from arrayfn.functions import (
@@ -41,14 +43,15 @@ from arrayfn.functions.static_arguments import (
     StaticParameters,
     check_positions,
 )
-from arrayfn.ir import ArrayType, Program
+from arrayfn.ir import ArrayType
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
+from arrayfn.own_constants import with_own_constants
 from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.stages import Lowered
-from arrayfn.tracing import ArrayOnDevice, apply, device_of, too_deep
+from arrayfn.tracing import apply, device_of, too_deep
 
 Device = str | Sequence[str]
 
@@ -81,6 +84,7 @@ class Jitted:
         self._cache: dict[Any, _Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
+        _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function compiled for these arguments' types."""
@@ -95,6 +99,11 @@ class Jitted:
             if type(result) is not int:
                 return result
         return self._call(args, kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget what was compiled; the next call compiles again."""
+        self._cache.clear()
+        self._last = self._last_by_trees = None
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         backend = None if self._backend is None else self._backend.name
@@ -224,7 +233,7 @@ class Jitted:
         kwargs: dict[str, Any],
         backend: Backend,
     ) -> Lowered:
-        program = _with_own_constants(traced.program)
+        program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
         donated = frozenset(self._donated_leaves(args))
@@ -290,6 +299,15 @@ class Jitted:
         return self._lower(traced, args, kwargs, self._backend_of(leaves))
 
 
+_all: WeakSet[Jitted] = WeakSet()
+
+
+@forgets
+def _clear_all() -> None:
+    for jitted in list(_all):
+        jitted.clear_cache()
+
+
 @dataclass(frozen=True)
 class _Entry:
     run: Callable[..., Any]
@@ -314,23 +332,6 @@ def _collector_paused() -> Generator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _with_own_constants(program: Program) -> Program:
-    """``program`` with copies of what it captured, which the caller may change."""
-    if not program.constants:
-        return program
-    return Program(
-        program.name,
-        program.inputs,
-        program.equations,
-        program.outputs,
-        tuple(program.constants),
-        tuple(
-            x if isinstance(x, ArrayOnDevice) else np.array(x)
-            for x in program.constant_values
-        ),
-    )
 
 
 def jit(

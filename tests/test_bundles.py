@@ -271,7 +271,7 @@ def test_a_kernel_of_a_loaded_function_is_never_executed(
 
     monkeypatch.setattr(kernel_compiler, "kernel_ir", refuse)
     monkeypatch.setenv("ARRAYFN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(ENGINE, "has_loaded", lambda key: False)
+    monkeypatch.setattr(ENGINE, "kernel", lambda key: None)
     monkeypatch.setattr(numba_compiler, "load_function", pytest.fail)
     with pytest.raises(BundleError, match="of a saved function cannot be compiled"):
         af.load(tmp_path / "f")

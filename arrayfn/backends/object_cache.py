@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from arrayfn.caches import forgets
+
 LOGGER = logging.getLogger(__name__)
 
 DIRECTORY_VARIABLE: Final = "ARRAYFN_CACHE_DIR"
@@ -188,6 +190,12 @@ class ObjectCache:
 
 
 _caches: dict[Path, ObjectCache] = {}
+
+
+@forgets
+def _clear_memories() -> None:
+    for cache in list(_caches.values()):
+        cache.clear_memory()
 
 
 def _prepare(directory: Path) -> str | None:

@@ -34,9 +34,19 @@ def _least_where_not(x: ArrayLike, where: ArrayLike) -> Array:
     return anp.where(where, x, float(anp.finfo(dtype).min))
 
 
+def _highest(x: Array, axis: Axis) -> Array:
+    """The greatest elements over ``axis``, which stays; -inf of nothing."""
+    shape = x.shape
+    axes = ops.normalize_axes("softmax", axis, len(shape))
+    if 0 not in [shape[k] for k in axes]:
+        return anp.max(x, axis, keepdims=True)
+    kept = tuple(1 if k in axes else n for k, n in enumerate(shape))
+    return ops.full(-math.inf, kept, x.dtype)
+
+
 @partial(custom_jvp, nondiff_argnums=(1,))
 def _softmax(x: Array, axis: Axis) -> Array:
-    exponentials = anp.exp(anp.subtract(x, anp.max(x, axis, keepdims=True)))
+    exponentials = anp.exp(anp.subtract(x, _highest(x, axis)))
     return anp.divide(exponentials, anp.sum(exponentials, axis, keepdims=True))
 
 
@@ -63,7 +73,7 @@ def log_softmax(
 
 @partial(custom_jvp, nondiff_argnums=(1,))
 def _log_softmax(x: Array, axis: Axis) -> Array:
-    shifted = anp.subtract(x, anp.max(x, axis, keepdims=True))
+    shifted = anp.subtract(x, _highest(x, axis))
     total = anp.sum(anp.exp(shifted), axis, keepdims=True)
     return anp.subtract(shifted, anp.log(total))
 
@@ -144,7 +154,7 @@ def logmeanexp(
 
 @partial(custom_jvp, nondiff_argnums=(1, 2))
 def _logsumexp(x: Array, axis: Axis, keepdims: bool) -> Array:
-    highest = anp.max(x, axis, keepdims=True)
+    highest = _highest(x, axis)
     # Subtracting an infinite maximum would give NaN.
     shift = anp.where(anp.isfinite(highest), highest, 0)
     total = anp.sum(anp.exp(anp.subtract(x, shift)), axis, keepdims=True)
@@ -162,8 +172,9 @@ def _logsumexp_jvp(
 ) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
     y = _logsumexp.function(x, axis, True)
-    finite = anp.where(anp.isfinite(y), y, 0)
-    weights = anp.exp(anp.subtract(x, finite))
+    # Of nothing but -inf all weights are 0.
+    total = anp.where(anp.equal(y, -math.inf), 0, y)
+    weights = anp.exp(anp.subtract(x, total))
     tangent = anp.sum(anp.multiply(weights, dx), axis, keepdims=True)
     if keepdims:
         return y, tangent

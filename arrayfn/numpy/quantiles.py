@@ -6,6 +6,7 @@ discontinuous variants of "linear".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -107,7 +108,8 @@ def _flat_along(name: str, x: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, 
     axes = ops.normalize_axes(name, axis, type.ndim)
     kept = [k for k in range(type.ndim) if k not in axes]
     moved = transpose(x, [*kept, *axes])
-    return reshape(moved, (*(type.shape[k] for k in kept), -1)), axes
+    length = math.prod(type.shape[k] for k in axes)
+    return reshape(moved, (*(type.shape[k] for k in kept), length)), axes
 
 
 def _quantile(

@@ -7,12 +7,12 @@ not fit is left out, and ``fill_value`` stands where there is too little.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.comparison import (
@@ -29,6 +29,7 @@ from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.data_dependent import known, true_positions
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import (
+    broadcast_to,
     concatenate,
     moveaxis,
     ravel,
@@ -117,13 +118,12 @@ def _unique(
         order = argsort(rows)
     else:
         rows = moveaxis(x, axis, 0)
-        columns = unstack(reshape(rows, (rows.shape[0], -1)), axis=1)
-        order = lexsort(columns[::-1])
+        width = math.prod(rows.shape[1:])
+        columns = unstack(reshape(rows, (rows.shape[0], width)), axis=1)
+        order = lexsort(columns[::-1]) if width else np.arange(rows.shape[0])
     count = rows.shape[0]
     if not count:
-        raise ArgumentError(
-            "unique with size takes at least one element", user_location()
-        )
+        return _unique_of_nothing(shape, rows, axis, size, fill_value)
     ordered = take(rows, order, 0)
     first = _is_first(ordered, equal_nan)
     rank = cumsum(first) - 1
@@ -145,6 +145,19 @@ def _unique(
     return UniqueAll(moveaxis(values, 0, axis), indices, inverse, counts)
 
 
+def _unique_of_nothing(
+    shape: tuple[int, ...], rows: Array, axis: int | None, size: int, fill_value: Any
+) -> UniqueAll:
+    """The fill value, or 0, of which nothing has been seen."""
+    filler = ops.convert(0 if fill_value is None else fill_value, rows.dtype)
+    values = broadcast_to(filler, (size, *rows.shape[1:]))
+    zeros = ops.full(0, (size,), dtypes.int64)
+    inverse = ops.full(0, shape if axis is None else (0,), dtypes.int64)
+    if axis is not None:
+        values = moveaxis(values, 0, axis)
+    return UniqueAll(values, zeros, inverse, zeros)
+
+
 def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> Array:
     return scatter_windows(
         scatter,
@@ -159,13 +172,15 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
 def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
     """Whether each row is not equal to the one before it."""
     count = ordered.shape[0]
+    if not count:
+        return ops.full(True, (0,), dtypes.bool_)
     later = slice_along(ordered, 1, count, 0)
     earlier = slice_along(ordered, 0, count - 1, 0)
     differ: Any = not_equal(later, earlier)
     if equal_nan and ordered.dtype in dtypes.INEXACT:
         differ = logical_and(differ, ~logical_and(isnan(later), isnan(earlier)))
     if ordered.ndim > 1:
-        differ = any_(reshape(differ, (count - 1, -1)), 1)
+        differ = any_(reshape(differ, (count - 1, math.prod(ordered.shape[1:]))), 1)
     return concatenate([ops.full(True, (1,), dtypes.bool_), differ])
 
 
@@ -251,6 +266,9 @@ def isin(
 def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
     """The elements of ``ordered`` where ``mask`` is true, ``size`` of them."""
     count = ordered.shape[0]
+    if not count:
+        filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)
+        return broadcast_to(filler, (size,))
     places = true_positions(mask, size, count)
     filler = (
         ordered[0] if fill_value is None else ops.convert(fill_value, ordered.dtype)

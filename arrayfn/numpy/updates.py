@@ -372,9 +372,11 @@ def _all_differ(positions: Sequence[Any], extents: Sequence[int]) -> bool:
     known = [known_value(p) if is_array(p) else np.asarray(p) for p in positions]
     if any(value is None for value in known):
         return False
-    wrapped = [v % n for v, n in zip(known, extents, strict=True) if n]
+    if 0 in extents:
+        return True  # there is none to be at
+    wrapped = [v % n for v, n in zip(known, extents, strict=True)]
     flat = [v.reshape(-1) for v in np.broadcast_arrays(*wrapped)]
-    places = np.ravel_multi_index(flat, [n for n in extents if n])
+    places = np.ravel_multi_index(flat, extents)
     return len(np.unique(places)) == len(places)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 
+from arrayfn.caches import forgets
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives.base import Control, Library, Primitive, Template
 
@@ -113,3 +114,7 @@ def _written_over(equation: Equation, output: Var) -> Var | None:
         return None
     operand = equation.inputs[number]
     return operand if isinstance(operand, Var) else None
+
+
+forgets(carried_in_place.cache_clear)
+forgets(branched_in_place.cache_clear)

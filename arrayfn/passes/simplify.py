@@ -384,6 +384,23 @@ def _sum_of_one(row: Primitive, x: Atom) -> Atom:
     return x
 
 
+def _gather(
+    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+) -> Atom | None:
+    # Of an empty array all positions are outside.
+    type = eq.outputs[0].type
+    if xs[0].type.size and type.size:
+        return None
+    return views.broadcast_literal(params["fill_value"] or 0, type)
+
+
+def _scatter(
+    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
+) -> Atom | None:
+    x, _indices, updates = xs
+    return None if x.type.size and updates.type.size else _same(x, eq)
+
+
 def _barrier(
     xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
 ) -> Atom | None:
@@ -415,5 +432,10 @@ RULES: dict[str, Rule] = {
     "reshape": _reshape,
     "select": _select,
     "stop_gradient": _stop_gradient,
+    "gather": _gather,
+    **dict.fromkeys(
+        ("scatter", *(f"scatter_{name}" for name in ("add", "mul", "min", "max"))),
+        _scatter,
+    ),
     "optimization_barrier": _barrier,
 }

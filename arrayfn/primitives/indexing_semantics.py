@@ -54,7 +54,7 @@ def gather_types(
     if (fill_value is None) == (mode == "fill"):
         raise ArgumentError("gather has a fill_value in mode 'fill' and in no other")
     geometry = Windows(**windows)
-    geometry.check("gather", x, indices, sizes)
+    geometry.check("gather", x, indices, sizes, may_miss=mode == "fill")
     return x.with_shape(geometry.shape(indices.shape, sizes))
 
 
@@ -114,7 +114,7 @@ def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayTy
                 f"{geometry.window_axes} do not name in updates ({updates})"
             )
         sizes = geometry.sizes(x.ndim, updates.shape)
-        geometry.check(name, x, indices, sizes)
+        geometry.check(name, x, indices, sizes, may_miss=mode == "drop")
         wanted = geometry.shape(indices.shape, sizes)
         if updates.shape != wanted:
             raise ShapeError(

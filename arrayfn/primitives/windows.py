@@ -96,9 +96,19 @@ class Windows:
         )
 
     def check(
-        self, name: str, operand: ArrayType, indices: ArrayType, sizes: Shape
+        self,
+        name: str,
+        operand: ArrayType,
+        indices: ArrayType,
+        sizes: Shape,
+        *,
+        may_miss: bool,
     ) -> None:
-        """Raise ShapeError or DTypeError unless all fit together."""
+        """Raise ShapeError or DTypeError unless all fit together.
+
+        Positions along an empty axis are all outside: there are none, or windows
+        ``may_miss`` the operand.
+        """
         if indices.dtype not in dtypes.INTEGERS:
             raise DTypeError(f"{name} takes integer indices, but was given {indices}")
         if indices.ndim == 0 or indices.shape[-1] != len(self.indexed_axes):
@@ -134,8 +144,13 @@ class Windows:
             )
         if list(self.window_axes) != sorted(set(self.window_axes)):
             raise ShapeError(f"{name}: window axes {self.window_axes} do not ascend")
+        may_miss = may_miss or 0 in indices.shape[:-1]
+        empty = [k for k in self.indexed_axes if may_miss and not operand.shape[k]]
         if len(sizes) != operand.ndim or any(
-            (not 0 <= size <= extent and axis not in self.batch[0])  # of no member
+            (
+                not 0 <= size <= (extent if axis not in empty else 1)
+                and axis not in self.batch[0]  # of no member
+            )
             or (axis not in kept and size != 1)
             for axis, (size, extent) in enumerate(
                 zip(sizes, operand.shape, strict=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu.code import kernel_addresses
+from arrayfn.backends.cpu.code import kernel_codes
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
@@ -65,7 +65,8 @@ def run_compiled(names: Sequence[str], *arguments: Array) -> dict[str, Array]:
     }
     pointers = [a.ctypes.data for a in (*stored, *results.values())]
     block = (ctypes.c_int64 * len(pointers))(*pointers)
-    entry = ENTRY(kernel_addresses([kernel])["k"])
+    code = kernel_codes([kernel])["k"]
+    entry = ENTRY(code.address)
     entry(ctypes.addressof(block), 0, stored[0].size)
     return {
         name: out.astype(np.bool_) if SCALARS[name].result == "bool" else out

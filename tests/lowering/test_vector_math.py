@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from arrayfn.backends.cpu import kernel_compiler
-from arrayfn.backends.cpu.code import kernel_addresses
+from arrayfn.backends.cpu.code import kernel_codes
 from arrayfn.backends.native import target
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
@@ -424,7 +424,8 @@ def test_reductions_vectorise_and_keep_nan(name, t):
     out = np.empty(2, DTYPES[t])
     block = (ctypes.c_int64 * 3)(x.ctypes.data, out.ctypes.data, n)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    prototype(kernel_addresses([kernel])["k"])(ctypes.addressof(block), 0, 2)
+    code = kernel_codes([kernel])["k"]
+    prototype(code.address)(ctypes.addressof(block), 0, 2)
     np.testing.assert_allclose(out, REDUCTIONS[name](x, axis=1), rtol=1e-5)
 
 

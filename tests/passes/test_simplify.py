@@ -492,7 +492,43 @@ VIEWS = {
         ["return x"],
     ),
 }
-CASES = {**ARITHMETIC, **VIEWS}
+_ROWS = "window_axes=(1,), collapsed_axes=(0,), indexed_axes=(0,), batch=((),())"
+SCATTERS = ("scatter", *(f"scatter_{name}" for name in ("add", "mul", "min", "max")))
+
+NOTHING = {
+    "reading_an_empty_array_fills": rule(
+        "x: f32[0,2], i: i64[3,1]",
+        "f32[3,2]",
+        [
+            (
+                "a: f32[3,2] = gather(x, i) {sizes=(1,2), mode='fill', fill_value=3.0, "
+                f"{_ROWS}}}"
+            ),
+            "return a",
+        ],
+        [
+            "a: f32[3,2] = broadcast_in_dim(3.0:f32) {shape=(3,2), axes=()}",
+            "return a",
+        ],
+    ),
+    **{
+        f"a_{name}_of_an_empty_array_is_that": rule(
+            "x: f32[0,2], i: i64[3,1], u: f32[3,2]",
+            "f32[0,2]",
+            [
+                (
+                    f"a: f32[0,2] = {name}(x, i, u) "
+                    f"{{mode='drop', unique_indices=False, {_ROWS}}}"
+                ),
+                "return a",
+            ],
+            ["return x"],
+        )
+        for name in SCATTERS
+    },
+}
+
+CASES = {**ARITHMETIC, **VIEWS, **NOTHING}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,7 +18,7 @@ from arrayfn.backends.base import refuse_file
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import target
 from arrayfn.backends.native.code import native_units
-from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native.engine import KernelCode
 from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
 from arrayfn.backends.object_cache import content_key
 from arrayfn.lowering.plan import Kernel
@@ -38,11 +38,11 @@ _KERNEL_SOURCES: Final = (
 )
 
 
-def kernel_addresses(kernels: Iterable[Kernel]) -> dict[str, int]:
-    """The entry address of each kernel, by its name. Equal kernels share one."""
+def kernel_codes(kernels: Iterable[Kernel]) -> dict[str, KernelCode]:
+    """The code of each kernel, by its name. Equal kernels share one."""
     units = {kernel.name: kernel_unit(kernel) for kernel in kernels}
-    load([*native_units(look), *units.values()])
-    return {name: ENGINE.address(unit.symbols[0]) for name, unit in units.items()}
+    held = load([*native_units(look), *units.values()])
+    return {name: held[unit.key] for name, unit in units.items()}
 
 
 def kernel_unit(kernel: Kernel) -> Unit:
@@ -50,7 +50,7 @@ def kernel_unit(kernel: Kernel) -> Unit:
     signature = ",".join(parameter.kind for parameter in kernel.parameters)
     key = content_key("kernel", kernel.key, signature, _kernel_compiler())
     symbol = f"arrayfn_kernel_{key[:32]}"
-    return Unit(key, (symbol,), partial(_prepare, kernel, symbol))
+    return Unit(key, (symbol,), partial(_prepare, kernel, symbol), is_kernel=True)
 
 
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.runtime import Runtime, runtime
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native.code import native_address, native_units
-from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native.engine import KernelCode
 from arrayfn.backends.native.loading import Unit, load
 from arrayfn.backends.native.objects import new_builtin, new_capsule
 from arrayfn.errors import ArgumentError, BackendError
@@ -91,7 +91,7 @@ def bind(
     this runtime cannot run.
     """
     kernels = list(kernels)
-    entries = _entries(kernels)
+    entries, codes = _entries(kernels)
     process = runtime()
     if any(entry.uses_blas for entry in entries.values()):
         _let_runner_set_threads(process)
@@ -102,7 +102,7 @@ def bind(
         )
     addresses = [int(c.__array_interface__["data"][0]) for c in constants]
     words = encode(plan, entries, addresses, process)
-    kept = (words, tuple(constants), plan)
+    kept = (words, tuple(constants), plan, codes)
     address = int(words.__array_interface__["data"][0])
     words[image_layout.KEEPALIVE // 8] = id(kept)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -126,8 +126,10 @@ def _types(plan: ExecutionPlan, kind: str) -> tuple[ArrayType, ...]:
     return tuple(found[index] for index in sorted(found))
 
 
-def _entries(kernels: Iterable[Kernel | LibraryKernel]) -> Mapping[str, Entry]:
-    """The entry of each kernel, by its name."""
+def _entries(
+    kernels: Iterable[Kernel | LibraryKernel],
+) -> tuple[Mapping[str, Entry], Collection[KernelCode]]:
+    """The entry of each kernel, by its name, and the code that they need."""
     units: dict[str, Unit] = {}
     providers: dict[str, Provider] = {}
     for kernel in kernels:
@@ -138,9 +140,9 @@ def _entries(kernels: Iterable[Kernel | LibraryKernel]) -> Mapping[str, Entry]:
     # All at once, and the runtime's routines with them: LLVM compiles them in parallel.
     routines = (provider.routine for provider in providers.values())
     # Kernels call the runtime's: they come after it.
-    load([*native_units(call_tuple, look, *routines), *units.values()])
+    codes = load([*native_units(call_tuple, look, *routines), *units.values()])
     entries = {
-        name: Entry(ENGINE.address(unit.symbols[0]), is_generated=True)
+        name: Entry(codes[unit.key].address, is_generated=True)
         for name, unit in units.items()
     }
     for kernel in kernels:
@@ -151,7 +153,7 @@ def _entries(kernels: Iterable[Kernel | LibraryKernel]) -> Mapping[str, Entry]:
             entries[kernel.name] = Entry(
                 address, words, provider.uses_blas, provider.pool
             )
-    return entries
+    return entries, tuple(codes.values())
 
 
 def _let_runner_set_threads(process: Runtime) -> None:

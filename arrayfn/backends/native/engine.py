@@ -1,27 +1,51 @@
-"""Object code to callable addresses: one LLVM execution engine per process.
+"""Object code to callable addresses: LLVM's engines, one of each kind a process.
 
 Only llvmlite is used, so a process that finds all its code in the cache never imports
-Numba. Loaded code lives until the process ends: arrays, capsules and sleeping threads
-may call it later than any Python object can tell.
+Numba. The runtime's own code lives until the process ends: arrays, capsules and
+sleeping threads may call it later than any Python object can tell. A kernel's is freed
+with the last plan that holds it, if it is not among those that were loaded last: a
+function that is made anew in each turn of a loop has the same kernels each time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from arrayfn.backends.native import target
 from arrayfn.backends.native.target import llvm
+from arrayfn.caches import forgets
+
+_RECENT: Final = 64  # kernels, of some 50 KiB
+
+
+class KernelCode:
+    """The loaded code of a kernel, which is freed with this."""
+
+    __slots__ = ("__weakref__", "_tracker", "address")
+
+    def __init__(self, address: int, tracker: Any) -> None:
+        self.address = address
+        self._tracker = tracker
 
 
 class Engine:
     """Loads object code. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A collection may free code while code is loaded.
+        self._lock = threading.RLock()
         self._execution: Any = None
+        self._linker: Any = None
+        self._kernels: WeakValueDictionary[str, KernelCode] = WeakValueDictionary()
+        self._numbers = itertools.count()
+        self._recent: deque[KernelCode] = deque(maxlen=_RECENT)
+        forgets(self._recent.clear)
         self._loaded: set[str] = set()
         self._addresses: dict[str, int] = {}
         self._defined: dict[str, Callable[[], int]] = {}
@@ -32,6 +56,34 @@ class Engine:
         It is made with the engine, before any code is loaded.
         """
         self._defined[symbol] = make
+
+    def kernel(self, key: str) -> KernelCode | None:
+        """The code of the kernel of ``key``, if somebody holds it."""
+        return self._kernels.get(key)
+
+    @property
+    def kernels(self) -> int:
+        """The number of kernels whose code is loaded."""
+        return len(self._kernels)
+
+    def load_kernel(self, key: str, code: bytes, symbol: str) -> KernelCode:
+        """Load ``code``, which defines ``symbol`` and may call what is loaded."""
+        with self._lock:
+            known = self._kernels.get(key)
+            if known is not None:
+                return known
+            if self._linker is None:
+                self._linker = _immortal_linker()
+            library = llvm().JITLibraryBuilder()
+            library.add_object_img(code).export_symbol(symbol).add_current_process()
+            for name, address in self._addresses.items():
+                if name.encode() in code:
+                    library.import_symbol(name, address)
+            tracker = library.link(self._linker, f"{symbol}.{next(self._numbers)}")
+            made = KernelCode(tracker[symbol], tracker)
+            self._kernels[key] = made
+            self._recent.append(made)
+            return made
 
     def find(self, symbol: str) -> int | None:
         """The address of a symbol of loaded code, or None."""
@@ -70,6 +122,13 @@ def _immortal_engine() -> Any:
     execution = llvm().create_mcjit_compiler(module, target.target_machine())
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(execution))
     return execution
+
+
+def _immortal_linker() -> Any:
+    target.initialize()
+    linker = llvm().create_lljit_compiler(target.target_machine())
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(linker))
+    return linker
 
 
 ENGINE = Engine()

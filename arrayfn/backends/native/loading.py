@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from arrayfn.backends.native import target
-from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native.engine import ENGINE, KernelCode
 from arrayfn.backends.object_cache import content_key, object_cache
 
 LOCK: Final = threading.RLock()
@@ -27,30 +27,55 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+_COMPILER_BYTES: Final = 256 << 20  # more than LLVM takes for one unit
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Code that is compiled, kept and loaded as one.
 
     ``key`` says what it is made from, ``symbols`` what it defines. ``prepare`` does
-    Python's part of compiling it, and returns LLVM's.
+    Python's part of compiling it, and returns LLVM's. A kernel has one symbol, and is
+    freed when nobody holds its code.
     """
 
     key: str
     symbols: tuple[str, ...]
     prepare: Callable[[], Callable[[], bytes]]
+    is_kernel: bool = False
+
+    def loaded(self) -> KernelCode | bool | None:
+        """What is loaded of it."""
+        if self.is_kernel:
+            return ENGINE.kernel(self.key)
+        return ENGINE.has_loaded(self.key)
 
 
-def load(units: Iterable[Unit]) -> None:
+def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
     """Load ``units``: what each calls is in those before it.
 
     Those that the cache does not have are compiled. ``ENGINE`` then has the addresses
-    of their symbols. Does nothing, and waits for nobody, where all are loaded.
+    of their symbols; the result has the code of the kernels among them, by their keys,
+    which is to be held as long as it may run. Compiles nothing, and waits for nobody,
+    where all are loaded.
     """
-    missing = {unit.key: unit for unit in units if not ENGINE.has_loaded(unit.key)}
+    held: dict[str, KernelCode] = {}
+    missing: dict[str, Unit] = {}
+    for unit in units:
+        known = unit.loaded()
+        if isinstance(known, KernelCode):
+            held[unit.key] = known
+        elif not known:
+            missing[unit.key] = unit
     if missing:
         with LOCK:
             for key, code in _codes(missing).items():
-                ENGINE.load(key, code, missing[key].symbols)
+                unit = missing[key]
+                if unit.is_kernel:
+                    held[key] = ENGINE.load_kernel(key, code, unit.symbols[0])
+                else:
+                    ENGINE.load(key, code, unit.symbols)
+    return held
 
 
 def _codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
@@ -61,9 +86,10 @@ def _codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
     for key, code in found.items():
         if code is None:
             compilations[key] = _Compilation(key, units[key].prepare())
-            compilations[key].start()
+            compilations[key].begin()
     for compilation in compilations.values():
-        compilation.join()
+        if compilation.ident is not None:
+            compilation.join()
     for key, compilation in compilations.items():
         cache.put(key, compilation.result())
     return {key: code or compilations[key].result() for key, code in found.items()}
@@ -80,6 +106,20 @@ class _Compilation(threading.Thread):
         self.work = work
         self.code: bytes | None = None
         self.error: Exception | None = None
+
+    def begin(self) -> None:
+        """Compile in a thread; in this one, where the system gives no other.
+
+        Raises MemoryError where that is for want of memory: LLVM would end the process.
+        """
+        try:
+            self.start()
+        except RuntimeError as error:
+            if not target.has_room(_COMPILER_BYTES):
+                raise MemoryError(
+                    "there is no address space left to compile"
+                ) from error
+            self.run()
 
     def run(self) -> None:
         """Compile; an error is kept for the thread that waits."""

@@ -9,15 +9,38 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import mmap
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
+
+_LIBRARY_BYTES: Final = 192 << 20  # of llvmlite, with what it maps at first
 
 
 @cache
 def llvm() -> Any:
-    """``llvmlite.binding``: it takes 60 ms to import, and tracing does not need it."""
-    return importlib.import_module("llvmlite.binding")
+    """``llvmlite.binding``: it takes 60 ms to import, and tracing does not need it.
+
+    Raises MemoryError where there is no room for its library.
+    """
+    try:
+        return importlib.import_module("llvmlite.binding")
+    except OSError as error:
+        # The loader does not say why it "failed to map segment from shared object".
+        if has_room(_LIBRARY_BYTES):
+            raise
+        raise MemoryError(
+            "there is no address space left for LLVM, which compiles functions"
+        ) from error
+
+
+def has_room(size: int) -> bool:
+    """Whether so many bytes can be mapped."""
+    try:
+        mmap.mmap(-1, size).close()
+    except OSError:
+        return False
+    return True
 
 
 def llvm_version() -> str:

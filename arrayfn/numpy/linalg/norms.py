@@ -60,6 +60,12 @@ def vector_norm(
     return _vector_norm(x, axes, keepdims, ord)
 
 
+def _largest(sizes: Array, **where_to: Any) -> Array:
+    """The largest of some absolute values; 0 of nothing."""
+    initial = None if sizes.size else 0
+    return max(sizes, initial=initial, **where_to)
+
+
 def _vector_norm(
     x: Array, axes: tuple[int, ...], keepdims: bool, order: float
 ) -> Array:
@@ -72,7 +78,7 @@ def _vector_norm(
         return sqrt(sum(_squares(x), **where_to))
     sizes = absolute(x)
     if order == math.inf:
-        return max(sizes, **where_to)
+        return _largest(sizes, **where_to)
     if order == -math.inf:
         return min(sizes, **where_to)
     if order == 0:
@@ -111,14 +117,14 @@ def _matrix_norm(
         return sqrt(sum(_squares(x), axis=(row, column), keepdims=keepdims))
     if order in ("nuc", 2, -2):
         values = svdvals(moveaxis(x, (row, column), (-2, -1)))
-        reduction = sum if order == "nuc" else max if order == 2 else min
+        reduction = sum if order == "nuc" else _largest if order == 2 else min
         result = reduction(values, axis=-1)
     elif order in (1, -1, math.inf, -math.inf):
         first, second = (row, column) if order in (1, -1) else (column, row)
         sums = sum(absolute(x), axis=first)
         left = second - 1 if second > first else second
         positive = not isinstance(order, str) and order > 0
-        result = (max if positive else min)(sums, axis=left)
+        result = (_largest if positive else min)(sums, axis=left)
     else:
         raise ArgumentError(
             "the order of a matrix's norm is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, "

@@ -61,11 +61,11 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike, /) -> Array:
     """Gauss's function 2F1(a, b; c; x), the sum of (a)_n (b)_n / (c)_n x**n / n!.
 
     Continued analytically to all x < 1; where the sum ends, of any x. NaN for x > 1,
-    where values are complex, infinite at x = 1 unless c > a + b, and where c is 0, -1,
-    ... and the sum does not end before that. By the series up to x = 1/2, from there on
-    by Taylor series of the differential equation, and after Pfaff's transformation of
-    negative x (DLMF 15.8.1). Largest relative errors of 400 values drawn from each
-    range, against mpmath:
+    where values are complex (SciPy gives infinity, or the real part); infinite at x = 1
+    unless c > a + b, and where c is 0, -1, ... and the sum does not end before that. By
+    the series up to x = 1/2, from there on by Taylor series of the differential
+    equation, and after Pfaff's transformation of negative x (DLMF 15.8.1). Largest
+    relative errors of 400 values drawn from each range, against mpmath:
 
     | sizes of a, b, c | x | error |
     | --- | --- | --- |

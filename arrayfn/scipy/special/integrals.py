@@ -102,7 +102,8 @@ def _tail(n: ArrayLike, x: Array) -> Array:
     So rounding errors are damped, that add up from the first term on. After k terms the
     fraction is within exp(-4 sqrt(k x)) of its limit.
     """
-    count = anp.max(anp.ceil(_TAIL_TERMS / x), initial=0.0) + 3.0
+    needed = anp.where(x > 1.0, anp.ceil(_TAIL_TERMS / x), 0.0)  # not of NaN
+    count = anp.max(needed, initial=0.0) + 3.0
 
     def step(state: Any) -> Any:
         k, fraction = state
