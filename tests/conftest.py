@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device",
         default=SIMULATED.name,
         help="where tests of arrays on a device run: simulated, or cuda",
+    )
+
+
+_PLANS = [0, 0, 0]  # proved, run with checked memory, neither
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Count the plans that this process has looked at."""
+    tally = importlib.import_module("arrayfn.lowering.verify").TALLY
+    counts = (tally.proved, tally.run, tally.unproved)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["plans"] = counts
+    else:
+        _add(counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a worker has counted."""
+    _add(getattr(node, "workeroutput", {}).get("plans", (0, 0, 0)))
+
+
+def _add(counts: Sequence[int]) -> None:
+    for k, count in enumerate(counts):
+        _PLANS[k] += count
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many plans were proved, and how many were not."""
+    proved, run, neither = _PLANS
+    terminalreporter.write_line(
+        f"plans: {proved} proved, {run} run with checked memory, {neither} neither"
     )
 
 

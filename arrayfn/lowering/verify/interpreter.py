@@ -27,6 +27,7 @@ from arrayfn.lowering.verify.integers import (
     of_data,
     truth_of,
 )
+from arrayfn.lowering.verify.names import Names, is_plain, setters
 from arrayfn.lowering.verify.numbers import (
     BLOCK,
     FAR,
@@ -105,6 +106,7 @@ class Interpreter:
         self.state = state
         self.found = Interpreted()
         self.pending: list[Access] = []
+        self.names = Names()
         self.elements: dict[tuple[str, int], Symbol] = {}
         self.stored = {
             n.value.id
@@ -187,7 +189,7 @@ class Interpreter:
     ) -> State:
         """The state after ``body``, which came to ``ends``; its lanes are as before."""
         after = before.copy()
-        for name in _assigned(body):
+        for name in self.names.set_in(body):
             known = [e.variables[name] for e in (*ends, before) if name in e.variables]
             if known:
                 after.variables[name] = self.hull(name, known, [*ends, before], after)
@@ -263,7 +265,7 @@ class Interpreter:
             and most <= _UNROLLED
             and inner.count == state.count
             and most > 1
-            and (_is_plain(node.body) or self.carries_memory(carried, inner))
+            and (is_plain(node.body) or self.carries_memory(carried, inner))
         ):
             return self.unrolled(node, inner, start, step, most)
         variable = start.plus(index, step)
@@ -326,13 +328,13 @@ class Interpreter:
         """Numbers and conditions that a turn may have of the turn before."""
         found: list[str] = []
         known: set[str] = {variable}
-        for name in _assigned(body):
+        for name in self.names.set_in(body):
             value = state.variables.get(name)
             if (
                 name not in known
                 and value is not None
                 and (isinstance(value, (Number, Memory)) or is_truth(value))
-                and not _is_set_first(name, body)
+                and not self.names.is_set_first(name, body)
             ):
                 found.append(name)
                 known.add(name)
@@ -347,9 +349,9 @@ class Interpreter:
     ) -> dict[str, int]:
         """By how much variables grow each turn, of those that do so by a constant."""
         found: dict[str, int] = {}
-        assigned = _assigned(body)
+        assigned = self.names.set_in(body)
         for name in carried:
-            changes = [s for s in ast.walk(_module(body)) if _sets(s, name)]
+            changes = setters(body, name)
             if len(changes) != 1 or changes[0] not in body:
                 continue
             (change,) = changes
@@ -366,7 +368,9 @@ class Interpreter:
             if names & set(assigned):
                 continue
             # What stands before the change has the value of the turns before.
-            if any(name in _loaded(s) for s in body[body.index(change) + 1 :]):
+            if any(
+                name in self.names.read_in(s) for s in body[body.index(change) + 1 :]
+            ):
                 continue
             try:
                 rate = state.constant(self.number(right, state))
@@ -631,53 +635,3 @@ def _at_least(x: Lanes, least: int) -> Lanes:
 
 def _taken(x: Number, index: Array) -> Number:
     return x if isinstance(x.base, int) else Number(x.base[index], x.terms)
-
-
-def _module(body: Sequence[ast.stmt]) -> ast.Module:
-    return ast.Module(list(body), [])
-
-
-def _assigned(body: Sequence[ast.stmt]) -> list[str]:
-    """The variables that are set in ``body``."""
-    nodes = ast.walk(_module(body))
-    names = [
-        n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    ]
-    return list(dict.fromkeys(names))
-
-
-def _loaded(node: ast.AST) -> set[str]:
-    return {
-        n.id
-        for n in ast.walk(node)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    }
-
-
-def _sets(node: ast.AST, name: str) -> bool:
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.For):
-        targets = [node.target]
-    return any(isinstance(t, ast.Name) and t.id == name for t in targets)
-
-
-def _is_set_first(name: str, body: Sequence[ast.stmt]) -> bool:
-    """Whether ``body`` sets ``name`` before it reads it."""
-    for node in body:
-        if isinstance(node, ast.For) and _sets(node, name):
-            return name not in _loaded(node.iter)
-        if name in _loaded(node):
-            return False
-        if isinstance(node, ast.Assign) and _sets(node, name):
-            return True
-        if name in _assigned([node]):
-            return False
-    return False
-
-
-def _is_plain(body: Sequence[ast.stmt]) -> bool:
-    """Whether ``body`` has no loops, so that it may be interpreted some times."""
-    nodes = ast.walk(_module(body))
-    return not any(isinstance(n, (ast.For, ast.While)) for n in nodes)

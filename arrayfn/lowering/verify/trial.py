@@ -66,8 +66,8 @@ def run_trial(
 ) -> bool:
     """Run ``compiled``; whether that came to its end.
 
-    Raises VerificationError if ``run`` raises ``fault``: an access outside, say. What is
-    ``excused`` follows from inputs that break what the function was promised.
+    Raises VerificationError if ``run`` raises ``fault``: an access outside, say. What
+    is ``excused`` follows from inputs that break what the function was promised.
     """
     random = np.random.default_rng(0)
     inputs = [_made_up(type, random) for type in compiled.input_types]
