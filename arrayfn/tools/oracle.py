@@ -81,6 +81,8 @@ class Judged:
         What overflows the dtype is infinite; NaN equals NaN.
         """
         given = np.asarray(have)
+        if self.dtype not in dtypes.INEXACT:
+            return (given != self.value) & np.isfinite(self.bound)
         wide = wide_array(given, given.dtype)
         with np.errstate(all="ignore"):
             far = ~(np.abs(wide - self.value) <= self.bound)
@@ -98,10 +100,12 @@ class Judged:
         wrong = self.violations(given)
         if not wrong.any():
             return
-        wide = wide_array(given, given.dtype)
-        with np.errstate(all="ignore"):
-            times = np.where(wrong, np.abs(wide - self.value) / self.bound, -1.0)
-        times = np.where(wrong & ~np.isfinite(times), np.inf, times)
+        times = np.where(wrong, np.inf, -1.0)
+        if self.dtype in dtypes.INEXACT:
+            wide = wide_array(given, given.dtype)
+            with np.errstate(all="ignore"):
+                apart = np.abs(wide - self.value) / self.bound
+            times = np.where(wrong & np.isfinite(apart), apart, times)
         worst = np.unravel_index(int(np.argmax(times)), times.shape)
         raise AssertionError(
             f"{label}: {int(wrong.sum())} of {wrong.size} elements are out of bounds; "

@@ -15,6 +15,7 @@ from hypothesis import given, note, settings
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.unjitted import run_unjitted
+from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.functions import make_program
 from arrayfn.ir import Program, Var
 from arrayfn.lowering.lower import lower
@@ -22,6 +23,7 @@ from arrayfn.lowering.options import Options
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.primitives.base import Primitive
 from arrayfn.tools.oracle import oracle
+from tests.lowered_on_gpu import lowered
 from tests.lowering.kernels import run_compiled
 from tests.lowering.test_fused_programs import CASES
 from tests.lowering.test_kernels_of_the_table import LOWERED, program_of_samples
@@ -86,6 +88,19 @@ def test_each_equation_has_a_kernel() -> None:
 def test_named_programs_have_the_same_bits(name: str) -> None:
     function, given = CASES[name]
     check(make_program(function)(*given), list(given))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_gpus_kernels_keep_the_bounds_fused_or_not(name: str) -> None:
+    function, given = CASES[name]
+    judged = oracle(make_program(function)(*given), given)
+    runs = {
+        how: run_plan(lowered(function, *given, options=options), given)
+        for how, options in (("fused", Options()), ("alone", ALONE))
+    }
+    for how, results in runs.items():
+        for k, have in enumerate(results):
+            judged[k].check(np.asarray(have), f"output {k}, {how}")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import ROWS, TABLE
+from arrayfn.tools.oracle import oracle
 from arrayfn.transforms.batch import batch
 from arrayfn.transforms.jvp import jvp
 from arrayfn.transforms.transpose import vjp
@@ -186,6 +187,14 @@ def test_the_reference_has_the_types_of_the_rule(case: Case) -> None:
         assert np.shape(have) == want.shape
     for x, y in zip(arguments, before, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@over([case for case in CASES if case.row.family != "linear algebra"])
+def test_the_reference_is_within_the_oracles_bounds(case: Case) -> None:
+    program = case.program()
+    judged = oracle(program, case.arguments)
+    for one, have in zip(judged, evaluate(program, case.arguments), strict=True):
+        one.check(have)
 
 
 @over(CASES)

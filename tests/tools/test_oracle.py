@@ -209,6 +209,18 @@ def test_small_integers_in_floats_are_decided() -> None:
     assert judged.value.tolist() == [2, 2, 2]
 
 
+def test_integers_and_bools_are_compared_exactly() -> None:
+    x = np.array([3, 250], np.uint8)
+    judged = judge(lambda x: x * 2, x)
+    judged.check(np.array([6, 244], np.uint8))
+    with pytest.raises(AssertionError, match=r"1 of 2 .* at \[1\] it is 245, not 244"):
+        judged.check(np.array([6, 245], np.uint8))
+    judged = judge(lambda x: x > 5, x)
+    judged.check(np.array([False, True]))
+    with pytest.raises(AssertionError, match="it is True, not False"):
+        judged.check(np.array([True, True]))
+
+
 def test_an_ill_conditioned_inverse_has_a_wide_bound() -> None:
     index = np.arange(6.0)
     hilbert = 1 / (1 + index[:, None] + index)
