@@ -101,6 +101,8 @@ def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
     if not positions.type.size:
         return views.broadcast_literal(0, x.type.with_shape(positions.type.shape))
     geometry = SlidingWindows(**params)
+    if not geometry.axes:
+        return x  # each window is an element
     if geometry.padding:
         zero = conversion.literal(0, x.type.dtype)
         x = slicing.pad(x, zero, config=geometry.config(x.type.ndim))
@@ -211,6 +213,8 @@ def _put_expand(
     zeros = views.broadcast_literal(0, type.with_shape(whole))
     if not positions.type.size:
         return views.broadcast_literal(0, type)
+    if not geometry.axes:
+        return values  # each window is an element
     places, where = _places(positions, geometry)
     options = {"mode": "drop", "unique_indices": False}
     made = indexing.scatter_add(zeros, places, values, **where.params(), **options)

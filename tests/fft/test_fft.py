@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import arrayfn as af
+from arrayfn import fft
+from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+from tests.lowered_on_gpu import lowered
 
 RNG = np.random.default_rng(21)
 
@@ -130,3 +133,12 @@ def test_what_cannot_be_transformed_is_refused() -> None:
         af.fft.fftn(np.ones((3, 3)), s=(2, 2), axes=(0,))
     with pytest.raises(ArgumentError, match="at least 1 element"):
         af.fft.fftfreq(0)
+
+
+@pytest.mark.parametrize("length", [2, 5, 8])
+def test_an_emulated_gpu_transforms_as_cufft_does(length):
+    x = np.random.default_rng(0).normal(size=(3, length)).astype(np.float32)
+    for function in (fft.fft, fft.ifft, fft.rfft, lambda x: fft.irfft(x * 1j)):
+        (found,) = run_plan(lowered(function, x), [x])
+        wanted = af.jit(function, device="reference")(x)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -8,8 +8,9 @@ import sys
 
 from tests.fuzz.campaign import STEP, Campaign, Failure, described, different
 from tests.fuzz.devices import DEVICES, install
-from tests.fuzz.generator import FAMILIES, draw
+from tests.fuzz.drawing import draw
 from tests.fuzz.shrink import in_a_fork
+from tests.fuzz.steps import FAMILIES
 from tests.fuzz.worker import compiles, limit_of
 
 

@@ -153,6 +153,6 @@ def drawn(kind: str, shape: Shape, dtype: str, seed: int) -> str:
         "ties": f"{rng}.integers(-1, 2, {shape})",
         "offset": f"1000 + {rng}.normal(size={shape})",
         "unit": f"{rng}.uniform(0.1, 0.9, {shape})",
-        "extreme": f"{rng}.normal(size={shape}) * 10.0 ** {rng}.integers(-5, 6, {shape})",
+        "extreme": f"10.0 ** {rng}.integers(-5, 6, {shape}) * {rng}.normal()",
     }[kind]
     return f"np.asarray({text}).astype({dtype!r})"

@@ -14,17 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import IO, Final
 
-import tests.fuzz.steps
 from tests.fuzz.case import Case
 from tests.fuzz.devices import install
-from tests.fuzz.generator import draw
+from tests.fuzz.drawing import draw
 from tests.fuzz.run import CRASHED, PASSED, RAW, REFUSED, SLOW, WRONG, Outcome
 from tests.fuzz.shrink import in_a_fork, shrink
 from tests.fuzz.worker import compiles, limit_of
-
-assert tests.fuzz.steps
 
 PROGRAM_SECONDS: Final = 60.0
 SHRINK_SECONDS: Final = 25.0
@@ -69,10 +66,13 @@ class Report:
         count = self.statuses
         rate = self.programs / max(self.seconds, 1e-9)
         lines = [
-            f"{self.device}, seed {self.seed}: {self.programs} programs, "
-            f"{count[WRONG]} wrong, {count[RAW]} raw errors, {count[CRASHED]} crashes, "
-            f"{count[SLOW]} timeouts, {count[PASSED]} passed, "
-            f"{count[REFUSED]} refused; {rate:.1f} programs/s"
+            (
+                f"{self.device}, seed {self.seed}: {self.programs} programs, "
+                f"{count[WRONG]} wrong, {count[RAW]} raw errors, "
+                f"{count[CRASHED]} crashes, {count[SLOW]} timeouts, "
+                f"{count[PASSED]} passed, {count[REFUSED]} refused; "
+                f"{rate:.1f} programs/s"
+            )
         ]
         lines += [f"  refused {n}: {why}" for why, n in self.refusals.most_common(8)]
         return "\n".join(lines)
@@ -101,10 +101,11 @@ class Campaign:
         jobs: int = 1,
         only: Sequence[str] = (),
         tell: Callable[[str], None] = print,
+        command: Sequence[str] = (sys.executable, "-m", "tests.fuzz.worker"),
     ) -> None:
         self.device, self.seed, self.only = device, seed, list(only)
         self.count, self.seconds, self.jobs = count, seconds, jobs
-        self.tell = tell
+        self.tell, self.command = tell, command
         self.report = Report(device, seed)
         self.selector = selectors.DefaultSelector()
         self.workers: list[_Worker] = []
@@ -137,9 +138,9 @@ class Campaign:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         environment.setdefault("ARRAYFN_VERIFY", "1")
         environment.setdefault("NUMBA_NUM_THREADS", "2")
-        errors = tempfile.TemporaryFile("w+")
+        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- as long as it runs
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.worker", json.dumps(given)],
+            [*self.command, json.dumps(given)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

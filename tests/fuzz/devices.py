@@ -13,6 +13,7 @@ import numpy as np
 
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.cpu.unjitted import run_unjitted
+from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import Program
@@ -71,8 +72,6 @@ class EmulatorBackend:
 
     def load(self, compiled: CompiledProgram) -> Executable:
         if self.compiles:
-            from arrayfn.backends.cuda.code import compile_ptx  # noqa: PLC0415
-
             for kernel in compiled.kernels:
                 if isinstance(kernel, Kernel):
                     compile_ptx(kernel, ARCHITECTURE)

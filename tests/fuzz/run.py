@@ -55,13 +55,13 @@ def _run(case: Case, device: str) -> Outcome:
         scope = case.functions()
         arguments = given(case.arguments)
         program = traced(scope["run"], arguments)
-    except Exception as error:  # judged by its class
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         return refusal(error, "reference")
     try:
         expected = expectation(program, arguments)
         fault = inconsistency(case, scope, arguments, expected)
-    except Exception as error:  # the reference takes all that can be traced
-        return replace(refusal(error, "reference"), status=RAW)
+    except Exception as error:  # noqa: BLE001 -- judged by its class
+        return refusal(error, "reference", strict=True)
     if fault is not None:
         return Outcome(WRONG, fault, "reference: inconsistent")
     jitted = af.jit(scope["run"], device=device)
@@ -73,14 +73,14 @@ def _run(case: Case, device: str) -> Outcome:
     try:
         arguments = given(case.change.operands)
         program = traced(case.run(), arguments)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         outcome = refusal(error, "reference")
         return Outcome(PASSED) if outcome.status == REFUSED else outcome
     again = f"with {case.change.what}, "
     try:
         expected = expectation(program, arguments)
-    except Exception as error:
-        return replace(refusal(error, f"{again}reference"), status=RAW)
+    except Exception as error:  # noqa: BLE001 -- judged by its class
+        return refusal(error, f"{again}reference", strict=True)
     return _compare(jitted, arguments, expected, device, again) or Outcome(PASSED)
 
 
@@ -109,7 +109,7 @@ def _compare(
     copies = [np.array(x) for x in arguments]
     try:
         results = [np.asarray(y) for y in tree.leaves(jitted(*arguments))]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 -- judged by its class
         outcome = refusal(error, device)
         if outcome.status == REFUSED:
             outcome = replace(outcome, status=RAW)
@@ -129,15 +129,15 @@ def _compare(
     return None
 
 
-def refusal(error: Exception, where: str) -> Outcome:
-    """An error of arrayfn's, or a raw one."""
+def refusal(error: Exception, where: str, *, strict: bool = False) -> Outcome:
+    """An error of arrayfn's, or a raw one; Python's own are, if ``strict``, always."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if "/arrayfn/" in f.filename), frames[-1])
     place = f"{last.filename.rpartition('arrayfn/')[2]}:{last.name}"
     words = str(error).splitlines()[0] if str(error) else ""
     message = f"{where}: {type(error).__name__}: {words[:300]} [{place}:{last.lineno}]"
     known = isinstance(error, ArrayfnError) or (
-        where == "reference" and isinstance(error, PLAIN_ERRORS)
+        where == "reference" and not strict and isinstance(error, PLAIN_ERRORS)
     )
     signature = f"{type(error).__name__} {place}"
     return Outcome(REFUSED if known else RAW, message, signature)

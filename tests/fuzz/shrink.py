@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+import arrayfn as af
+from arrayfn import tree
 from tests.fuzz.arrays import Operand
-from tests.fuzz.case import NAME, Case, Line
+from tests.fuzz.case import NAME, Case, Line, evaluated
 from tests.fuzz.generator import Known
 from tests.fuzz.run import CRASHED, SLOW, Outcome, run_case
 from tests.fuzz.transformations import Transformation
@@ -163,17 +165,13 @@ def _without_lines(case: Case) -> Iterator[Case]:
 
 def known_types(case: Case) -> dict[str, Known]:
     """The types of all names, as far as they can be found."""
-    import arrayfn as af  # noqa: PLC0415
-    from arrayfn import tree  # noqa: PLC0415
-    from tests.fuzz.case import evaluated  # noqa: PLC0415
-
     types = {x.name: Known(x.shape, x.dtype) for x in case.operands}
     for line in case.lines:
         names = sorted(line.used)
         try:
             function = evaluated(f"lambda {', '.join(names)}: {line.expression}")
             result = af.eval_shape(function, *[types[n].struct() for n in names])
-        except Exception:
+        except Exception:  # noqa: BLE001 -- of unknown type, then
             continue
         leaves = tree.leaves(result)
         for target, y in zip(line.targets, leaves, strict=False):

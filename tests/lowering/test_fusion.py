@@ -349,7 +349,8 @@ def test_a_long_chain_is_cut_into_kernels_of_bounded_size() -> None:
         return x
 
     lowered = af.jit(chain).lower(X)
-    assert 4 <= len(lowered.plan.steps) <= 8
+    assert 4 <= len(lowered.plan.steps) <= 30
+    assert len(lowered.kernels) <= 4  # the first has other literals, the last is short
     assert all(k.source.count("\n") < 400 for k in lowered.kernels)
     np.testing.assert_allclose(af.jit(chain)(X), chain(X), 1e-3)
 

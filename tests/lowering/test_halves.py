@@ -136,3 +136,15 @@ def test_the_oracle_takes_both_where_a_product_in_between_overflows() -> None:
     judged.check(np.array([np.inf, 3.0], np.float32))
     with pytest.raises(AssertionError):
         judged.check(np.array([65504.0, 3.0], np.float32))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+def test_numbers_of_a_program_have_the_value_that_the_half_has(dtype: Any) -> None:
+    x = np.ones(3, dtype)
+    tenth = float(np.asarray(0.01, dtype))
+    found = results(lambda x: (x * 0.01).astype(np.float32) % np.float32(1), x)
+    for how, y in found.items():
+        assert y.tolist() == [np.float32(tenth)] * 3, how
+    filled = results(lambda x: anp.zeros_like(x).at[1].set(0.01), x)
+    for how, y in filled.items():
+        assert y.astype(np.float32).tolist() == [0.0, np.float32(tenth), 0.0], how

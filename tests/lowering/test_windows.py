@@ -149,3 +149,14 @@ def test_windows_of_channels_first_are_the_columns(dtype: str, batch: int) -> No
     names = [k.name for k in compiled.kernels]
     assert names[0].startswith("windows_right_")
     assert len(compiled.plan.steps) == 1, "no copy of all windows"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_windows_of_one_element_have_a_jacobian(count: int) -> None:
+    def greatest(x: Any) -> Any:
+        return lax.reduce_window(x, np.float32(-np.inf), lax.max, (1,), (1,), "SAME")
+
+    x = np.arange(count, dtype=np.float32)
+    for derivative in (af.jacfwd, af.jacrev):
+        found = af.jit(derivative(greatest))(x)
+        assert np.array_equal(found, np.eye(count))

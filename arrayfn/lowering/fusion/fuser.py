@@ -15,6 +15,7 @@ from arrayfn.lowering.fusion.groups import (
     reads_in_place,
 )
 from arrayfn.lowering.fusion.merging import MAX_ARRAYS, MAX_STATEMENTS, Merging
+from arrayfn.lowering.fusion.repetition import cuts
 from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 from arrayfn.passes.reads import affine_view
 from arrayfn.primitives.base import Primitive, Reduction, has_effect
@@ -34,9 +35,15 @@ def fuse(
     ``chains`` are elementwise equations, each of which uses the one before it, that are
     to be a unit by themselves. A value is computed again rather than stored where that
     costs up to ``clone_cost``. A reduction to one value, of up to ``short`` elements,
-    shares a unit with what needs that value.
+    shares a unit with what needs that value. Where a unit would grow beyond its limits
+    unrolled loops are cut into equal pieces.
     """
-    return _Fuser(program, chains, clone_cost, short).run()
+    chains = tuple(chains)
+    fuser = _Fuser(program, chains, clone_cost, short)
+    units = fuser.run()
+    if fuser.reached_limit and (pieces := cuts(program, MAX_STATEMENTS)):
+        return _Fuser(program, chains, clone_cost, short, pieces).run()
+    return units
 
 
 def each_alone(program: Program) -> tuple[Unit, ...]:
@@ -49,6 +56,8 @@ class _Fuser(Merging):
 
     def run(self) -> tuple[Unit, ...]:
         for equation in self.program.equations:
+            if equation in self.cuts:
+                self.close_groups()
             if affine_view(equation) is not None:
                 continue
             if not is_fusible(equation):
@@ -167,6 +176,7 @@ class _Fuser(Merging):
 
     def join(self, equation: Equation, group: Group) -> bool:
         if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:
+            self.reached_limit = True
             return False
         row = equation.primitive
         assert isinstance(row, Primitive)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Equation, Program, Var
@@ -52,9 +53,9 @@ class Groups:
 
     ``chains`` are equations that a group of their own is for. What may be computed
     again costs up to ``clone_cost``; a row of up to ``short`` elements is one thread's,
-    or one block's. ``made_in`` and ``read_in`` say which groups make
-    and read an array; ``sources`` are made where they are used; ``changed`` are arrays
-    that some equation writes over.
+    or one block's. No group goes on at the equations ``cuts``. ``made_in`` and
+    ``read_in`` say which groups make and read an array; ``sources`` are made where they
+    are used; ``changed`` are arrays that some equation writes over.
     """
 
     def __init__(
@@ -63,10 +64,13 @@ class Groups:
         chains: Iterable[Sequence[Equation]],
         clone_cost: int,
         short: int,
+        cuts: AbstractSet[Equation] = frozenset(),
     ) -> None:
         self.program = program
         self.clone_cost = clone_cost
         self.short = short
+        self.cuts = cuts
+        self.reached_limit = False  # whether a group was refused more equations
         self.chains = {chain[-1]: chain for chain in chains}
         self.chained = {eq for chain in self.chains.values() for eq in chain}
         self.reads = resolve_reads(program)
@@ -93,6 +97,7 @@ class Groups:
             if isinstance(atom, Var)
         }
         self.count = 0
+        self.closed = 0  # how many groups, from the first, take no more equations
         self.last_effect: Group | None = None
 
     def new_group(self, equation: Equation, *, is_open: bool) -> Group:
@@ -100,6 +105,13 @@ class Groups:
         self.groups[group.number] = group
         self.count += 1
         return group
+
+    def close_groups(self) -> None:
+        """Have equations that come join none of the groups so far."""
+        for number in range(self.closed, self.count):
+            if number in self.groups:
+                self.groups[number].open = False
+        self.closed = self.count
 
     def note(self, group: Group, equation: Equation) -> None:
         """Record that ``equation`` is now in ``group``: what it makes and needs."""

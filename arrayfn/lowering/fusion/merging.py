@@ -33,9 +33,10 @@ class Merging(AxisMatching):
         if (
             len(other.equations) + len(group.equations) > MAX_STATEMENTS
             or len(other.arrays) + len(group.arrays) > MAX_ARRAYS
-            or self.is_between(other, group)
-            or self.is_between(group, other)
         ):
+            self.reached_limit = True
+            return
+        if self.is_between(other, group) or self.is_between(group, other):
             return
         ids = self.correspondence(equation, other, group)
         if ids is None:

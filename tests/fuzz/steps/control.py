@@ -1,4 +1,4 @@
-"""Bodies: cond, switch, scan, while, fori, map, jit in jit, custom rules, checkpoint."""
+"""Bodies of cond, switch, scan, while, fori, map, jit; custom rules, checkpoint."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def scan(d: Draw) -> str:
         start = f"{x}[0]"
     options = d.choice(["", "", ", reverse=True", ", unroll=2"])
     tail = "" if out != "None" else "[0]"
-    return f"lax.scan(lambda c, r: ({join.format(u=update)}, {out}), {start}, {x}{options}){tail}"
+    turn = f"lambda c, r: ({join.format(u=update)}, {out})"
+    return f"lax.scan({turn}, {start}, {x}{options}){tail}"
 
 
 @step("control", 2)
@@ -119,7 +120,8 @@ def while_loop(d: Draw) -> str:
     x, shape, dtype = picked(d)
     inner = body(d, "c[1]", shape, dtype)
     n = d.integer(0, 4)
-    return f"lax.while_loop(lambda c: c[0] < {n}, lambda c: (c[0] + 1, {inner}), (0, {x}))[1]"
+    turn = f"lambda c: (c[0] + 1, {inner})"
+    return f"lax.while_loop(lambda c: c[0] < {n}, {turn}, (0, {x}))[1]"
 
 
 @step("control", 1)
@@ -172,12 +174,13 @@ def inner_gradient(d: Draw) -> str:
 def custom(d: Draw) -> str:
     x = d.pick("f", 0, 3)
     inner = body(d, "a", d.known[x].shape, d.known[x].dtype)
+    forward = f"(af.custom_jvp(lambda a: {inner}))({x})"
+    reverse = f"(af.custom_vjp(lambda a: {inner}))({x})"
     return d.choice(
         [
-            f"(lambda g: (g.defjvp(lambda p, t: (g(*p), t[0] * 2)), g)[1])"
-            f"(af.custom_jvp(lambda a: {inner}))({x})",
-            f"(lambda g: (g.defvjp(lambda a: (g(a), a), lambda a, ct: (ct * 3,)), g)[1])"
-            f"(af.custom_vjp(lambda a: {inner}))({x})",
+            f"(lambda g: (g.defjvp(lambda p, t: (g(*p), t[0] * 2)), g)[1]){forward}",
+            "(lambda g: (g.defvjp(lambda a: (g(a), a), lambda a, c: (c * 3,)), g)[1])"
+            + reverse,
             f"af.stop_gradient({x}) * 2",
         ]
     )

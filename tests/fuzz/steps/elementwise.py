@@ -253,11 +253,11 @@ def normalized(d: Draw) -> str:
     x = d.pick("f", 1)
     n = d.known[x].shape[-1]
     dtype = d.known[x].dtype
+    deviation = f"anp.sqrt(anp.var({x}, -1, keepdims=True) + 1e-5)"
     return d.choice(
         [
             f"({x} - anp.mean({x})) / anp.sqrt(anp.var({x}) + 1e-5)",
-            f"({x} - anp.mean({x}, -1, keepdims=True)) / "
-            f"anp.sqrt(anp.var({x}, -1, keepdims=True) + 1e-5)",
+            f"({x} - anp.mean({x}, -1, keepdims=True)) / {deviation}",
             f"nn.rms_norm({x}, {d.of((n,), dtype)})",
             f"nn.layer_norm({x}, {d.of((n,), dtype)}, {d.of((n,), dtype)})",
         ]
@@ -310,6 +310,16 @@ def where(d: Draw) -> str:
     test += d.choice(["0", "1", d.companion(tested)])
     left, right = either(d, x, d.companion(x))
     return f"anp.where({test}, {left}, {right})"
+
+
+@step("choose", 3)
+def rectified(d: Draw) -> str:
+    """What a comparison of another array leaves of one, and what comes of that."""
+    x = d.pick("f")
+    known = d.known[x]
+    tested = d.of(known.shape, d.choice([known.dtype, "float32", "int32"]))
+    kept = f"anp.where({tested} {d.choice(['<=', '<', '>'])} 0, 0, {x})"
+    return d.choice([kept, f"{kept} ** 2", f"anp.sin({kept})", f"{kept} * {x}"])
 
 
 @step("choose", 3)

@@ -151,7 +151,7 @@ def gather_at(d: Draw) -> str:
     if mode in ("fill", "clip") and d.chance(0.4):
         index = f"anp.array([0, {n + 2}, -1, {-n - 3}])"
     fill = ", fill_value=7" if mode == "fill" and d.chance(0.5) else ""
-    return f"{x if d.chance(0.5) else f'anp.asarray({x})'}.at[{index}].get(mode={mode!r}{fill})"
+    return f"anp.asarray({x}).at[{index}].get(mode={mode!r}{fill})"
 
 
 UPDATES = ("set", "add", "multiply", "max", "min", "set", "add", "subtract", "divide")
