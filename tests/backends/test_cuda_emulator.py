@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda.code import as_compiled
+from arrayfn.backends.cuda.code import neutral
 from arrayfn.backends.cuda.emulated_names import unassigned_names
 from arrayfn.backends.cuda.emulated_plan import checked
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
@@ -334,7 +334,7 @@ def test_a_kernel_without_one_of_its_names_is_an_error():
 def test_a_replaced_kernel_is_compiled_by_its_own_text():
     (kernel,) = lowered(lambda x: x + x, np.ones(5, np.float32)).kernels
     kernel = replace(kernel, key=kernel.source)
-    made = as_compiled(kernel)
+    made = neutral(kernel)
     assert made.name == "kernel"
     assert "def kernel(x_in, a_out" in made.source
     assert made.source.count("elementwise_0") == 1  # in the title

@@ -105,7 +105,8 @@ def neutral(kernel: Kernel) -> Kernel:
     text, name = kernel.key, kernel.compiled_name
     if name != ENTRY:
         # Written by hand; other functions and variables may not have the entry's name.
-        text = re.sub(rf"\bdef {name}\(", f"def {ENTRY}(", text, count=1)
+        head = rf"^def {re.escape(name)}\b"
+        text = re.sub(head, f"def {ENTRY}", text, count=1, flags=re.MULTILINE)
     return replace(kernel, name=ENTRY, source=text, key=text)
 
 
