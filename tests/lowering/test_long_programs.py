@@ -13,6 +13,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.lowering.cuda.lower import lower as lower_for_gpu
 from arrayfn.lowering.fusion import FusedGroup, fuse, fuser
 from arrayfn.lowering.fusion.merging import MAX_STATEMENTS
 from arrayfn.lowering.lower import lower
@@ -211,3 +212,12 @@ def test_a_collector_that_is_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_an_unrolled_loop_is_few_kernels_on_a_gpu() -> None:
+    def lowered(steps: int) -> Any:
+        return lower_for_gpu(af.make_program(recurrence(steps))(X, X))
+
+    short, long = lowered(200), lowered(400)
+    assert len(long.plan.steps) > 1.8 * len(short.plan.steps)
+    assert len(long.kernels) <= min(len(short.kernels) + 1, 6)

@@ -39,10 +39,11 @@ def fuse(
     unrolled loops are cut into equal pieces.
     """
     chains = tuple(chains)
-    fuser = _Fuser(program, chains, clone_cost, short)
-    units = fuser.run()
-    if fuser.reached_limit and (pieces := cuts(program, MAX_STATEMENTS)):
-        return _Fuser(program, chains, clone_cost, short, pieces).run()
+    units = _Fuser(program, chains, clone_cost, short).run()
+    if units is None:
+        pieces = cuts(program, MAX_STATEMENTS)
+        units = _Fuser(program, chains, clone_cost, short, pieces).run()
+    assert units is not None
     return units
 
 
@@ -54,9 +55,12 @@ def each_alone(program: Program) -> tuple[Unit, ...]:
 class _Fuser(Merging):
     """Producers join consumers, reductions share groups, and so do siblings."""
 
-    def run(self) -> tuple[Unit, ...]:
+    def run(self) -> tuple[Unit, ...] | None:
+        """The units; None if a group has reached its limits and no cuts are given."""
         for equation in self.program.equations:
-            if equation in self.cuts:
+            if self.cuts is None and self.reached_limit:
+                return None
+            if self.cuts is not None and equation in self.cuts:
                 self.close_groups()
             if affine_view(equation) is not None:
                 continue

@@ -64,7 +64,7 @@ class Groups:
         chains: Iterable[Sequence[Equation]],
         clone_cost: int,
         short: int,
-        cuts: AbstractSet[Equation] = frozenset(),
+        cuts: AbstractSet[Equation] | None = None,
     ) -> None:
         self.program = program
         self.clone_cost = clone_cost
