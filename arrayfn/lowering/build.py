@@ -25,6 +25,7 @@ from arrayfn.lowering.kernel_ir import (
     Statement,
     Store,
     Value,
+    constant_of,
 )
 from arrayfn.passes.reads import Read, identity_read
 from arrayfn.primitives.base import Convert, Primitive, Reduction, Template, View
@@ -220,7 +221,7 @@ class _Builder:
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
         """The scalar that ``atom`` is at the place being computed."""
         if isinstance(atom, Literal):
-            return Constant(atom.value, compute_dtype(atom.type.dtype))
+            return constant_of(atom)
         read = self.reads[atom]
         var, base_ids = read.base, self.group.maps.get(read.base)
         if (

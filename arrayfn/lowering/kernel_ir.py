@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from arrayfn import dtypes, ir
 from arrayfn.dtypes import DType
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import Var
@@ -56,6 +59,16 @@ class Constant:
 
     value: bool | int | float | complex
     dtype: DType
+
+
+def constant_of(literal: ir.Literal) -> Constant:
+    """A literal as kernels compute with it: a number that its own dtype has."""
+    dtype = literal.type.dtype
+    value = literal.value
+    if dtype in dtypes.HALVES:
+        with np.errstate(over="ignore"):
+            value = float(np.asarray(value).astype(dtype))
+    return Constant(value, dtypes.compute_dtype(dtype))
 
 
 @dataclass(frozen=True, slots=True)

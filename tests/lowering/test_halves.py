@@ -136,3 +136,15 @@ def test_the_oracle_takes_both_where_a_product_in_between_overflows() -> None:
     judged.check(np.array([np.inf, 3.0], np.float32))
     with pytest.raises(AssertionError):
         judged.check(np.array([65504.0, 3.0], np.float32))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+def test_numbers_of_a_program_have_the_value_that_the_half_has(dtype: Any) -> None:
+    x = np.ones(3, dtype)
+    tenth = float(np.asarray(0.01, dtype))
+    scaled = lambda x: anp.multiply(x, 0.01).astype(np.float32) % 1.0  # noqa: E731
+    for how, y in results(scaled, x).items():
+        assert y.tolist() == [tenth] * 3, how
+    chosen = lambda x: anp.where(x > 0, 0.01, x).astype(np.float32)  # noqa: E731
+    for how, y in results(chosen, x).items():
+        assert y.tolist() == [tenth] * 3, how

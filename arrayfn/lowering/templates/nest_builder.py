@@ -23,6 +23,7 @@ from arrayfn.lowering.kernel_ir import (
     Step,
     Store,
     Value,
+    constant_of,
 )
 from arrayfn.passes.reads import Read
 from arrayfn.primitives.base import Reduction
@@ -65,7 +66,7 @@ _RAW = {
 def source_of(atom: Atom, reads: Mapping[Var, Read]) -> Place | Constant:
     """Where the elements of ``atom`` lie, or its value if it is a Literal."""
     if isinstance(atom, Literal):
-        return Constant(atom.value, compute_dtype(atom.type.dtype))
+        return constant_of(atom)
     return place_of(atom, reads)
 
 

@@ -34,7 +34,14 @@ from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import Rows, sort_rows
 from arrayfn.lowering.cuda.sorting.tiles import Moved
 from arrayfn.lowering.cuda.written import Written, WrittenCall
-from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Value
+from arrayfn.lowering.kernel_ir import (
+    Argument,
+    Constant,
+    Count,
+    Nest,
+    Value,
+    constant_of,
+)
 from arrayfn.lowering.libraries.calls import Place as Pointer
 from arrayfn.lowering.templates.indexing import added
 from arrayfn.lowering.templates.nest_builder import (
@@ -270,8 +277,8 @@ def _filled(equation: Equation, names: Names, single: Var) -> Nest:
     b = NestBuilder(equation, names)
     atom = equation.inputs[2]
     assert isinstance(atom, Literal)
-    dtype = compute_dtype(atom.type.dtype)
-    value = Constant(atom.value, dtype)
+    value = constant_of(atom)
+    dtype = value.dtype
     result = b.compute("update", "identity", value, dtype=dtype, of=dtype)
     b.store(b.operand(Place(single, single.type.dtype, ()), written=True), result)
     return b.nest((), "the value of all updates")
