@@ -38,7 +38,11 @@ from arrayfn.functions.short_calls import (
     if_on_device,
     is_flat,
 )
-from arrayfn.functions.static_arguments import StaticArguments, StaticParameters
+from arrayfn.functions.static_arguments import (
+    StaticArguments,
+    StaticParameters,
+    check_positions,
+)
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
@@ -392,6 +396,7 @@ def jit(
     check_function("jit", function)
     static = StaticParameters.of(function, static_argnums, static_argnames)
     donated = as_numbers(donate_argnums)
+    check_positions("donate_argnums", function, donated)
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device)
     kinds = kinds_of(checks)

@@ -256,3 +256,45 @@ def test_none_static_is_no_static_argument() -> None:
 def test_what_is_no_function_is_refused(transform: str) -> None:
     with pytest.raises(ArgumentError, match=r"takes a function, not int \(3\)"):
         getattr(af, transform)(3)
+
+
+def test_donated_positions_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="donate_argnums names argument 2, but"):
+        af.jit(lambda x, y: x, donate_argnums=2)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda f: af.jvp(f, (1.0,), (1.0,)),
+        lambda f: af.vjp(f, 1.0),
+        lambda f: af.linearize(f, 1.0),
+        lambda f: af.eval_shape(f, 1.0),
+        lambda f: af.make_program(f)(1.0),
+        lambda f: af.jacrev(f)(1.0),
+        lambda f: af.jacfwd(f)(1.0),
+    ],
+)
+def test_what_is_no_function_is_not_traced(use: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"takes a function, not int \(3\)"):
+        use(3)
+
+
+@pytest.mark.parametrize("options", [{"in_axes": "x"}, {"in_axes": {"x": 0}}])
+def test_axes_that_are_no_tuple_are_refused(options: Any) -> None:
+    with pytest.raises(ArgumentError, match="a tuple of one for each positional"):
+        af.vmap(lambda x: x, **options)(np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "options", [{"in_axes": (0.5,)}, {"out_axes": "x"}, {"out_axes": 0.5}]
+)
+def test_axes_that_are_no_integers_are_refused(options: Any) -> None:
+    with pytest.raises(ArgumentError, match="an axis is an integer, or None"):
+        af.vmap(lambda x: x, **options)(np.ones(3))
+
+
+@pytest.mark.parametrize("argnums", [(), None])
+def test_a_gradient_by_nothing_is_refused(argnums: Any) -> None:
+    with pytest.raises(ArgumentError, match="names no argument to differentiate"):
+        af.grad(lambda x: x, argnums=argnums)(1.0)

@@ -15,6 +15,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.native import loading
 from arrayfn.backends.native.engine import ENGINE
 
 X = np.linspace(0.5, 2.0, 6)
@@ -163,7 +164,7 @@ print(f(x)[:2])
 """
 
 
-@pytest.mark.parametrize("kibibytes", [0, 64, 1024, 1 << 16])
+@pytest.mark.parametrize("kibibytes", [0, 64, 1 << 16, 200_000])
 def test_without_address_space_for_the_compiler(kibibytes: int, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_ROOM, str(kibibytes)],
@@ -176,6 +177,20 @@ def test_without_address_space_for_the_compiler(kibibytes: int, tmp_path: Path) 
         check=False,
     )
     assert (done.stdout, done.returncode) == ("MemoryError\n[3. 3.]\n", 0), done.stderr
+
+
+def test_without_threads_to_compile_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setenv("ARRAYFN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(loading._Compilation, "start", start)
+    af.clear_caches()
+    function = of_number(9999)
+    np.testing.assert_allclose(function(X), function.lower(X).compile()(X))
+    assert list(tmp_path.glob("??/*.o"))
 
 
 SCRIPT = """

@@ -11,6 +11,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.frames import current_frame
 from arrayfn.functions.arguments import (
     Function,
+    check_function,
     check_leaf,
     check_leaves,
     hints,
@@ -56,6 +57,7 @@ def trace_function(
     Program has one more input, a member's index. Without ``constants`` what it closes
     over is an input always. ``checks`` are those of ``jit``. ``whole``: see ``trace``.
     """
+    check_function("tracing", function)
     leaves, structure = tree.flatten((args, kwargs))
     check_leaves(function, args, kwargs, leaves)
     out_tree: list[tree.TreeDef] = []

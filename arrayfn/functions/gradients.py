@@ -105,6 +105,12 @@ def chosen_arguments(
 ) -> tuple[int, ...]:
     """The positions that ``argnums`` names, from the front, of ``count`` arguments."""
     named = as_numbers(argnums)
+    if not named:
+        raise ArgumentError(
+            f"argnums is {argnums}: it names no argument to differentiate "
+            f"{name_of(function)} by",
+            user_location(),
+        )
     for position in named:
         if not -count <= position < count:
             raise ArgumentError(

@@ -15,7 +15,13 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import DifferentiationError, user_location
-from arrayfn.functions.arguments import Function, is_one, leaf_type, name_of
+from arrayfn.functions.arguments import (
+    Function,
+    check_function,
+    is_one,
+    leaf_type,
+    name_of,
+)
 from arrayfn.functions.directional import jvp, vjp
 from arrayfn.functions.gradients import (
     Argnums,
@@ -235,6 +241,7 @@ def _of_chosen(
     holomorphic: bool,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """``function`` of the arguments it is differentiated by alone, and those."""
+    check_function("a jacobian", function)
     positions = chosen_arguments(function, argnums, len(args))
     for position in positions:
         check_inexact(function, position, args[position])

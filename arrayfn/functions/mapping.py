@@ -73,6 +73,7 @@ def vmap(
                 f"returns, {traced.out_tree}",
                 user_location(),
             ) from error
+        _check_axes(out_axes, "out_axes", out_dims)
         out_dims = [
             _out_dim(name, dim, atom.type)
             for dim, atom in zip(out_dims, traced.program.outputs, strict=True)
@@ -86,6 +87,17 @@ def vmap(
         return tree.unflatten(traced.out_tree, results)
 
     return wrapper
+
+
+def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
+    """Raise ArgumentError unless each of ``axes`` is an integer or None."""
+    for axis in axes:
+        if axis is not None and not is_one(axis):
+            raise ArgumentError(
+                f"vmap: {name} = {given} says {axis!r}, but an axis is an integer, or "
+                "None for what is the same for all",
+                user_location(),
+            )
 
 
 def _out_dim(name: str, dim: int | None, type: ArrayType) -> int | None:
@@ -119,8 +131,14 @@ def _in_dims(
 ) -> list[int | None]:
     if in_axes is None or is_one(in_axes):
         axes: tuple[Any, ...] = (in_axes,) * len(args)
-    else:
+    elif isinstance(in_axes, (tuple, list)):
         axes = tuple(in_axes)
+    else:
+        raise ArgumentError(
+            f"vmap: in_axes is an integer, None, or a tuple of one for each positional "
+            f"argument, not {in_axes!r}",
+            user_location(),
+        )
     if len(axes) != len(args):
         raise ArgumentError(
             f"vmap: in_axes has {len(axes)} entries, but {name} was called with "
@@ -138,6 +156,7 @@ def _in_dims(
                 user_location(),
             ) from error
     dims += [0] * len(tree.leaves(kwargs))
+    _check_axes(in_axes, "in_axes", dims)
     checked: list[int | None] = []
     for leaf, dim in zip(tree.leaves((args, kwargs)), dims, strict=True):
         check_leaf(leaf, f"vmap: an argument of {name}")

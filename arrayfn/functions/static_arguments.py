@@ -81,6 +81,16 @@ class StaticParameters:
         return dynamic, rest, StaticArguments(positional, named)
 
 
+def check_positions(name: str, function: Function, positions: Sequence[int]) -> None:
+    """Raise ArgumentError for a position that ``function`` has no argument at."""
+    if positions:
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            return
+        _check_positions(name, function, parameters, positions)
+
+
 def _check_known(
     function: Function,
     parameters: Sequence[inspect.Parameter],
@@ -88,26 +98,39 @@ def _check_known(
     names: Sequence[str],
 ) -> None:
     """Raise ArgumentError for a position or name that is no parameter's."""
-    kinds = {p.kind for p in parameters}
+    _check_positions("static_argnums", function, parameters, positions)
     own = [p.name for p in parameters]
-    given = f"{name_of(function)}({', '.join(map(str, parameters))})"
+    if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return
+    for name in names:
+        if name not in own:
+            raise ArgumentError(
+                f"static_argnames names {name!r}, but "
+                f"{_signature(function, parameters)} has no parameter of that name",
+                user_location(),
+            )
+
+
+def _check_positions(
+    name: str,
+    function: Function,
+    parameters: Sequence[inspect.Parameter],
+    positions: Sequence[int],
+) -> None:
+    if any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return
     count = sum(p.kind in _POSITIONAL for p in parameters)
-    if inspect.Parameter.VAR_POSITIONAL not in kinds:
-        for k in positions:
-            if not -count <= k < count:
-                raise ArgumentError(
-                    f"static_argnums names argument {k}, but {given} takes {count} "
-                    "positional arguments",
-                    user_location(),
-                )
-    if inspect.Parameter.VAR_KEYWORD not in kinds:
-        for name in names:
-            if name not in own:
-                raise ArgumentError(
-                    f"static_argnames names {name!r}, but {given} has no parameter of "
-                    "that name",
-                    user_location(),
-                )
+    for k in positions:
+        if not -count <= k < count:
+            raise ArgumentError(
+                f"{name} names argument {k}, but {_signature(function, parameters)} "
+                f"takes {count} positional arguments",
+                user_location(),
+            )
+
+
+def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> str:
+    return f"{name_of(function)}({', '.join(map(str, parameters))})"
 
 
 _POSITIONAL = (

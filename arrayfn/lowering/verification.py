@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
+
+Runner = Callable[[CompiledProgram], bool]
+"""Runs a plan with checked memory. False: it cannot, or that would take too long."""
+
+RUNNERS: Final[dict[str, Runner]] = {}
+"""By the target of a plan. Backends add theirs."""
 
 _VARIABLE: Final = "ARRAYFN_VERIFY"
 # Imported when it is asked for: other processes have no use for it.

@@ -17,18 +17,16 @@ from arrayfn.tracing import apply
 
 
 def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Array:
-    kinds = {ops.type_of_operand(name, x).dtype, ops.type_of_operand(name, y).dtype}
-    if dtypes.uint64 in kinds and kinds & dtypes.SIGNED and not _has_number(x, y):
-        return _compare_signs(primitive, name, x, y)
+    first, second = getattr(x, "dtype", None), getattr(y, "dtype", None)
+    if first is not second:
+        kinds = {first, second}
+        if dtypes.uint64 in kinds and kinds & dtypes.SIGNED:
+            return _compare_signs(primitive, name, x, y)
     try:
         return ops.elementwise(primitive, name, x, y)
     except OverflowError:
         # A Python integer outside the other's range: both compare as float64.
         return ops.elementwise(primitive, name, x, y, dtype=dtypes.float64)
-
-
-def _has_number(x: ArrayLike, y: ArrayLike) -> bool:
-    return ops.is_number(x) or ops.is_number(y)
 
 
 _MIRRORED: Final = {

@@ -25,6 +25,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Composition, Contraction, Primitive
 
 _MOST_TERMS: Final = (1 << 31) // (1 << 14) - 1  # of a sum that int32 holds for sure
+_LONG_DOT: Final = 1 << 16  # elements of a vector
 
 Products = AbstractSet[tuple[DType, DType]]
 """The dtypes that a library multiplies: of the operands, and of their product."""
@@ -90,6 +91,8 @@ def _product(
         return views.broadcast_literal(0, equation.outputs[0].type)
     scalar = not x.type.shape or not y.type.shape
     by_library = not scalar and (x.type.dtype, wanted) in products
+    if by_library and products is BLAS and _is_long_dot(equation):
+        return sum_of_products(x, y, params["contract"], params["batch"])
     if by_library and (wanted in dtypes.INEXACT or _in_words(equation)):
         return None
     if (whole := _integer_product(x, y, equation, products)) is not None:
@@ -137,6 +140,16 @@ def _integer_product(
         return product
     zeros, ones = (0,) * len(limit), (1,) * len(limit)
     return slicing.slice_(product, start=zeros, limit=limit, strides=ones)
+
+
+def _is_long_dot(equation: Equation) -> bool:
+    """Whether two long vectors are multiplied: memory is all that this waits for.
+
+    BLAS adds up each lane of its vectors from end to end; a kernel does so in blocks,
+    on all threads, and computes the vectors on the way.
+    """
+    x, _ = equation.inputs
+    return equation.outputs[0].type.size == 1 and x.type.size >= _LONG_DOT
 
 
 def _in_words(equation: Equation) -> bool:

@@ -202,8 +202,7 @@ cumsum = _row(
     accepts=_NUMBERS,
     jvp=LINEAR,
     transpose=_sum_transpose,
-    doc="Sums of the elements up to each (from the end if reverse); those of float32 "
-    "and halves are rounded from wider ones.",
+    doc="Sums of the elements up to each (from the end if reverse), added in order.",
 )
 cumprod = _row(
     "cumprod",

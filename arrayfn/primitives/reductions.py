@@ -34,7 +34,8 @@ from arrayfn.primitives.base import (
 )
 
 Axes = tuple[int, ...]
-_BLOCK: Final = 128  # terms that are added up in order
+_BLOCK: Final = 128  # terms that are added up in order, where there are more than
+_FEW: Final = 1024  # these
 
 
 def kept_axes(ndim: int, axes: Axes) -> Axes:
@@ -110,7 +111,9 @@ def _sum(x: Array, axis: Axes) -> Array:
 
     Along the others it adds in order: they are added up in blocks.
     """
-    if x.dtype not in dtypes.INEXACT or all(x.shape[k] <= _BLOCK for k in axis):
+    if x.size <= _FEW or x.dtype not in dtypes.INEXACT:
+        return np.sum(x, axis=axis, dtype=x.dtype)
+    if all(x.shape[k] <= _FEW for k in axis):
         return np.sum(x, axis=axis, dtype=x.dtype)
     for k in sorted(axis, reverse=True):
         # In what is left the later axes are gone.

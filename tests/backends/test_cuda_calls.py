@@ -2,8 +2,12 @@
 
 import ctypes
 import gc
+import itertools
 import random
+import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from arrayfn import layout
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.call_entry import CallEntry, Result
 from arrayfn.backends.cuda.device_array import DeviceArray, interned
+from arrayfn.backends.cuda.driver import Device
 from arrayfn.backends.cuda.waiting import waiter
 from arrayfn.ir import ArrayType
 from tests.backends.cuda_driver import STREAM, Driver
@@ -221,17 +226,43 @@ def test_memory_that_was_shared_waits_for_others_work():
     assert memory.idle_bytes == 512
 
 
-def test_waiting_asks_first_and_then_lets_others_go_on():
-    asked = []
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int64)
-    answers = iter([600, 600, 0])
-    query = kind(lambda stream: asked.append(("query", stream)) or next(answers, 600))
-    # Called without the GIL, so it takes it again.
-    waiting = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
-    synchronize = waiting(lambda stream: asked.append(("wait", stream)) or 719)
-    at = [ctypes.cast(f, ctypes.c_void_p).value for f in (query, synchronize)]
-    wait = waiter(STREAM, *at)
-    assert wait() == 0
-    assert asked == [("query", STREAM)] * 3
-    assert wait() == 719
-    assert asked[-1] == ("wait", STREAM)
+def stream_query(answer: Callable[[int], int]) -> tuple[Any, int]:
+    """A driver's query, which gives ``answer`` of the number of the call."""
+    asked = itertools.count(1)
+    # Called without the GIL too: it takes it again.
+    query = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(
+        lambda stream: answer(next(asked)) if stream == STREAM else -1
+    )
+    return query, ctypes.cast(query, ctypes.c_void_p).value or 0
+
+
+@pytest.mark.parametrize("calls", [1, 3, 32, 33, 500])
+def test_waiting_asks_until_the_stream_is_ready(calls):
+    query, address = stream_query(lambda call: 600 if call < calls else 719)
+    assert waiter(STREAM, address, 1 << 40)() == 719
+    assert query is not None
+
+
+def test_a_long_wait_lets_python_handle_signals():
+    query, address = stream_query(lambda call: 600)
+    assert waiter(STREAM, address, 1 << 20)() == 600
+    assert query is not None
+
+
+class Waiting(Device):
+    """A GPU whose stream is ready after some calls, or never."""
+
+    def __init__(self, answer: Callable[[int], int]) -> None:
+        self.query, address = stream_query(answer)
+        self._wait = waiter(STREAM, address, 1 << 20)
+
+
+def test_synchronizing_waits_on_and_is_left_by_ctrl_c():
+    Waiting(lambda call: 600 if call < 3000 else 0).synchronize()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Waiting(lambda call: 600).synchronize()
+    finally:
+        signal.signal(signal.SIGALRM, before)

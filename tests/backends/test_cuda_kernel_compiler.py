@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
-from arrayfn.backends.cuda.code import compile_ptx, overlapping
+from arrayfn.backends.cuda.code import compile_ptx, neutral, overlapping
 from arrayfn.backends.kernel_language import UnsupportedKernelError
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -141,3 +141,22 @@ def test_a_kernel_waits_for_those_before_it_before_it_touches_memory():
     body = ptx[ptx.index("{", ptx.index(".entry")) :]
     assert body.split(";")[0].split() == ["{", "griddepcontrol.wait"]
     assert ptx.count("griddepcontrol") == 1
+
+
+@needs_compiler
+def test_a_replaced_kernel_is_compiled_from_its_own_text():
+    replaced = kernel("out[thread_index()] = f32(2.5)", "out:f32*")
+    assert replaced.is_replaced
+    text = neutral(replaced)
+    assert "def kernel(out):" in text.source
+    ptx = compile_ptx(text, (9, 0))
+    assert re.findall(r"\.entry (\w+)\(", ptx) == ["kernel"]
+    assert "1075838976" in ptx  # the bits of 2.5
+
+
+def test_a_generated_kernel_is_compiled_from_its_neutral_text():
+    named = "def work(out):\n    out[0] = f32(1.0)\n"
+    plain = "def kernel(p0):\n    p0[0] = f32(2.0)\n"
+    made = Kernel("work", named, plain, (Parameter("out", "f32*"),), threads=1)
+    assert not made.is_replaced
+    assert neutral(made).source == plain

@@ -192,3 +192,31 @@ def test_a_loop_of_one_thread_has_a_text_that_a_gpu_can_run():
     assert "interrupted" not in loop.source
     (y,) = run_plan(compiled, [x])
     assert y.tolist() == [[-0.5625]]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_no_lane_reads_the_element_of_another_one(target):
+    """An element of the carried vector, taken by all, makes the lanes depend."""
+
+    def f(start, xs):
+        def step(c, x):
+            return 0.5 * c[0] + 0.25 * c + x, None
+
+        return lax.scan(step, start, xs, reverse=True)[0]
+
+    given = random(3000), random(4, 3000)
+    wanted = np.asarray(af.jit(f, device="reference")(*given))
+    if target == "cpu":
+        got = af.jit(f)(*given)
+    else:
+        given = given[0][:40], given[1][:, :40]
+        (got,) = run_plan(lowered(f, *given), given)
+        wanted = wanted[:40]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_a_sum_down_columns_of_a_constant_needs_no_operand():
+    f = af.vmap(af.grad(lambda x, y: anp.sum(x + y[1::-1]), argnums=(0, 1)), (0, 1))
+    given = random(2, 33, 2), random(2, 2, 1, 2)
+    for have, want in zip(run_plan(lowered(f, *given), given), f(*given), strict=True):
+        np.testing.assert_array_equal(have, want)

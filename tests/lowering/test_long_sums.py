@@ -123,6 +123,14 @@ def test_a_softmax_over_many_rows_is_right() -> None:
     np.testing.assert_allclose(have, float(TENTH) + math.log(600_000), 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_products_of_long_vectors_are_near(dtype: Any) -> None:
+    x = np.full(1_000_000, TENTH, dtype)
+    want = 1_000_000 * float(TENTH) ** 2
+    for have in (jitted(anp.dot, x, x), jitted(lambda x: x @ (x * 1), x)):
+        assert units(have, want, want) < 32
+
+
 def test_norms_of_long_vectors_are_right() -> None:
     x = np.full((500_000, 2), TENTH)
     want = np.linalg.norm(x.astype(np.float64), axis=0)

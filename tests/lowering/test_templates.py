@@ -138,8 +138,8 @@ def test_scans_along_every_axis(row: str, axis: int) -> None:
 
 
 def test_a_scan_of_one_axis_runs_in_order_however_it_is_split() -> None:
-    # 1e8 + 1 - 1e8 is 0 in float32 only in this order.
-    x = np.array([1e8, 1.0, -1e8, 1.0], np.float32)
+    # 1e16 + 1 - 1e16 is 0 in float64 only in this order.
+    x = np.array([1e16, 1.0, -1e16, 1.0])
     compiled = checked(lambda x: cumulative.cumsum(x, axis=0, reverse=False), x)
     (step,) = compiled.plan.steps
     assert step.items == 1

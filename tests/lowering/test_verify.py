@@ -12,7 +12,10 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.dtypes import short_name
 from arrayfn.errors import VerificationError
+from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
     BufferArgument,
@@ -23,7 +26,7 @@ from arrayfn.lowering.plan import (
     Parameter,
     Step,
 )
-from arrayfn.lowering.verify import verify
+from arrayfn.lowering.verify import Report, Tally, verify
 from tests.lowered_on_gpu import lowered
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -62,27 +65,31 @@ def of_kernel(
     """A plan of one kernel: its arguments are inputs, and its last one the output."""
     made = on_cpu(lambda x: x + 1, X)
     temporary = made.plan.buffers[0]
+    kinds = {
+        name: np.dtype(np.int32 if name.startswith("index") else np.float32)
+        for name in sizes
+    }
     buffers = [
         replace(
             temporary,
             kind="output" if name == list(sizes)[-1] else "input",
             index=0 if name == list(sizes)[-1] else k,
-            type=replace(temporary.type, shape=(size,)),
+            type=ArrayType((size,), kinds[name]),
             nbytes=4 * size,
         )
         for k, (name, size) in enumerate(sizes.items())
     ]
-    kinds = ["i32*" if name.startswith("index") else "f32*" for name in sizes]
     kernel = Kernel(
         "k",
         source,
         source,
-        tuple(Parameter(n, kind) for n, kind in zip(sizes, kinds, strict=True)),
+        tuple(Parameter(n, short_name(kinds[n]) + "*") for n in sizes),
         threads=threads,
     )
     call = KernelCall("k", tuple(BufferArgument(n) for n in range(len(sizes))), items)
     plan = ExecutionPlan(tuple(buffers), (call,))
-    return replace(made, kernels=(kernel,), plan=plan)
+    types = tuple(b.type for b in buffers if b.kind == "input")
+    return replace(made, kernels=(kernel,), plan=plan, input_types=types)
 
 
 def refused(compiled: CompiledProgram, message: str) -> None:
@@ -218,6 +225,44 @@ def test_a_loop_whose_windows_leave_the_array_is_refused() -> None:
     assert isinstance(loop, Loop)
     steps[place] = replace(loop, count=6)
     refused(with_steps(compiled, steps), "lies at bytes .* in turn 5, which has")
+
+
+def test_pivots_outside_swap_nothing_on_a_gpu_either() -> None:
+    def order(pivots: Any) -> Any:
+        return lax.linalg.lu_pivots_to_permutation(pivots, 5)
+
+    for pivots in ([3, 1, 4], [9, -1, 2], [2**31 - 1, 4, -(2**31)]):
+        given = np.array(pivots, np.int32)
+        (emulated,) = run_plan(lowered(order, given), [given])
+        np.testing.assert_array_equal(emulated, af.jit(order)(given))
+
+
+def test_what_is_not_proved_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrayfn.lowering.verify.tally.TALLY", tally := Tally())
+
+    def source(guard: str) -> str:
+        return f"""
+from arrayfn.lowering.scalars import convert_i32_i64
+def k(index, x, out, begin, end):
+    for i in range(begin, end):
+        square = convert_i32_i64(index[i]) * convert_i32_i64(index[i])
+        if {guard}:
+            out[i] = x[square]
+        else:
+            out[i] = x[0]
+"""
+
+    sizes = {"index": 500, "x": 70, "out": 500}
+    # Nothing is known of a product of data but its bounds, which are far.
+    right = of_kernel(source("convert_i32_i64(index[i]) == 7"), sizes, 500)
+    tally.add(right, verify(right))
+    assert (tally.proved, tally.run, tally.unproved) == (0, 1, 0)
+    wrong = of_kernel(source("square < 82"), sizes, 500)
+    with pytest.raises(VerificationError, match="run with checked memory, element "):
+        tally.add(wrong, verify(wrong))
+    large = of_kernel(source("square < 70"), sizes, 5000)
+    tally.add(large, Report("large", 1, ["whether it is so"]))
+    assert tally.unproved == 1
 
 
 def test_a_plan_is_verified_when_it_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -500,8 +500,10 @@ NOTHING = {
         "x: f32[0,2], i: i64[3,1]",
         "f32[3,2]",
         [
-            "a: f32[3,2] = gather(x, i) {sizes=(1,2), mode='fill', fill_value=3.0, "
-            f"{_ROWS}}}",
+            (
+                "a: f32[3,2] = gather(x, i) {sizes=(1,2), mode='fill', fill_value=3.0, "
+                f"{_ROWS}}}"
+            ),
             "return a",
         ],
         [
@@ -514,8 +516,10 @@ NOTHING = {
             "x: f32[0,2], i: i64[3,1], u: f32[3,2]",
             "f32[0,2]",
             [
-                f"a: f32[0,2] = {name}(x, i, u) "
-                f"{{mode='drop', unique_indices=False, {_ROWS}}}",
+                (
+                    f"a: f32[0,2] = {name}(x, i, u) "
+                    f"{{mode='drop', unique_indices=False, {_ROWS}}}"
+                ),
                 "return a",
             ],
             ["return x"],

@@ -12,11 +12,13 @@ from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlp
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.memory import MemoryStats
 from arrayfn.backends.cuda.missing import missing_here, missing_packages
+from arrayfn.backends.cuda.trial import try_plan
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.lowering.verification import RUNNERS
 
 __all__ = [
     "CudaBackend",
@@ -27,6 +29,8 @@ __all__ = [
     "missing_here",
     "missing_packages",
 ]
+
+RUNNERS["cuda"] = try_plan
 
 # Imported when a Program is for a GPU: a process without one has no use for them.
 _LOWER: Final = "arrayfn.lowering.cuda.lower"

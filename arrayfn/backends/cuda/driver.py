@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from arrayfn.backends.cuda import stock
+from arrayfn.backends.cuda.entry import NOT_READY
 from arrayfn.backends.cuda.memory import (
     MemoryStats,
     Pool,
@@ -80,11 +81,7 @@ class Device:
             max(_MOST_IDLE, self._card_bytes()[1] // 16),
         )
         self._launch_graph = self._function("cuGraphLaunch", 2)
-        self._wait = waiter(
-            self.stream,
-            self.address("cuStreamQuery"),
-            self.address("cuStreamSynchronize"),
-        )
+        self._wait = waiter(self.stream, self.address("cuStreamQuery"))
 
     @property
     def name(self) -> str:
@@ -305,12 +302,17 @@ class Device:
         )
 
     def synchronize(self) -> None:
-        """Wait for all that is enqueued; an error of a kernel is raised here."""
+        """Wait for all that is enqueued; an error of a kernel is raised here.
+
+        Ctrl-C leaves the wait; what is enqueued goes on.
+        """
         status = self._wait()
-        if status:
-            if status == _NO_CONTEXT:
-                self.enter()
-                status = self._wait()
+        while status == NOT_READY:
+            status = self._wait()
+        if status == _NO_CONTEXT:
+            self.enter()
+            self.synchronize()
+        elif status:
             self.check(status)
 
     def wait_for(self, stream: int) -> None:

@@ -17,6 +17,10 @@ class EmulationError(Exception):
     """A kernel did what is undefined on a GPU."""
 
 
+class WrittenTwiceError(EmulationError):
+    """Two threads wrote the same element, and nothing stands between."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pointer:
     """An argument that points to element ``start`` of a flat array."""
@@ -155,7 +159,7 @@ class GlobalMemory(Memory):
                 )
             # Threads of a block may write one after the other, with a barrier between.
             if known[0] != writer[0] or known[2] == writer[2]:
-                raise EmulationError(
+                raise WrittenTwiceError(
                     f"threads {known[:2]} and {writer[:2]} (block, thread) both write "
                     f"{self.name}[{index}]"
                 )

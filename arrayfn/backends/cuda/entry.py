@@ -15,7 +15,15 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.backends.cuda.blocks import I32, block_object, shelf_give, shelf_take
-from arrayfn.backends.native import CFunction, call, load, native, store
+from arrayfn.backends.native import (
+    CFunction,
+    call,
+    cycles,
+    load,
+    native,
+    pause,
+    store,
+)
 
 # Byte offsets into a call.
 ARRAY_TYPE: Final = 0  # DeviceArray
@@ -252,8 +260,8 @@ def slot_fill(slot: int, value: int) -> int:
 # Byte offsets into what is waited for.
 WAIT_STREAM: Final = 0
 WAIT_QUERY: Final = 8
-WAIT_SYNCHRONIZE: Final = 16
-WAIT_SPINS: Final = 24
+WAIT_SPINS: Final = 16
+WAIT_CYCLES: Final = 24  # of a wait, after which Python may handle signals
 WAIT_BYTES: Final = 32
 
 PyEval_SaveThread = CFunction("PyEval_SaveThread", 0)
@@ -262,7 +270,11 @@ PyEval_RestoreThread = CFunction("PyEval_RestoreThread", 1, "void")
 
 @native
 def wait(self: int, _: int) -> int:
-    """Wait for a stream: the driver's status. If it takes long, other threads go on."""
+    """Wait for a stream: the driver's status, NOT_READY if it takes very long.
+
+    If it takes long other threads go on. The driver's own wait asks as often, and is
+    not left when a signal comes.
+    """
     made = PyLong_AsLongLong(self)
     stream = load(made + WAIT_STREAM)
     for _ in range(load(made + WAIT_SPINS)):
@@ -270,6 +282,10 @@ def wait(self: int, _: int) -> int:
         if status != NOT_READY:
             return PyLong_FromLongLong(status)
     thread = PyEval_SaveThread()
-    status = call(load(made + WAIT_SYNCHRONIZE), stream) & I32
+    begin = cycles()
+    status = NOT_READY
+    while status == NOT_READY and cycles() - begin < load(made + WAIT_CYCLES):
+        pause()
+        status = call(load(made + WAIT_QUERY), stream) & I32
     PyEval_RestoreThread(thread)
     return PyLong_FromLongLong(status)

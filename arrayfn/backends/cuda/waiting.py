@@ -12,13 +12,20 @@ from arrayfn.backends.native.objects import METH_NOARGS, builtin_of, immortal_wo
 _SPINS: Final = 32  # queries, of some 0.3 us each, before other threads may go on
 
 
-def waiter(stream: int, query: int, synchronize: int) -> Callable[[], int]:
-    """What waits for ``stream``, by the driver's functions; it returns their status."""
+_CYCLES: Final = 1 << 27  # 30 to 130 ms
+
+
+def waiter(stream: int, query: int, cycles: int = _CYCLES) -> Callable[[], int]:
+    """What waits for ``stream`` by the driver's ``query``, and returns its status.
+
+    After some ``cycles`` it returns NOT_READY, so that Python handles the signals that
+    have come, and is to be called again.
+    """
     values = {
         entry.WAIT_STREAM: stream,
         entry.WAIT_QUERY: query,
-        entry.WAIT_SYNCHRONIZE: synchronize,
         entry.WAIT_SPINS: _SPINS,
+        entry.WAIT_CYCLES: cycles,
     }
     words = immortal_words(entry.WAIT_BYTES)
     for word, value in values.items():

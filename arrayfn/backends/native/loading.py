@@ -27,6 +27,9 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+_COMPILER_BYTES: Final = 256 << 20  # more than LLVM takes for one unit
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Code that is compiled, kept and loaded as one.
@@ -83,9 +86,10 @@ def _codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
     for key, code in found.items():
         if code is None:
             compilations[key] = _Compilation(key, units[key].prepare())
-            compilations[key].start()
+            compilations[key].begin()
     for compilation in compilations.values():
-        compilation.join()
+        if compilation.ident is not None:
+            compilation.join()
     for key, compilation in compilations.items():
         cache.put(key, compilation.result())
     return {key: code or compilations[key].result() for key, code in found.items()}
@@ -102,6 +106,20 @@ class _Compilation(threading.Thread):
         self.work = work
         self.code: bytes | None = None
         self.error: Exception | None = None
+
+    def begin(self) -> None:
+        """Compile in a thread; in this one, where the system gives no other.
+
+        Raises MemoryError where that is for want of memory: LLVM would end the process.
+        """
+        try:
+            self.start()
+        except RuntimeError as error:
+            if not target.has_room(_COMPILER_BYTES):
+                raise MemoryError(
+                    "there is no address space left to compile"
+                ) from error
+            self.run()
 
     def run(self) -> None:
         """Compile; an error is kept for the thread that waits."""

@@ -27,14 +27,14 @@ def llvm() -> Any:
         return importlib.import_module("llvmlite.binding")
     except OSError as error:
         # The loader does not say why it "failed to map segment from shared object".
-        if _has_room(_LIBRARY_BYTES):
+        if has_room(_LIBRARY_BYTES):
             raise
         raise MemoryError(
             "there is no address space left for LLVM, which compiles functions"
         ) from error
 
 
-def _has_room(size: int) -> bool:
+def has_room(size: int) -> bool:
     """Whether so many bytes can be mapped."""
     try:
         mmap.mmap(-1, size).close()

@@ -102,7 +102,9 @@ def _of_nest(nest: Nest) -> set[int] | None:
         type = operand.array.type
         plain = operand.dtype == type.dtype and _is_plain(operand.array)
         whole = not operand.offset and type.size in {1, *extents}
-        if not plain or not whole or not set(operand.strides) <= {0, 1}:
+        # A longer array that does not move along the axis is one element for all.
+        steps = {0, 1} if type.size == 1 else {1}
+        if not plain or not whole or not set(operand.strides) <= steps:
             return None
     return extents
 

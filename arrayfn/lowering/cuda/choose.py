@@ -342,6 +342,7 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
     wanted = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
     team = min(gpu.max_threads // WARP, max(team, power_of_two(wanted)))
-    widest = max(o.dtype.itemsize for o in nest.operands if not o.written)
+    read = [o.dtype.itemsize for o in nest.operands if not o.written]
+    widest = max(read, default=1)
     # Twice as many words leave room for half as many.
     return Columns(team, gpu.tiles * (1 if widest > 4 else 2), False)

@@ -200,11 +200,19 @@ def divisor_lanes(extent: int, lanes: int) -> int:
 
 
 def is_vector(operand: ArrayOperand, lanes: int) -> bool:
-    """Whether ``lanes`` elements along the last axis are an aligned vector."""
+    """Whether ``lanes`` elements along the last axis are an aligned vector.
+
+    Memory is aligned where it begins. The first element of an array with negative
+    strides does not lie there.
+    """
+    type = operand.array.type
+    steps = type.layout.strides(type.shape)
+    before = sum(min(0, (n - 1) * s) for n, s in zip(type.shape, steps, strict=True))
+    first = operand.offset - before
     return (
         lanes > 1
         and operand.strides[-1] == 1
-        and all(s % lanes == 0 for s in (*operand.strides[:-1], operand.offset))
+        and all(s % lanes == 0 for s in (*operand.strides[:-1], first))
     )
 
 

@@ -2,7 +2,7 @@
 
 With the environment variable ``ARRAYFN_VERIFY=1`` each plan is proved when it has been
 made (see ``plans`` for what). What could not be proved is run, on made-up inputs, by
-what a backend gives in ``RUNNERS``, and counted in ``TALLY``.
+what backends give (``verification.RUNNERS``), and counted in ``TALLY``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.verify.plans import Report, verify
-from arrayfn.lowering.verify.tally import RUNNERS, TALLY, Tally
+from arrayfn.lowering.verify.tally import TALLY, Tally
 
-__all__ = ["RUNNERS", "TALLY", "Report", "Tally", "check", "verify"]
+__all__ = ["TALLY", "Report", "Tally", "check", "verify"]
 
 
 def check(compiled: CompiledProgram, donated: Collection[int]) -> None:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.verification import RUNNERS
 from arrayfn.lowering.verify.plans import Report
-
-Runner = Callable[[CompiledProgram], bool]
-"""Runs a plan with checked memory. False: that would take too long."""
-
-RUNNERS: Final[dict[str, Runner]] = {}
-"""By the target of a plan. Backends add theirs."""
 
 
 @dataclass

@@ -32,9 +32,10 @@ def {name}({pivots}, {out}, n, count):
     if thread == 0:
         for at in range(count):
             other = convert_i32_i64(swaps[at])
-            kept = order[at]
-            order[at] = order[other]
-            order[other] = kept
+            if other >= 0 and other < n:
+                kept = order[at]
+                order[at] = order[other]
+                order[other] = kept
     barrier()
     for at in range(thread, n, {threads}):
         {out}[row + at] = order[at]
@@ -48,9 +49,10 @@ def {name}({pivots}, {out}, n, count):
             {out}[row + at] = convert_i64_i32(at)
         for at in range(count):
             other = convert_i32_i64({pivots}[first + at])
-            kept = {out}[row + at]
-            {out}[row + at] = {out}[row + other]
-            {out}[row + other] = kept
+            if other >= 0 and other < n:
+                kept = {out}[row + at]
+                {out}[row + at] = {out}[row + other]
+                {out}[row + other] = kept
 """
 
 

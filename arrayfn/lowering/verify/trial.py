@@ -1,0 +1,101 @@
+"""A plan's run on made-up inputs: what they are, and whether it is small enough.
+
+Integers are chosen such that they are good indices, bad ones, and the least and the
+greatest of their dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.errors import VerificationError
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import Kernel, KernelCall, Loop, Step, blocks_of
+
+Array = np.ndarray[Any, Any]
+
+_MOST_ELEMENTS: Final = 2048
+_MOST_TURNS: Final = 16
+_WITH_EFFECTS: Final = ("callback", "operator", "reference")
+"""How the providers are named that call Python."""
+
+
+def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
+    """Whether a run ends soon, and changes nothing outside."""
+    kernels = {k.name: k for k in compiled.kernels}
+    for kernel in kernels.values():
+        if isinstance(kernel, Kernel):
+            if "while " in kernel.source:
+                return False  # nobody knows how long that takes
+        elif kernel.provider.startswith(_WITH_EFFECTS):
+            return False
+    elements = sum(b.type.size for b in compiled.plan.buffers)
+    if elements > _MOST_ELEMENTS:
+        return False
+    threads = 0
+    for call, turns in _calls(compiled.plan.steps, 1):
+        kernel = kernels[call.kernel]
+        if turns > _MOST_TURNS or call.turns is None:
+            return False
+        if isinstance(kernel, Kernel):
+            threads += call.items * max(1, kernel.threads) * turns
+    return threads <= most_threads
+
+
+def _calls(steps: Iterable[Step], turns: int) -> Iterable[tuple[KernelCall, int]]:
+    for step in steps:
+        if isinstance(step, KernelCall):
+            yield step, turns
+            continue
+        inner = turns
+        if isinstance(step, Loop):
+            inner *= _MOST_TURNS + 1 if step.count is None else step.count
+        for block in blocks_of(step):
+            yield from _calls(block, inner)
+
+
+def run_trial(
+    compiled: CompiledProgram,
+    run: Callable[[CompiledProgram, Sequence[Array]], object],
+    fault: type[Exception],
+    excused: tuple[type[Exception], ...] = (),
+) -> bool:
+    """Run ``compiled``; whether that came to its end.
+
+    Raises VerificationError if ``run`` raises ``fault``: an access outside, say. What is
+    ``excused`` follows from inputs that break what the function was promised.
+    """
+    random = np.random.default_rng(0)
+    inputs = [_made_up(type, random) for type in compiled.input_types]
+    try:
+        with np.errstate(all="ignore"):
+            run(compiled, inputs)
+    except excused:
+        return False
+    except fault as error:
+        raise VerificationError(
+            f"arrayfn made a wrong plan of {compiled.name} for {compiled.target}: run "
+            f"with checked memory, {error}; this is a fault of arrayfn, please report "
+            "it with the function that is compiled"
+        ) from error
+    except (ArithmeticError, ValueError, RuntimeError, Warning):
+        return False  # such inputs have no result
+    return True
+
+
+def _made_up(type: ArrayType, random: np.random.Generator) -> Array:
+    dtype = type.dtype
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        low = max(limits.min, -9)
+        values = random.integers(low, 9, type.shape, endpoint=True).astype(dtype)
+        far = random.random(type.shape) < 1 / 8
+        extreme = np.array(limits.min if random.random() < 1 / 2 else limits.max, dtype)
+        return np.where(far, extreme, values)
+    if dtype.kind == "b":
+        return random.random(type.shape) < 1 / 2
+    return random.standard_normal(type.shape).astype(dtype)
