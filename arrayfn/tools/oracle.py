@@ -259,7 +259,8 @@ class _Rounding:
             terms = max(2, *(v.size for v in operands))
             return (math.log2(terms) + 4) * eps * mass
         if row.family in _WHOLE:
-            return promised * float(np.max(np.abs(x), initial=0.0))
+            finite = np.isfinite(x)
+            return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
         size = np.abs(x)
         margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
         if promised > usual:

@@ -142,9 +142,9 @@ def test_the_oracle_takes_both_where_a_product_in_between_overflows() -> None:
 def test_numbers_of_a_program_have_the_value_that_the_half_has(dtype: Any) -> None:
     x = np.ones(3, dtype)
     tenth = float(np.asarray(0.01, dtype))
-    found = results(lambda x: (x * 0.01).astype(np.float32) % np.float32(1), x)
-    for how, y in found.items():
-        assert y.tolist() == [np.float32(tenth)] * 3, how
-    filled = results(lambda x: anp.zeros_like(x).at[1].set(0.01), x)
-    for how, y in filled.items():
-        assert y.astype(np.float32).tolist() == [0.0, np.float32(tenth), 0.0], how
+    scaled = lambda x: anp.multiply(x, 0.01).astype(np.float32) % 1.0  # noqa: E731
+    for how, y in results(scaled, x).items():
+        assert y.tolist() == [tenth] * 3, how
+    chosen = lambda x: anp.where(x > 0, 0.01, x).astype(np.float32)  # noqa: E731
+    for how, y in results(chosen, x).items():
+        assert y.tolist() == [tenth] * 3, how

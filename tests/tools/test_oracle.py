@@ -247,3 +247,13 @@ def test_results_of_other_types_are_refused() -> None:
         oracle(make_program(anp.exp)(np.ones(3)), [np.ones(3)] * 2)
     with pytest.raises(ArgumentError, match=r"f64\[3\], but was given an array"):
         oracle(make_program(anp.exp)(np.ones(3)), [np.ones(4)])
+
+
+def test_what_a_solver_does_not_read_may_be_nan() -> None:
+    a = np.array([[4.0, np.nan], [1.0, 3.0]], np.float32)
+    b = np.array([[1.0, np.nan], [2.0, 3.0]], np.float32)
+    solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)  # noqa: E731
+    judged = judge(solve, a, b)
+    exact = [0.25, (2.0 - 0.25) / 3.0]
+    assert judged.value[:, 0] == pytest.approx(exact)
+    judged.check(af.jit(solve)(a, b))

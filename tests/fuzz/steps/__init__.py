@@ -9,6 +9,7 @@ from tests.fuzz.steps import (
     elementwise,
     indexing,
     libraries,
+    others,
     reductions,
     shapes,
 )
@@ -41,6 +42,7 @@ FAMILIES: Final = {
     "search": 2,
     "control": 7,
     "calls": 4,
+    "others": 8,
 }
 """How often a family is drawn."""
 
@@ -52,6 +54,7 @@ __all__ = [
     "elementwise",
     "indexing",
     "libraries",
+    "others",
     "reductions",
     "shapes",
 ]
