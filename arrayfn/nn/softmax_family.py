@@ -22,7 +22,7 @@ def softmax(x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None) ->
     >>> softmax(np.zeros(4), where=np.array([True, True, False, False]))
     array([0.5, 0.5, 0. , 0. ])
     """
-    x = ops.as_floating("softmax", x)
+    x = ops.as_array(ops.as_floating("softmax", x))
     if where is None:
         return _softmax(x, axis)
     return anp.where(where, _softmax(_least_where_not(x, where), axis), 0)
@@ -64,7 +64,7 @@ def log_softmax(
     x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None
 ) -> Array:
     """The logarithm of ``softmax``, accurate where that underflows."""
-    x = ops.as_floating("log_softmax", x)
+    x = ops.as_array(ops.as_floating("log_softmax", x))
     if where is None:
         return _log_softmax(x, axis)
     value = _log_softmax(_least_where_not(x, where), axis)
@@ -106,7 +106,7 @@ def logsumexp(
     >>> logsumexp(np.array([1000.0, 1000.0]))
     array(1000.69314718)
     """
-    a = ops.as_floating("logsumexp", a)
+    a = ops.as_array(ops.as_floating("logsumexp", a))
     if where is not None:
         a = anp.where(where, a, -math.inf)
     if b is not None:

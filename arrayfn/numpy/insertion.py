@@ -10,6 +10,7 @@ import numpy as np
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import clip
 from arrayfn.numpy.changed_copies import at
 from arrayfn.numpy.comparison import not_equal, where
 from arrayfn.numpy.creation import arange
@@ -123,17 +124,28 @@ def put(
 ) -> Array:
     """A copy of x with ``values`` at ``indices`` of x as a vector.
 
-    Values are repeated as need be. ``mode`` is for indices out of bounds: "wrap" or
-    "clip"; by default they are as in ``x.at[indices].set(values)``.
+    Values are repeated as need be. ``mode`` is for indices out of bounds: "wrap" counts
+    around, "clip" takes the nearest index, which is 0 for negative ones. By default
+    they are as in ``x.at[indices].set(values)``.
+
+    >>> import numpy as np
+    >>> put(np.zeros(3), np.array([-2, 7]), np.array([1.0, 2.0]), mode="clip")
+    array([1., 0., 2.])
     """
+    if mode not in (None, "raise", "wrap", "clip"):
+        raise ArgumentError(
+            f"put has the modes 'raise', 'wrap' and 'clip', not {mode!r}",
+            user_location(),
+        )
     _refuse_in_place("put", inplace)
     type = ops.type_of_operand("put", x)
     places = ravel(_array(indices))
     if mode == "wrap":
         places = places % type.size
     new = resize(_array(values), places.shape)
-    chosen = "clip" if mode == "clip" else None
-    return reshape(at(ravel(x))[places].set(new, mode=chosen), type.shape)
+    if mode == "clip":
+        places = clip(places, 0, type.size - 1)
+    return reshape(at(ravel(x))[places].set(new), type.shape)
 
 
 def put_along_axis(

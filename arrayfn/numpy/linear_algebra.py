@@ -121,16 +121,25 @@ def vdot(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def vecdot(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
-    """The sum of conj(x) * y over ``axis``, the others broadcasting."""
+    """The sum of conj(x) * y over ``axis`` of each, the other axes broadcasting.
+
+    >>> import numpy as np
+    >>> vecdot(np.ones((2, 3, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).shape
+    (3, 2)
+    """
     (x, y), types, dtype = ops.promoted("vecdot", (x, y))
-    wide = dtypes.compute_dtype(dtype)
-    product = multiply(conj(ops.convert(x, wide)), ops.convert(y, wide))
-    place = ops.normalize_axis("vecdot", axis, len(product.shape))
-    if types[0].shape[axis] != types[1].shape[axis]:
+    first, second = (ops.normalize_axis("vecdot", axis, t.ndim) for t in types)
+    if types[0].shape[first] != types[1].shape[second]:
         raise ShapeError(
             f"vecdot: axis {axis} of {types[0]} and of {types[1]} differ",
             user_location(),
         )
+    from_end = first - types[0].ndim
+    if second - types[1].ndim != from_end:
+        x, y, from_end = moveaxis(x, first, -1), moveaxis(y, second, -1), -1
+    wide = dtypes.compute_dtype(dtype)
+    product = multiply(conj(ops.convert(x, wide)), ops.convert(y, wide))
+    place = len(product.shape) + from_end
     return ops.convert(apply(r.reduce_sum, product, axes=(place,)), dtype)
 
 

@@ -119,7 +119,7 @@ def rollaxis(x: ArrayLike, /, axis: int, start: int = 0) -> Array:
     """x with ``axis`` moved before the axis ``start``."""
     ndim = ops.type_of_operand("rollaxis", x).ndim
     place = ops.normalize_axis("rollaxis", axis, ndim)
-    before = start % (ndim + 1)
+    before = start if start == ndim else ops.normalize_axis("rollaxis", start, ndim)
     return moveaxis(x, place, before - 1 if place < before else before)
 
 

@@ -30,11 +30,13 @@ from arrayfn.numpy.comparison import (
     where,
 )
 from arrayfn.numpy.cumulative import cumsum
+from arrayfn.numpy.index_bounds import known_value
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import concatenate, reshape, slice_along
 from arrayfn.numpy.rearrangement import diff
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.numpy.searching import searchsorted
+from arrayfn.numpy.sorting import argsort
 
 
 def _inexact(name: str, x: ArrayLike) -> ArrayLike:
@@ -167,12 +169,13 @@ def interp(
     fp: ArrayLike,
     left: ArrayLike | None = None,
     right: ArrayLike | None = None,
-    period: float | None = None,
+    period: ArrayLike | None = None,
 ) -> Array:
     """The line through points (xp, fp), whose xp ascend, at x.
 
-    Beyond them ``left`` and ``right``, by default the outermost fp. With a ``period``
-    the points repeat, and ascend within one. The result keeps the operands' dtype.
+    Beyond them ``left`` and ``right``, by default the outermost fp. With a ``period``,
+    of which the sign does not matter, the points repeat, and need no order. The result
+    keeps the operands' dtype.
 
     >>> import numpy as np
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
@@ -185,9 +188,13 @@ def interp(
             user_location(),
         )
     if period is not None:
+        size = absolute(period)
+        if known_value(ops.as_array(size)) == 0:
+            raise ArgumentError("interp takes a period that is not 0", user_location())
+        x, xp = remainder(x, size), remainder(xp, size)
+        order = argsort(xp)
+        xp, fp = take(xp, order, mode="clip"), take(fp, order, mode="clip")
         # The outermost points again, beyond the other end.
-        size = math.fabs(period)
-        x = remainder(x, size)
         xp = concatenate([xp[-1:] - size, xp, xp[:1] + size])
         fp = concatenate([fp[-1:], fp, fp[:1]])
         left = right = None

@@ -63,8 +63,9 @@ def searchsorted(
             user_location(),
         )
     x = x if sorter is None else take(x, sorter)
-    (x, values), types, _ = ops.promoted("searchsorted", (x, values))
-    if not is_made_of_equations((x, values)):
+    (x, values), types, dtype = ops.promoted("searchsorted", (x, values))
+    # NumPy does not know where NaN of bfloat16 belong.
+    if dtype != dtypes.bfloat16 and not is_made_of_equations((x, values)):
         return np.asarray(np.searchsorted(x, ops.as_array(values), side))
     extent = type.shape[0]
     # So many of x are known to come before; what it can grow by halves each time.

@@ -8,11 +8,13 @@ not fit is left out, and ``fill_value`` stands where there is too little.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from arrayfn import dtypes
+from arrayfn import dtypes, tree
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.comparison import (
@@ -69,9 +71,23 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Array
 
 
-def _known(name: str, *x: ArrayLike) -> list[Any]:
+def _by_numpy(name: str, function: Callable[..., Any], *x: ArrayLike) -> Any:
+    """What NumPy's ``function`` gives for operands, which must be known.
+
+    bfloat16 goes through float32: NumPy does not put its NaN last.
+    """
     remedy = f"Give it the size of the result, {name}(..., size=n)"
-    return [np.asarray(known(name, a, remedy)) for a in x]
+    values: list[Any] = [np.asarray(known(name, a, remedy)) for a in x]
+    if all(value.dtype != dtypes.bfloat16 for value in values):
+        return ops.beside(function(*values), *x)
+    dtype = ops.common_dtype(name, x)
+    wide = dtypes.compute_dtype(dtype)
+    found = function(*(value.astype(wide) for value in values))
+
+    def narrow(part: Any) -> Any:
+        return part.astype(dtype) if part.dtype == wide else part
+
+    return ops.beside(tree.map(narrow, found), *x)
 
 
 def unique(
@@ -98,12 +114,13 @@ def unique(
     """
     wanted = (return_index, return_inverse, return_counts)
     if size is None:
-        (value,) = _known("unique", x)
         of_numpy: Any = np.unique
-        result = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
-        parts: list[Any] = list(result) if any(wanted) else [result]
-        owned = [np.array(part, order="C") for part in parts]
-        return ops.beside(tuple(owned) if any(wanted) else owned[0], x)
+
+        def owned(value: Any) -> Any:
+            found = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
+            return tree.map(partial(np.array, order="C"), found)
+
+        return _by_numpy("unique", owned, x)
     found = _unique(x, axis, equal_nan, ops.whole(size), fill_value)
     chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
     return (found.values, *chosen) if chosen else found.values
@@ -192,8 +209,7 @@ def unique_all(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        found = UniqueAll(*np.unique_all(*_known("unique_all", x)))
-        return ops.beside(found, x)
+        return UniqueAll(*_by_numpy("unique_all", np.unique_all, x))
     return _unique(x, None, False, ops.whole(size), fill_value)
 
 
@@ -205,8 +221,7 @@ def unique_counts(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        found = UniqueCounts(*np.unique_counts(*_known("unique_counts", x)))
-        return ops.beside(found, x)
+        return UniqueCounts(*_by_numpy("unique_counts", np.unique_counts, x))
     found = _unique(x, None, False, ops.whole(size), fill_value)
     return UniqueCounts(found.values, found.counts)
 
@@ -219,8 +234,7 @@ def unique_inverse(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        found = UniqueInverse(*np.unique_inverse(*_known("unique_inverse", x)))
-        return ops.beside(found, x)
+        return UniqueInverse(*_by_numpy("unique_inverse", np.unique_inverse, x))
     found = _unique(x, None, False, ops.whole(size), fill_value)
     return UniqueInverse(found.values, found.inverse_indices)
 
@@ -233,8 +247,7 @@ def unique_values(
     Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
-        values = np.sort(np.unique_values(*_known("unique_values", x)))
-        return ops.beside(values, x)
+        return _by_numpy("unique_values", lambda v: np.sort(np.unique_values(v)), x)
     return _unique(x, None, False, ops.whole(size), fill_value).values
 
 
@@ -290,7 +303,7 @@ def union1d(
 ) -> Array:
     """The distinct elements of x and y, in order; ``size`` as for ``unique``."""
     if size is None:
-        return ops.beside(np.union1d(*_known("union1d", x, y)), x, y)
+        return _by_numpy("union1d", np.union1d, x, y)
     both = concatenate(_vectors("union1d", x, y))
     return unique(both, size=size, fill_value=fill_value)
 
@@ -311,10 +324,8 @@ def intersect1d(
     ``unique``; indices are then filled with the number of elements.
     """
     if size is None:
-        of_numpy: Any = np.intersect1d
-        known_pair = _known("intersect1d", x, y)
-        found = of_numpy(*known_pair, assume_unique, return_indices)
-        return ops.beside(found, x, y)
+        options = {"assume_unique": assume_unique, "return_indices": return_indices}
+        return _by_numpy("intersect1d", partial(np.intersect1d, **options), x, y)
     left, right = _vectors("intersect1d", x, y)
     order = argsort(left)
     ordered = take(left, order)
@@ -342,8 +353,8 @@ def setdiff1d(
 ) -> Array:
     """The distinct elements that are in x and not in y; ``size`` as for ``unique``."""
     if size is None:
-        left, right = _known("setdiff1d", x, y)
-        return ops.beside(np.setdiff1d(left, right, assume_unique), x, y)
+        of_numpy = partial(np.setdiff1d, assume_unique=assume_unique)
+        return _by_numpy("setdiff1d", of_numpy, x, y)
     left, right = _vectors("setdiff1d", x, y)
     ordered = sort(left)
     mask = logical_and(_is_first(ordered), isin(ordered, right, invert=True))
@@ -361,8 +372,8 @@ def setxor1d(
 ) -> Array:
     """The distinct elements of just one of x and y; ``size`` as for ``unique``."""
     if size is None:
-        left, right = _known("setxor1d", x, y)
-        return ops.beside(np.setxor1d(left, right, assume_unique), x, y)
+        of_numpy = partial(np.setxor1d, assume_unique=assume_unique)
+        return _by_numpy("setxor1d", of_numpy, x, y)
     left, right = _vectors("setxor1d", x, y)
     ordered = sort(concatenate([left, right]))
     one = logical_xor(isin(ordered, left), isin(ordered, right))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, Program
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import (
@@ -21,7 +22,7 @@ from arrayfn.numpy.arithmetic import (
     negative,
     power,
 )
-from arrayfn.numpy.comparison import where
+from arrayfn.numpy.comparison import less, where
 from arrayfn.numpy.index_bounds import known_value
 from arrayfn.numpy.indexing import (
     Cut,
@@ -34,10 +35,17 @@ from arrayfn.numpy.indexing import (
 )
 from arrayfn.numpy.manipulation import broadcast_to, reshape
 from arrayfn.numpy.rearrangement import flip
-from arrayfn.primitives import dynamic_slices, indexing, slicing, views
+from arrayfn.primitives import dynamic_slices, indexing, reductions, slicing, views
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.control_flow_while import while_loop
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import ImmutableArray, Tracer, apply, is_made_of_equations
+from arrayfn.tracing import (
+    ImmutableArray,
+    Tracer,
+    apply,
+    is_made_of_equations,
+    trace,
+)
 
 
 class IndexedUpdate:
@@ -148,7 +156,7 @@ class IndexedUpdate:
         mask = _unknown_mask(self._index)
         if mask is not None:
             return _where_masked(self._x, mask, y, power(self._x, y))
-        base = self.get(mode="clip" if mode == "clip" else None)
+        base = self.get(mode=_before_writing(mode))
         return self.set(power(base, y), mode=mode, unique_indices=unique_indices)
 
     def apply(
@@ -159,15 +167,29 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with ``function(x[index])`` at ``index``: once, also where that repeats.
+        """x with ``function``, which works by element, applied to it at ``index``.
 
-        It is applied to all of x where the index is a mask that is not known yet.
+        Where an index repeats, it is applied so often; ``unique_indices`` says that
+        none does, and saves the count. The function is given ``x[index]``, or all of x
+        where the index is a mask that is not known yet.
+
+        >>> import numpy as np
+        >>> update = IndexedUpdate(np.array([1.0, 2.0]), np.array([0, 0, 1]))
+        >>> update.apply(lambda v: v * 2)
+        array([4., 4.])
         """
         mask = _unknown_mask(self._index)
         if mask is not None:
             return _where_masked(self._x, mask, 0, function(self._x))
-        value = function(self.get(mode="clip" if mode == "clip" else None))
-        return self.set(value, mode=mode, unique_indices=unique_indices)
+        type = ops.type_of_operand("at", self._x)
+        entries = parse(self._index, type.shape, bounded=mode is None)
+        shapes = [ops.type_of_operand("at", e).shape for e in entries if is_array(e)]
+        if unique_indices or all(math.prod(shape) <= 1 for shape in shapes):
+            value = function(self.get(mode=_before_writing(mode)))
+            return self.set(value, mode=mode, unique_indices=unique_indices)
+        none = ops.full(0, type.shape, dtypes.int32)
+        times = IndexedUpdate(none, self._index).add(1, mode=mode)
+        return _applied(function, ops.as_array(self._x), self._index, mode, times)
 
     def min(
         self,
@@ -228,6 +250,67 @@ class IndexedUpdate:
         return _scattered(
             scatter, self._x, entries, type, updates, unique_indices, mode
         )
+
+
+def _before_writing(mode: str | None) -> str | None:
+    """The mode of a read whose result is written in ``mode``: what is dropped is any.
+
+    >>> _before_writing("drop")
+    'clip'
+    """
+    return None if _checked(mode, _WRITTEN) is None else "clip"
+
+
+def _applied(
+    function: Callable[[Array], Array],
+    x: Array,
+    index: Any,
+    mode: str | None,
+    times: Array,
+) -> Array:
+    """x with ``function`` applied at ``index``, to each as often as ``times`` says."""
+    often = IndexedUpdate(times, index).get(mode=_before_writing(mode))
+
+    def once_more(done: Any, value: Array) -> Array:
+        old = IndexedUpdate(value, index).get(mode=_before_writing(mode))
+        new = where(less(done, often), ops.convert(function(old), old.dtype), old)
+        return IndexedUpdate(value, index).set(new, mode=mode)
+
+    most = apply(reductions.reduce_max, times, axes=tuple(range(len(times.shape))))
+    known = known_value(most)
+    if known is not None:
+        for done in range(int(known)):
+            x = once_more(done, x)
+        return x
+
+    def step(done: Array, most: Array, value: Array) -> list[Array]:
+        return [add(done, 1), most, once_more(done, value)]
+
+    carry = [ops.full(1, (), dtypes.int32), most, once_more(0, x)]
+    types = [ops.type_of_operand("at", value) for value in carry]
+    body = trace(step, types, name="apply", constants=False)
+    inputs = body.program.inputs
+    consts = len(body.captured)
+    program = Program(
+        body.program.name,
+        (*inputs[len(carry) :], *inputs[: len(carry)]),
+        body.program.equations,
+        body.program.outputs,
+    )
+    results = apply(
+        while_loop,
+        *body.captured,
+        *carry,
+        cond_program=trace(_unfinished, types, name="unfinished").program,
+        body_program=program,
+        cond_consts=0,
+        body_consts=consts,
+    )
+    return results[2]
+
+
+def _unfinished(done: Array, most: Array, value: Array) -> list[Array]:
+    return [less(done, most)]
 
 
 def _unknown_mask(index: Any) -> ImmutableArray | None:

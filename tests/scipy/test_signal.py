@@ -55,6 +55,16 @@ def test_convolutions_of_matrices_have_boundaries(name: str, mode: str) -> None:
             np.testing.assert_allclose(have, want, 1e-12, 1e-12)
 
 
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_correlations_of_complex_matrices_conjugate_as_scipy(mode: str) -> None:
+    small, large = draw(2, 2, complex=True), draw(3, 4, complex=True)
+    for x, y in ((small, large), (large, small)):
+        for name in ("correlate", "correlate2d"):
+            want = getattr(scipy.signal, name)(x, y, mode)
+            have = getattr(signal, name)(x, y, mode)
+            np.testing.assert_allclose(have, want, 1e-12, 1e-12)
+
+
 def test_transforms_convolve_along_some_axes() -> None:
     x, y = draw(3, 20, 4), draw(1, 7, 4)
     for mode in ("full", "same", "valid"):
@@ -81,7 +91,13 @@ def test_gradients_of_both_ways_agree() -> None:
 
 def test_detrend_is_that_of_scipy() -> None:
     x = draw(3, 40) + np.arange(40)
-    for options in ({}, {"type": "constant"}, {"axis": 0}, {"bp": [10, 25]}):
+    for options in (
+        {},
+        {"type": "constant"},
+        {"axis": 0},
+        {"bp": [10, 25]},
+        {"bp": [2, 5, 6]},
+    ):
         want = scipy.signal.detrend(x, **options)
         np.testing.assert_allclose(signal.detrend(x, **options), want, 1e-11, 1e-11)
 

@@ -67,3 +67,38 @@ def test_a_convolution_is_a_product(mode, n):
 def test_bad_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def _batched(name, c, module):
+    of_two = {"toeplitz": (c, c[..., ::-1]), "leslie": (c, c[..., 1:])}
+    more = {"convolution_matrix": (c, 4, "same")}
+    return getattr(module, name)(*(of_two | more).get(name, (c,)))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 2, 4)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "circulant",
+        "companion",
+        "convolution_matrix",
+        "fiedler",
+        "fiedler_companion",
+        "leslie",
+        "toeplitz",
+    ],
+)
+def test_leading_axes_are_those_of_a_batch(name, shape):
+    c = np.random.default_rng(0).normal(size=shape)
+    expected = _batched(name, c, scipy.linalg)
+    found = _batched(name, c, linalg)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+def test_hankel_has_a_batch_and_broadcasts_it():
+    c, r = np.arange(6.0).reshape(2, 3), np.arange(4.0)
+    expected = [scipy.linalg.hankel(row, r) for row in c]
+    np.testing.assert_array_equal(linalg.hankel(c, r), expected)
+    expected = [scipy.linalg.hankel(row) for row in c]
+    np.testing.assert_array_equal(linalg.hankel(c), expected)

@@ -9,7 +9,7 @@ from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj
-from arrayfn.numpy.creation import eye
+from arrayfn.numpy.creation import eye, tril, triu
 from arrayfn.numpy.manipulation import broadcast_to, matrix_transpose
 
 
@@ -85,6 +85,18 @@ def adjoint(x: Array) -> Array:
 def hermitian_part(x: Array) -> Array:
     """(x + x^H) / 2."""
     return (x + adjoint(x)) * 0.5
+
+
+def from_triangle(x: Array, lower: bool, conjugate: bool = True) -> Array:
+    """The Hermitian (else symmetric) matrices of which x has one triangle; it is read.
+
+    >>> import numpy as np
+    >>> from_triangle(np.array([[1.0, 9.0], [2.0, 3.0]]), lower=True)
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    inner, kept = (tril(x, -1), tril(x)) if lower else (triu(x, 1), triu(x))
+    return kept + (adjoint(inner) if conjugate else matrix_transpose(inner))
 
 
 def identities(like: Array) -> Array:

@@ -37,8 +37,16 @@ def cholesky(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """U with a = U^H U, or L with a = L L^H if ``lower``."""
-    return linalg.cholesky(a, upper=not lower)
+    """U with a = U^H U, or L with a = L L^H if ``lower``.
+
+    Of a, Hermitian, the lower triangle is read if ``lower``, else the upper one.
+
+    >>> cholesky(np.array([[4.0, 2.0], [7.0, 5.0]]))
+    array([[2., 1.],
+           [0., 2.]])
+    """
+    a = m.from_triangle(m.square("cholesky", a), lower)
+    return linalg.cholesky(a, upper=not lower, symmetrize_input=False)
 
 
 def cho_factor(
@@ -47,7 +55,7 @@ def cho_factor(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> tuple[Array, bool]:
-    """The Cholesky factor of a (the other triangle is zeros), and ``lower``."""
+    """The factor ``cholesky(a, lower)``, zeros in its other triangle, and ``lower``."""
     return cholesky(a, lower), lower
 
 
@@ -64,9 +72,14 @@ def cho_solve(
     array([1., 1.])
     """
     factor, lower = c_and_lower
+    factor, b = m.together("cho_solve", factor, b)
+    m.check_square("cho_solve", factor.shape)
     first, second = (0, 2) if lower else (2, 0)
-    b = solve_triangular(factor, b, first, lower)
-    return solve_triangular(factor, b, second, lower)
+
+    def by_factor(c: Array, b: Array) -> Array:
+        return solve_triangular(c, solve_triangular(c, b, first, lower), second, lower)
+
+    return with_sides("cho_solve", factor, b, by_factor)
 
 
 # General systems.
@@ -84,11 +97,20 @@ def solve(
     """x with a x = b: a (..., n, n), b (n,) or (..., n, k).
 
     ``assume_a="pos"`` says that a is positive definite, and takes its Cholesky factor;
-    "gen", "sym" and "her" take LU factors.
+    "gen", "sym" and "her" take LU factors. All but "gen" read one triangle of a, the
+    lower one if ``lower``.
+
+    >>> a = np.array([[2.0, 1.0], [9.0, 3.0]])
+    >>> solve(a, np.array([3.0, 5.0]), assume_a="sym")
+    array([0.8, 1.4])
     """
     if assume_a in ("pos", "positive definite"):
-        return cho_solve(cho_factor(a, lower=True), b)
-    if assume_a not in ("gen", "general", "sym", "symmetric", "her", "hermitian"):
+        return cho_solve(cho_factor(a, lower), b)
+    symmetric, hermitian = ("sym", "symmetric"), ("her", "hermitian")
+    if assume_a in (*symmetric, *hermitian):
+        whole = m.from_triangle(m.square("solve", a), lower, assume_a in hermitian)
+        return linalg.solve(whole, b)
+    if assume_a not in ("gen", "general"):
         raise ArgumentError(
             f"solve assumes 'gen', 'sym', 'her' or 'pos' of a, not {assume_a!r}",
             user_location(),
@@ -292,13 +314,18 @@ def eigh(
 ) -> Any:
     """Eigenvalues, ascending, and eigenvectors of Hermitian a; a v = w b v with b.
 
-    b is positive definite; its Cholesky factor makes the problem one without b.
+    b is positive definite; its Cholesky factor makes the problem one without b. Of both
+    the lower triangle is read if ``lower``, else the upper one.
     """
-    uplo = "L" if lower else "U"
+    a = m.from_triangle(m.square("eigh", a), lower)
     if b is None:
-        return linalg.eigvalsh(a, uplo) if eigvals_only else tuple(linalg.eigh(a, uplo))
-    factor = linalg.cholesky(b)
-    half = solve_triangular(factor, m.hermitian_part(m.square("eigh", a)), lower=True)
+        if eigvals_only:
+            return linalg.eigvalsh(a, symmetrize_input=False)
+        w, v = linalg.eigh(a, symmetrize_input=False)
+        return w, v
+    b = m.from_triangle(m.square("eigh", b), lower)
+    factor = linalg.cholesky(b, symmetrize_input=False)
+    half = solve_triangular(factor, a, lower=True)
     inner = m.adjoint(solve_triangular(factor, m.adjoint(half), lower=True))
     if eigvals_only:
         return linalg.eigvalsh(inner)

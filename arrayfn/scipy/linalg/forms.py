@@ -1,4 +1,7 @@
-"""Matrices of a form, under SciPy's names."""
+"""Matrices of a form, under SciPy's names.
+
+Those of a vector (..., n) have its leading axes.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,14 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj
-from arrayfn.numpy.creation import asarray, zeros
-from arrayfn.numpy.manipulation import atleast_2d, concatenate, ravel
+from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import asarray, zeros, zeros_like
+from arrayfn.numpy.manipulation import (
+    atleast_1d,
+    atleast_2d,
+    broadcast_to,
+    concatenate,
+)
 
 
 def block_diag(*arrs: ArrayLike) -> Array:
@@ -35,45 +44,58 @@ def block_diag(*arrs: ArrayLike) -> Array:
     return concatenate(rows, axis=0)
 
 
-def _vector(name: str, x: ArrayLike) -> Array:
-    vector = ravel(asarray(x))
-    if vector.shape[0] == 0:
-        raise ShapeError(f"{name} takes a vector that is not empty", user_location())
-    return vector
+def vectors(name: str, x: ArrayLike, least: int = 1) -> Array:
+    """``x`` as vectors (..., n); ShapeError if n is less than ``least``."""
+    value = atleast_1d(asarray(x))
+    if value.shape[-1] < least:
+        raise ShapeError(
+            f"{name} takes at least {least} elements, not {value.shape[-1]}",
+            user_location(),
+        )
+    return value
+
+
+def _joined(name: str, *parts: Array) -> Array:
+    """Vectors (..., n) one after the other; the leading axes broadcast."""
+    batch = ops.broadcast_shape(name, [part.shape[:-1] for part in parts])
+    spread = [broadcast_to(part, (*batch, part.shape[-1])) for part in parts]
+    return concatenate(spread, axis=-1)
 
 
 def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """The matrix with first column c, first row r, and equal elements on diagonals.
 
-    Without r, that is conj(c); the first element is c's.
+    Without r, that is conj(c); the first element is c's. c is (..., m), r (..., n); the
+    leading axes broadcast.
 
     >>> toeplitz(np.array([1, 2, 3]), np.array([0, 8, 9]))
     array([[1, 8, 9],
            [2, 1, 8],
            [3, 2, 1]])
     """
-    column = _vector("toeplitz", c)
-    row = conj(column) if r is None else _vector("toeplitz", r)
-    values = concatenate([column[::-1], row[1:]])
-    extents = column.shape[0], row.shape[0]
-    return values[np.arange(extents[0])[::-1, None] + np.arange(extents[1])]
+    column = vectors("toeplitz", c)
+    row = conj(column) if r is None else vectors("toeplitz", r)
+    values = _joined("toeplitz", column[..., ::-1], row[..., 1:])
+    extents = column.shape[-1], row.shape[-1]
+    return values[..., np.arange(extents[0])[::-1, None] + np.arange(extents[1])]
 
 
 def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """The matrix with first column c, last row r, and equal elements across diagonals.
 
-    Without r, zeros are below the first one across.
+    Without r, zeros are below the first one across. c is (..., m), r (..., n); the
+    leading axes broadcast (SciPy has them from 1.19 on).
 
     >>> hankel(np.array([1, 2, 3]))
     array([[1, 2, 3],
            [2, 3, 0],
            [3, 0, 0]])
     """
-    column = _vector("hankel", c)
-    row = column * 0 if r is None else _vector("hankel", r)
-    values = concatenate([column, row[1:]])
-    extents = column.shape[0], row.shape[0]
-    return values[np.arange(extents[0])[:, None] + np.arange(extents[1])]
+    column = vectors("hankel", c)
+    row = zeros_like(column) if r is None else vectors("hankel", r)
+    values = _joined("hankel", column, row[..., 1:])
+    extents = column.shape[-1], row.shape[-1]
+    return values[..., np.arange(extents[0])[:, None] + np.arange(extents[1])]
 
 
 def circulant(c: ArrayLike) -> Array:
@@ -84,9 +106,9 @@ def circulant(c: ArrayLike) -> Array:
            [2, 1, 3],
            [3, 2, 1]])
     """
-    column = _vector("circulant", c)
-    places = np.arange(column.shape[0])
-    return column[(places[:, None] - places) % column.shape[0]]
+    column = vectors("circulant", c)
+    places = np.arange(column.shape[-1])
+    return column[..., (places[:, None] - places) % column.shape[-1]]
 
 
 def companion(a: ArrayLike) -> Array:
@@ -97,27 +119,28 @@ def companion(a: ArrayLike) -> Array:
            [  1.,   0.,   0.],
            [  0.,   1.,   0.]])
     """
-    coefficients = _vector("companion", a)
-    n = coefficients.shape[0] - 1
-    if n < 1:
-        raise ShapeError("companion takes two coefficients or more", user_location())
-    first = -coefficients[1:] / coefficients[0]
+    coefficients = vectors("companion", a, 2)
+    first = -coefficients[..., 1:] / coefficients[..., :1]
+    n = first.shape[-1]
     below = np.eye(n - 1, n, dtype=first.dtype)
-    return concatenate([first[None], below])
+    below = broadcast_to(below, (*first.shape[:-1], n - 1, n))
+    return concatenate([first[..., None, :], below], axis=-2)
 
 
 def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     """Fecundities f (n,) in the first row, survivals s (n - 1,) below the diagonal."""
-    first, below = _vector("leslie", f), ravel(asarray(s))
-    n = first.shape[0]
-    if below.shape[0] != n - 1:
+    first, below = vectors("leslie", f), vectors("leslie", s, 0)
+    n = first.shape[-1]
+    if below.shape[-1] != n - 1:
         raise ShapeError(
             f"leslie takes n coefficients and n - 1, but was given {n} and "
-            f"{below.shape[0]}",
+            f"{below.shape[-1]}",
             user_location(),
         )
-    diagonal = np.eye(n - 1, n, dtype=np.int8)
-    return concatenate([first[None], below[:, None] * diagonal])
+    batch = ops.broadcast_shape("leslie", (first.shape[:-1], below.shape[:-1]))
+    rest = where(np.eye(n - 1, n, dtype=bool), below[..., None], 0)
+    row = broadcast_to(first, (*batch, n))[..., None, :]
+    return concatenate([row, broadcast_to(rest, (*batch, n - 1, n))], axis=-2)
 
 
 # Of an order alone: constants.

@@ -14,11 +14,9 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import absolute, divide, negative, subtract
 from arrayfn.numpy.comparison import where
-from arrayfn.numpy.creation import asarray, zeros
 from arrayfn.numpy.indexing import take
-from arrayfn.numpy.linear_algebra import diag
-from arrayfn.numpy.manipulation import expand_dims, ravel
 from arrayfn.numpy.padding import pad
+from arrayfn.scipy.linalg.forms import vectors
 
 __all__ = [
     "convolution_matrix",
@@ -29,56 +27,51 @@ __all__ = [
 ]
 
 
-def _vector(name: str, x: ArrayLike, least: int = 1) -> Array:
-    value = ravel(asarray(x))
-    if value.shape[0] < least:
-        raise ShapeError(
-            f"{name} takes at least {least} elements, not {value.shape[0]}",
-            user_location(),
-        )
-    return value
-
-
 def fiedler(a: ArrayLike) -> Array:
-    """The matrix of the distances |a_i - a_j|."""
-    a = _vector("fiedler", a, 0)
-    return absolute(subtract(expand_dims(a, 1), a))
+    """The matrix of the distances |a_i - a_j|, of a (..., n)."""
+    a = vectors("fiedler", a, 0)
+    return absolute(subtract(a[..., :, None], a[..., None, :]))
 
 
 def fiedler_companion(a: ArrayLike) -> Array:
     """The pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
 
-    a has the highest power first.
+    a (..., n) has the highest power first.
     """
-    a = _vector("fiedler_companion", a, 2)
-    a = divide(a, a[0])
-    count = a.shape[0] - 1
+    a = vectors("fiedler_companion", a, 2)
+    a = divide(a, a[..., :1])
+    count = a.shape[-1] - 1
     even = np.arange(count) % 2 == 0
-    rest = negative(a[2:])
+    rest = negative(a[..., 2:])
     first = np.arange(count - 1) == 0
     beside = where(even[: count - 1], rest, 0)
     below = where(first, 1, where(even[: count - 1], 0, rest))
     far = np.asarray(even[: max(count - 2, 0)], a.dtype)
-    diagonals = {
-        0: pad(negative(a[1:2]), (0, count - 1)),
-        1: beside,
-        2: far,
-        -1: below,
-        -2: np.asarray(1 - far, a.dtype),
-    }
-    result = zeros((count, count), a.dtype)
-    for place, values in diagonals.items():
-        if values.shape[0]:
-            result = result + diag(values, place)
+    result = _on_diagonal(negative(a[..., 1:2]), 0, count)
+    for place, values in {1: beside, 2: far, -1: below, -2: 1 - far}.items():
+        if values.shape[-1]:
+            result = result + _on_diagonal(values, place, count)
     return result
 
 
+def _on_diagonal(values: Array, place: int, count: int) -> Array:
+    """Matrices (..., count, count) with vectors on the diagonal ``place``."""
+    missing = count - values.shape[-1]
+    pads = [(0, 0)] * (len(values.shape) - 1) + [(0, missing)]
+    along = pad(values, pads)
+    spread = along[..., :, None] if place > 0 else along[..., None, :]
+    return where(np.eye(count, k=place, dtype=bool), spread, 0)
+
+
 def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
-    """The matrix by which v of n elements becomes ``convolve(a, v, mode)``."""
-    a = _vector("convolution_matrix", a)
+    """The matrix by which v of n elements becomes ``convolve(a, v, mode)``.
+
+    a is (..., m).
+    """
+    a = vectors("convolution_matrix", a)
     if n < 1:
         raise ShapeError(f"convolution_matrix takes n >= 1, not {n}", user_location())
-    count = a.shape[0]
+    count = a.shape[-1]
     rows = {
         "full": (0, count + n - 1),
         "same": ((min(count, n) - 1) // 2, max(count, n)),
@@ -92,7 +85,8 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     places = np.arange(first, first + length)[:, None] - np.arange(n)
     # Beyond a's ends there is nothing; a place below 0 would count from the end.
     beyond = (places < 0) | (places >= count)
-    return take(a, np.where(beyond, count, places), mode="fill", fill_value=0)
+    chosen = np.where(beyond, count, places)
+    return take(a, chosen, axis=-1, mode="fill", fill_value=0)
 
 
 def invhilbert(n: int, exact: bool = False) -> Array:

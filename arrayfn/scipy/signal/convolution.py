@@ -111,7 +111,15 @@ def correlate2d(
     boundary: str = "fill",
     fillvalue: float = 0,
 ) -> Array:
-    """The cross-correlation of two matrices; arguments are those of ``convolve2d``."""
+    """The cross-correlation of two matrices; arguments are those of ``convolve2d``.
+
+    ``in2`` is conjugated. In mode "valid", where ``in1`` is the smaller, that is, as in
+    SciPy (whose ``correlate`` differs there).
+    """
+    if mode == "valid":
+        x, y = _operands("correlate2d", in1, in2, mode)
+        if _larger_first("correlate2d", x, y)[0] is not x:
+            return convolve2d(y, lax.rev(anp.conj(x), (0, 1)), mode)[::-1, ::-1]
     reverse = lax.rev(in2, range(ops.type_of_operand("correlate2d", in2).ndim))
     if mode == "same":
         # Of an even extent there are two middles: this has the one before.

@@ -51,7 +51,7 @@ def _without_line(x: Array) -> Array:
     """Less the line of least squares along the last axis."""
     count = x.shape[-1]
     centred = np.arange(count) - (count - 1) / 2
-    scale = max(1.0, float(np.sum(centred**2)))
+    scale = float(np.sum(centred**2)) or 1.0  # of one element the line is its mean
     real = np.zeros(0, x.dtype).real.dtype
     time = (centred / np.sqrt(scale)).astype(real)
     slope = anp.sum(anp.multiply(x, time), axis=-1, keepdims=True)

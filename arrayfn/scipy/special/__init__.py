@@ -7,7 +7,7 @@ float64 whatever the dtype, in loops over all elements until each has settled.
 
 from __future__ import annotations
 
-from arrayfn.nn import log_softmax, logsumexp, softmax
+from arrayfn.nn import logsumexp
 from arrayfn.scipy.special.elementary import (
     boxcox,
     boxcox1p,
@@ -64,6 +64,7 @@ from arrayfn.scipy.special.integrals import (
     spence,
 )
 from arrayfn.scipy.special.orders import bessel_jn, sph_harm_y
+from arrayfn.scipy.special.softmaxes import log_softmax, softmax
 from arrayfn.tracing import Namespace
 
 __all__ = [

@@ -1,0 +1,22 @@
+"""Softmax under SciPy's name: over all axes by default."""
+
+from __future__ import annotations
+
+from arrayfn import nn
+from arrayfn.numpy._operands import Array, ArrayLike, Axis
+
+
+def softmax(x: ArrayLike, axis: Axis = None) -> Array:
+    """exp(x) / sum(exp(x)) over ``axis`` (None: all), without overflow.
+
+    >>> import numpy as np
+    >>> softmax(np.zeros((2, 2)))
+    array([[0.25, 0.25],
+           [0.25, 0.25]])
+    """
+    return nn.softmax(x, axis)
+
+
+def log_softmax(x: ArrayLike, axis: Axis = None) -> Array:
+    """The logarithm of ``softmax``, accurate where that underflows."""
+    return nn.log_softmax(x, axis)
