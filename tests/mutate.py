@@ -3,9 +3,14 @@
     python -m tests.mutate --count 40 --seed 0 --rooms passes lowering primitives
 
 Each mutant is one change of one expression (a comparison, an operator, a constant, a
-condition), in a copy of the package. The tests of its room run against the copy, the
-quickest first, until one fails: the mutant is killed. A mutant that survives shows
-behaviour that no test asserts, or is equivalent to the original.
+condition), in a copy of the package. Stages of its room run against the copy, the
+quickest first, until one fails: the mutant is killed. A stage is a run of generated
+programs or one of pytest. A mutant that survives shows behaviour that no test asserts,
+or is equivalent to the original.
+
+Before the first mutant each stage runs once without any, so that what fails is known to
+fail for the mutant. That also compiles the kernels: each mutant starts with a copy of
+these objects, whose keys are what they were compiled from.
 """
 
 from __future__ import annotations
@@ -13,50 +18,94 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import hashlib
 import os
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fuzz.devices import install
+from tests.fuzz.drawing import draw
+from tests.fuzz.run import run_case
+from tests.fuzz.worker import compiles, limit_of
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "arrayfn"
-TIMEOUT = 600.0  # seconds for one stage of tests; a mutant that hangs is killed by it
+WARM = ROOT / ".pytest_cache" / "mutate"  # objects compiled without a mutant
+MEMORY = 12 << 30  # bytes of address space of a stage
 
-# The tests of a room, in stages: each stage is one run of pytest.
-_PROGRAMS = "tests/test_random_programs.py"
-STAGES = {
+# A stage is a command and its limit in seconds of CPU time: who hangs is killed by it.
+Stage = tuple[tuple[str, ...], int]
+
+
+def programs(device: str, count: int) -> Stage:
+    """Generated programs, until one fails."""
+    return ("-m", "tests.mutate", "--try-programs", device, str(count)), 60
+
+
+def pytest(*paths: str, slow: bool = False) -> Stage:
+    """Tests, until one fails."""
+    marked = () if slow else ("-m", "not slow")
+    options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", *marked)
+    return ("-m", "pytest", *options, *paths), 900
+
+
+_UNJITTED = programs("unjitted", 60)
+_EMULATOR = programs("emulator", 40)
+_RANDOM = pytest("tests/test_random_programs.py", "tests/test_checks.py", "tests/lax")
+STAGES: dict[str, tuple[Stage, ...]] = {
     "passes": (
-        "tests/passes",
-        "tests/lowering",
-        f"{_PROGRAMS} tests/test_checks.py tests/lax tests/transforms",
-        "tests/backends",
+        pytest("tests/passes"),
+        _UNJITTED,
+        pytest("tests/lowering"),
+        pytest("tests/transforms"),
+        _RANDOM,
+        programs("unjitted", 300),
+        pytest("tests/backends"),
     ),
     "primitives": (
-        "tests/primitives tests/passes tests/transforms",
-        f"tests/numpy {_PROGRAMS}",
-        "tests/lax tests/lowering tests/linalg tests/nn tests/functions",
+        _UNJITTED,
+        pytest("tests/primitives"),
+        pytest("tests/transforms", "tests/functions"),
+        pytest("tests/numpy", "tests/linalg"),
+        _RANDOM,
+        pytest("tests/lowering", "tests/nn", "tests/passes"),
     ),
     "transforms": (
-        "tests/transforms tests/functions",
-        f"tests/lax tests/test_custom.py {_PROGRAMS}",
+        pytest("tests/transforms", "tests/functions"),
+        _UNJITTED,
+        _RANDOM,
+        pytest("tests/test_custom.py", "tests/lowering"),
     ),
     "lowering/cuda": (
-        "tests/backends",
-        "tests/lowering tests/passes",
+        _EMULATOR,
+        pytest("tests/backends"),
+        pytest("tests/lowering"),
+        programs("emulator", 200),
     ),
     "lowering": (
-        "tests/lowering",
-        f"tests/backends {_PROGRAMS} tests/test_jit_donation.py",
-        "tests/lax tests/numpy",
+        _UNJITTED,
+        _EMULATOR,
+        pytest("tests/lowering"),
+        pytest("tests/backends", "tests/test_jit_donation.py"),
+        _RANDOM,
+        programs("unjitted", 300),
     ),
-    "numpy": ("tests/numpy", "tests/tools/test_coverage.py tests/test_errors.py"),
+    "numpy": (
+        _UNJITTED,
+        pytest("tests/numpy"),
+        pytest("tests/tools/test_coverage.py", "tests/test_errors.py"),
+    ),
 }
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -178,41 +227,100 @@ def mutants_of(path: Path) -> list[Mutant]:
     return found
 
 
-def survives(mutant: Mutant, python: str = sys.executable) -> bool:
-    """Whether all stages of the tests pass with ``mutant``."""
+def mirrored(mutant: Mutant) -> Sequence[Stage]:
+    """The tests named as the mutant's module, or its package, is."""
+    names = {mutant.path.stem, mutant.path.parent.name} - {"__init__", "cuda"}
+    names -= {part for room in STAGES for part in room.split("/")}
+    found = sorted(
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if any(name.strip("_") in path.stem for name in names)
+    )
+    return [pytest(*found)] if found else []
+
+
+@contextmanager
+def copied(mutant: Mutant | None) -> Iterator[Path]:
+    """A folder with the repository, its package changed by ``mutant``."""
     with tempfile.TemporaryDirectory(prefix="mutant_") as folder:
         there = Path(folder)
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PACKAGE, there / "arrayfn", ignore=ignored)
         for name in ("tests", "docs", "examples", "notebooks", "pyproject.toml"):
             (there / name).symlink_to(ROOT / name)
-        target = there / mutant.path.relative_to(ROOT)
-        target.write_text(mutant.source(), encoding="utf-8")
-        environment = {
-            **os.environ,
-            "PYTHONPATH": folder,
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "ARRAYFN_CACHE_DIR": str(there / "cache"),
-        }
-        (there / "cache").mkdir(mode=0o700)
-        for stage in STAGES[mutant.room]:
-            command = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-            command += ["-n", "0", *stage.split()]
-            try:
-                run = subprocess.run(
-                    command,
-                    cwd=there,
-                    env=environment,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=TIMEOUT,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return False
-            if run.returncode:
-                return False
-    return True
+        if mutant is not None:
+            target = there / mutant.path.relative_to(ROOT)
+            target.write_text(mutant.source(), encoding="utf-8")
+            shutil.copytree(WARM, there / "cache")
+        yield there
+
+
+def succeeds(stage: Stage, there: Path, cache: Path) -> bool:
+    """Whether ``stage`` passes in the copy ``there``, within its time."""
+    command, seconds = stage
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(there),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "ARRAYFN_CACHE_DIR": str(cache),
+        "ARRAYFN_VERIFY": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=there,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+    try:
+        return process.wait(20 * seconds) == 0
+    except subprocess.TimeoutExpired:  # it waits for something
+        return False
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def killer(mutant: Mutant) -> Stage | None:
+    """The first stage that notices ``mutant``."""
+    with copied(mutant) as there:
+        for stage in dict.fromkeys([*mirrored(mutant), *STAGES[mutant.room]]):
+            if not succeeds(stage, there, there / "cache"):
+                return stage
+    return None
+
+
+def try_programs(device: str, count: int) -> int:
+    """Run generated programs in this process; 1 as soon as one fails."""
+    install()
+    for index in range(count):
+        case = draw(0, index, limit_of(device))
+        if run_case(case, device, compiles(device, index)).failed:
+            return 1
+    return 0
+
+
+def unmutated(stages: Sequence[Stage]) -> None:
+    """Check that ``stages`` pass without a mutant, unless that is known already."""
+    digest = hashlib.sha256(repr(stages).encode())
+    for folder in (PACKAGE, ROOT / "tests"):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
+    WARM.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stamp = WARM.with_suffix(".sha256")
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return
+    with copied(None) as there:
+        for stage in stages:
+            begin = time.perf_counter()
+            if not succeeds(stage, there, WARM):
+                sys.exit(f"fails without a mutant: {' '.join(stage[0])}")
+            print(f"{time.perf_counter() - begin:5.0f} s {' '.join(stage[0])}")
+    stamp.write_text(digest.hexdigest())
 
 
 def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -239,17 +347,30 @@ def main() -> int:
         default=["passes", "lowering", "primitives"],
         choices=sorted(STAGES),
     )
+    parser.add_argument("--at", help="all mutants of a place, such as masks.py:47")
+    parser.add_argument("--try-programs", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    drawn = sample(given.rooms, given.count, given.seed)
+    if given.try_programs:
+        device, count = given.try_programs
+        return try_programs(device, int(count))
+    if given.at:
+        paths = sorted(PACKAGE.rglob(given.at.rpartition(":")[0].rpartition("/")[2]))
+        found = [m for path in paths for m in mutants_of(path)]
+        drawn = [m for m in found if f"{given.at}: " in str(m)]
+    else:
+        drawn = sample(given.rooms, given.count, given.seed)
+    rooms = list(dict.fromkeys(m.room for m in drawn))
+    unmutated(list(dict.fromkeys(stage for room in rooms for stage in STAGES[room])))
     begin = time.perf_counter()
-    killed = dict.fromkeys(given.rooms, 0)
-    total = dict.fromkeys(given.rooms, 0)
+    killed = dict.fromkeys(rooms, 0)
+    total = dict.fromkeys(rooms, 0)
     with ThreadPoolExecutor(given.jobs) as pool:
-        for mutant, survived in zip(drawn, pool.map(survives, drawn), strict=True):
+        for mutant, stage in zip(drawn, pool.map(killer, drawn), strict=True):
             total[mutant.room] += 1
-            killed[mutant.room] += not survived
-            print("SURVIVES" if survived else "killed  ", mutant, flush=True)
-    for room in given.rooms:
+            killed[mutant.room] += stage is not None
+            by = "" if stage is None else f"  ({' '.join(stage[0][1:])})"
+            print("killed  " if by else "SURVIVES", f"{mutant}{by}", flush=True)
+    for room in rooms:
         print(f"{room}: {killed[room]} of {total[room]} killed")
     seconds = time.perf_counter() - begin
     print(f"{sum(killed.values())} of {len(drawn)} killed in {seconds:.0f} s")

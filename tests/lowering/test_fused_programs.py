@@ -87,7 +87,30 @@ def odd_outputs(x: Any, y: Any) -> Any:
     return x, x, z, z, z.T, z[1:], z[::-1, ::2], 2.0, z.reshape(-1), y.T
 
 
+def a_first_row_alone(x: Any, row: Any) -> Any:
+    # The kernel of one row has an axis of one element, that of all rows has none.
+    doubled = x * 2
+    angle = anp.arctan2(doubled[:1], row)
+    return angle, doubled + angle
+
+
+def a_first_row_and_all_rows(x: Any, row: Any) -> Any:
+    # The kernel of one row computes `doubled` again, for that row alone: it must not
+    # become one with the kernel of all rows, where `angle` would be that of each row.
+    doubled = x * 2
+    angle = anp.arctan2(doubled[:1], row)
+    return row + 1, angle, doubled + angle
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[Array]]] = {
+    "a first row alone": (
+        a_first_row_alone,
+        [floats(3, 5), floats(1, 5, seed=4)],
+    ),
+    "a first row and all rows": (
+        a_first_row_and_all_rows,
+        [floats(3, 5), floats(1, 5, seed=4)],
+    ),
     "an array and its transpose": (lambda x: x + x.T, [floats(7, 7)]),
     "a value and its transpose": (
         lambda x: anp.exp(x) * anp.exp(x).T,
