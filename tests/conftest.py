@@ -59,10 +59,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Count the plans that this process has looked at."""
     tally = importlib.import_module("arrayfn.lowering.verify").TALLY
     counts = (tally.proved, tally.run, tally.unproved)
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["plans"] = counts
-    else:
+    output = getattr(session.config, "workeroutput", None)
+    if output is None:
         _add(counts)
+    else:
+        output["plans"] = counts
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -117,9 +117,15 @@ def all_bits(result: Any) -> list[bytes]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_new_shape_of_the_same_rank_has_the_same_kernels(name: str) -> None:
     arguments = CASES[name][1]
-    first = JITTED[name].lower(*arguments(40, 30))
-    for shape in [(64, 32), (7, 100), (300, 257)]:
-        assert keys(JITTED[name].lower(*arguments(*shape))) == keys(first)
+
+    def kernels_of(shape: tuple[int, int]) -> Any:
+        return keys(JITTED[name].lower(*arguments(*shape)))
+
+    short, long = kernels_of((40, 30)), kernels_of((300, 257))
+    assert kernels_of((64, 32)) == kernels_of((7, 100)) == short
+    assert kernels_of((500, 270)) == long
+    # A sum of more than one block adds up its blocks: another kernel.
+    assert (short == long) == (name != "sums over each axis")
 
 
 def test_a_new_shape_compiles_nothing(compiled: list[str]) -> None:

@@ -20,6 +20,7 @@ from arrayfn.jit import jit
 from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.index_bounds import known_value
 from arrayfn.primitives import conversion
 from arrayfn.random.keys import Key, block, counters, single, split
 from arrayfn.tracing import apply, device_of, is_staged
@@ -173,7 +174,15 @@ def between(drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType) -> Arra
     if ops.is_number(low) and ops.is_number(high) and (low, high) == (0.0, 1.0):
         return drawn
     low, high = ops.convert(low, dtype), ops.convert(high, dtype)
-    scaled = anp.add(anp.multiply(drawn, anp.subtract(high, low)), low)
+    with np.errstate(over="ignore"):
+        span = ops.as_array(anp.subtract(high, low))
+    scaled = anp.add(anp.multiply(drawn, span), low)
+    in_range = anp.isfinite(span)
+    if known_value(anp.all(in_range)) != np.True_:
+        # By halves: the span is beyond the numbers, though both ends are among them.
+        start, end = anp.multiply(low, 0.5), anp.multiply(high, 0.5)
+        half = anp.add(anp.multiply(drawn, anp.subtract(end, start)), start)
+        scaled = anp.where(in_range, scaled, anp.multiply(half, 2.0))
     return anp.maximum(low, scaled)
 
 

@@ -7,7 +7,7 @@ random bits. dtypes are floating-point, float64 by default.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from arrayfn.dtypes import DType
 from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.index_bounds import known_value
 from arrayfn.primitives import special
 from arrayfn.random.bits import (
     AnyKey,
@@ -40,10 +41,19 @@ def _limits(dtype: DType) -> Any:
 
 def _drawn(
     name: str, key: AnyKey, shape: Any, dtype: DTypeLike
-) -> tuple[Key, Shape, DType]:
-    """The key, shape and dtype of a distribution without parameters."""
+) -> tuple[Key, Shape, DType, DType]:
+    """The key, shape, dtype of a distribution without parameters, and that to draw in.
+
+    Halves are drawn in float32 and rounded: of their own uniform numbers there are too
+    few for a tail.
+    """
     wanted = ops.as_shape(f"random.{name}", shape)
-    return single(name, key), wanted, floating(name, dtype)
+    kind = floating(name, dtype)
+    return single(name, key), wanted, kind, dtypes.compute_dtype(kind)
+
+
+def _shaped(sample: Array, shape: Shape, dtype: DType) -> Array:
+    return ops.as_array(ops.convert(anp.reshape(sample, shape), dtype))
 
 
 def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
@@ -72,11 +82,12 @@ def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 
 
 def real_normal(key: Key, shape: Shape, dtype: DType) -> Array:
-    """Standard normal numbers of a real ``dtype``."""
+    """Standard normal numbers of a real ``dtype``; halves are rounded float32."""
+    wide = dtypes.compute_dtype(dtype)
     # The smallest number above -1, so that none is infinite.
-    low = float(np.nextafter(np.array(-1, dtype), np.array(0, dtype)))
-    drawn = _normal_between(unit(key, flat(shape), dtype), low, 1.0, dtype)
-    return anp.reshape(drawn, shape)
+    low = float(np.nextafter(np.array(-1, wide), np.array(0, wide)))
+    drawn = _normal_between(unit(key, flat(shape), wide), low, 1.0, wide)
+    return _shaped(drawn, shape, dtype)
 
 
 def _normal_between(
@@ -96,6 +107,7 @@ def truncated_normal(
 ) -> Array:
     """Standard normal numbers, given that they lie in (lower, upper).
 
+    A number of half precision may be rounded to a bound.
     The bounds broadcast to ``shape``, which is theirs by default.
 
     >>> from arrayfn import random
@@ -105,39 +117,104 @@ def truncated_normal(
     """
     kind = floating("truncated_normal", dtype)
     wanted = shape_for("truncated_normal", shape, lower, upper)
-    bounds = [parameter(x, kind) for x in (lower, upper)]
-    low, high = (apply(special.erf, anp.divide(x, _ROOT_TWO)) for x in bounds)
+    wide = dtypes.compute_dtype(kind)
+    low, high = (parameter(x, wide) for x in (lower, upper))
     inner = flat(wanted, lower, upper)
-    drawn = unit(single("truncated_normal", key), inner, kind)
-    sample = _normal_between(drawn, low, high, kind)
+    drawn = unit(single("truncated_normal", key), inner, wide)
+    tail = (low > _TAIL) | (high < -_TAIL)
+    if known_value(anp.any(tail)) == np.False_:
+        sample = _inverted_erf(drawn, low, high, wide)
+    else:
+        first, last = anp.where(tail, -1.0, low), anp.where(tail, 1.0, high)
+        middle = _inverted_erf(drawn, first, last, wide)
+        outer = ops.convert(_in_tail(drawn, low, high), wide)
+        sample = anp.where(tail, outer, middle)
     # Rounding may carry a number over a bound.
-    lowest = anp.nextafter(stop_gradient(bounds[0]), np.array(np.inf, kind))
-    highest = anp.nextafter(stop_gradient(bounds[1]), np.array(-np.inf, kind))
-    return anp.reshape(anp.clip(sample, lowest, highest), wanted)
+    lowest = anp.nextafter(stop_gradient(low), np.array(np.inf, wide))
+    highest = anp.nextafter(stop_gradient(high), np.array(-np.inf, wide))
+    return _shaped(anp.clip(sample, lowest, highest), wanted, kind)
+
+
+def _inverted_erf(drawn: Array, low: Array, high: Array, dtype: DType) -> Array:
+    """Normal numbers between bounds of which erf tells enough."""
+    first = apply(special.erf, anp.divide(low, _ROOT_TWO))
+    last = apply(special.erf, anp.divide(high, _ROOT_TWO))
+    return _normal_between(drawn, first, last, dtype)
+
+
+_TAIL: Final = 1.0
+"""Between bounds beyond this, erf leaves too few numbers to choose from."""
+_STEPS: Final = 4
+_ASYMPTOTIC: Final = 30.0
+_FARTHEST: Final = 60.0
+"""So far beyond a bound there is nothing in float64: less than exp(-1800)."""
+
+
+def _in_tail(drawn: Array, low: Array, high: Array) -> Array:
+    """Normal numbers between bounds on one side of 0: float64.
+
+    The logarithm of what lies beyond a + d, Q(a + d) / Q(a) by Mills' ratio, is to be
+    that of a uniform number between 1 and its value at the far bound. It is concave,
+    so Newton's method finds d.
+    """
+    u, low, high = (ops.convert(x, dtypes.float64) for x in (drawn, low, high))
+    below = high < 0
+    near = anp.maximum(anp.where(below, -high, low), _TAIL)
+    far = anp.where(below, -low, high)
+    at_near = _mills_ratio(near)
+
+    def beyond(distance: Array) -> tuple[Array, Array]:
+        ratio = _mills_ratio(near + distance)
+        log = -0.5 * distance * (2.0 * near + distance) + anp.log(ratio / at_near)
+        return log, ratio
+
+    most, _ = beyond(anp.clip(far - near, 0.0, _FARTHEST))
+    wanted = anp.log1p(u * anp.expm1(most))
+    fixed = stop_gradient(wanted)
+    distance = -2.0 * fixed / (anp.sqrt(near * near - 2.0 * fixed) + near)
+    for _ in range(_STEPS):
+        distance = stop_gradient(distance)  # the last step has the derivative of all
+        log, ratio = beyond(distance)
+        distance = distance + (log - wanted) * stop_gradient(ratio)
+    sample = near + distance
+    return anp.where(below, -sample, sample)
+
+
+def _mills_ratio(x: Array) -> Array:
+    """What lies beyond x, over the density there; far out by a continued fraction."""
+    small = anp.minimum(x, _ASYMPTOTIC)
+    tail = apply(special.erfc, ops.as_array(small / _ROOT_TWO))
+    ratio = math.sqrt(math.pi / 2) * tail * anp.exp(0.5 * small * small)
+    large = anp.maximum(x, _ASYMPTOTIC)
+    below = large
+    for k in range(8, 0, -1):
+        below = large + k / below
+    return anp.where(x < _ASYMPTOTIC, ratio, 1.0 / below)
 
 
 def exponential(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Numbers of density exp(-x) on x >= 0."""
-    found, wanted, kind = _drawn("exponential", key, shape, dtype)
-    drawn = unit(found, flat(wanted), kind)
-    return anp.reshape(anp.negative(anp.log1p(anp.negative(drawn))), wanted)
+    found, wanted, kind, wide = _drawn("exponential", key, shape, dtype)
+    drawn = unit(found, flat(wanted), wide)
+    sample = anp.negative(anp.log1p(anp.negative(drawn)))
+    return _shaped(sample, wanted, kind)
 
 
 def laplace(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Numbers of density exp(-|x|) / 2."""
-    found, wanted, kind = _drawn("laplace", key, shape, dtype)
-    low = float(_limits(kind).eps) / 2 - 1.0
-    u = between(unit(found, flat(wanted), kind), low, 1.0, kind)
+    found, wanted, kind, wide = _drawn("laplace", key, shape, dtype)
+    low = float(_limits(wide).eps) / 2 - 1.0
+    u = between(unit(found, flat(wanted), wide), low, 1.0, wide)
     sample = anp.multiply(anp.sign(u), anp.log1p(anp.negative(anp.abs(u))))
-    return anp.reshape(sample, wanted)
+    return _shaped(sample, wanted, kind)
 
 
 def logistic(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Numbers whose distribution function is 1 / (1 + exp(-x))."""
-    found, wanted, kind = _drawn("logistic", key, shape, dtype)
-    u = between(unit(found, flat(wanted), kind), float(_limits(kind).tiny), 1.0, kind)
+    found, wanted, kind, wide = _drawn("logistic", key, shape, dtype)
+    u = between(unit(found, flat(wanted), wide), float(_limits(wide).tiny), 1.0, wide)
     sample = anp.subtract(anp.log(u), anp.log1p(anp.negative(u)))
-    return anp.reshape(sample, wanted)
+    return _shaped(sample, wanted, kind)
 
 
 def gumbel(
@@ -147,27 +224,28 @@ def gumbel(
 
     With ``mode="high"`` twice as many bits are used, for a finer upper tail.
     """
-    found, wanted, kind = _drawn("gumbel", key, shape, dtype)
-    limits = _limits(kind)
+    found, wanted, kind, wide = _drawn("gumbel", key, shape, dtype)
+    limits = _limits(wide)
     if mode == "high":
-        u = unit(found, (2, *wanted), kind)
+        u = unit(found, (2, *wanted), wide)
         high, low = anp.getitem(u, 0), anp.getitem(u, 1)
         fine = anp.add(anp.multiply(low, float(limits.eps)), float(limits.tiny))
         x = anp.where(anp.greater_equal(high, 0.5), high, anp.add(high, fine))
-        return anp.negative(anp.log(anp.negative(anp.log1p(anp.negative(x)))))
+        sample = anp.negative(anp.log(anp.negative(anp.log1p(anp.negative(x)))))
+        return _shaped(sample, wanted, kind)
     if mode != "low":
         raise ValueError(f'random.gumbel: mode is "low" or "high", not {mode!r}')
-    u = between(unit(found, flat(wanted), kind), float(limits.tiny), 1.0, kind)
+    u = between(unit(found, flat(wanted), wide), float(limits.tiny), 1.0, wide)
     sample = anp.negative(anp.log(anp.negative(anp.log(u))))
-    return anp.reshape(sample, wanted)
+    return _shaped(sample, wanted, kind)
 
 
 def cauchy(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Numbers of density 1 / (pi (1 + x**2))."""
-    found, wanted, kind = _drawn("cauchy", key, shape, dtype)
-    u = between(unit(found, flat(wanted), kind), float(_limits(kind).eps), 1.0, kind)
+    found, wanted, kind, wide = _drawn("cauchy", key, shape, dtype)
+    u = between(unit(found, flat(wanted), wide), float(_limits(wide).eps), 1.0, wide)
     sample = anp.tan(anp.multiply(anp.subtract(u, 0.5), math.pi))
-    return anp.reshape(sample, wanted)
+    return _shaped(sample, wanted, kind)
 
 
 def lognormal(
@@ -182,7 +260,7 @@ def lognormal(
 
 def maxwell(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """The length of a standard normal vector in three dimensions."""
-    found, wanted, kind = _drawn("maxwell", key, shape, dtype)
+    found, wanted, kind, _ = _drawn("maxwell", key, shape, dtype)
     vector = real_normal(found, (*wanted, 3), kind)
     return anp.sqrt(anp.sum(anp.square(vector), -1))
 

@@ -34,7 +34,8 @@ def poisson(
 ) -> Array:
     """The number of events of a process that has ``lam`` on average; int64.
 
-    -1 where ``lam`` is negative or NaN.
+    -1 where ``lam`` is negative or NaN; the greatest integer where it is infinite, as
+    where the number is beyond that.
 
     >>> from arrayfn import random
     >>> round(float(random.poisson(random.key(0), 4.0, (2000,)).mean()))
@@ -47,9 +48,10 @@ def poisson(
     small = rate < _SMALL_MEAN
     few = anp.where((rate >= 0) & small, rate, 0.0)
     below = _inverted(small_key, wanted, anp.exp(-few), lambda k: few / k)
-    many = anp.where(rate >= _SMALL_MEAN, rate, _HARMLESS_MEAN)
-    above = _poisson_rejection(large_key, many, ~(rate >= _SMALL_MEAN))
-    value = anp.where(small, below, above)
+    large = (rate >= _SMALL_MEAN) & (rate < anp.inf)
+    many = anp.where(large, rate, _HARMLESS_MEAN)
+    above = _poisson_rejection(large_key, many, ~large)
+    value = anp.where(small, below, anp.where(large, above, rate))
     return anp.astype(anp.where(rate >= 0, value, -1.0), kind)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import lax, nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.dtypes import short_name
+from arrayfn.dtypes import bfloat16, short_name
 from arrayfn.errors import VerificationError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda.solvers import substitution
+from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import (
     BufferArgument,
     ExecutionPlan,
@@ -27,6 +29,9 @@ from arrayfn.lowering.plan import (
     Step,
 )
 from arrayfn.lowering.verify import Report, Tally, verify
+from arrayfn.lowering.verify.interpreter import Interpreter
+from tests.backends.test_cuda_loops import CASES as LOOPS
+from tests.backends.test_cuda_runtime import GENERATED
 from tests.lowered_on_gpu import lowered
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -192,6 +197,72 @@ def k(x, out):
     assert verify(of_kernel(source("block_index() == 0"), sizes, 2, 32)).unproved == []
     wrong = of_kernel(source("thread_index() < 16"), sizes, 2, 32)
     refused(wrong, "line 6: not all threads of a block come to this barrier")
+
+
+def of_counts(count: str) -> CompiledProgram:
+    """Threads that wait for each other in a loop whose ``count`` a text says."""
+    source = f"""
+def k(x, out):
+    row = quotient(thread_index(), 8)
+    step = quotient(block_index(), 2)
+    at = min_i64(step * 8 + row, 25)
+    for turn in range({count}):
+        barrier()
+    out[block_index() * 64 + thread_index()] = x[at]
+"""
+    return of_kernel(source, {"x": 26, "out": 512}, 8, threads=64)
+
+
+def test_blocks_may_go_round_a_loop_with_a_barrier_more_often_than_others() -> None:
+    assert verify(of_counts("step")).unproved == []
+    refused(of_counts("row"), "not all threads of a block come to this barrier")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_the_kernel_of_triangular_systems_is_not_refused(
+    left: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(substitution, "LEAST_ROWS", 1)
+    a = np.eye(300, dtype=dtype)
+    b = np.ones((300, 9) if left else (9, 300), dtype)
+    for lower in (True, False):
+        options = {"left_side": left, "lower": lower}
+        lowered(lambda a, b, o=options: lax.linalg.triangular_solve(a, b, **o), a, b)
+
+
+@pytest.mark.parametrize("mode", [None, "persistent"])
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_on_a_gpu_are_not_refused(name: str, mode: Any) -> None:
+    function, *arguments = LOOPS[name]
+    report = verify(lowered(function, *arguments, options=Options(mode=mode)))
+    assert not [text for text in report.unproved if "not understood" in text]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16], ids=str)
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_attention_is_not_refused(name: str, dtype: Any) -> None:
+    (B, T, S, N, K, H), options = GENERATED[name]
+    q = np.ones((B, T, N, H), dtype)
+    k, v = (np.ones((B, S, K, H), dtype) for _ in range(2))
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return anp.sum(nn.dot_product_attention(q, k, v, **options).astype(np.float32))
+
+    lowered(af.grad(loss, argnums=(0, 1, 2)), q, k, v)
+
+
+def test_what_the_analysis_cannot_handle_is_not_proved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(_: Interpreter) -> NoReturn:
+        raise KeyError("a symbol")
+
+    monkeypatch.setattr(Interpreter, "run", fails)
+    # The text is another one: what is known of the kernel says nothing.
+    compiled = with_text(on_cpu(lambda x: x * 2, X), "* f32(2.0)", "* f32(3.0)")
+    (text, *_) = verify(compiled).unproved
+    assert "not understood: KeyError: 'a symbol'" in text
 
 
 def test_an_element_that_two_blocks_write_is_refused() -> None:

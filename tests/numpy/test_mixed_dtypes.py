@@ -66,12 +66,12 @@ def test_bfloat16_stays_itself_with_integers(other: Any) -> None:
         assert promote((dtype, False) for dtype in pair) == (bfloat16, False)
     x = np.array([1.5, -2.0, 0.25], bfloat16)
     y = np.array([1, 0, 1], other)
-    for x, y in ((x, y), (y, x)):
+    for left, right in ((x, y), (y, x)):
         for function in (anp.add, anp.multiply, anp.maximum):
-            have = function(x, y)
+            have = function(left, right)
             assert have.dtype == bfloat16
-            assert af.jit(function)(x, y).dtype == bfloat16
-            want = function(x.astype(np.float32), y.astype(np.float32))
+            assert af.jit(function)(left, right).dtype == bfloat16
+            want = function(left.astype(np.float32), right.astype(np.float32))
             np.testing.assert_array_equal(have.astype(np.float32), want)
 
 

@@ -167,3 +167,80 @@ def test_samples_are_differentiated_by_their_parameters():
         step = 1e-5
         difference = (mean(draw)(1.5 + step) - mean(draw)(1.5 - step)) / (2 * step)
         np.testing.assert_allclose(af.grad(mean(draw))(1.5), difference, rtol=1e-6)
+
+
+TAILS = [
+    (8.0, np.inf),
+    (30.0, 40.0),
+    (5.0, 6.0),
+    (1.01, np.inf),
+    (-np.inf, -3.0),
+    (-40.0, -29.5),
+]
+
+
+@pytest.mark.parametrize(("low", "high"), TAILS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_truncated_normal_is_right_in_the_tails(low, high, dtype):
+    draw = af.jit(lambda key: random.truncated_normal(key, low, high, (N,), dtype))
+    sample = draw(KEY)
+    assert (sample > low).all()
+    assert (sample < high).all()
+    assert len(np.unique(sample)) > 0.8 * N
+    assert st.kstest(sample, st.truncnorm(low, high).cdf).pvalue > LEVEL
+
+
+def test_truncated_normal_takes_tails_and_middles_at_once():
+    low = np.array([8.0, -1.0, -9.0], np.float32)
+    high = np.array([9.0, 1.0, -8.0], np.float32)
+    sample = random.truncated_normal(KEY, low, high, (N, 3))
+    for k, mean in enumerate([8.1199, 0.0, -8.1199]):
+        assert abs(sample[:, k].mean() - mean) < 0.05
+
+
+@pytest.mark.parametrize("high", [np.inf, 4.0])
+def test_truncated_normal_has_derivatives_in_the_tails(high):
+    def drawn(low):
+        return random.truncated_normal(KEY, low, high, (8,))
+
+    slope = af.jvp(drawn, (3.0,), (1.0,))[1]
+    want = (drawn(3.0 + 1e-6) - drawn(3.0 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(slope, want, 1e-6)
+
+
+def test_uniform_spans_more_than_the_greatest_number():
+    sample = random.uniform(KEY, (N,), np.float32, -3e38, 3e38)
+    assert st.kstest(sample / 3e38, st.uniform(-1, 2).cdf).pvalue > LEVEL
+    ends = np.float32(-3e38), np.float32(3e38)
+    traced = af.jit(lambda a, b: random.uniform(KEY, (N,), np.float32, a, b))(*ends)
+    np.testing.assert_array_equal(traced, sample)
+
+
+def test_poisson_of_infinity_is_the_greatest_integer():
+    sample = random.poisson(KEY, np.inf, (5,))
+    assert (sample == np.iinfo(np.int64).max).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, af.numpy.bfloat16])
+@pytest.mark.parametrize(
+    "name", ["normal", "exponential", "laplace", "logistic", "gumbel", "cauchy"]
+)
+def test_halves_are_rounded_from_float32(name, dtype):
+    draw = getattr(random, name)
+    sample = draw(KEY, (N,), dtype)
+    assert sample.dtype == dtype
+    np.testing.assert_array_equal(sample, draw(KEY, (N,), np.float32).astype(dtype))
+
+
+def test_truncated_normal_halves_lie_within_the_bounds():
+    for low, high in ((-2.0, 2.0), (2.0, 3.0)):
+        sample = random.truncated_normal(KEY, low, high, (N,), np.float16)
+        assert sample.dtype == np.float16
+        assert low <= sample.min() < sample.max() <= high
+
+
+def test_bfloat16_normal_numbers_have_tails():
+    sample = random.normal(KEY, (200_000,), af.numpy.bfloat16).astype(float)
+    assert sample.max() > 3.8
+    assert sample.min() < -3.8
+    assert abs(sample.std() - 1) < 0.01

@@ -43,6 +43,16 @@ from arrayfn.lowering.verify.runs import (
 
 _KEPT: Final = 4096
 _MARK: Final = re.compile(r"#.*?\s(\S+:\d+)\s*$")
+_FAULTS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What the analysis of a text that it cannot handle may raise."""
 _BETWEEN_BLOCKS: Final = ("grid_barrier", "post", "cluster_wait", "take(", "fence")
 """Words by which blocks hand on what they wrote."""
 
@@ -145,22 +155,23 @@ class _Footprints:
             return self.found
         try:
             interpreted = self.interpreted(sampled=False)
+            self.collect(interpreted, sampled=False)
         except TooManyLanesError:
             self.note(0, "there are too many items; some of them were looked at")
             try:
                 interpreted = self.interpreted(sampled=True)
-            except (TooManyLanesError, UnknownTextError) as error:
-                self.found.partly = True
-                self.note(0, f"not understood: {error}")
-                return self.found
-            self.collect(interpreted, sampled=True)
-            return self.found
-        except (UnknownTextError, SyntaxError) as error:
-            self.found.partly = True
-            self.note(0, f"not understood: {error}")
-            return self.found
-        self.collect(interpreted, sampled=False)
+                self.collect(interpreted, sampled=True)
+            except (TooManyLanesError, UnknownTextError, *_FAULTS) as error:
+                self.not_understood(error)
+        except (UnknownTextError, SyntaxError, *_FAULTS) as error:
+            self.not_understood(error)
         return self.found
+
+    def not_understood(self, error: Exception) -> None:
+        """Note that the analysis came to no end: nothing is proved, or wrong."""
+        self.found.partly = True
+        name = "" if isinstance(error, UnknownTextError) else type(error).__name__
+        self.note(0, f"not understood: {name}{': ' if name else ''}{error}")
 
     def note(self, line: int, text: str) -> None:
         self.found.unproved.append(Finding(line, text))
@@ -206,7 +217,10 @@ class _Footprints:
                 text = "not all threads of a block come to this barrier"
                 self.found.findings.append(Finding(barrier.line, text))
             else:
-                self.note(barrier.line, "data decide who comes to this barrier")
+                self.note(
+                    barrier.line,
+                    "perhaps not all threads come to this barrier",
+                )
         numbers = {p.name: k for k, p in enumerate(self.kernel.parameters)}
         stores: dict[str, list[Access]] = {}
         loads: dict[str, list[Access]] = {}

@@ -32,6 +32,7 @@ from arrayfn.lowering.verify.numbers import (
     BLOCK,
     FAR,
     ITEM,
+    Apart,
     Array,
     Data,
     Lanes,
@@ -208,7 +209,7 @@ class Interpreter:
             return into.unknown(min(a for a, _ in ranges), max(b for _, b in ranges))
         if all(is_truth(v) for v in values):
             return Maybe()
-        first = values[0]
+        first = into.variables.get(name)
         if isinstance(first, Memory) and all(v is first for v in values):
             return first
         return Data()
@@ -251,9 +252,9 @@ class Interpreter:
                 inner = inner.take(kept)
                 start = _taken(start, kept)
                 most = most if isinstance(most, int) else most[kept]
-                inner.apart = inner.apart or apart
-            if not isinstance(most, int) and inner.differs_in_a_block(most):
-                inner.apart = True
+                inner.apart = max(inner.apart, apart)
+            if not isinstance(most, int):
+                inner.apart = max(inner.apart, inner.differs_in_a_block(most))
             only = isinstance(most, int) and most == 1
             index = Number(0) if only else inner.counted(0, most - 1)
             certain = True
@@ -313,7 +314,7 @@ class Interpreter:
         ends: list[State] = []
         for part in yes:
             part.surely = False
-            part.apart = apart or part.apart
+            part.apart = max(apart, part.apart)
             ends.append(self.block(node.body, part))
         after = self.merged(state, node.body, ends or [inner])
         for name in carried:
@@ -467,7 +468,9 @@ class Interpreter:
         found = [(s, self.evaluate(node.body, s)) for s in yes]
         found += [(s, self.evaluate(node.orelse, s)) for s in no]
         if len(found) == 1:
-            return found[0][1]
+            ((only, value),) = found
+            state.bounds.update(only.bounds)
+            return value
         ranges = [s.extremes(v) for s, v in found if isinstance(v, Number)]
         if len(ranges) < len(found):
             return Maybe() if all(is_truth(v) for _, v in found) else Data()
@@ -557,7 +560,8 @@ class Interpreter:
     def meet(self, line: int, state: State) -> None:
         """Threads of a block meet: all of them are to come."""
         if (state.apart or not state.surely) and not self.trials:
-            self.found.barriers.append(Barrier(line, state.surely))
+            surely = state.surely and state.apart is Apart.YES
+            self.found.barriers.append(Barrier(line, surely))
 
     # Calls.
 

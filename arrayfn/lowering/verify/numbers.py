@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,8 @@ Lanes = int | Array
 """A number for each lane, or one that is the same in all."""
 
 MOST_LANES: Final = 1 << 17
+_MOST_BLOCKS: Final = 1 << 22
+"""Of lanes, looked at one by one."""
 ITEM: Final = "$item"
 BLOCK: Final = "$block"
 THREAD: Final = "$thread"
@@ -168,6 +171,14 @@ class UnknownTextError(Exception):
     """A kernel's text says what the verifier does not understand."""
 
 
+class Apart(IntEnum):
+    """Whether some threads of a block are elsewhere in the text than the others."""
+
+    NO = 0
+    PERHAPS = 1
+    YES = 2
+
+
 @dataclass
 class State:
     """What is known where the text is: its variables, in ``count`` lanes.
@@ -181,7 +192,7 @@ class State:
     variables: dict[str, Value]
     bounds: dict[Symbol, tuple[Lanes, Lanes]]
     surely: bool = True
-    apart: bool = False
+    apart: Apart = Apart.NO
 
     def copy(self) -> State:
         """The same, to be changed."""
@@ -396,7 +407,7 @@ class State:
             return _present(yes), _present(no)
         x = some.taken_number(x, ~(holds | fails), self.count)
         if any(s.thread for s in x.terms):
-            some.apart = True
+            some.apart = Apart.YES
         if all(not s.counted for s in x.terms):
             some.surely = False
             return (
@@ -435,25 +446,34 @@ class State:
         if not mask.any():
             return None
         made = self.take(np.flatnonzero(np.broadcast_to(mask, (self.count,))))
-        made.apart = made.apart or self.differs_in_a_block(mask)
+        made.apart = max(made.apart, self.differs_in_a_block(mask))
         return made
 
-    def differs_in_a_block(self, values: Array) -> bool:
+    def differs_in_a_block(self, values: Array) -> Apart:
         """Whether ``values`` of lanes differ between threads of the same block."""
         thread = self.variables.get(THREAD)
         block = self.variables.get(BLOCK)
         if not isinstance(thread, Number) or not isinstance(block, Number):
-            return False
+            return Apart.NO
         spans = [self.bounds[s] for s in thread.terms]
         if all(isinstance(x, int) for x in (thread.base, *itertools.chain(*spans))):
-            return False  # all threads are in each lane
+            return Apart.NO  # all threads are in each lane
         block = self.settled(block)
-        if block.terms:
-            return True
-        blocks = np.broadcast_to(np.asarray(block.base), (self.count,))
+        firsts = np.broadcast_to(np.asarray(block.base), (self.count,))
         values = np.broadcast_to(values, (self.count,))
-        pairs = np.unique(np.stack([blocks, values.astype(np.int64)]), axis=1)
-        return bool(np.any(pairs[0, 1:] == pairs[0, :-1]))
+        pairs = np.unique(np.stack([firsts, values.astype(np.int64)]), axis=1)
+        # A lane is of all blocks that the terms reach from its first one.
+        for symbol, coefficient in block.terms.items():
+            low, high = self.bounds[symbol]
+            if not isinstance(low, int) or not isinstance(high, int):
+                return Apart.PERHAPS
+            if pairs.shape[1] * (high - low + 1) > _MOST_BLOCKS:
+                return Apart.PERHAPS
+            steps = np.arange(low, high + 1) * coefficient
+            blocks = (pairs[0, :, None] + steps).ravel()
+            pairs = np.stack([blocks, np.repeat(pairs[1], steps.size)])
+            pairs = np.unique(pairs, axis=1)
+        return Apart.YES if np.any(pairs[0, 1:] == pairs[0, :-1]) else Apart.NO
 
     def narrowed(self, x: Number) -> State | None:
         """This where ``x >= 0``, as far as bounds of data tell; None: nowhere."""

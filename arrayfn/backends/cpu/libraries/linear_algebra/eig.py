@@ -19,7 +19,6 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     LETTER_N,
     LETTER_V,
     NAN,
-    all_finite,
     copy_negated,
     copy_real,
     fill_words,
@@ -28,6 +27,12 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     memcpy,
     memset,
     real_bytes,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.scaling import (
+    is_finite_exponent,
+    largest_exponent,
+    rescale,
+    scale_of,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import (
@@ -41,13 +46,14 @@ from arrayfn.backends.native import (
 )
 
 GEEV: Final = FUNCTIONS
-X: Final = FUNCTIONS + 8
+LASCL: Final = FUNCTIONS + 8
+X: Final = FUNCTIONS + 16
 # With vectors: V, W, then the tail. Without: W, then the tail.
-V: Final = FUNCTIONS + 16
-W: Final = FUNCTIONS + 24
-TAIL: Final = FUNCTIONS + 32
-ONLY_W: Final = FUNCTIONS + 16
-TAIL_OF_VALUES: Final = FUNCTIONS + 24
+V: Final = FUNCTIONS + 24
+W: Final = FUNCTIONS + 32
+TAIL: Final = FUNCTIONS + 40
+ONLY_W: Final = FUNCTIONS + 24
+TAIL_OF_VALUES: Final = FUNCTIONS + 32
 # Byte offsets into the tail.
 COPY: Final = 0
 PACKED: Final = 8
@@ -98,7 +104,12 @@ def geev(arguments: int, tail: int, item: int, job: int, values: int) -> int:
     store_i32(ints + 4, load(tail + WORDS))
     store_i32(ints + 8, 1)
     memcpy(a, load(arguments + X) + item * n * n * size, n * n * size)
-    if all_finite(a, n * n * (size // real), real):
+    # geev's own scaling, which it does not always undo, never starts.
+    exponent = largest_exponent(a, n * n * (size // real), real)
+    scale = scale_of(exponent, real)
+    if is_finite_exponent(exponent, real):
+        if scale:
+            rescale(load(arguments + LASCL), scale, 0, n * (size // real), n, a, real)
         if load(arguments + COMPLEX):
             call(
                 load(arguments + GEEV),
@@ -138,6 +149,8 @@ def geev(arguments: int, tail: int, item: int, job: int, values: int) -> int:
             for k in range(n):
                 copy_real(values + 2 * k * real, parts + k * real, real)
                 copy_real(values + (2 * k + 1) * real, parts + (n + k) * real, real)
+        if scale:
+            rescale(load(arguments + LASCL), scale, 1, 2 * n, 1, values, real)
     failed = load_i32(ints + 8)
     if failed != 0:
         fill_words(values, 2 * n * real, load(arguments + NAN))
@@ -176,7 +189,7 @@ def unpack_vectors(arguments: int, vectors: int) -> int:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The words before the arguments."""
-    return lapack_words(dtype, "?geev")
+    return lapack_words(dtype, "?geev", "%lascl")
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:

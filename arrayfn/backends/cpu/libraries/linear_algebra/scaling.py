@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import LETTER_G
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    LETTER_G,
+    is_zero,
+)
 from arrayfn.backends.native import (
     call,
     load,
@@ -29,7 +32,10 @@ PLAIN_F32: Final = 30
 
 @native
 def largest_exponent(address: int, count: int, real: int) -> int:
-    """The greatest exponent field of ``count`` real numbers of ``real`` bytes."""
+    """The greatest exponent field of ``count`` real numbers of ``real`` bytes.
+
+    Of subnormal numbers that is 1, as of the least normal one; only of zeros 0.
+    """
     found = 0
     for k in range(count):
         if real == 8:
@@ -38,6 +44,10 @@ def largest_exponent(address: int, count: int, real: int) -> int:
             exponent = (load_i32(address + 4 * k) >> 23) & 0xFF
         if exponent > found:
             found = exponent
+    if found == 0:
+        for k in range(count):
+            if is_zero(address + real * k, real) == 0:
+                found = 1
     return found
 
 

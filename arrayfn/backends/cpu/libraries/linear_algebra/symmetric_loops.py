@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import is_zero
 from arrayfn.backends.native import (
     columns_products_f32,
     columns_products_f64,
@@ -81,7 +82,10 @@ def lower_columns(
 
 @native
 def copy_number(target: int, source: int, size: int, real: int, found: int) -> int:
-    """Copy a number; ``found``, or the greatest exponent field of its parts."""
+    """Copy a number; ``found``, or the greatest exponent field of its parts.
+
+    That of a subnormal number is 1, as in ``scaling``.
+    """
     part = 0
     while part < size:
         if real == 8:
@@ -94,5 +98,7 @@ def copy_number(target: int, source: int, size: int, real: int, found: int) -> i
             store_i32(target + part, bits)
         if exponent > found:
             found = exponent
+        if found == 0:
+            found = 1 - is_zero(source + part, real)
         part += real
     return found
