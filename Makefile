@@ -11,6 +11,7 @@
 #                    its submodule array-api, on arrayfn.numpy
 #   make mutate      change the source in small ways, and count what the tests notice
 #                    (make mutate ARGS="--count 40 --seed 1 --rooms passes numpy")
+#   make fuzz        run generated programs (make fuzz ARGS="--device emulator --seed 7")
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
@@ -21,7 +22,7 @@ EXTRAS ?=
 ARGS ?=
 CHECKOUT ?=
 
-.PHONY: demo test lint format bench docs notebooks array-api-tests mutate clean
+.PHONY: demo test lint format bench docs notebooks array-api-tests mutate fuzz clean
 .DEFAULT_GOAL := test
 
 # A stamp per extra: a second `make test` installs nothing.
@@ -74,6 +75,9 @@ array-api-tests: $(call installed,test)
 
 mutate: $(call installed,test)
 	$(BIN)/python -m tests.mutate --jobs $(JOBS) $(ARGS)
+
+fuzz: $(call installed,test)
+	$(BIN)/python -m tests.fuzz --jobs $(JOBS) $(ARGS)
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+import arrayfn as af
 from tests.fuzz.campaign import STEP, Campaign, Failure, described, different
 from tests.fuzz.devices import DEVICES, install
 from tests.fuzz.drawing import draw
@@ -49,6 +50,9 @@ def replay(given: argparse.Namespace) -> int:
 def main() -> int:
     """Run the programs asked for; 1 if any failed."""
     given = arguments()
+    if given.device == "cuda" and af.backend_info("cuda").missing:
+        print(f"there is no GPU: {af.backend_info('cuda').missing}", file=sys.stderr)
+        return 2
     if given.replay:
         return replay(given)
     seconds = given.seconds or (1e9 if given.count else 60.0)

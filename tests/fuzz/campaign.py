@@ -23,7 +23,7 @@ from tests.fuzz.run import CRASHED, PASSED, RAW, REFUSED, SLOW, WRONG, Outcome
 from tests.fuzz.shrink import in_a_fork, shrink
 from tests.fuzz.worker import compiles, limit_of
 
-PROGRAM_SECONDS: Final = 60.0
+PROGRAM_SECONDS: Final = 120.0
 SHRINK_SECONDS: Final = 25.0
 MOST_SHRUNK: Final = 25
 STEP: Final = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.fuzz.devices import install
 from tests.fuzz.drawing import draw
-from tests.fuzz.run import run_case
+from tests.fuzz.run import RAW, run_case
 
 MOST_MEMORY = 2 << 30
 COMPILED_EVERY = 10
@@ -54,6 +54,9 @@ def main() -> None:
             message=outcome.message,
             signature=outcome.signature,
         )
+        if device == "cuda" and outcome.status == RAW:
+            say(leave=True)  # a card that has faulted fails whatever comes next
+            return
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_MEMORY:
             say(leave=True)
             return
