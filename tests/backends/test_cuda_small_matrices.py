@@ -8,6 +8,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.lax import linalg as lax_linalg
 from arrayfn.lowering.cuda.solvers import cholesky, jacobi
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.table import TABLE
@@ -202,3 +203,36 @@ def test_on_a_gpu_small_matrices_have_factors_and_eigenvectors(dtype):
             assert_decomposed(*one)
         again = [np.asarray(y).tobytes() for y in decompose(x)]
         assert again == [values.tobytes(), vectors.tobytes()]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, np.complex64])
+def test_pivots_do_not_lose_nan(dtype):
+    x = np.stack([np.diag([1.0, 2.0, 3.0]).astype(dtype)] * 2)
+    x[0, 2, 2] = np.nan
+    compiled = lowered(
+        lambda x, b: (
+            anp.linalg.inv(x),
+            anp.linalg.det(x),
+            anp.linalg.solve(x, b),
+            anp.linalg.solve(anp.matrix_transpose(x), b),
+        ),
+        x,
+        np.ones((3, 2), dtype),
+    )
+    inverse, determinant, *solutions = run_plan(compiled, [x, np.ones((3, 2), dtype)])
+    # LAPACK would find factors that are finite but for the corner.
+    for result in (inverse, determinant, *solutions):
+        assert np.isnan(result[0]).all()
+        assert np.isfinite(result[1]).all()
+    np.testing.assert_allclose(inverse[1], np.diag([1, 1 / 2, 1 / 3]), 1e-6)
+    assert determinant[1] == 6
+
+
+def test_factors_hold_nan_where_their_matrix_does():
+    x = np.stack([np.eye(3), np.eye(3)])
+    x[0, 2, 2] = np.nan
+    factors, pivots, order = run_plan(lowered(lax_linalg.lu, x), [x])
+    assert np.isnan(factors[0]).all()
+    np.testing.assert_array_equal(factors[1], np.eye(3))
+    np.testing.assert_array_equal(order[1], [0, 1, 2])
+    np.testing.assert_array_equal(pivots[1], [0, 1, 2])

@@ -3,6 +3,10 @@
 cuSOLVER's iterations return anything, or an error, for matrices with NaN or infinity.
 After this pass such elements are zeros to them, and the results are NaN, as they are
 where an iteration does not converge.
+
+The search for pivots of LU compares numbers, and passes over NaN, so that factors and
+solutions may be finite. After this pass they are NaN for a matrix that holds one: the
+factors, and of ``solve``, which has its own, the right-hand sides.
 """
 
 from __future__ import annotations
@@ -11,21 +15,23 @@ import math
 from typing import Final
 
 from arrayfn.builder import ProgramBuilder, rename
-from arrayfn.ir import Atom, Program
+from arrayfn.ir import Atom, Equation, Program
 from arrayfn.primitives import discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.linalg_lu import lu, solve
 from arrayfn.primitives.linalg_spectral import eig, eigh, eigvals, eigvalsh
 from arrayfn.primitives.linalg_svd import svd, svdvals
 from arrayfn.primitives.reductions import reduce_and
 
 _OF_TRIANGLES: Final = (eigh, eigvalsh)  # which read the lower one alone
-_GUARDED: Final = (eig, eigvals, svd, svdvals, *_OF_TRIANGLES)
+_ITERATIONS: Final = (eig, eigvals, svd, svdvals, *_OF_TRIANGLES)
+_GUARDED: Final = (lu, solve, *_ITERATIONS)
 
 
 def guarded(program: Program) -> Program:
-    """``program`` with only finite matrices given to iterations."""
+    """``program`` with only finite matrices given to iterations, and NaN kept."""
     if all(equation.primitive not in _GUARDED for equation in program.equations):
         return program
     builder = ProgramBuilder(program.name)
@@ -38,19 +44,40 @@ def guarded(program: Program) -> Program:
             if row not in _GUARDED or not equation.inputs[0].type.size:
                 builder.replay(equation, environment)
                 continue
-            assert isinstance(row, Primitive)
-            x = rename(equation.inputs[0], environment)
-            finite = discrete.isfinite(x)
-            ndim = x.type.ndim
-            read = finite
-            if row in _OF_TRIANGLES:
-                read = discrete.isfinite(m.lower_part(x))
-            whole = reduce_and(read, axes=(ndim - 2, ndim - 1))
-            made = row(e.select(finite, x, m.constant(0, x)), **equation.params)
-            results = made if isinstance(made, tuple) else (made,)
+            operands = [rename(a, environment) for a in equation.inputs]
+            if row is solve:
+                b, a = operands
+                results = [solve(_where(_without_nan(a), b), a, **equation.params)]
+            elif row is lu:
+                whole = _without_nan(operands[0])
+                factors, *order = lu(operands[0])
+                results = [_where(whole, factors), *order]
+            else:
+                assert isinstance(row, Primitive)
+                results = _of_finite(row, operands[0], equation)
             for output, result in zip(equation.outputs, results, strict=True):
-                environment[output] = _where(whole, result)
+                environment[output] = result
     return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _of_finite(row: Primitive, x: Atom, equation: Equation) -> list[Atom]:
+    """The results of an iteration: NaN for the matrices that are not finite."""
+    finite = discrete.isfinite(x)
+    ndim = x.type.ndim
+    read = finite
+    if row in _OF_TRIANGLES:
+        read = discrete.isfinite(m.lower_part(x))
+    whole = reduce_and(read, axes=(ndim - 2, ndim - 1))
+    made = row(e.select(finite, x, m.constant(0, x)), **equation.params)
+    results = made if isinstance(made, tuple) else (made,)
+    return [_where(whole, result) for result in results]
+
+
+def _without_nan(x: Atom) -> Atom:
+    """Whether matrices hold no NaN."""
+    ndim = x.type.ndim
+    numbers = discrete.bitwise_not(discrete.isnan(x))
+    return reduce_and(numbers, axes=(ndim - 2, ndim - 1))
 
 
 def _where(whole: Atom, result: Atom) -> Atom:
