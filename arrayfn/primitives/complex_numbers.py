@@ -13,7 +13,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import LINEAR
+from arrayfn.primitives.base import LINEAR, Array
 from arrayfn.primitives.families import (
     common_dtype,
     common_shape,
@@ -72,9 +72,20 @@ conj = elementwise(
     transpose=transpose_each(lambda ct, xs: conj(ct)),
     doc="The complex conjugate.",
 )
+
+
+def _joined(re: Array, im: Array) -> Array:
+    # By parts: re + 1j * im has NaN where im is infinite, and loses signs of zeros.
+    result = np.empty(
+        np.broadcast_shapes(re.shape, im.shape), dtypes.complex_of(re.dtype)
+    )
+    result.real, result.imag = re, im
+    return result
+
+
 make_complex = elementwise(
     "complex",
-    lambda re, im: np.asarray(re + 1j * im).astype(dtypes.complex_of(re.dtype)),
+    _joined,
     [None, None],
     arity=2,
     accepts={dtypes.float32, dtypes.float64},

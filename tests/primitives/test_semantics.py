@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.special
 
+import arrayfn as af
 from arrayfn import dtypes
 from arrayfn.ir import type_of
 from arrayfn.primitives import complex_numbers as c
@@ -289,3 +290,11 @@ def test_threefry_has_the_published_values(
 ) -> None:
     words = [np.array([word], np.uint32) for word in (*key, *block)]
     assert tuple(int(word[0]) for word in threefry2x32(*words)) == expected
+
+
+def test_complex_numbers_keep_both_of_their_parts():
+    re, im = np.float32([3.0, -0.0, np.inf]), np.float32([np.inf, 1.0, -np.inf])
+    for device in ("reference", "cpu"):
+        z = af.jit(af.lax.complex, device=device)(re, im)
+        assert z.real.tobytes() == re.tobytes(), device
+        assert z.imag.tobytes() == im.tobytes(), device
