@@ -49,7 +49,9 @@ def fuse(
 
 def each_alone(program: Program) -> tuple[Unit, ...]:
     """Units of one equation each; those of views are read through, as ever."""
-    return _Alone(program, (), -1, 0).run()
+    units = _Alone(program, (), -1, 0).run()
+    assert units is not None  # no group grows
+    return units
 
 
 class _Fuser(Merging):
