@@ -16,8 +16,6 @@ these objects, whose keys are what they were compiled from.
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
 import hashlib
 import os
 import random
@@ -28,18 +26,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.devices import install
 from tests.fuzz.drawing import draw
 from tests.fuzz.run import run_case
 from tests.fuzz.worker import compiles, limit_of
+from tests.mutants import ROOT, Mutant, mutants_of
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "arrayfn"
 WARM = ROOT / ".pytest_cache" / "mutate"  # objects compiled without a mutant
 MEMORY = 12 << 30  # bytes of address space of a stage
@@ -56,21 +53,28 @@ def programs(device: str, count: int) -> Stage:
 def pytest(*paths: str, slow: bool = False) -> Stage:
     """Tests, until one fails."""
     marked = () if slow else ("-m", "not slow")
+    hangs = ("faulthandler_timeout=120", "faulthandler_exit_on_timeout=true")
     options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", *marked)
-    return ("-m", "pytest", *options, *paths), 900
+    limits = [word for option in hangs for word in ("-o", option)]
+    return ("-m", "pytest", *options, *limits, *paths), 900
 
 
 _UNJITTED = programs("unjitted", 60)
 _EMULATOR = programs("emulator", 40)
+_STRUCTURE = pytest(
+    *(f"tests/lowering/test_{name}.py" for name in ("golden_kernels", "fusion")),
+    *(f"tests/lowering/test_{name}.py" for name in ("templates", "in_place", "memory")),
+)
 _RANDOM = pytest("tests/test_random_programs.py", "tests/test_checks.py", "tests/lax")
 STAGES: dict[str, tuple[Stage, ...]] = {
     "passes": (
         pytest("tests/passes"),
         _UNJITTED,
-        pytest("tests/lowering"),
+        _STRUCTURE,
         pytest("tests/transforms"),
         _RANDOM,
         programs("unjitted", 300),
+        pytest("tests/lowering"),
         pytest("tests/backends"),
     ),
     "primitives": (
@@ -96,6 +100,7 @@ STAGES: dict[str, tuple[Stage, ...]] = {
     "lowering": (
         _UNJITTED,
         _EMULATOR,
+        _STRUCTURE,
         pytest("tests/lowering"),
         pytest("tests/backends", "tests/test_jit_donation.py"),
         _RANDOM,
@@ -108,123 +113,11 @@ STAGES: dict[str, tuple[Stage, ...]] = {
     ),
 }
 
-COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-}
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change: ``before`` becomes ``after`` at a place of a module."""
-
-    path: Path
-    line: int
-    start: int
-    end: int
-    before: str
-    after: str
-
-    @property
-    def room(self) -> str:
-        """The longest key of STAGES that the module lies in."""
-        module = self.path.relative_to(PACKAGE).as_posix()
-        return max((r for r in STAGES if module.startswith(r + "/")), key=len)
-
-    def source(self) -> str:
-        """The module's text with the change."""
-        text = self.path.read_bytes()
-        return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
-
-    def __str__(self) -> str:
-        place = f"{self.path.relative_to(ROOT)}:{self.line}"
-        return f"{place}: {self.before}  ->  {self.after}"
-
-
-def variants(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that ``node`` is changed into."""
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        changed = copy.deepcopy(node)
-        changed.ops = [COMPARISONS[type(node.ops[0])]()]
-        yield changed
-    elif isinstance(node, ast.BoolOp):
-        changed_all = copy.deepcopy(node)
-        changed_all.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
-        yield changed_all
-        for k in range(len(node.values)):  # a condition that is left out
-            left = [v for j, v in enumerate(node.values) if j != k]
-            yield left[0] if len(left) == 1 else ast.BoolOp(node.op, left)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
-        yield node.operand
-    elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        swapped = copy.deepcopy(node)
-        swapped.op = OPERATORS[type(node.op)]()
-        yield swapped
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int)):
-        if isinstance(node.value, bool):
-            yield ast.Constant(not node.value)
-        else:
-            yield ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        other = {"min": "max", "max": "min", "any": "all", "all": "any"}
-        if node.func.id in other:
-            called = copy.deepcopy(node)
-            called.func = ast.Name(other[node.func.id], ast.Load())
-            yield called
-
-
-def changeable(tree: ast.AST) -> Iterator[ast.expr]:
-    """Expressions of ``tree`` outside annotations, errors and what is not run."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom)):
-            continue
-        if isinstance(child, (ast.arg, ast.JoinedStr)):
-            continue
-        if isinstance(child, ast.expr):
-            yield child
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for statement in child.body:
-                yield from changeable(ast.Module([statement], []))
-            continue
-        if isinstance(child, ast.AnnAssign):
-            if child.value is not None:
-                yield from changeable(ast.Expression(child.value))
-            continue
-        yield from changeable(child)
-
-
-def mutants_of(path: Path) -> list[Mutant]:
-    """All changes of one module."""
-    text = path.read_bytes()
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    found: list[Mutant] = []
-    for node in changeable(ast.parse(text)):
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        start = starts[node.lineno - 1] + node.col_offset
-        end = starts[node.end_lineno - 1] + node.end_col_offset
-        before = " ".join(text[start:end].decode().split())
-        for changed in variants(node):
-            after = f"({ast.unparse(ast.fix_missing_locations(changed))})"
-            found.append(Mutant(path, node.lineno, start, end, before, after))
-    return found
+def room_of(mutant: Mutant) -> str:
+    """The longest key of STAGES that the module lies in."""
+    module = mutant.path.relative_to(PACKAGE).as_posix()
+    return max((r for r in STAGES if module.startswith(r + "/")), key=len)
 
 
 def mirrored(mutant: Mutant) -> Sequence[Stage]:
@@ -240,7 +133,7 @@ def mirrored(mutant: Mutant) -> Sequence[Stage]:
 
 
 @contextmanager
-def copied(mutant: Mutant | None) -> Iterator[Path]:
+def copied(mutant: Mutant | None) -> Generator[Path]:
     """A folder with the repository, its package changed by ``mutant``."""
     with tempfile.TemporaryDirectory(prefix="mutant_") as folder:
         there = Path(folder)
@@ -288,7 +181,7 @@ def succeeds(stage: Stage, there: Path, cache: Path) -> bool:
 def killer(mutant: Mutant) -> Stage | None:
     """The first stage that notices ``mutant``."""
     with copied(mutant) as there:
-        for stage in dict.fromkeys([*mirrored(mutant), *STAGES[mutant.room]]):
+        for stage in dict.fromkeys([*mirrored(mutant), *STAGES[room_of(mutant)]]):
             if not succeeds(stage, there, there / "cache"):
                 return stage
     return None
@@ -329,7 +222,7 @@ def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mutant]:
     drawn: list[Mutant] = []
     for number, room in enumerate(rooms):
         paths = sorted((PACKAGE / room).rglob("*.py"))
-        mutants = [m for path in paths for m in mutants_of(path) if m.room == room]
+        mutants = [m for path in paths for m in mutants_of(path) if room_of(m) == room]
         share = count // len(rooms) + (number < count % len(rooms))
         drawn += rng.sample(mutants, min(share, len(mutants)))
     return drawn
@@ -359,15 +252,15 @@ def main() -> int:
         drawn = [m for m in found if f"{given.at}: " in str(m)]
     else:
         drawn = sample(given.rooms, given.count, given.seed)
-    rooms = list(dict.fromkeys(m.room for m in drawn))
+    rooms = list(dict.fromkeys(map(room_of, drawn)))
     unmutated(list(dict.fromkeys(stage for room in rooms for stage in STAGES[room])))
     begin = time.perf_counter()
     killed = dict.fromkeys(rooms, 0)
     total = dict.fromkeys(rooms, 0)
     with ThreadPoolExecutor(given.jobs) as pool:
         for mutant, stage in zip(drawn, pool.map(killer, drawn), strict=True):
-            total[mutant.room] += 1
-            killed[mutant.room] += stage is not None
+            total[room_of(mutant)] += 1
+            killed[room_of(mutant)] += stage is not None
             by = "" if stage is None else f"  ({' '.join(stage[0][1:])})"
             print("killed  " if by else "SURVIVES", f"{mutant}{by}", flush=True)
     for room in rooms:
