@@ -137,6 +137,12 @@ def conv_general_dilated(
         max(0, (x.shape[axis] - 1) * gap + 1)
         for axis, gap in zip(spatial, gaps, strict=True)
     )
+    if 0 in (w.shape[axis] for axis in tuple(numbers.rhs_spec)[2:]):
+        raise ShapeError(
+            f"{name}: the kernel ({w}) has no elements along a spatial axis; give it "
+            "at least one along each",
+            user_location(),
+        )
     sizes = tuple(
         (w.shape[axis] - 1) * step + 1
         for axis, step in zip(tuple(numbers.rhs_spec)[2:], steps, strict=True)

@@ -409,7 +409,8 @@ def _barrier(
     if isinstance(x, Literal):
         return _same(x, eq)
     made = known.get(x)
-    return x if made is not None and isinstance(made.inputs[0], Literal) else None
+    is_free = made is not None and all(isinstance(a, Literal) for a in made.inputs)
+    return x if is_free else None
 
 
 def _stop_gradient(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import arrayfn as af
 from arrayfn import lax
 from arrayfn.errors import DTypeError, ShapeError
 
@@ -100,3 +101,14 @@ def test_there_is_no_broadcasting():
         ShapeError, match=r"one shape, but was given f32\[3,4\], f32\[4\]"
     ):
         lax.add(X, X[0])
+
+
+def test_a_kernel_without_extent_is_refused() -> None:
+    with pytest.raises(ShapeError, match="no elements along a spatial axis") as caught:
+        lax.conv_general_dilated(np.ones((1, 2, 5)), np.ones((1, 2, 0)), (1,), "VALID")
+    assert str(caught.value).startswith(f"{__file__}:")
+
+
+def test_a_barrier_before_a_count_is_none() -> None:
+    f = af.jit(lambda x: lax.optimization_barrier(lax.iota("int32", 3)) + x)
+    np.testing.assert_array_equal(f(np.int32(1)), [1, 2, 3])
