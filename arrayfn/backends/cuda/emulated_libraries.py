@@ -42,12 +42,9 @@ class _Call:
     def columns(self, name: str, rows: int, columns: int, dtype: Any = None) -> Array:
         """An array's matrices by columns, [matrices, rows, columns]."""
         pointer: Pointer = self.given[name]
-        flat = pointer.array[pointer.start :].view(dtype or self.dtype)
         strides = (rows * columns, 1, rows)
         shape = (self["matrices"], rows, columns)
-        return np.lib.stride_tricks.as_strided(
-            flat, shape, [s * flat.itemsize for s in strides]
-        )
+        return pointer.elements(name, np.dtype(dtype or self.dtype), shape, strides)
 
     def rows(self, name: str, count: int, dtype: Any = None) -> Array:
         """An array's vectors, [matrices, count]."""
@@ -189,17 +186,9 @@ _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
 }
 
 
-_TRANSFORMS: Final[dict[str, Callable[[Array, int], Array]]] = {
-    "fft": np.fft.fft,
-    "ifft": np.fft.ifft,
-    "rfft": np.fft.rfft,
-    "irfft": np.fft.irfft,
-}
-
-
 def has_library(provider: str) -> bool:
     """Whether ``provider`` is one of these."""
-    return provider.partition("_")[0] in (*_LIBRARIES, *_TRANSFORMS, "convolution")
+    return provider.partition("_")[0] in (*_LIBRARIES, "convolution")
 
 
 def call_library(provider: str, given: Given) -> None:
@@ -207,29 +196,8 @@ def call_library(provider: str, given: Given) -> None:
     kind, _, dtype = provider.partition("_")
     if kind == "convolution":
         _convolve(provider, given)
-    elif kind in _TRANSFORMS:
-        _transform(kind, BY_SHORT_NAME[dtype], given)
     else:
         _LIBRARIES[kind](_Call(dtype, given))
-
-
-def _transform(kind: str, dtype: Any, given: Given) -> None:
-    """Rows transformed, without a factor, as cuFFT does."""
-    rows, length = given["rows"], given["length"]
-    half = length // 2 + 1
-    taken, made = {"rfft": (length, half), "irfft": (half, length)}.get(
-        kind, (length, length)
-    )
-    result = {"rfft": complex_of(dtype), "irfft": real_of(dtype)}.get(kind, dtype)
-
-    def array(name: str, of: Any, width: int) -> Array:
-        pointer: Pointer = given[name]
-        flat = pointer.array[pointer.start :].view(of)
-        return flat[: rows * width].reshape(rows, width)
-
-    factor = length if kind in ("ifft", "irfft") else 1
-    found = _TRANSFORMS[kind](array("x", dtype, taken), length)
-    array("transformed", result, made)[...] = found * factor
 
 
 def _convolve(provider: str, given: Given) -> None:
