@@ -32,13 +32,17 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOperand:
-    """Memory that the nest reads or writes: ``array`` from element ``offset`` on."""
+    """Memory that the nest reads or writes: ``array`` from element ``offset`` on.
+
+    From one iteration of a loop to the next, the array ``moves`` by so many elements.
+    """
 
     array: Var
     dtype: DType
     strides: tuple[int, ...]
     offset: int
     written: bool
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 
 from arrayfn.backends.cuda.code import neutral
 from arrayfn.backends.cuda.emulated_names import unassigned_names
-from arrayfn.backends.cuda.emulated_plan import checked
+from arrayfn.backends.cuda.emulated_plan import checked, run_plan
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from tests.lowered_on_gpu import lowered
@@ -357,3 +357,17 @@ def test_a_result_over_what_has_been_read_by_then():
     assert in_place("    out[i] = x[i] + 1")[:3].tolist() == [1.0, 2.0, 3.0]
     body = "    y = x[31 - i]\n    barrier()\n    out[i] = y"
     assert in_place(body)[:3].tolist() == [31.0, 30.0, 29.0]
+
+
+def test_what_a_library_reads_is_checked() -> None:
+    x = np.ones((4, 5), np.float32)
+    compiled = lowered(lambda x: x @ x.T, x)
+    (call,) = compiled.plan.steps
+    names = [p.name for p in compiled.kernels[0].parameters]
+    arguments = list(call.arguments)
+    arguments[names.index("lda")] = 6
+    plan = replace(compiled.plan, steps=(replace(call, arguments=tuple(arguments)),))
+    with pytest.raises(
+        EmulationError, match="elements 0 to 22 of a are touched, which"
+    ):
+        run_plan(replace(compiled, plan=plan), [x])

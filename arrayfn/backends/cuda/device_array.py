@@ -335,12 +335,12 @@ def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
 def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
     """An array in another library's memory, copied if vectors cannot be read there."""
     type = interned(type)
-    if pointer % ALIGNMENT == 0:
+    low, count = type.span()
+    size = type.dtype.itemsize
+    if (pointer + low * size) % ALIGNMENT == 0:
         taken = DeviceArray(type, pointer, Borrowed(owner))
         taken.shared = True
         return taken
-    low, count = type.span()
-    size = type.dtype.itemsize
     gpu = device()
     copied, block = gpu.block(count * size)
     gpu.copy(copied, pointer + low * size, count * size)

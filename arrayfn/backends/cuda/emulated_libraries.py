@@ -42,12 +42,9 @@ class _Call:
     def columns(self, name: str, rows: int, columns: int, dtype: Any = None) -> Array:
         """An array's matrices by columns, [matrices, rows, columns]."""
         pointer: Pointer = self.given[name]
-        flat = pointer.array[pointer.start :].view(dtype or self.dtype)
         strides = (rows * columns, 1, rows)
         shape = (self["matrices"], rows, columns)
-        return np.lib.stride_tricks.as_strided(
-            flat, shape, [s * flat.itemsize for s in strides]
-        )
+        return pointer.elements(name, np.dtype(dtype or self.dtype), shape, strides)
 
     def rows(self, name: str, count: int, dtype: Any = None) -> Array:
         """An array's vectors, [matrices, count]."""

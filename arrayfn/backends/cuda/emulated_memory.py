@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +29,29 @@ class Pointer:
 
     array: Array
     start: int = 0
+
+    def elements(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: Sequence[int],
+        steps: Sequence[int],
+    ) -> Array:
+        """An array of ``dtype`` that begins here, with elements ``steps`` apart.
+
+        Raises EmulationError if some of them lie outside of the memory.
+        """
+        flat = self.array.view(dtype)
+        first = self.start * self.array.itemsize // dtype.itemsize
+        ends = [(n - 1) * step for n, step in zip(shape, steps, strict=True)]
+        low = first + sum(min(0, end) for end in ends)
+        high = first + sum(max(0, end) for end in ends)
+        if prod(shape) and not 0 <= low <= high < flat.size:
+            raise EmulationError(
+                f"elements {low} to {high} of {name} are touched, which has {flat.size}"
+            )
+        strides = [step * dtype.itemsize for step in steps]
+        return np.lib.stride_tricks.as_strided(flat[first:], shape, strides)
 
 
 def unwritten(count: int, dtype: str) -> Array:

@@ -215,11 +215,8 @@ def checked(kernel: Kernel) -> Kernel:
 
 def _strided(pointer: Pointer, type: ArrayType) -> Array:
     """The array of ``type`` that begins where ``pointer`` points."""
-    flat = pointer.array[pointer.start :].view(type.dtype)
     steps = type.layout.strides(type.shape)
-    return np.lib.stride_tricks.as_strided(
-        flat, type.shape, [step * type.dtype.itemsize for step in steps]
-    )
+    return pointer.elements("an array", type.dtype, type.shape, steps)
 
 
 def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
@@ -227,13 +224,11 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
     dtypes_of = {p.name: p.kind.removesuffix("*") for p in kernel.parameters}
 
     def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
-        pointer: Pointer = given[name]
         dtype = BY_SHORT_NAME[dtypes_of[name]]
-        flat = pointer.array[pointer.start :].view(dtype)
         steps = (given[f"batch_stride_{name}"], given[ld], 1)
-        return np.lib.stride_tricks.as_strided(
-            flat, (given["batch"], rows, columns), [s * flat.itemsize for s in steps]
-        )
+        shape = given["batch"], rows, columns
+        pointer: Pointer = given[name]
+        return pointer.elements(name, dtype, shape, steps)
 
     def factor(name: str, rows: int, columns: int, ld: str) -> Array:
         transpose = given[f"transpose_{name}"]
@@ -259,8 +254,8 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
         result += beta * matrix("added", m, n, "ld_added").astype(wide)
     if "bias" in given:
         pointer: Pointer = given["bias"]
-        flat = pointer.array[pointer.start :].view(BY_SHORT_NAME[dtypes_of["bias"]])
-        result += flat[:n].astype(wide)
+        dtype = BY_SHORT_NAME[dtypes_of["bias"]]
+        result += pointer.elements("bias", dtype, (n,), (1,)).astype(wide)
     if kernel.provider.endswith("relu"):
         result = np.maximum(result, 0)
     matrix("c", m, n, "ldc")[:] = result

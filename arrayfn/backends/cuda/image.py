@@ -278,8 +278,12 @@ class Image:
         self._has_products = True
         a, b, c = (arrays[name] for name in "abc")
         added = arrays.get("added", c)
-        offsets = [self._place(x)[1] for x in (a, b, c, added)]
+        offsets: list[int] = []
         for x in (a, b, c, added):
+            # Memory is aligned where the lowest element of an array lies.
+            type = self._buffers[x.buffer].type
+            lowest = type.span()[0] * type.dtype.itemsize
+            offsets.append(self._place(x)[1] - lowest)
             # A slice begins at every multiple of its stride.
             offsets += self._moves.get(x.buffer, ())
         made = cublas.library().product(kernel.provider, values, offsets)

@@ -21,6 +21,7 @@ from arrayfn.lowering.cuda.schedule import (
     Transpose,
     can_copy,
     divisor_lanes,
+    is_aligned,
     is_vector,
     power_of_two,
     turned_operands,
@@ -180,8 +181,7 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     extent = nest.axes[-1].extent
     widest = widest_lanes(nest, gpu)
     lanes = divisor_lanes(extent, widest)
-    long = len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest
-    if long and not gpu.moving:
+    if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
         return Elementwise(gpu.threads, widest, whole=False)
     # Where an index is waited for first, a thread waits for several at a time.
     vectors = math.prod(a.extent for a in nest.axes) // lanes
@@ -228,8 +228,7 @@ def pack(nest: Nest, axis: int) -> int:
     for s in accesses:
         operand = nest.operands[s.operand]
         if s.operand in turned:
-            steps = (*operand.strides[:axis], *operand.strides[axis + 1 :])
-            fits = all(step % lanes == 0 for step in (*steps, operand.offset))
+            fits = is_aligned(operand, lanes, axis)
         elif operand.written:
             stores = isinstance(s, Store) and s.where is None
             fits = stores and is_vector(operand, lanes)

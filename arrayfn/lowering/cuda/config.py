@@ -49,7 +49,6 @@ class GpuConfig:
     part_turns: int = 8  # that make it worth the time until the first is scanned
     ahead_bytes: int = 8 << 20  # of the cache, summed up before they are scanned
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
-    moving: bool = False  # whether arrays may be windows that move through others
     chunk: int = 8192  # elements that are worth a block of a split reduction
     most_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
     shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipeline may have

@@ -139,6 +139,7 @@ class _CudaLowering(Lowering):
         self.pooled: set[Equation] = set()  # whose results the other of a pair made
         self.inside = 0  # loops and branches whose steps are being made
         self.frees = False  # whether steps computed what nobody reads any more
+        self.slices: dict[Var, int] = {}  # of loops: elements from one to the next
         self.depth = 0  # of the loops and branches that are being printed
 
     def block(self, program: Program) -> list[PlanStep]:
@@ -228,7 +229,18 @@ class _CudaLowering(Lowering):
         self.frees |= made is not nest
         self.steps += [NestStep(piece, []) for piece in cut(made, self.gpu)]
 
+    def with_moves(self, nest: Nest) -> Nest:
+        """``nest``, of which the operands that are slices of loops say so."""
+        operands = tuple(
+            replace(o, moves=self.slices.get(self.storage.of(o.array), 0))
+            for o in nest.operands
+        )
+        return nest if operands == nest.operands else replace(nest, operands=operands)
+
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
+        for step in steps:
+            for s in step.slices if isinstance(step, LoopStep) else ():
+                self.slices[self.storage.of(s.inner)] = s.inner.type.size
         self.depth += 1
         done = super().printed(steps)
         self.depth -= 1
@@ -275,8 +287,8 @@ class _CudaLowering(Lowering):
         return [call]
 
     def print(self, step: NestStep) -> CallStep:
-        # In a loop an array may begin at any of its elements: it is a slice.
-        schedule = choose(step.nest, replace(self.gpu, moving=self.depth > 1))
+        step.nest = self.with_moves(step.nest)
+        schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
             schedule = persistent.of_threads(schedule, step.nest) or schedule
         name = self.fresh(_STEMS[type(schedule)])

@@ -200,20 +200,21 @@ def divisor_lanes(extent: int, lanes: int) -> int:
 
 
 def is_vector(operand: ArrayOperand, lanes: int) -> bool:
-    """Whether ``lanes`` elements along the last axis are an aligned vector.
+    """Whether ``lanes`` elements along the last axis are an aligned vector."""
+    last = len(operand.strides) - 1
+    return lanes > 1 and operand.strides[last] == 1 and is_aligned(operand, lanes, last)
+
+
+def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
+    """Whether ``operand`` is aligned to ``lanes`` elements, but along ``axis``.
 
     Memory is aligned where it begins. The first element of an array with negative
-    strides does not lie there.
+    strides does not lie there, and a loop's slice begins elsewhere each time.
     """
-    type = operand.array.type
-    steps = type.layout.strides(type.shape)
-    before = sum(min(0, (n - 1) * s) for n, s in zip(type.shape, steps, strict=True))
-    first = operand.offset - before
-    return (
-        lanes > 1
-        and operand.strides[-1] == 1
-        and all(s % lanes == 0 for s in (*operand.strides[:-1], first))
-    )
+    lowest, _ = operand.array.type.span()
+    steps = (*operand.strides[:axis], *operand.strides[axis + 1 :])
+    places = (operand.offset - lowest, operand.moves, *steps)
+    return all(place % lanes == 0 for place in places)
 
 
 def can_copy(operand: ArrayOperand, lanes: int) -> bool:

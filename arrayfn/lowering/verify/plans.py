@@ -35,7 +35,6 @@ from arrayfn.lowering.verify.coverage import Coverage, Span, span_of
 from arrayfn.lowering.verify.footprints import (
     Footprint,
     Part,
-    Reach,
     footprint,
     user_line,
 )
@@ -327,6 +326,10 @@ class _Verifier:
             for part in parts:
                 offset = argument.offset
                 self.inside(part, name, label, place.span, size, offset, call)
+                # Memory is aligned where the lowest element of it lies.
+                first, _ = self.place(place.buffer).span
+                start = place.begin - first + argument.offset
+                self.aligned(part, name, size, start, call)
             begin = place.begin + argument.offset
             read = (p[k] for p in (made.loads, made.adds) if k in p)
             loads += [(name, place.buffer, part, size, begin) for part in read]
@@ -366,7 +369,6 @@ class _Verifier:
         first, last = -((offset - span[0]) // size), (span[1] - offset) // size - 1
         for reach in part.reaches:
             if first <= reach.low and reach.high <= last:
-                self.aligned(reach, name, size, offset, call)
                 continue
             have = f"has {first} to {last}" if last >= first else "is empty"
             text = (
@@ -378,16 +380,18 @@ class _Verifier:
             self.unproved(text, call, reach.line)
 
     def aligned(
-        self, reach: Reach, name: str, size: int, offset: int, call: KernelCall
+        self, part: Part, name: str, size: int, start: int, call: KernelCall
     ) -> None:
-        bytes_ = min(_VECTOR, reach.lanes * size)
-        if reach.lanes == 1:
-            return
-        if reach.residue is None or (reach.residue * size + offset) % bytes_:
-            text = f"a vector of {reach.lanes} elements of {name} is not aligned"
-            if reach.exact and reach.residue is not None:
-                self.fail(text, call, reach.line)
-            self.unproved(text, call, reach.line)
+        """Check the vectors of an argument, ``start`` bytes into aligned memory."""
+        for reach in part.reaches:
+            if reach.lanes == 1:
+                continue
+            nbytes = min(_VECTOR, reach.lanes * size)
+            if reach.residue is None or (reach.residue * size + start) % nbytes:
+                text = f"a vector of {reach.lanes} elements of {name} is not aligned"
+                if reach.exact and reach.residue is not None:
+                    self.fail(text, call, reach.line)
+                self.unproved(text, call, reach.line)
 
     def written(
         self,
