@@ -43,8 +43,8 @@ def gemm_tiles(
 
     >>> gemm_tiles(1024, 1024, 1024, 1, np.dtype(np.float32), cores=2)
     GemmTiles(items=4, tile_m=512, tile_n=512, grain=1)
-    >>> gemm_tiles(8, 8, 8, 100, np.dtype(np.float32)).items
-    100
+    >>> gemm_tiles(8, 8, 8, 100, np.dtype(np.float32))
+    GemmTiles(items=100, tile_m=8, tile_n=8, grain=256)
     """
     weight = 4 if dtype.kind == "c" else 1
     work = max(1, m * n * k * weight)

@@ -294,6 +294,22 @@ def test_what_is_read_across_is_not_fused_with_its_producer() -> None:
     assert got == ["exp", "add"]
 
 
+def test_what_is_computed_again_and_read_across_is_one_kernel() -> None:
+    # One kernel computes `b` again for its transpose, and reads its reverse as stored.
+    got = units(
+        "program f(x: f32[4,4], y: f32[4]) -> (f32[4,4], f32[4,4]) {\n"
+        "  a: f32[4,4] = broadcast_in_dim(y) {shape=(4,4), axes=(1,)}\n"
+        "  b: f32[4,4] = sub(x, a)\n"
+        "  c: f32[4,4] = transpose(b) {permutation=(1,0)}\n"
+        "  d: f32[4,4] = rev(b) {axes=(0,)}\n"
+        "  e: f32[4,4] = sub(c, d)\n"
+        "  f: bool[4,4] = lt(e, 0.5:f32)\n"
+        "  g: f32[4,4] = select(f, d, e)\n"
+        "  return g, d\n}\n"
+    )
+    assert got == ["sub", "sub, sub, lt, select"]
+
+
 @pytest.mark.parametrize(
     "function",
     [

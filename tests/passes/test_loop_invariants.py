@@ -73,3 +73,13 @@ def test_what_is_cheap_stays() -> None:
 
     program = before(f, W, W)
     assert loop_invariants(program) is program
+
+
+def test_a_square_root_comes_before_the_loop_and_a_quotient_stays() -> None:
+    def f(w: Any, x: Any) -> Any:
+        step = lambda c, _: (c * anp.sqrt(w) + x / w, None)  # noqa: E731
+        return lax.scan(step, x, None, length=3)[0]
+
+    after = loop_invariants(before(f, W, W))
+    assert "sqrt" not in inside(after)
+    assert "div" in inside(after)

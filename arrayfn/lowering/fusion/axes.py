@@ -24,8 +24,7 @@ class AxisMatching(Recomputation):
             ids = group.maps.get(read.base)
             if ids is None:
                 continue
-            if not self.match(read, ids, atom, shape, known, group):
-                return None
+            self.bind(read, ids, shape, known, group)
             bound = True
         if not bound and group.equations:
             # A sibling: its domain is the group's own, axis by axis.
@@ -41,8 +40,7 @@ class AxisMatching(Recomputation):
             read = self.reads[operand]
             ids = group.maps.get(read.base)
             if ids is not None:
-                if not self.match(read, ids, operand, shape, known, group):
-                    return None
+                self.bind(read, ids, shape, known, group)
                 return self.fill(shape, known, group)
             if group.equations:
                 known_ids = group.arrays.get(operand)
@@ -56,36 +54,28 @@ class AxisMatching(Recomputation):
             return None
         return tuple(range(len(shape)))
 
-    def match(
+    def bind(
         self,
         read: Read,
         ids: AxisIds,
-        atom: Var,
         shape: tuple[int, ...],
         known: list[int | None],
         group: Group,
-    ) -> bool:
-        """Bind output axes so that ``atom`` reads its base where it is computed.
+    ) -> None:
+        """Bind output axes, so that ``read`` reads its base where it is computed.
 
-        A base that is computed again for a slice is not computed whole: ``group`` may
-        be shorter than the base, and reads the part of it that the slice has.
+        That is not always possible; ``may_read`` refuses what would be wrong. A base
+        that is computed again for a slice is not computed whole: ``group`` may be
+        shorter than the base, and reads the part of it that the slice has.
         """
-        if not atom.type.shape and shape:
-            return all(i is None for i in ids) or not ids
         for axis_map, domain_axis, extent in zip(
             read.axes, ids, read.base.type.shape, strict=True
         ):
-            if extent == 1:
-                continue
             axis = axis_map.axis
-            if axis is None or axis_map.scale != 1 or axis_map.offset != 0:
-                return False
-            if shape[axis] != extent or known[axis] not in (None, domain_axis):
-                return False
-            if domain_axis is None or group.extents[domain_axis] != extent:
-                return False
-            known[axis] = domain_axis
-        return True
+            if extent == 1 or axis is None or domain_axis is None:
+                continue
+            if shape[axis] == extent == group.extents[domain_axis]:
+                known[axis] = domain_axis
 
     def fill(
         self, shape: tuple[int, ...], known: list[int | None], group: Group
@@ -104,15 +94,6 @@ class AxisMatching(Recomputation):
             free.remove(choice)
             known[axis] = choice
         return tuple(known)
-
-    def agrees(self, atom: Var, theirs: AxisIds, own: AxisIds, group: Group) -> bool:
-        """Whether ``atom`` reads its base where the group's axes are its own."""
-        known: list[int | None] = list(own)
-        read = self.reads[atom]
-        shape = tuple(1 if i is None else group.extents[i] for i in own)
-        return (
-            self.match(read, theirs, atom, shape, known, group) and tuple(known) == own
-        )
 
     def stage(self, equation: Equation, group: Group) -> int:
         """Which pass over the reduced axes ``equation`` belongs to, counting from 0.

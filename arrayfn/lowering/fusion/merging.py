@@ -155,7 +155,8 @@ class Merging(AxisMatching):
         own = group.maps[equation.outputs[0]]
         for atom in equation.inputs:
             if isinstance(atom, Var):
-                theirs = other.maps.get(self.reads[atom].base)
-                if theirs is not None and not self.agrees(atom, theirs, own, group):
+                read = self.reads[atom]
+                theirs = other.maps.get(read.base)
+                if theirs is not None and not reads_in_place(read, theirs, own):
                     return None
         return {i: i for i in range(len(group.extents))}

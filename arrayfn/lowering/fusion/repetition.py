@@ -100,6 +100,8 @@ def _repeating_end(numbers: Sequence[int], most: int) -> tuple[int, int]:
     (6, 3)
     >>> _repeating_end([1, 2, 3], 1)
     (0, 0)
+    >>> _repeating_end([1, 2, 3, 4, 5, 1, 2], 5)  # not twice
+    (0, 0)
     """
     backwards = numbers[::-1]
     border = 0
