@@ -139,7 +139,8 @@ def stft(
     onesided = return_onesided and x.dtype not in dtypes.COMPLEX
     spectra = anp.divide(_spectra(x, cut, detrend, onesided), float(np.sum(cut.window)))
     count = spectra.shape[-2]
-    times = (np.arange(count) * cut.step + cut.length / 2 - side) / fs
+    middle = 0.0 if boundary else cut.length / 2
+    times = (np.arange(count) * cut.step + middle) / fs
     return _frequencies(cut, fs, onesided), times, anp.moveaxis(spectra, -1, place)
 
 
