@@ -49,7 +49,14 @@ def pairs(
     """``padding`` as pairs, for windows of ``sizes`` in axes of ``extents``."""
     if isinstance(padding, str):
         return tuple(padtype_to_pads(extents, sizes, strides, padding))
-    given = tuple((int(low), int(high)) for low, high in padding)
+    try:
+        given = tuple((int(low), int(high)) for low, high in padding)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{name}: padding is 'SAME', 'SAME_LOWER', 'VALID', or a (low, high) pair "
+            f"of integers for each axis, not {padding!r}",
+            user_location(),
+        ) from None
     if len(given) != len(extents):
         raise ShapeError(
             f"{name} takes a (low, high) pair for each of {len(extents)} axes, but "
@@ -65,10 +72,22 @@ def per_axis(
     """``values``, one for each of ``count`` axes; 1 where they are None."""
     if values is None:
         return (1,) * count
-    given = tuple(int(value) for value in values)
+    try:
+        given = tuple(int(value) for value in values)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{name} takes {word} for each axis, a sequence of integers, not "
+            f"{values!r}",
+            user_location(),
+        ) from None
     if len(given) != count:
         raise ShapeError(
             f"{name} takes {word} for each of {count} axes, but was given {given}",
+            user_location(),
+        )
+    if min(given, default=1) < 1:
+        raise ShapeError(
+            f"{name} takes {word} of 1 or more for each axis, but was given {given}",
             user_location(),
         )
     return given

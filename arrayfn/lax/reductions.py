@@ -173,7 +173,7 @@ def reduce_precision(x: ArrayLike, /, exponent_bits: int, mantissa_bits: int) ->
         return rounded(primals[0]), tangents[0]
 
     rounded.defjvp(tangent)
-    return rounded(x)
+    return rounded(ops.as_array(ops.as_floating("reduce_precision", x)))
 
 
 _FORMATS = {
@@ -247,9 +247,23 @@ class FftType(Enum):
 
 
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
-    """The transform over the last axes, as many as there are ``fft_lengths``."""
+    """The transform over the last axes, as many as there are ``fft_lengths``.
+
+    Those are the extents of the axes (of the result, for "irfft"): for others,
+    ``arrayfn.numpy.fft`` has functions that pad and cut.
+    """
     kind = FftType(fft_type.lower()) if isinstance(fft_type, str) else fft_type
-    lengths = tuple(fft_lengths)
+    lengths = tuple(ops.whole(n) for n in fft_lengths)
+    type = ops.type_of_operand("lax.fft", x)
+    wanted = lengths
+    if kind is FftType.IRFFT and lengths:
+        wanted = (*lengths[:-1], lengths[-1] // 2 + 1)
+    if type.shape[type.ndim - len(lengths) :] != wanted:
+        raise ShapeError(
+            f"lax.fft: a transform {kind.value} of lengths {lengths} is of last axes "
+            f"{wanted}, not of {type}; arrayfn.numpy.fft pads and cuts",
+            user_location(),
+        )
     axes = tuple(range(-len(lengths), 0))
     functions: dict[FftType, Callable[..., Array]] = {
         FftType.FFT: _fft.fftn,

@@ -15,7 +15,13 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, AxisError, ShapeError, user_location
+from arrayfn.errors import (
+    ArgumentError,
+    ArrayfnError,
+    AxisError,
+    ShapeError,
+    user_location,
+)
 from arrayfn.ir import ArrayType, Literal, type_of, unlike_arrays
 from arrayfn.layout import Shape
 from arrayfn.primitives import conversion, views
@@ -254,8 +260,15 @@ def beside(result: Any, *operands: ArrayLike) -> Any:
 
 
 def whole(value: Any) -> int:
-    """A whole number, of Python or NumPy, as Python's."""
-    return value.__index__()
+    """A whole number, of Python or NumPy, as Python's; ArgumentError for others."""
+    try:
+        return value.__index__()
+    except ArrayfnError:
+        raise
+    except (AttributeError, TypeError):
+        raise ArgumentError(
+            f"a size, an axis or a count is an integer, not {value!r}", user_location()
+        ) from None
 
 
 def normalize_axis(name: str, axis: Any, ndim: int) -> int:

@@ -275,21 +275,25 @@ def linspace(
     place = ops.normalize_axis("linspace", axis, ndim + 1)
     count = _iota(num, dtypes.real_of(inexact))
     count = _alone_on_axis(count, place, ndim + 1)
-    values = add(multiply(count, _with_axis(step, place)), _with_axis(start, place))
+    first, last, gap = (_with_axis(v, place, ndim) for v in (start, stop, step))
+    values = add(multiply(count, gap), first)
     if endpoint and num > 1:
-        values = where(equal(count, num - 1), _with_axis(stop, place), values)
+        values = where(equal(count, num - 1), last, values)
     if dtype is not None:
         values = ops.convert(values, dtypes.canonical(dtype))
     return (values, step) if retstep else values
 
 
-def _with_axis(x: ArrayLike, axis: int) -> ArrayLike:
-    type = ops.type_of_operand("linspace", x)
-    if not type.shape:
+def _with_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
+    """x with ``ndim`` axes, those in front of extent 1, and one more at ``axis``."""
+    own = ops.type_of_operand("linspace", x).shape
+    if not own:
         return x
-    shape = (*type.shape[:axis], 1, *type.shape[axis:])
-    axes = tuple(k for k in range(len(shape)) if k != axis)
-    return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
+    missing = ndim - len(own)
+    shape = [1] * missing + list(own)
+    shape.insert(axis, 1)
+    axes = tuple(k + (k >= axis) for k in range(missing, ndim))
+    return apply(views.broadcast_in_dim, x, shape=tuple(shape), axes=axes)
 
 
 def _alone_on_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from arrayfn import dtypes
+from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.manipulation import concatenate, reshape
@@ -40,7 +41,11 @@ def cumulative_sum(
     dtype: DTypeLike = None,
     include_initial: bool = False,
 ) -> Array:
-    """As ``cumsum``; with ``include_initial`` beginning with 0, one element longer."""
+    """As ``cumsum``; with ``include_initial`` beginning with 0, one element longer.
+
+    ``axis`` may be left out of a vector only.
+    """
+    axis = _only_axis("cumulative_sum", x, axis)
     sums = cumsum(x, axis, dtype)
     return _with_initial(sums, axis, 0) if include_initial else sums
 
@@ -53,13 +58,30 @@ def cumulative_prod(
     dtype: DTypeLike = None,
     include_initial: bool = False,
 ) -> Array:
-    """As ``cumprod``; with ``include_initial`` beginning with 1, one element longer."""
+    """As ``cumprod``; with ``include_initial`` beginning with 1, one element longer.
+
+    ``axis`` may be left out of a vector only.
+    """
+    axis = _only_axis("cumulative_prod", x, axis)
     products = cumprod(x, axis, dtype)
     return _with_initial(products, axis, 1) if include_initial else products
 
 
-def _with_initial(x: Array, axis: int | None, value: int) -> Array:
-    place = ops.normalize_axis("cumulative", axis or 0, x.ndim)
+def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
+    type = ops.type_of_operand(name, x)
+    if type.ndim == 1 and axis is None:
+        return 0
+    if not type.ndim or axis is None:
+        remedy = "give it an axis" if type.ndim else "an array has an axis at least"
+        raise ShapeError(
+            f"{name} of {type}: {remedy} (cumsum takes any array as a vector)",
+            user_location(),
+        )
+    return axis
+
+
+def _with_initial(x: Array, axis: int, value: int) -> Array:
+    place = ops.normalize_axis("cumulative", axis, x.ndim)
     shape = tuple(1 if k == place else n for k, n in enumerate(x.shape))
     return concatenate([ops.full(value, shape, x.dtype), x], place)
 

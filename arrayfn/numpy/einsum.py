@@ -105,6 +105,8 @@ def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]
         return [(0, 1)]
     subscripts = ",".join(labels for labels, _ in terms) + "->" + output
     shapes = [x.shape for _, x in terms]
+    if isinstance(optimize, (list, tuple)) and tuple(optimize)[:1] == ("einsum_path",):
+        optimize = list(optimize)[1:]  # what np.einsum_path gives
     path, _ = opt_einsum.contract_path(
         subscripts, *shapes, shapes=True, optimize=optimize
     )

@@ -14,7 +14,8 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
-from arrayfn.numpy.arithmetic import multiply, power
+from arrayfn.numpy.arithmetic import divide, multiply, power
+from arrayfn.numpy.arithmetic import sign as sign_of
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, asarray, linspace, meshgrid
 from arrayfn.numpy.data_dependent import flatnonzero, nonzero
@@ -279,11 +280,12 @@ def geomspace(
 ) -> Array:
     """``num`` numbers from start to stop, each the same multiple of the one before.
 
-    start and stop have one sign.
+    start and stop have one sign; complex numbers turn from one to the other too.
     """
     floats = [ops.as_array(v) for v in ops.floated("geomspace", start, stop)]
-    sign = where(floats[0] < 0, -1.0, 1.0)
-    logs = [log10(multiply(sign, value)) for value in floats]
+    is_complex = floats[0].dtype in dtypes.COMPLEX
+    sign = sign_of(floats[0]) if is_complex else where(floats[0] < 0, -1.0, 1.0)
+    logs = [log10(divide(value, sign)) for value in floats]
     exponents = linspace(logs[0], logs[1], num, endpoint, axis=axis)
     values = multiply(sign, moveaxis(power(10.0, exponents), axis, 0))
     # The ends as given, whatever the rounding between.

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import conj, multiply, subtract
@@ -160,9 +162,13 @@ def tensordot(x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2) -> A
     """The sum over the last ``axes`` of x and the first of y, or over pairs of axes."""
     first, second = (ops.type_of_operand("tensordot", a) for a in (x, y))
     if isinstance(axes, (tuple, list)):
+        if len(axes) != 2:
+            raise _bad_axes(axes)
         left, right = (a if isinstance(a, (tuple, list)) else (a,) for a in axes)
     else:
-        count = ops.whole(axes)
+        if not isinstance(axes, (int, np.integer)) or axes < 0:
+            raise _bad_axes(axes)
+        count = int(axes)
         left, right = range(first.ndim - count, first.ndim), range(count)
     if len(left) != len(right):
         raise ShapeError(
@@ -174,6 +180,14 @@ def tensordot(x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2) -> A
         tuple(ops.normalize_axis("tensordot", a, second.ndim) for a in right),
     )
     return dot_general("tensordot", x, y, contract)
+
+
+def _bad_axes(axes: Any) -> ArgumentError:
+    return ArgumentError(
+        "tensordot: axes is how many are summed, or a pair of axes (or of lists of "
+        f"them) of x and of y, not {axes!r}",
+        user_location(),
+    )
 
 
 def kron(x: ArrayLike, y: ArrayLike, /) -> Array:

@@ -20,6 +20,7 @@ from arrayfn.numpy.reductions import (
     all,
     argmax,
     argmin,
+    check_where,
     count_nonzero,
     max,
     min,
@@ -84,6 +85,8 @@ def nancumprod(
 
 def _known_numbers(x: ArrayLike, where: ArrayLike | None) -> Array:
     """Where x is not NaN, and ``where`` is true."""
+    if where is not None:
+        check_where("where", where)
     numbers = logical_not(isnan(x))
     return numbers if where is None else logical_and(numbers, where)
 

@@ -75,6 +75,13 @@ def pad(
         raise ArgumentError(
             f"pad has no mode {mode!r}; it has {', '.join(_MODES)}", user_location()
         )
+    _check_options(
+        mode,
+        constant_values=not _is(constant_values, 0),
+        end_values=not _is(end_values, 0),
+        stat_length=stat_length is not None,
+        reflect_type=reflect_type != "even",
+    )
     if mode == "empty":
         mode, constant_values = "constant", 0
     if mode == "constant":
@@ -102,6 +109,27 @@ def pad(
         else:
             value = _repeated(value, before, after, axis, mode)
     return ops.same(value) if value is x else value
+
+
+def _is(given: Any, default: int) -> bool:
+    return isinstance(given, int) and given == default
+
+
+def _check_options(mode: str, **given: bool) -> None:
+    """ArgumentError if an option is given that ``mode`` has no use for."""
+    modes = {
+        "constant_values": ("constant",),
+        "end_values": ("linear_ramp",),
+        "stat_length": tuple(_STATISTICS),
+        "reflect_type": ("reflect", "symmetric"),
+    }
+    for option, is_given in given.items():
+        if is_given and mode not in modes[option]:
+            raise ArgumentError(
+                f"pad in mode {mode!r} takes no {option}, which is for "
+                + ", ".join(map(repr, modes[option])),
+                user_location(),
+            )
 
 
 def _pairs(name: str, given: Any, ndim: int) -> Pairs:

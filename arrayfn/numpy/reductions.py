@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
@@ -52,9 +52,37 @@ def accumulation_dtype(dtype: DType, wanted: DTypeLike) -> DType:
     return dtype
 
 
-def _chosen(x: ArrayLike, condition: ArrayLike | None, instead: ArrayLike) -> ArrayLike:
+def _chosen(
+    name: str, x: ArrayLike, condition: ArrayLike | None, instead: ArrayLike
+) -> ArrayLike:
     """x with ``instead`` where the condition, if there is one, is false."""
-    return x if condition is None else comparison.where(condition, x, instead)
+    if condition is None:
+        return x
+    check_where(name, condition)
+    return comparison.where(condition, x, instead)
+
+
+def check_where(name: str, condition: ArrayLike) -> None:
+    """DTypeError unless ``condition`` is of booleans."""
+    type = ops.type_of_operand(name, condition)
+    if type.dtype != dtypes.bool_:
+        raise DTypeError(
+            f"{name}: where is of booleans, not {type}; write where=(weights != 0), or "
+            "multiply by weights",
+            user_location(),
+        )
+
+
+def _start(name: str, initial: ArrayLike, dtype: DType) -> ArrayLike:
+    """``initial`` in ``dtype``; ShapeError unless it is a scalar."""
+    type = ops.type_of_operand(name, initial)
+    if type.shape:
+        raise ShapeError(
+            f"{name}: initial is a scalar, not {type}; combine an array with the "
+            "result",
+            user_location(),
+        )
+    return ops.convert(initial, dtype)
 
 
 def sum(
@@ -70,9 +98,9 @@ def sum(
     """The sum over ``axis``; 0 of nothing."""
     axes = _axes("sum", x, axis)
     wanted = accumulation_dtype(ops.type_of_operand("sum", x).dtype, dtype)
-    x = _chosen(ops.convert(x, wanted), where, ops.scalar(0, wanted))
+    x = _chosen("sum", ops.convert(x, wanted), where, ops.scalar(0, wanted))
     value = _reduce(r.reduce_sum, x, axes, keepdims)
-    return value if initial is None else add(value, ops.convert(initial, wanted))
+    return value if initial is None else add(value, _start("sum", initial, wanted))
 
 
 def prod(
@@ -88,9 +116,11 @@ def prod(
     """The product over ``axis``; 1 of nothing."""
     axes = _axes("prod", x, axis)
     wanted = accumulation_dtype(ops.type_of_operand("prod", x).dtype, dtype)
-    x = _chosen(ops.convert(x, wanted), where, ops.scalar(1, wanted))
+    x = _chosen("prod", ops.convert(x, wanted), where, ops.scalar(1, wanted))
     value = _reduce(r.reduce_prod, x, axes, keepdims)
-    return value if initial is None else multiply(value, ops.convert(initial, wanted))
+    if initial is None:
+        return value
+    return multiply(value, _start("prod", initial, wanted))
 
 
 def _extremum(
@@ -118,8 +148,8 @@ def _extremum(
     chosen = of_bools if type.dtype == dtypes.bool_ else primitive
     if initial is None:
         return _reduce(chosen, x, axes, keepdims)
-    start = ops.convert(initial, type.dtype)
-    value = _reduce(chosen, _chosen(x, condition, start), axes, keepdims)
+    start = _start(name, initial, type.dtype)
+    value = _reduce(chosen, _chosen(name, x, condition, start), axes, keepdims)
     return combine(value, start)
 
 
@@ -175,7 +205,7 @@ def all(
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether no element over ``axis`` is 0 (False): bool."""
-    truth = _chosen(_truth(x), where, ops.scalar(True, dtypes.bool_))
+    truth = _chosen("all", _truth(x), where, ops.scalar(True, dtypes.bool_))
     return _reduce(r.reduce_and, truth, _axes("all", x, axis), keepdims)
 
 
@@ -188,7 +218,7 @@ def any(
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether an element over ``axis`` is not 0 (False): bool."""
-    truth = _chosen(_truth(x), where, ops.scalar(False, dtypes.bool_))
+    truth = _chosen("any", _truth(x), where, ops.scalar(False, dtypes.bool_))
     return _reduce(r.reduce_or, truth, _axes("any", x, axis), keepdims)
 
 

@@ -8,6 +8,7 @@ Where eigenvalues are equal, the derivative of their eigenvectors is not finite.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -171,13 +172,38 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
     dtype = dtypes.complex_of(x.dtype)
     vectors, values = _filled(x.shape, dtype), _filled(x.shape[:-1], dtype)
     flat = values.reshape(len(m.each(x)), x.shape[-1])
+    # In x's own dtype, as the kernels: else the vectors may have other signs.
+    lapack = importlib.import_module("scipy.linalg.lapack")
+    (geev,) = lapack.get_lapack_funcs(("geev",), dtype=x.dtype)
     for vt, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
-        try:
-            w[...], v = np.linalg.eig(matrix.T)
-            vt[...] = v.T
-        except np.linalg.LinAlgError:
+        if not np.isfinite(matrix).all():
             continue
+        scale = _scale(matrix)
+        *found, _, v, failed = geev(matrix.T / scale, compute_vl=0)
+        if failed:
+            continue
+        w[...] = found[0] if len(found) == 1 else found[0] + 1j * found[1]
+        w *= scale
+        vt[...] = (v if len(found) == 1 else _unpacked(v, found[1])).T
     return vectors, values
+
+
+def _scale(matrix: Array) -> Any:
+    """The power of two that geev, which loses its own, needs no other one beside."""
+    most = np.abs(matrix).max(initial=0)
+    limits = np.finfo(most.dtype)
+    exponent = max(int(np.frexp(most)[1]), limits.minexp + 1) - 1
+    plain = not most or abs(exponent) <= limits.maxexp // 4
+    return most.dtype.type(1 if plain else np.ldexp(1.0, exponent))
+
+
+def _unpacked(packed: Array, imaginary: Array) -> Array:
+    """Complex vectors of a real matrix, which come as real and imaginary parts."""
+    vectors = packed.astype(dtypes.complex_of(packed.dtype))
+    for k in np.flatnonzero(imaginary > 0):
+        vectors[:, k] = packed[:, k] + 1j * packed[:, k + 1]
+        vectors[:, k + 1] = vectors[:, k].conj()
+    return vectors
 
 
 def _eig_jvp(

@@ -86,7 +86,8 @@ def categorical(
 ) -> Array:
     """Positions along ``axis``, with probabilities softmax(logits, axis); int64.
 
-    ``shape`` ends with the shape of ``logits`` without ``axis``, which is the default;
+    ``shape`` ends with the shape of ``logits`` without ``axis``, which is the default,
+    or with one that this broadcasts to;
     what stands before is the number of draws, without repetition if not ``replace``.
     By the Gumbel-max trick (Maddison et al., A* sampling, 2014).
 
@@ -101,13 +102,21 @@ def categorical(
     batch = type.shape[:place] + type.shape[place + 1 :]
     wanted = batch if shape is None else ops.as_shape("random.categorical", shape)
     draws = wanted[: len(wanted) - len(batch)]
-    if wanted[len(draws) :] != batch:
+    inner = wanted[len(draws) :]
+    fits = len(inner) == len(batch) and all(
+        n in (1, m) for n, m in zip(batch, inner, strict=True)
+    )
+    if not fits:
         raise ShapeError(
             f"random.categorical: shape {wanted} does not end with {batch}, the shape "
             "of the logits without their axis",
             user_location(),
         )
     logits = parameter(logits, kind)
+    if inner != batch:
+        whole = (*inner[:place], type.shape[place], *inner[place:])
+        logits = anp.broadcast_to(logits, whole)
+        type = type.with_shape(whole)
     if replace:
         noise = gumbel(key, (*draws, *type.shape), kind, mode)
         return anp.argmax(anp.add(noise, logits), axis=place + len(draws))

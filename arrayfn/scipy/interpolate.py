@@ -69,11 +69,16 @@ class RegularGridInterpolator:
             )
 
     def __call__(self, xi: ArrayLike, method: str | None = None) -> Array:
-        """The values at points ``xi`` (..., axes), or at a tuple of coordinates."""
+        """The values at points ``xi`` (..., axes), or at a tuple of coordinates.
+
+        A vector is of points one after the other, so (points,) of a grid of one axis.
+        """
         if isinstance(xi, tuple):
             xi = anp.stack(anp.broadcast_arrays(*map(anp.asarray, xi)), -1)
         at = anp.asarray(xi)
         count = len(self.grid)
+        if at.ndim == 1 and at.shape[0] % count == 0:
+            at = anp.reshape(at, (-1, count))
         if not at.ndim or at.shape[-1] != count:
             raise ShapeError(
                 f"points of a grid of {count} axes have {count} coordinates, the last "

@@ -12,7 +12,16 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 
-MODES: Final = ("constant", "nearest", "wrap", "mirror", "reflect")
+MODES: Final = (
+    "constant",
+    "grid-constant",
+    "nearest",
+    "wrap",
+    "grid-wrap",
+    "mirror",
+    "reflect",
+    "grid-mirror",
+)
 
 
 def map_coordinates(
@@ -25,9 +34,13 @@ def map_coordinates(
     """``input`` at fractional positions, one array of ``coordinates`` for each axis.
 
     ``order`` is 0 (the nearest element) or 1 (linear). What lies outside is ``cval``
-    ("constant"), the "nearest" element, or the array repeated ("wrap"), mirrored about
-    its last elements ("mirror") or its edges ("reflect"). The result has the input's
-    dtype and the coordinates' shape; it is differentiable by both.
+    ("constant"; "grid-constant" has elements of ``cval`` around the array, between
+    which and its own it interpolates), the "nearest" element, or the array repeated
+    ("grid-wrap"; "wrap" so that the last element is the first of the next one),
+    mirrored about its last elements ("mirror") or its edges ("reflect", "grid-mirror").
+    These are SciPy's; JAX's "constant" and "wrap" are "grid-constant" and "grid-wrap".
+    The result has the input's dtype and the coordinates' shape; it is differentiable by
+    both.
 
     >>> import numpy as np
     >>> x = np.arange(6.0).reshape(2, 3)
@@ -82,6 +95,13 @@ Neighbour = tuple[Array, Array | None, Array | None]
 
 def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighbour]:
     """The elements around ``place`` along one axis, and what each counts."""
+    last = extent - 1
+    if mode == "constant":
+        inside = anp.logical_and(place >= 0, place <= last)
+        around = _neighbours(anp.clip(place, 0, last), extent, order, "nearest")
+        return [(index, inside, weight) for index, _, weight in around]
+    if mode == "wrap":
+        place = _wrapped(place, last)
     if order == 0:
         nearest = ops.convert(anp.floor(anp.add(place, 0.5)), dtypes.int64)
         return [(*_inside(nearest, extent, mode), None)]
@@ -94,14 +114,28 @@ def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighb
     ]
 
 
+def _wrapped(place: Array, period: int) -> Array:
+    """``place`` in [0, period], to which multiples of the period are added.
+
+    One below 0 comes to lie in (0, period], one beyond the period in [0, period).
+    """
+    if not period:
+        return anp.multiply(place, 0)
+    up = anp.floor(anp.divide(anp.negative(place), period)) + 1
+    down = anp.floor(anp.divide(place, period))
+    raised = anp.add(place, anp.multiply(up, period))
+    lowered = anp.subtract(place, anp.multiply(down, period))
+    return anp.where(place < 0, raised, anp.where(place > period, lowered, place))
+
+
 def _inside(index: Array, extent: int, mode: str) -> tuple[Array, Array | None]:
     """``index`` within the axis, and where it was (None: it always counts)."""
-    if mode == "constant":
+    if mode == "grid-constant":
         valid = anp.logical_and(anp.greater_equal(index, 0), anp.less(index, extent))
         return anp.clip(index, 0, extent - 1), valid
-    if mode == "nearest":
+    if mode in ("nearest", "wrap"):
         return anp.clip(index, 0, extent - 1), None
-    if mode == "wrap":
+    if mode == "grid-wrap":
         return anp.mod(index, extent), None
     if mode == "mirror":
         period = max(1, 2 * (extent - 1))

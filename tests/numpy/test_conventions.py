@@ -128,3 +128,50 @@ def test_apply_drops_or_clips_what_is_out_of_bounds(jitted: bool) -> None:
 
     assert applied("drop") == [-1.0, 2.0, 3.0]
     assert applied("clip") == [1.0, 2.0, -3.0]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_linspace_of_arrays_of_different_ranks(axis: int) -> None:
+    start, stop = np.ones((2, 1)), np.array([3.0, 5.0, 9.0])
+    for retstep in (False, True):
+        found = anp.linspace(start, stop, 4, axis=axis, retstep=retstep)
+        want = np.linspace(start, stop, 4, axis=axis, retstep=retstep)
+        for a, b in zip(found, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(1j, 1000j), (-1 + 1j, 100 + 0j), (1 + 0j, -1 + 0j)]
+)
+def test_geomspace_of_complex_numbers(start: complex, stop: complex) -> None:
+    want = np.geomspace(start, stop, 5)
+    np.testing.assert_allclose(anp.geomspace(start, stop, 5), want, atol=1e-12)
+    jitted = af.jit(lambda a, b: anp.geomspace(a, b, 5))(start, stop)
+    np.testing.assert_allclose(jitted, want, atol=1e-12)
+
+
+def test_einsum_takes_the_path_that_einsum_path_gives() -> None:
+    x = [np.random.default_rng(k).normal(size=(k + 2, k + 3)) for k in range(3)]
+    path = np.einsum_path("ij,jk,kl", *x)[0]
+    found = anp.einsum("ij,jk,kl", *x, optimize=path)
+    np.testing.assert_allclose(found, x[0] @ x[1] @ x[2], rtol=1e-13)
+
+
+def test_reduce_precision_takes_a_number() -> None:
+    assert af.lax.reduce_precision(np.pi, 5, 2) == 3.0
+    jitted = af.jit(lambda x: af.lax.reduce_precision(x, 5, 2))
+    assert jitted(np.pi) == 3.0
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8"])
+def test_eager_and_jitted_eigenvectors_have_one_sign(dtype: str) -> None:
+    for n in (2, 4, 5, 9):
+        x = np.random.default_rng(n).normal(size=(n, n)).astype(dtype)
+        for scale in (1.0, 1e15, 1e-15):
+            scaled = (x * scale).astype(dtype)
+            values, vectors = anp.linalg.eig(scaled)
+            jitted_values, jitted = af.jit(anp.linalg.eig)(scaled)
+            tolerance = 1e-12 if dtype == "f8" else 1e-4
+            np.testing.assert_allclose(vectors, jitted, atol=tolerance)
+            size = np.abs(values).max() * tolerance
+            np.testing.assert_allclose(values, jitted_values, atol=size)

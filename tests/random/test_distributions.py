@@ -244,3 +244,13 @@ def test_bfloat16_normal_numbers_have_tails():
     assert sample.max() > 3.8
     assert sample.min() < -3.8
     assert abs(sample.std() - 1) < 0.01
+
+
+def test_categorical_broadcasts_logits_to_its_shape():
+    logits = np.log(np.array([[[0.5, 0.5, 1e-9]], [[1e-9, 1e-9, 1.0]]]))
+    drawn = random.categorical(KEY, logits, shape=(5, 2, 400))
+    assert drawn.shape == (5, 2, 400)
+    assert (drawn[:, 1] == 2).all()
+    assert abs(drawn[:, 0].mean() - 0.5) < 0.05
+    with pytest.raises(ShapeError, match="does not end with"):
+        random.categorical(KEY, logits, shape=(3, 400))

@@ -70,6 +70,17 @@ def test_a_grid_is_interpolated_as_scipys(method, fill_value):
     np.testing.assert_allclose(flat((x, y)), expected(POINTS[0])[:, 0], rtol=1e-12)
 
 
+def test_a_vector_is_of_points_one_after_the_other():
+    x, y = np.array([0.0, 1.0, 3.0]), np.array([0.0, 2.0])
+    line, plane = x**2, x[:, None] + 10 * y
+    at = np.array([0.5, 1.5, 2.0, 1.0])
+    for grid, values in (((x,), line), ((x, y), plane)):
+        expected = scipy.interpolate.RegularGridInterpolator(grid, values)(at)
+        found = RegularGridInterpolator(grid, values)(at)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
 def test_the_slope_of_an_interpolated_line():
     f = RegularGridInterpolator((np.array([0.0, 2.0]),), np.array([1.0, 7.0]))
     assert af.grad(lambda x: f(x)[0])(np.array([[0.5]])) == 3.0

@@ -1,4 +1,4 @@
-"""Interpolation beside JAX's and SciPy's, with its gradients."""
+"""Interpolation beside SciPy's, with its gradients."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ PLACES = [RNG.uniform(-3, 8, (4, 6)), RNG.uniform(-3, 10, (4, 6))]
 
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
-def test_interpolation_is_that_of_jax(mode: str, order: int) -> None:
-    jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
-        want = jax.scipy.ndimage.map_coordinates(
-            X, [jax.numpy.asarray(p) for p in PLACES], order, mode, 2.5
-        )
-    have = af.jit(lambda x, *p: map_coordinates(x, p, order, mode, 2.5))(X, *PLACES)
-    np.testing.assert_allclose(have, want, 1e-12, 1e-12)
+def test_interpolation_is_that_of_scipy(mode: str, order: int) -> None:
+    options = {"order": order, "mode": mode, "cval": 2.5}
+    for x, places in (
+        (X, PLACES),
+        (X, [RNG.uniform(-30, 30, 200), RNG.uniform(-30, 30, 200)]),
+        (X, [np.array([-5.0, 0.0, 4.0, 8.0]), np.array([0.0, 6.0, -6.0, 12.0])]),
+        (X[:1], PLACES),
+    ):
+        want = scipy.ndimage.map_coordinates(x, places, **options)
+        have = af.jit(lambda x, *p: map_coordinates(x, p, order, mode, 2.5))(x, *places)
+        np.testing.assert_allclose(have, want, 1e-11, 1e-11)
+
+
+def test_infinitely_far_is_the_constant() -> None:
+    far = [np.array([np.inf, -np.inf, 1.0]), np.array([1.0, 1.0, np.inf])]
+    np.testing.assert_array_equal(map_coordinates(X, far, 1, "constant", 2.5), 2.5)
 
 
 @pytest.mark.parametrize("order", [0, 1])

@@ -156,3 +156,24 @@ def test_what_does_not_fit_is_refused() -> None:
         signal.detrend(np.ones(3), type="cubic")
     with pytest.raises(ArgumentError, match="windows are boxcar, hann"):
         signal.stft(np.ones(300), window="kaiser")
+
+
+@pytest.mark.parametrize("boundary", ["zeros", None])
+@pytest.mark.parametrize("nperseg", [32, 33])
+def test_times_of_segments_are_their_middles(nperseg: int, boundary: Any) -> None:
+    options = {"nperseg": nperseg, "boundary": boundary}
+    x = draw(300)
+    want = scipy.signal.stft(x, 2.0, **options)
+    have = signal.stft(x, 2.0, **options)
+    for a, b in zip(have, want, strict=True):
+        np.testing.assert_allclose(a, b, 1e-11, 1e-13)
+
+
+def test_cross_spectra_continue_the_shorter_signal() -> None:
+    x, y = draw(300), draw(200)
+    for options in ({}, {"nperseg": 64}, {"average": "median", "nperseg": 32}):
+        for a, b in ((x, y), (y, x)):
+            want = scipy.signal.csd(a, b, **options)
+            have = signal.csd(a, b, **options)
+            np.testing.assert_allclose(have[0], want[0])
+            np.testing.assert_allclose(have[1], want[1], 1e-11, 1e-14)

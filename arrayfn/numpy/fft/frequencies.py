@@ -46,6 +46,11 @@ def _frequencies(
         raise ArgumentError(
             f"{name} is of at least 1 element, not {count}", user_location()
         )
+    if np.ndim(d) or isinstance(d, (str, list, tuple)):
+        raise ArgumentError(
+            f"{name}: d, the distance of samples, is a number, not {d!r}",
+            user_location(),
+        )
     wanted = dtypes.float64 if dtype is None else dtypes.canonical(dtype)
     if wanted not in dtypes.FLOATS:
         raise ArgumentError(

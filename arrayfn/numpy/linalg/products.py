@@ -154,7 +154,8 @@ _PADE_7 = (
 def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
     """The exponential (..., n, n) of the matrices x, by scaling and squaring.
 
-    Of matrices whose norm is too great for ``max_squarings`` it is NaN.
+    Of matrices whose 1-norm is too great for ``max_squarings`` it is NaN: above 3.5e5
+    in float64 and 2.6e5 in float32, and twice that for each squaring more.
 
     >>> import numpy as np
     >>> np.round(expm(np.array([[0.0, 1.0], [0.0, 0.0]])), 12)

@@ -139,7 +139,8 @@ def stft(
     onesided = return_onesided and x.dtype not in dtypes.COMPLEX
     spectra = anp.divide(_spectra(x, cut, detrend, onesided), float(np.sum(cut.window)))
     count = spectra.shape[-2]
-    times = (np.arange(count) * cut.step + cut.length / 2 - side) / fs
+    middle = 0.0 if boundary else cut.length / 2
+    times = (np.arange(count) * cut.step + middle) / fs
     return _frequencies(cut, fs, onesided), times, anp.moveaxis(spectra, -1, place)
 
 
@@ -230,12 +231,17 @@ def csd(
 ) -> tuple[Array, Array]:
     """Frequencies, and the cross power spectral density of x and y.
 
-    By Welch's method: the mean (or ``average="median"``, with the bias taken out) over
-    windowed segments. ``scaling`` is "density" (per unit of frequency) or "spectrum".
+    The shorter of them is continued with zeros. By Welch's method: the mean (or
+    ``average="median"``, with the bias taken out) over windowed segments. ``scaling``
+    is "density" (per unit of frequency) or "spectrum".
     """
-    (x, y), _, _ = ops.promoted("csd", ops.floated("csd", x, y))
-    place = ops.normalize_axis("csd", axis, len(x.shape))
-    x, y = anp.moveaxis(x, place, -1), anp.moveaxis(y, place, -1)
+    same = y is x
+    dtype = ops.floating_dtype(ops.common_dtype("csd", (x, y)))
+    first, second = (ops.as_array(ops.convert(v, dtype)) for v in (x, y))
+    place = ops.normalize_axis("csd", axis, max(first.ndim, second.ndim))
+    length = max(first.shape[axis], second.shape[axis])
+    x = _lengthened(anp.moveaxis(first, axis, -1), length)
+    y = x if same else _lengthened(anp.moveaxis(second, axis, -1), length)
     cut = _Segments("csd", x.shape[-1], window, nperseg, noverlap, nfft)
     onesided = return_onesided and x.dtype not in dtypes.COMPLEX
     if scaling == "density":
@@ -264,6 +270,12 @@ def csd(
         counts[1 : (cut.nfft + 1) // 2] *= 2
     result = anp.multiply(mean, counts.astype(dtypes.real_of(mean.dtype)))
     return _frequencies(cut, fs, onesided), anp.moveaxis(result, -1, place)
+
+
+def _lengthened(x: Array, length: int) -> Array:
+    """x with zeros after it along the last axis."""
+    missing = length - x.shape[-1]
+    return anp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def _median(power: Array) -> Array:
