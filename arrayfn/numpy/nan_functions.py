@@ -83,10 +83,10 @@ def nancumprod(
     return cumprod(without_nan("nancumprod", x, 1), axis, dtype)
 
 
-def _known_numbers(x: ArrayLike, where: ArrayLike | None) -> Array:
+def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
     """Where x is not NaN, and ``where`` is true."""
     if where is not None:
-        check_where("where", where)
+        check_where(name, where)
     numbers = logical_not(isnan(x))
     return numbers if where is None else logical_and(numbers, where)
 
@@ -103,7 +103,7 @@ def nanmean(
     """The mean over ``axis`` of what is not NaN; NaN where all is."""
     if not is_inexact("nanmean", x):
         return mean(x, axis, dtype, keepdims, where=where)
-    numbers = _known_numbers(x, where)
+    numbers = _known_numbers("nanmean", x, where)
     return mean(without_nan("nanmean", x, 0), axis, dtype, keepdims, where=numbers)
 
 
@@ -122,7 +122,7 @@ def nanvar(
     less = ddof if correction is None else correction
     if not is_inexact("nanvar", x):
         return var(x, axis, dtype, less, keepdims, where=where)
-    numbers = _known_numbers(x, where)
+    numbers = _known_numbers("nanvar", x, where)
     count = count_nonzero(numbers, axis, keepdims)
     # NaN is left out before the square, whose derivative would spread it.
     x = without_nan("nanvar", x, 0)
