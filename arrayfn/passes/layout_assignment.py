@@ -75,14 +75,16 @@ def assign_layouts(
     *,
     takes_view: TakesView = takes_no_view,
     along: Along = along_any,
+    aligned: int = 1,
 ) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation.
 
     Inputs with numbers in ``writable`` may be written over, and outputs with numbers in
     ``returned`` may be such inputs themselves. ``takes_view`` says which calls need no
-    copy of an operand, ``along`` for which products one is worth making.
+    copy of an operand, ``along`` for which products one is worth making. Kernels
+    of calls and libraries read memory that begins at multiples of ``aligned`` bytes.
     """
-    return _Assignment(program, writable, returned, takes_view, along).run()
+    return _Assignment(program, writable, returned, takes_view, along, aligned).run()
 
 
 def with_donated(program: Program, donated: Collection[int]) -> Program:
@@ -112,6 +114,7 @@ class _Assignment:
         returned: Collection[int],
         takes_view: TakesView,
         along: Along,
+        aligned: int,
         *,
         inside: bool = False,
     ) -> None:
@@ -119,6 +122,7 @@ class _Assignment:
         self.inside = inside
         self.takes_view = takes_view
         self.along = along
+        self.aligned = aligned
         # Copies that nothing writes over: row-major, and with axes in another order.
         self.copies: dict[Var, Var] = {}
         self.turns: dict[tuple[Var, tuple[int, ...]], Var] = {}
@@ -128,6 +132,7 @@ class _Assignment:
         self.last_uses = _last_uses(program)
         self.builder = ProgramBuilder(program.name)
         self.environment: dict[Var, Atom] = {}
+        self.given: frozenset[Atom] = frozenset()
         self.reads: dict[Var, Read] = {}
         self.known = 0
         self.owned: set[Atom] = set()
@@ -145,6 +150,7 @@ class _Assignment:
                 builder.input(plain(v.type) if self.inside else v.type, v.hint)
                 for v in program.inputs
             ]
+            self.given = frozenset(inputs)
             self.environment = builder.bind_inputs(program, inputs)
             constants = (self.environment[c] for c in program.constants)
             borrowed = [v for v in (*inputs, *constants) if isinstance(v, Var)]
@@ -235,7 +241,13 @@ class _Assignment:
         It is given row-major operands, also where what it closes over is not.
         """
         return _Assignment(
-            program, writable, returned, self.takes_view, self.along, inside=True
+            program,
+            writable,
+            returned,
+            self.takes_view,
+            self.along,
+            self.aligned,
+            inside=True,
         ).run()
 
     def branches(self, equation: Equation) -> tuple[Program, ...]:
@@ -289,7 +301,11 @@ class _Assignment:
 
     def row_major(self, x: Atom) -> Atom:
         """``x``, or a copy of it if it does not lie so from its base's begin on."""
-        if isinstance(x, Var) and self.place(x) == (RowMajor(), 0):
+        if (
+            isinstance(x, Var)
+            and self.place(x) == (RowMajor(), 0)
+            and not self.moves(x)
+        ):
             return x
         return views.relayout(x, layout="C")
 
@@ -303,9 +319,20 @@ class _Assignment:
             self.copies[x] = copy
         return self.copies[x]
 
+    def moves(self, x: Var) -> bool:
+        """Whether ``x`` is a part of what begins anywhere in a loop's iterations.
+
+        A slice begins at multiples of its size. Kernels and libraries read vectors,
+        which divide the size of an array that they take whole.
+        """
+        base = self.reads[x].base
+        if not self.inside or base not in self.given:
+            return False
+        return base.type.size != x.type.size and base.type.nbytes % self.aligned > 0
+
     def as_it_lies(self, x: Atom, equation: Equation) -> bool:
         """Whether the kernel of a call takes ``x`` where it is."""
-        if not isinstance(x, Var):
+        if not isinstance(x, Var) or self.moves(x):
             return False
         layout, offset = self.place(x)
         placed = ArrayType(x.type.shape, x.type.dtype, layout)

@@ -41,13 +41,15 @@ def pipeline(
     transforms: bool = True,
     takes_view: TakesView = takes_no_view,
     along: Along = along_any,
+    aligned: int = 1,
 ) -> tuple[Pass, ...]:
     """The passes for a target.
 
     Its library multiplies what ``products`` says, faster what lies along the axes that
     are contracted where ``along`` says so, and it computes the equations that ``keep``
     accepts as they stand, after ``arrange`` has written what else a library takes in
-    its terms; they read operands as they lie where ``takes_view`` says so. Small loops
+    its terms; they read operands as they lie where ``takes_view`` says so, from
+    multiples of ``aligned`` bytes on. Small loops
     multiply without the library, or with ``pairs`` all loops, matrices that have up to
     so many to multiply; with ``transforms`` long Fourier transforms are cut.
     """
@@ -100,7 +102,10 @@ def pipeline(
         with_own_sums,
         dce,
     )
-    return (*passes, partial(assign_layouts, takes_view=takes_view, along=along))
+    layouts = partial(
+        assign_layouts, takes_view=takes_view, along=along, aligned=aligned
+    )
+    return (*passes, layouts)
 
 
 PIPELINE: Final[tuple[Pass, ...]] = pipeline()

@@ -76,6 +76,55 @@ def test_slices_of_loops_are_read_in_vectors_where_all_are_aligned(
     assert_emulated(scanned(body), random(4, 32), random(3, 33), mode=mode)
 
 
+# Kernels that take a whole array, of which a slice is one element too long.
+
+
+def attended(x: Any) -> Any:
+    q = x[:128].reshape(1, 8, 2, 8)
+    return nn.dot_product_attention(q, q, q)
+
+
+def convolved(x: Any) -> Any:
+    return lax.conv_general_dilated(
+        x[:576].reshape(2, 6, 6, 8),
+        anp.ones((3, 3, 1, 8), x.dtype),
+        (1, 1),
+        "SAME",
+        feature_group_count=8,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+
+
+def looped(x: Any) -> Any:
+    """The slice is what a loop inside begins with."""
+    weights = np.eye(32, dtype=np.float32) / 2
+
+    def step(h: Any, _: Any) -> Any:
+        z = anp.sin(h[:32]) @ weights
+        return anp.concatenate([z * anp.cos(h[:32]), h[:1]]), anp.tanh(h[:32])
+
+    return lax.scan(step, x, None, length=3)
+
+
+@pytest.mark.parametrize(
+    ("function", "length", "dtype"),
+    [
+        (attended, 129, np.float16),
+        (convolved, 577, np.float32),
+        (looped, 33, np.float32),
+    ],
+)
+def test_kernels_of_whole_arrays_get_slices_that_are_aligned(
+    function: Any, length: int, dtype: Any
+) -> None:
+    def step(c: Any, x: Any) -> Any:
+        return c, function(x)
+
+    x = random(3, length, dtype=dtype)
+    bound = 1e-2 if dtype == np.float16 else 1e-4
+    assert_emulated(lambda x: lax.scan(step, 0.0, x)[1], x, bound=bound)
+
+
 @pytest.mark.parametrize(("length", "vectors"), [(36, True), (33, False)])
 def test_slices_of_whole_vectors_are_read_in_vectors(
     length: int, vectors: bool

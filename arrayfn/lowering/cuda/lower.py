@@ -241,6 +241,11 @@ class _CudaLowering(Lowering):
         for step in steps:
             for s in step.slices if isinstance(step, LoopStep) else ():
                 self.slices[self.storage.of(s.inner)] = s.inner.type.size
+            for c in step.carries if isinstance(step, LoopStep) else ():
+                # In the first iteration the initial value is the current one.
+                size = self.slices.get(self.storage.of(c.initial), 0)
+                if size:
+                    self.slices[self.storage.of(c.current)] = size
         self.depth += 1
         done = super().printed(steps)
         self.depth -= 1

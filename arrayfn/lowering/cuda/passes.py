@@ -21,6 +21,7 @@ from arrayfn.passes.pipeline import Pass, pipeline
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.small import with_sums
 
+VECTOR_BYTES: Final = 16  # of the widest access
 MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
 MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, where a turn waits for launches
 
@@ -54,6 +55,7 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
         transforms=False,  # cuFFT has every processor do a transform
         takes_view=partial(_takes_view, options=options),
         along=along_contracted,
+        aligned=VECTOR_BYTES,
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
