@@ -112,6 +112,7 @@ STAGES: dict[str, tuple[Stage, ...]] = {
         _STRUCTURE,
         pytest("tests/lowering"),
         pytest("tests/backends", "tests/test_jit_donation.py"),
+        pytest("tests/linalg", "tests/numpy"),
         _RANDOM,
         programs("unjitted", 300),
     ),
