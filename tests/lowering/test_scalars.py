@@ -378,6 +378,25 @@ COMPLEX_UNARY = {
 }
 
 
+@pytest.mark.parametrize(("t", "least", "most"), [("c64", 80, 89), ("c128", 700, 710)])
+def test_hyperbolic_functions_do_not_overflow_before_their_values(
+    t, least, most, compiled
+):
+    size = np.linspace(least, most, 200)
+    z = (np.concatenate([size, -size]) + 0.7j).astype(DTYPES[t])
+    along = compiled([f"cosh_{t}", f"sinh_{t}"], z)
+    across = compiled([f"cos_{t}", f"sin_{t}"], (z * 1j).astype(DTYPES[t]))
+    wide = z.astype(np.clongdouble)
+    for name, have, want in (
+        ("cosh", along[f"cosh_{t}"], np.cosh(wide)),
+        ("sinh", along[f"sinh_{t}"], np.sinh(wide)),
+        ("cos", across[f"cos_{t}"], np.cosh(wide)),
+        ("sin", across[f"sin_{t}"], np.sinh(wide) * 1j),
+    ):
+        error = np.abs(have - want) / np.abs(want)
+        assert error.max() < 8 * np.finfo(DTYPES[t]).eps, name
+
+
 @pytest.mark.parametrize("t", ["c64", "c128"])
 def test_complex_functions_are_within_a_few_ulp_of_the_modulus(t, compiled):
     eps = np.finfo(DTYPES[t]).eps

@@ -40,3 +40,14 @@ def test_other_choices_stay() -> None:
     for change in changes:
         before = parse(RECTIFIED.replace(*change))
         assert body(dce(masks_of_results(before))) == body(before)
+
+
+def test_a_mask_without_a_later_use_gives_no_equation() -> None:
+    before = parse("""
+        program f(x: f32[9]) -> (f32[9]) {
+          a: bool[9] = le(x, 0.0:f32)
+          b: f32[9] = select(a, 0.0:f32, x)
+          return b
+        }
+    """)
+    assert body(masks_of_results(before)) == body(before)
