@@ -84,7 +84,7 @@ STAGES: dict[str, tuple[Stage, ...]] = {
     "primitives": (
         _UNJITTED,
         pytest("tests/primitives"),
-        pytest("tests/transforms", "tests/functions"),
+        pytest("tests/transforms", "tests/functions", "tests/test_custom.py"),
         pytest("tests/numpy", "tests/linalg"),
         _RANDOM,
         pytest("tests/lowering", "tests/nn", "tests/passes"),
