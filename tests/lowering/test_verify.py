@@ -30,6 +30,7 @@ from arrayfn.lowering.plan import (
 )
 from arrayfn.lowering.verify import Report, Tally, verify
 from arrayfn.lowering.verify.interpreter import Interpreter
+from arrayfn.lowering.verify.trial import is_small
 from tests.backends.test_cuda_loops import CASES as LOOPS
 from tests.backends.test_cuda_runtime import GENERATED
 from tests.lowered_on_gpu import lowered
@@ -346,3 +347,12 @@ def test_a_plan_is_verified_when_it_is_lowered(monkeypatch: pytest.MonkeyPatch) 
     on_cpu(lambda x: x - 4, X)
     lowered(lambda x: x - 4, X)
     assert [c.target for c in seen] == ["cpu", "cuda"]
+
+
+def test_a_kernel_that_is_a_long_loop_is_not_run() -> None:
+    def long(x: Any) -> Any:
+        return af.lax.fori_loop(0, 10**9, lambda k, x: anp.sin(x), x)
+
+    assert not is_small(af.jit(long).lower(1.0).compiled_program, 4096)
+    short = af.jit(lambda x: af.lax.fori_loop(0, 9, lambda k, x: anp.sin(x), x))
+    assert is_small(short.lower(1.0).compiled_program, 4096)

@@ -42,7 +42,7 @@ def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
         if turns > _MOST_TURNS or call.turns is None:
             return False
         if isinstance(kernel, Kernel):
-            threads += call.items * max(1, kernel.threads) * turns
+            threads += call.items * max(1, kernel.threads) * turns * call.turns
     return threads <= most_threads
 
 
