@@ -870,6 +870,7 @@ def core(task):
 af.set_num_threads(2)
 x = np.ones(1 << 20)
 f = af.jit(lambda x: af.numpy.exp(x))
+f.lower(x).compile()  # threads that compile come and go
 before = tasks()
 f(x)
 (worker,) = tasks() - before
@@ -884,6 +885,9 @@ while not left and time.monotonic() < stop:
     f(x)
     left = core(worker) != one  # once: the system may bring it back
 assert left
+# It moves by allowing itself the other cores alone, for a moment.
+while os.sched_getaffinity(worker) != cores and time.monotonic() < stop:
+    f(x)
 assert os.sched_getaffinity(worker) == cores
 """
 
