@@ -41,7 +41,7 @@ demo: $(call installed,demo)
 	$(BIN)/python -m arrayfn demo $(ARGS)
 
 test: $(call installed,test $(EXTRAS))
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(call installed,dev)
 	$(BIN)/ruff format --check .
