@@ -161,7 +161,11 @@ class Campaign:
         if "begin" in said:
             worker.running, worker.since = said["begin"], time.monotonic()
         elif "done" in said:
-            worker.running, worker.next_index = None, said["done"] + self.jobs
+            # The next one begins at once: that line may be in the buffer already.
+            worker.next_index = said["done"] + self.jobs
+            more = worker.next_index < self.count
+            worker.running = worker.next_index if more else None
+            worker.since = time.monotonic()
             outcome = Outcome(said["status"], said["message"], said["signature"])
             self._add(said["done"], outcome)
         else:
