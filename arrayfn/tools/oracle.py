@@ -6,7 +6,7 @@ down by at most what the table promises of that equation: Monte Carlo arithmetic
 (D. S. Parker, 1997; Verificarlo, 2016). One run in four draws each element's error by
 itself, one the same error for equal numbers, one the same for all elements, one nearly
 none for most: errors of equal terms add up, a function may be too great everywhere, and
-a difference may be exactly 0 for some and not for others. How far those runs come
+a difference of numbers that are rounded well may be exactly 0. How far those runs come
 apart tells how far any implementation may be that rounds each equation's result well,
 in whatever order it adds: it sees cancellation, ill-conditioned matrices, and
 comparisons that rounding can decide either way, as no fixed tolerance does.
@@ -232,8 +232,8 @@ def _one_sided(random: np.random.Generator, x: Array) -> Array:
 
 
 def _small(random: np.random.Generator, x: Array) -> Array:
-    """Nearly 0 for most elements: what is rounded well may be right by chance."""
-    return random.uniform(-1.0, 1.0, x.shape) ** 5
+    """Nearly 0 for most numbers: what is rounded well is often the nearest there is."""
+    return _by_value(random, x) ** 9
 
 
 _CHANCES: Final = (_independent, _by_value, _one_sided, _small)

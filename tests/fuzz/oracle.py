@@ -24,7 +24,7 @@ from arrayfn.tools.oracle import Judged, oracle
 
 Array = np.ndarray[Any, Any]
 
-RUNS: Final = (8, 40)
+RUNS: Final = (8, 40, 200)
 UNITS: Final = 4.0
 """How many units in the last place need no bound."""
 
