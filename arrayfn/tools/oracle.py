@@ -307,8 +307,10 @@ class _Rounding:
             if self.excess:
                 dtype = dtypes.compute_dtype(dtype)
             if np.iscomplexobj(x):
-                real = self.moved(x.real, margin, dtypes.real_of(dtype))
-                return real + 1j * self.moved(x.imag, margin, dtypes.real_of(dtype))
+                result = np.empty_like(x)  # of parts: 1j * inf is NaN + inf j
+                result.real = self.moved(x.real, margin, dtypes.real_of(dtype))
+                result.imag = self.moved(x.imag, margin, dtypes.real_of(dtype))
+                return result
             return self.moved(x, margin, dtype)
 
     def margin(
@@ -322,7 +324,8 @@ class _Rounding:
         """The greatest absolute error of ``x`` by this equation; 0 if it is exact."""
         real = dtypes.real_of(dtype)
         wide = dtypes.compute_dtype(real)
-        eps = float(ml_dtypes.finfo(wide).eps)
+        limits = ml_dtypes.finfo(wide)
+        eps = float(limits.eps)
         double = wide == dtypes.float64
         promised = row.tolerance.float64 if double else row.tolerance.float32
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
@@ -342,9 +345,13 @@ class _Rounding:
             finite = np.isfinite(x)
             return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
         size = np.abs(x)
+        if np.iscomplexobj(x):  # of an infinite number the part that is finite
+            parts = [np.where(np.isfinite(v), np.abs(v), 0.0) for v in (x.real, x.imag)]
+            size = np.where(np.isfinite(size), size, parts[0] + parts[1])
         if row.name == "logaddexp":  # the greater operand and a logarithm may cancel
             size = np.maximum(size, np.maximum(*map(np.abs, operands)))
             size = np.where(np.isfinite(size), size, np.abs(x))
+        size = np.minimum(size, float(limits.max) / 2)  # no unit above the greatest
         margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
         if promised > usual:
             margin = np.maximum(margin, promised * size)
@@ -354,7 +361,9 @@ class _Rounding:
         """``x`` moved by a part of the margin, rounded to the dtype."""
         if real in dtypes.HALVES:
             # Computed in float32, rounded once: to either neighbour.
-            units = np.abs(x) * float(ml_dtypes.finfo(real).eps) / 2
+            limits = ml_dtypes.finfo(real)
+            units = np.abs(x) * float(limits.eps)
+            units = np.maximum(units, float(limits.smallest_subnormal)) / 2
             margin = np.where(_is_number_of(x, real), margin, margin + units)
         moved = np.where(np.isfinite(x), x + self.chance(self.random, x) * margin, x)
         moved = wide_array(moved, real)
