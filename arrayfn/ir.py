@@ -9,10 +9,10 @@ elementwise equations; all other broadcasting is an equation of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import FrozenInstanceError, dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -88,30 +88,62 @@ class ArrayType:
         return text if self.layout == layouts.C else f"{text} {self.layout}"
 
 
-class Var:
-    """A typed value of a Program: itself and no other.
+class _Frozen:
+    """Base of what is compared by identity and never changes.
+
+    Attributes are set once, by their slots' own setters: dataclasses with
+    ``frozen=True`` take four times as long to make.
+    """
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to {name!r}: {self!r} is immutable")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete {name!r}: {self!r} is immutable")
+
+
+class Var(_Frozen):
+    """A typed value of a Program, equal to itself alone.
 
     ``hint`` is what the user calls it; the printer makes a name of it.
     """
 
     __slots__ = ("hint", "type")
 
+    type: ArrayType
+    hint: str
+
     def __init__(self, type: ArrayType, hint: str = "") -> None:
-        self.type = type
-        self.hint = hint
+        _set_type(self, type)
+        _set_hint(self, hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Var, (self.type, self.hint)
 
     def __repr__(self) -> str:
         return f"<Var {self.type}>"
 
 
-class Literal:
+_set_type: Callable[[Var, ArrayType], None] = vars(Var)["type"].__set__
+_set_hint: Callable[[Var, str], None] = vars(Var)["hint"].__set__
+
+
+class Literal(_Frozen):
     """A scalar constant of a Program: a Python number with a dtype."""
 
     __slots__ = ("type", "value")
 
+    type: ArrayType
+    value: PythonScalar
+
     def __init__(self, value: PythonScalar, dtype: DType, weak: bool = False) -> None:
-        self.value = value
-        self.type = ArrayType((), dtype, weak=weak)
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "type", ArrayType((), dtype, weak=weak))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Literal, (self.value, self.type.dtype, self.type.weak)
 
     def key(self) -> tuple[str, DType]:
         """Equal for literals with the same bits."""
