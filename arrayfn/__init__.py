@@ -40,6 +40,7 @@ from arrayfn.backends.registry import (
     available_backends,
     backend_info,
     is_backend_available,
+    register_backend,
 )
 from arrayfn.bundles import load, save
 from arrayfn.caches import clear_caches
@@ -141,6 +142,7 @@ __all__ = [
     "optim",
     "pure_callback",
     "random",
+    "register_backend",
     "remat",
     "save",
     "scipy",

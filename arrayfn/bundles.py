@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.backends.registry import choose, has_backend
 from arrayfn.bundle_files import array_bytes, read_array, read_files, write_files
 from arrayfn.dtypes import BY_SHORT_NAME, short_name
 from arrayfn.errors import (
@@ -298,7 +298,7 @@ def _description(place: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     if found.keys() != _FIELDS.keys():
         odd = sorted(found.keys() - _FIELDS.keys())
         raise BundleError(f"{file} has {odd[0]!r}, which save does not write")
-    if found["device"] not in BACKENDS:
+    if not has_backend(found["device"]):
         raise BundleError(f"{file}: there is no device {found['device']!r}")
     constants = found["constants"]
     expected = {_DESCRIPTION, _PROGRAM, *map(_constant, range(len(constants)))}
