@@ -48,7 +48,7 @@ class Operator:
         self.name = name
         self.static_argnames = static_argnames
         self._signature = inspect.signature(function)
-        KERNELS.forget(name)  # a function of the name that was there before is gone
+        KERNELS.define(name)
 
     @property
     def kernels(self) -> tuple[OperatorKernel, ...]:
