@@ -32,7 +32,7 @@ from arrayfn.errors import (
     InPlaceError,
     TracedConversionError,
 )
-from arrayfn.tracer.conversions import _counterpart
+from arrayfn.tracing.conversions import _counterpart
 
 X = np.array([1.0, 2.0, 3.0])
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
-from arrayfn import layout as layouts
-from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ProgramError, ShapeError, SourceLocation
 from arrayfn.ir import ArrayType, Equation, Literal, Program, Var, type_of
+from arrayfn.ir import layout as layouts
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate, operator_call
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.custom import custom_vjp
+from arrayfn.compilation.operators import operator
 from arrayfn.numpy._operands import Array
-from arrayfn.operators import operator
+from arrayfn.transforms.custom import custom_vjp
 
 Window = tuple[int | None, int | None]
 Terms = Mapping[str, Array]

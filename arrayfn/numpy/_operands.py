@@ -23,7 +23,7 @@ from arrayfn.errors import (
     user_location,
 )
 from arrayfn.ir import ArrayType, Literal, type_of, unlike_arrays
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import (

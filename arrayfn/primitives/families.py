@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn import layout as layouts
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir import layout as layouts
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import reductions, views
 from arrayfn.primitives.base import (

@@ -122,7 +122,7 @@ def oracle(
     Raises ArgumentError if the inputs are not of the Program's types.
 
     >>> import numpy as np
-    >>> from arrayfn.functions import make_program
+    >>> from arrayfn.transforms import make_program
     >>> x = np.float32([1e8, 1.0, -1e8])
     >>> (judged,) = oracle(make_program(lambda x: x.sum())(x), [x])
     >>> float(judged.value), bool(judged.bound > 1)

@@ -12,12 +12,12 @@ from arrayfn.backends.cuda import attention as cuda_attention
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())

@@ -14,9 +14,9 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.staging import parts_of
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.common_functions import random
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

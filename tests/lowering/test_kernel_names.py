@@ -15,10 +15,10 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.lower import lower as lower_on_gpu
 from arrayfn.lowering.plan import Kernel
+from arrayfn.transforms import trace_function
 
 X = np.linspace(0.25, 3.0, 24).reshape(6, 4)
 WIDE = "\uff41"  # a full-width a, which Python reads as a
