@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
-
-Runner = Callable[[CompiledProgram], bool]
-"""Runs a plan with checked memory. False: it cannot, or that would take too long."""
-
-RUNNERS: Final[dict[str, Runner]] = {}
-"""By the target of a plan. Backends add theirs."""
 
 _VARIABLE: Final = "ARRAYFN_VERIFY"
 

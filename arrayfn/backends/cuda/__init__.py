@@ -18,7 +18,7 @@ from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.lowering.verification import RUNNERS
+from arrayfn.lowering.plan_runners import RUNNERS
 
 __all__ = [
     "CudaBackend",
