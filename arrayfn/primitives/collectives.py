@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError
+from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import discrete, families, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
@@ -131,6 +131,14 @@ all_gather = Primitive(
 # all_reduce
 
 
+def _reduce_types(
+    x: ArrayType, index: ArrayType, *, axis_name: str, members: int
+) -> ArrayType:
+    if x.dtype == dtypes.bool_:
+        raise DTypeError(f"all_reduce adds numbers, but was given {x}")
+    return x.with_shape(x.shape)
+
+
 def _multiplied(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
     return e.mul(x, members)
 
@@ -155,7 +163,7 @@ def _reduce_batch(
 all_reduce = Primitive(
     name="all_reduce",
     family="collective",
-    types=lambda x, index, axis_name, members: x.with_shape(x.shape),
+    types=_reduce_types,
     reference=lambda x, index, axis_name, members: np.asarray(
         x * np.asarray(members, x.dtype)
     ),
