@@ -81,6 +81,12 @@ def test_numbers_are_given_to_who_says_so():
         lambda x: 2.0 if x > 0 and not x < 0 and any([x == 2.0]) else 0.0,
         lambda x: float(max(x, 1.0)),
         lambda x: float(sorted([x, 1.0])[1]),
+        lambda x: (float)(x),
+        lambda x: (
+            builtins
+            # The call's text begins in the next line.
+            .float(x)
+        ),
     ]
     for way in ways:
         for _ in range(20):  # the interpreter changes its instructions as it runs

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn.dtypes import (
+    SHORT_NAMES,
     DType,
     canonical,
     is_python_scalar,
@@ -93,6 +94,8 @@ def type_of(value: object) -> ArrayType:
     Arrays of devices say it themselves, as ``__arrayfn_type__``. One that cannot be
     read in place has the type of its copy (``in_place``).
     """
+    if type(value) is np.ndarray:
+        return _type_of_array(value)
     if is_python_scalar(value):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ArgumentError(
@@ -105,10 +108,15 @@ def type_of(value: object) -> ArrayType:
         known = getattr(value, "__arrayfn_type__", None)
         if isinstance(known, ArrayType):
             return known
-    if type(value) is not np.ndarray and (why := unlike_arrays(value)):
+    if why := unlike_arrays(value):
         raise ArgumentError(f"an operand is {why}", user_location())
-    array = np.asarray(value)
-    dtype = canonical(array.dtype)
+    return _type_of_array(np.asarray(value))
+
+
+def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
+    dtype = array.dtype
+    if dtype not in SHORT_NAMES:
+        dtype = canonical(dtype)
     if array.flags.c_contiguous and array.flags.aligned:
         return ArrayType(array.shape, dtype)
     if not _lies_on_elements(array):

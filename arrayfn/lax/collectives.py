@@ -64,7 +64,13 @@ def psum(x: Any, axis_name: AxisName) -> Any:
             elif leaf.dtype == dtypes.bool_:
                 leaf = anp.sum(_gathered(leaf, name, axis), axis=0)
             else:
-                leaf = apply(r.reduce_sum, _gathered(leaf, name, axis), axes=(0,))
+                leaf = apply(
+                    collectives.all_reduce,
+                    leaf,
+                    axis.index,
+                    axis_name=name,
+                    members=axis.size,
+                )
         return leaf
 
     return tree.map(total, x)

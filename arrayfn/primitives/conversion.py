@@ -52,7 +52,9 @@ def as_dtype(x: Atom, dtype: DType) -> Atom:
     return x if x.type.dtype == dtype else convert(x, dtype)
 
 
-def _types(x: ArrayType, *, dtype: DType, weak: bool = False) -> ArrayType:
+def _types(
+    x: ArrayType, *, dtype: DType, weak: bool = False, excess: bool = False
+) -> ArrayType:
     if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX:
         raise DTypeError(
             f"a complex array ({x}) does not convert to "
@@ -61,7 +63,9 @@ def _types(x: ArrayType, *, dtype: DType, weak: bool = False) -> ArrayType:
     return ArrayType(x.shape, dtype, weak=weak)
 
 
-def _reference(x: Array, *, dtype: DType, weak: bool = False) -> Array:
+def _reference(
+    x: Array, *, dtype: DType, weak: bool = False, excess: bool = False
+) -> Array:
     x = np.asarray(x)
     with np.errstate(all="ignore"):
         if x.dtype in dtypes.FLOATS and dtype in dtypes.INTEGERS:
@@ -87,11 +91,12 @@ def _jvp(
     *,
     dtype: DType,
     weak: bool = False,
+    **params: Any,
 ) -> list[Atom | None]:
     (tangent,) = tangents
     if tangent is None or dtype not in dtypes.INEXACT:
         return [None]
-    return [convert_element_type(tangent, dtype=dtype)]
+    return [convert_element_type(tangent, dtype=dtype, **params)]
 
 
 def _transpose(
@@ -100,6 +105,7 @@ def _transpose(
     *,
     dtype: DType,
     weak: bool = False,
+    excess: bool = False,
 ) -> list[Atom | None]:
     (ct,), (x,) = cotangents, inputs
     if ct is None or not isinstance(x, Linear):
@@ -124,6 +130,9 @@ def _samples() -> Iterable[Sample]:
             low = 0.0 if target in dtypes.UNSIGNED else -3.0
             x = random_array(source, (3, 5), 11, low, 3.0)
             yield Sample((x,), {"dtype": target})
+    for source in dtypes.HALVES:
+        x = random_array(source, (3, 5), 11, -3.0, 3.0)
+        yield Sample((x,), {"dtype": dtypes.float32, "excess": True})
 
 
 convert_element_type = Primitive(
@@ -138,7 +147,8 @@ convert_element_type = Primitive(
     samples=_samples,
     doc="By value; floats to integers truncate, to the nearest of the range (NaN to "
     "0); numbers to bool are compared to 0. weak: what came from Python numbers still "
-    "gives way in promotion.",
+    "gives way in promotion. excess: a half that the same kernel computes need not be "
+    "rounded before it.",
 )
 
 

@@ -221,6 +221,8 @@ class _Rounding:
             return arrays
         if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
             return arrays
+        if equation.params.get("excess"):
+            return arrays
         return [
             wide_array(x, dtype) if dtype in dtypes.HALVES else x
             for x, dtype in zip(arrays, given, strict=True)

@@ -127,23 +127,33 @@ def _callee(
 ) -> tuple[str, ...]:
     """The dotted name that is called; empty if it is no name.
 
-    The name is loaded where the text of the call begins.
+    It is what is loaded first of the call's text. That begins at the name's last part
+    where the name is written over several lines.
     """
     begin, end = _begin(call), _end(call)
-    if begin is None:  # code without positions: python -X no_debug_ranges
+    if begin is None or end is None:  # no positions: python -X no_debug_ranges
         return ("float",) if {"float", "complex"} & {*code.co_names} else ()
-    parts: list[str] = []
-    for instruction in reversed(before):
-        is_whole = _end(instruction) == end
-        if _begin(instruction) != begin or is_whole or instruction.opname in _SKIPPED:
-            continue
-        if instruction.opname in _ATTRIBUTES:
-            parts.append(instruction.argval)
-        elif instruction.opname.startswith(_NAMES):
-            return (str(instruction.argval), *reversed(parts))
-        else:
-            break
-    return ()
+    loads = [at for at in before if at.opname not in _SKIPPED]
+    inside = (
+        k
+        for k, at in enumerate(loads)
+        if (where := _begin(at)) and (until := _end(at)) and begin <= where
+        if until <= end and (where, until) != (begin, end)
+    )
+    first = next(inside, 0)
+    last = first
+    while first and loads[first].opname in _ATTRIBUTES:
+        first -= 1
+    while last + 1 < len(loads) and loads[last + 1].opname in _ATTRIBUTES:
+        last += 1
+    name, *parts = loads[first : last + 1] or [call]
+    # What a subscript or another call of it gives is called: that has no name.
+    made = any(
+        _begin(at) == _begin(name) and _end(at) != end for at in loads[last + 1 :]
+    )
+    if made or not name.opname.startswith(_NAMES):
+        return ()
+    return (str(name.argval), *(str(part.argval) for part in parts))
 
 
 _SKIPPED: Final = ("PUSH_NULL", "EXTENDED_ARG", "CACHE")
@@ -158,9 +168,11 @@ def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
     return where.lineno, where.col_offset
 
 
-def _end(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+def _end(instruction: dis.Instruction) -> tuple[int, int] | None:
     where = instruction.positions
-    return (None, None) if where is None else (where.end_lineno, where.end_col_offset)
+    if where is None or where.end_lineno is None or where.end_col_offset is None:
+        return None
+    return where.end_lineno, where.end_col_offset
 
 
 def _value(name: tuple[str, ...], frame: types.FrameType) -> object:

@@ -284,7 +284,9 @@ def _inlined(
     ]
 
 
-_PLAIN = frozenset({int, bool, str, float, complex, type(None), np.dtype, Program})
+_PLAIN = frozenset(
+    (int, bool, str, float, complex, type(None), Program, *map(type, dtypes.ALL))
+)
 
 
 def _plain(value: Any) -> Any:

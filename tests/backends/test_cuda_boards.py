@@ -237,6 +237,18 @@ def test_parts_of_rows_equal_the_reference(case):
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-4)
 
 
+# A part is 64 elements, a group 128 parts; 32 threads look at a part each.
+@pytest.mark.parametrize(("parts", "groups"), [(32, 0), (33, 1), (128, 1), (129, 2)])
+def test_parts_are_in_groups_where_a_block_has_fewer_threads(parts, groups):
+    gpu = replace(PARTS, part_threads=32, part_tiles=1)
+    compiled = lowered(along("cumsum"), random(2, 64 * parts, dtype=float), gpu=gpu)
+    (kernel,), (step,) = compiled.kernels, compiled.plan.steps
+    names = [p.name for p in kernel.parameters if p.kind == "i64"]
+    integers = [a for a in step.arguments if isinstance(a, int)]
+    given = dict(zip(names, integers, strict=True))
+    assert (given["parts"], given.get("groups", 0)) == (parts, groups)
+
+
 @needs_compiler
 @pytest.mark.cuda
 @pytest.mark.parametrize("case", ["rows of groups", "float64", "complex", "integers"])

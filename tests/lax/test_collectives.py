@@ -51,6 +51,18 @@ def test_what_is_the_same_for_all_is_summed_as_often_as_there_are_members():
     assert mapped(lambda x: lax.psum(np.float64(2.0), "i") + x)(X)[0] == 7.0
 
 
+def test_the_derivative_of_a_sum_is_the_same_for_all():
+    for scale in (-1.0, 2.0):
+        slope = grad(lambda x, scale=scale: scale * lax.psum(x, "i"))
+        assert mapped(slope, out_axes=None)(X) == 3 * scale
+    curve = grad(lambda x: lax.psum(x, "i") ** 3)
+    assert mapped(curve, out_axes=None)(X) == 3 * 3 * X.sum() ** 2
+    nested = vmap(mapped(curve, out_axes=None), in_axes=1)(M)
+    np.testing.assert_allclose(nested, 9 * M.sum(axis=0) ** 2)
+    with pytest.raises(ShapeError, match="is the same for all, but it varies"):
+        mapped(grad(lambda x: lax.psum(x * x, "i")), out_axes=None)(X)
+
+
 def test_indices_and_gathering():
     index = mapped(lambda x: lax.axis_index("i"))(X)
     assert (index.dtype, index.tolist()) == (np.int32, [0, 1, 2])
