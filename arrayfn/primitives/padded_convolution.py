@@ -180,7 +180,7 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
         elif gives == "operand":
             part += np.einsum("gnk...,gkc->gnc...", y, tap)
         else:
-            flat = [v.reshape(*v.shape[:3], -1) for v in (part, y)]
+            flat = [v.reshape(*v.shape[:3], math.prod(counts)) for v in (part, y)]
             tap += np.einsum("gncs,gnks->gkc", *flat)
     if gives == "operand":
         inside = zip(params["padding"], arrays["operand"].shape[3:], strict=True)
