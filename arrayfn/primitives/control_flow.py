@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Array, Primitive, has_effect
 from arrayfn.primitives.calls import evaluate

@@ -127,7 +127,7 @@ def oracle(
     Raises ArgumentError if the inputs are not of the Program's types.
 
     >>> import numpy as np
-    >>> from arrayfn.functions import make_program
+    >>> from arrayfn.transforms import make_program
     >>> x = np.float32([1e8, 1.0, -1e8])
     >>> (judged,) = oracle(make_program(lambda x: x.sum())(x), [x])
     >>> float(judged.value), bool(judged.bound > 1)
@@ -273,6 +273,8 @@ class _Rounding:
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
         if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+            return arrays
+        if equation.params.get("excess"):
             return arrays
         return [
             wide_array(x, dtype) if dtype in dtypes.HALVES else x

@@ -18,9 +18,9 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.reference.wide import wide_array, wide_dtype, widened
 from arrayfn.ir import Program
-from arrayfn.passes.dce import dce
 from arrayfn.primitives.calls import evaluate
 from arrayfn.tools.oracle import Judged, oracle
+from arrayfn.transforms.dce import dce
 
 Array = np.ndarray[Any, Any]
 

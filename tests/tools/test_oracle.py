@@ -16,9 +16,9 @@ import arrayfn.numpy as anp
 from arrayfn import lax, random
 from arrayfn.backends.reference import exact
 from arrayfn.errors import ArgumentError
-from arrayfn.functions import make_program
 from arrayfn.scipy import special
 from arrayfn.tools.oracle import Judged, oracle
+from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
 
