@@ -23,7 +23,7 @@ comparisons that rounding can decide either way, as no fixed tolerance does.
 * A NaN that an equation gives has either sign.
 * A loop has at most twice as many iterations as in float64.
 * A factorisation or a transform is off by the row's tolerance, relative to the greatest
-  element of the result.
+  element of the result. What is not finite may be NaN or either infinity.
 
 The bound is 4 times the greatest distance of ``SAMPLES`` runs from the float64 values,
 and never less than 2 units in the last place. It is an estimate, no proof: that a run
@@ -306,6 +306,8 @@ class _Rounding:
     ) -> Array:
         with np.errstate(all="ignore"):
             margin = self.margin(row, equation, operands, x, dtype)
+            if row.family in _WHOLE:
+                x = self.unlike(x)
             if self.excess:
                 dtype = dtypes.compute_dtype(dtype)
             if np.iscomplexobj(x):
@@ -314,6 +316,11 @@ class _Rounding:
                 result.imag = self.moved(x.imag, margin, dtypes.real_of(dtype))
                 return result
             return self.moved(x, margin, dtype)
+
+    def unlike(self, x: Array) -> Array:
+        """``x`` with any of NaN and infinities where it is not finite."""
+        kinds = self.random.choice([np.nan, np.inf, -np.inf], x.shape)
+        return np.where(np.isfinite(x), x, kinds)
 
     def margin(
         self,

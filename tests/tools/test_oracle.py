@@ -322,3 +322,10 @@ def test_subnormal_halves_may_be_their_neighbours() -> None:
     judged = judge(lambda x: x * np.float16(0.3), x)
     assert judged.bound >= least
     assert judged.bound <= 6 * least
+
+
+def test_a_transform_of_infinities_may_be_nan_or_infinite() -> None:
+    x = np.array([[np.inf, 2.0], [1.0, 2.0]], np.float32)
+    judged = judge(anp.fft.ifft, x)
+    assert np.isinf(judged.bound[0]).all()
+    assert judged.bound[1].max() < 1e-4
