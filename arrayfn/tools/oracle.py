@@ -47,6 +47,7 @@ from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
+from arrayfn.lowering.halves import JUMPS
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
 
@@ -268,11 +269,12 @@ class _Rounding:
         """Not needed."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Halves are rounded where they are read by what gives none."""
+        """Halves are rounded where they are read by what gives none, or jumps."""
         given = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
-        if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+        gives_halves = all(v.type.dtype in dtypes.HALVES for v in equation.outputs)
+        if gives_halves and equation.primitive.name not in JUMPS:
             return arrays
         if equation.params.get("excess"):
             return arrays
