@@ -308,8 +308,12 @@ class _Rounding:
     ) -> Array:
         with np.errstate(all="ignore"):
             margin = self.margin(row, equation, operands, x, dtype)
-            if row.family in _WHOLE:
+            if row.family in _WHOLE or np.iscomplexobj(x):
                 x = self.unlike(x)
+            if row.name in _SUMS:
+                x = self.signed(x)
+            elif row.name == "reduce_prod":
+                x = self.in_any_order(x, operands[0], equation.params["axes"], dtype)
             if self.excess:
                 dtype = dtypes.compute_dtype(dtype)
             if np.iscomplexobj(x):
@@ -318,6 +322,25 @@ class _Rounding:
                 result.imag = self.moved(x.imag, margin, dtypes.real_of(dtype))
                 return result
             return self.moved(x, margin, dtype)
+
+    def signed(self, x: Array) -> Array:
+        """``x`` with either sign where it is 0: that of a sum depends on its order."""
+        if np.iscomplexobj(x):
+            return x
+        signs = self.random.choice([-1.0, 1.0], x.shape)
+        return np.where(x == 0, np.copysign(x, signs), x)
+
+    def in_any_order(
+        self, x: Array, factors: Array, axes: tuple[int, ...], dtype: DType
+    ) -> Array:
+        """``x``, the product of ``factors``; any number where parts of it overflow."""
+        logs = np.log2(np.abs(factors).astype(np.float64))
+        logs = np.where(np.isfinite(logs), logs, 0.0)
+        limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
+        above = np.sum(np.maximum(logs, 0.0), axis=axes) >= limits.maxexp - 1
+        below = np.sum(np.minimum(logs, 0.0), axis=axes) <= limits.minexp + 1
+        kinds = self.random.choice([np.nan, np.inf, -np.inf, 0.0, 1.0], x.shape)
+        return np.where(above | below, x * kinds, x)
 
     def unlike(self, x: Array) -> Array:
         """``x`` with any of NaN and infinities where it is not finite."""
