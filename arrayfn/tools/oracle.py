@@ -71,6 +71,42 @@ _SUMS: Final = frozenset(
     }
 )
 _WHOLE: Final = frozenset({"linear algebra", "fourier"})
+_EXACT_FAMILIES: Final = frozenset({"view", "structure", "sorting"})
+_EXACT: Final = frozenset(
+    {
+        "neg",
+        "abs",
+        "sign",
+        "max",
+        "min",
+        "clamp",
+        "select",
+        "copysign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "real",
+        "imag",
+        "conj",
+        "complex",
+        "reduce_max",
+        "reduce_min",
+        "cummax",
+        "cummin",
+        "gather",
+        "scatter",
+        "scatter_min",
+        "scatter_max",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "sliding_windows",
+        "window_take",
+        "reduce_window_max",
+        "reduce_window_min",
+    }
+)
+"""Primitives that give some of their operands, or integers: nothing is rounded."""
 
 
 @dataclass(frozen=True)
@@ -356,6 +392,8 @@ class _Rounding:
         dtype: DType,
     ) -> Array | float:
         """The greatest absolute error of ``x`` by this equation; 0 if it is exact."""
+        if row.name in _EXACT or row.family in _EXACT_FAMILIES:
+            return 0.0
         real = dtypes.real_of(dtype)
         wide = dtypes.compute_dtype(real)
         limits = ml_dtypes.finfo(wide)
