@@ -7,11 +7,11 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.custom import custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.transcendental import tanh
 from arrayfn.primitives import special
+from arrayfn.transforms.custom import custom_jvp
 
 _SQRT_TWO_OVER_PI = math.sqrt(2.0 / math.pi)
 _SELU_ALPHA = 1.6732632423543772848170429916717

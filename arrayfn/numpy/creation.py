@@ -21,7 +21,6 @@ from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
 from arrayfn.primitives import discrete, slicing, views
-from arrayfn.tracer.value import STATIC_REMEDY
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -31,6 +30,7 @@ from arrayfn.tracing import (
     is_made_of_equations,
     is_staged,
 )
+from arrayfn.tracing.value import STATIC_REMEDY
 
 
 def asarray(

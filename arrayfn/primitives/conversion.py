@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom, Literal
-from arrayfn.primitives import complex_numbers, views
+from arrayfn.primitives import emitters
 from arrayfn.primitives.base import (
     NOT_LINEAR,
     ZERO_TANGENT,
@@ -111,14 +111,14 @@ def _transpose(
     if ct is None or not isinstance(x, Linear):
         return [None]
     if dtype in dtypes.COMPLEX and x.type.dtype not in dtypes.COMPLEX:
-        ct = complex_numbers.real(ct)
+        ct = emitters.real(ct)
     return [convert(ct, x.type.dtype)]
 
 
 def _batch(
     size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
 ) -> tuple[list[Atom], list[Dim]]:
-    moved = views.move_axis(inputs[0], dims[0] or 0, 0)
+    moved = emitters.move_axis(inputs[0], dims[0] or 0, 0)
     return [convert_element_type(moved, **params)], [0]
 
 
@@ -164,7 +164,7 @@ def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
 def _bitcast_batch(
     size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
 ) -> tuple[list[Atom], list[Dim]]:
-    moved = views.move_axis(inputs[0], dims[0] or 0, 0)
+    moved = emitters.move_axis(inputs[0], dims[0] or 0, 0)
     return [bitcast(moved, **params)], [0]
 
 

@@ -10,10 +10,10 @@ from arrayfn import lax
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.common_functions import random
 from tests.lowered_on_gpu import lowered
 

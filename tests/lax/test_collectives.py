@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from arrayfn import lax
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, ShapeError
-from arrayfn.functions import grad, jacfwd, jacrev, jvp, make_program, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import grad, jacfwd, jacrev, jvp, make_program, vmap
 
 X = np.array([1.0, -2.0, 5.0])
 M = np.random.default_rng(0).standard_normal((3, 4))

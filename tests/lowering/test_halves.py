@@ -13,9 +13,9 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import make_program
 from arrayfn.lowering.lower import lower
 from arrayfn.tools.oracle import oracle
+from arrayfn.transforms import make_program
 from tests.lowered_on_gpu import lowered
 
 Array = np.ndarray[Any, Any]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
