@@ -1,7 +1,8 @@
-"""Plans for machines of 1 to 64 cores: how many work items, and always the same bits."""
+"""Plans for machines of 1 to 64 cores: numbers of work items, and the same bits."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ def on_machines(
     results: set[bytes] = set()
     for cores in CORES:
         mp.setattr(machine, "cores", lambda cores=cores: cores)
-        lowered = af.jit(lambda *a: function(*a)).lower(*arguments)
+        # A new function each time: plans are kept for one.
+        lowered = af.jit(functools.partial(function)).lower(*arguments)
         items: dict[str, int] = {}
         for call in kernel_calls(lowered.plan.steps):
             items[call.kernel] = items.get(call.kernel, 0) + call.items
