@@ -25,10 +25,15 @@ PROVIDERS: Final[dict[DType, str]] = {
 }
 
 MOST_TILES: Final = 64
-TILE_WORK: Final = 1 << 18  # multiply-adds that are worth a tile of their own
+TILE_WORK: Final = 1 << 19  # multiply-adds that are worth a tile of their own
 MORE_PACKING: Final = 1.4, 0.0083  # of a tile: so many times, and so much more
 ROWS_PER_COLUMN: Final = 4  # of tiles that BLAS is fastest on
 TILE_MULTIPLE: Final = 16
+FEWEST_COLUMNS: Final = 32
+VECTOR_COLUMNS: Final = 512  # of a row vector's tile: fewer are read slowly
+SKINNY: Final = 8  # rows
+SMALL_WORK: Final = 10**6  # multiply-adds that OpenBLAS does without packing
+SMALL_COLUMNS: Final = 64
 CALL_NS: Final = 100.0  # of a BLAS call, however small
 WORK_NS: Final = 0.02  # of a multiply-add in a small tile
 GRAIN_NS: Final = 5000.0  # work worth giving to a thread
@@ -59,6 +64,12 @@ def gemm_tiles(m: int, n: int, k: int, batch: int, dtype: DType) -> GemmTiles:
     work = max(1, m * n * k * weight)
     most = max(1, min(-(-MOST_TILES // max(1, batch)), work // TILE_WORK))
     tile_m, tile_n = _split(max(1, m), max(1, n), most)
+    if m == 1:
+        tile_n = max(tile_n, min(n, VECTOR_COLUMNS))
+    elif m <= SKINNY:
+        # Packing would take up to three times as long as multiplying.
+        columns = SMALL_WORK // max(1, m * k) // SMALL_COLUMNS * SMALL_COLUMNS
+        tile_n = min(tile_n, columns or tile_n)
     items = batch * _tiles(m, tile_m) * _tiles(n, tile_n)
     tile_ns = CALL_NS + WORK_NS * tile_m * tile_n * k * weight
     return GemmTiles(items, tile_m, tile_n, math.ceil(GRAIN_NS / tile_ns))
@@ -79,7 +90,8 @@ def _split(m: int, n: int, most: int) -> tuple[int, int]:
         else:
             columns *= 2
         smaller = _tile(m, rows), _tile(n, columns)
-        if 1 / smaller[0] + 1 / smaller[1] > limit:
+        is_narrow = smaller[1] < min(n, FEWEST_COLUMNS)
+        if is_narrow or 1 / smaller[0] + 1 / smaller[1] > limit:
             break
         tile = smaller
     return tile
