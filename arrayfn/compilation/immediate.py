@@ -33,8 +33,8 @@ from arrayfn.ir import (
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.format import format_param
 from arrayfn.ir.text import format_program, parse_program
-from arrayfn.passes.expand import expand
 from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.passes.expand import expand
 from arrayfn.primitives.base import Body, Primitive, has_effect
 from arrayfn.primitives.table import TABLE
 from arrayfn.primitives.views import relayout
