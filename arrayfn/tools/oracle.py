@@ -16,7 +16,9 @@ comparisons that rounding can decide either way, as no fixed tolerance does.
   is, so that exact computations (of small integers, say) stay exact.
 * A sum or contraction is off by ``(log2(n) + 4) * eps`` relative to the same sum of
   absolute values, ``n`` the number of its terms (a window's, a scatter's: of all).
-  Sums of halves are float32's until they are rounded, but a scatter adds in its dtype.
+  Sums of halves are float32's until they are rounded. A scatter adds, or multiplies,
+  in its dtype and one by one: it is off by ``n / 2 * eps``, ``n`` the number of updates
+  in one place, where that is more.
 * Halves are float32's numbers between the equations of one kernel, or rounded after
   each: half of the runs do so, half not. Rounded they are always where anything but
   arithmetic of halves reads them.
@@ -50,6 +52,7 @@ from arrayfn.ir import Equation, Program
 from arrayfn.lowering.halves import JUMPS
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.indexing import scatter_add
 
 Array = np.ndarray[Any, Any]
 
@@ -70,6 +73,7 @@ _SUMS: Final = frozenset(
         "reduce_window_sum",
     }
 )
+_ONE_BY_ONE: Final = frozenset({"scatter_add", "scatter_mul"})  # in their dtype
 _WHOLE: Final = frozenset({"linear algebra", "fourier"})
 _EXACT_FAMILIES: Final = frozenset({"view", "structure", "sorting"})
 _EXACT: Final = frozenset(
@@ -401,9 +405,12 @@ class _Rounding:
         double = wide == dtypes.float64
         promised = row.tolerance.float64 if double else row.tolerance.float32
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
+        terms = max(2, *(v.size for v in operands)) if operands else 2
+        factor: Array | float = math.log2(terms) + 4
+        if row.name in _ONE_BY_ONE:
+            eps = float(ml_dtypes.finfo(real).eps)
+            factor = np.maximum(factor, _updates(equation, operands) / 2)
         if row.name in _SUMS:
-            if row.name == "scatter_add":
-                eps = float(ml_dtypes.finfo(real).eps)  # into memory, one by one
             inexact = [np.issubdtype(v.dtype, np.inexact) for v in operands]
             sizes = [
                 np.abs(v) if i else v for v, i in zip(operands, inexact, strict=True)
@@ -411,8 +418,9 @@ class _Rounding:
             mass = np.asarray(_double(row, equation, sizes))
             if _is_small_integer(mass, operands, inexact, eps):
                 return 0.0
-            terms = max(2, *(v.size for v in operands))
-            return (math.log2(terms) + 4) * eps * mass
+            return factor * eps * mass
+        if row.name == "scatter_mul":
+            return np.where(_is_number_of(x, real), 0.0, factor * eps * np.abs(x))
         if row.family in _WHOLE:
             finite = np.isfinite(x)
             return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
@@ -451,6 +459,13 @@ def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> An
     if "preferred_element_type" in params:
         params.pop("preferred_element_type")
     return row.reference(*operands, **params)
+
+
+def _updates(equation: Equation, operands: Sequence[Array]) -> Array:
+    """How many updates of a scatter meet in each of its places."""
+    x, indices, updates = operands
+    zeros, ones = np.zeros(x.shape), np.ones(updates.shape)
+    return np.asarray(scatter_add.reference(zeros, indices, ones, **equation.params))
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:

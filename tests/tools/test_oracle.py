@@ -329,3 +329,15 @@ def test_a_transform_of_infinities_may_be_nan_or_infinite() -> None:
     judged = judge(anp.fft.ifft, x)
     assert np.isinf(judged.bound[0]).all()
     assert judged.bound[1].max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["segment_sum", "segment_prod"])
+def test_scatters_round_halves_at_each_update(name: str) -> None:
+    x = (1 + np.random.default_rng(0).normal(size=3000) / 100).astype(np.float16)
+    index = np.zeros(3000, np.int32)
+    segments = lambda x: getattr(af.ops, name)(x, index, num_segments=2)  # noqa: E731
+    judged = judge(segments, x)
+    judged.check(af.jit(segments)(x))
+    eps = float(np.finfo(np.float16).eps)
+    assert 500 * eps < judged.bound[0] / judged.value[0] < 8000 * eps
+    assert judged.bound[1] < 3 * eps
