@@ -49,6 +49,7 @@ from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
+from arrayfn.lowering.halves import JUMPS
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.indexing import scatter_add
@@ -74,6 +75,42 @@ _SUMS: Final = frozenset(
 )
 _ONE_BY_ONE: Final = frozenset({"scatter_add", "scatter_mul"})  # in their dtype
 _WHOLE: Final = frozenset({"linear algebra", "fourier"})
+_EXACT_FAMILIES: Final = frozenset({"view", "structure", "sorting"})
+_EXACT: Final = frozenset(
+    {
+        "neg",
+        "abs",
+        "sign",
+        "max",
+        "min",
+        "clamp",
+        "select",
+        "copysign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "real",
+        "imag",
+        "conj",
+        "complex",
+        "reduce_max",
+        "reduce_min",
+        "cummax",
+        "cummin",
+        "gather",
+        "scatter",
+        "scatter_min",
+        "scatter_max",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "sliding_windows",
+        "window_take",
+        "reduce_window_max",
+        "reduce_window_min",
+    }
+)
+"""Primitives that give some of their operands, or integers: nothing is rounded."""
 
 
 @dataclass(frozen=True)
@@ -272,11 +309,12 @@ class _Rounding:
         """Not needed."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Halves are rounded where they are read by what gives none."""
+        """Halves are rounded where they are read by what gives none, or jumps."""
         given = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
-        if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+        gives_halves = all(v.type.dtype in dtypes.HALVES for v in equation.outputs)
+        if gives_halves and equation.primitive.name not in JUMPS:
             return arrays
         if equation.params.get("excess"):
             return arrays
@@ -310,8 +348,12 @@ class _Rounding:
     ) -> Array:
         with np.errstate(all="ignore"):
             margin = self.margin(row, equation, operands, x, dtype)
-            if row.family in _WHOLE:
+            if row.family in _WHOLE or np.iscomplexobj(x):
                 x = self.unlike(x)
+            if row.name in _SUMS:
+                x = self.signed(x)
+            elif row.name == "reduce_prod":
+                x = self.in_any_order(x, operands[0], equation.params["axes"], dtype)
             if self.excess:
                 dtype = dtypes.compute_dtype(dtype)
             if np.iscomplexobj(x):
@@ -320,6 +362,25 @@ class _Rounding:
                 result.imag = self.moved(x.imag, margin, dtypes.real_of(dtype))
                 return result
             return self.moved(x, margin, dtype)
+
+    def signed(self, x: Array) -> Array:
+        """``x`` with either sign where it is 0: that of a sum depends on its order."""
+        if np.iscomplexobj(x):
+            return x
+        signs = self.random.choice([-1.0, 1.0], x.shape)
+        return np.where(x == 0, np.copysign(x, signs), x)
+
+    def in_any_order(
+        self, x: Array, factors: Array, axes: tuple[int, ...], dtype: DType
+    ) -> Array:
+        """``x``, the product of ``factors``; any number where parts of it overflow."""
+        logs = np.log2(np.abs(factors).astype(np.float64))
+        logs = np.where(np.isfinite(logs), logs, 0.0)
+        limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
+        above = np.sum(np.maximum(logs, 0.0), axis=axes) >= limits.maxexp - 1
+        below = np.sum(np.minimum(logs, 0.0), axis=axes) <= limits.minexp + 1
+        kinds = self.random.choice([np.nan, np.inf, -np.inf, 0.0, 1.0], x.shape)
+        return np.where(above | below, x * kinds, x)
 
     def unlike(self, x: Array) -> Array:
         """``x`` with any of NaN and infinities where it is not finite."""
@@ -335,6 +396,8 @@ class _Rounding:
         dtype: DType,
     ) -> Array | float:
         """The greatest absolute error of ``x`` by this equation; 0 if it is exact."""
+        if row.name in _EXACT or row.family in _EXACT_FAMILIES:
+            return 0.0
         real = dtypes.real_of(dtype)
         wide = dtypes.compute_dtype(real)
         limits = ml_dtypes.finfo(wide)
