@@ -39,7 +39,7 @@ _SOURCES: Final = (
     "backends/llvm_arithmetic.py",
     "backends/nvvm_arithmetic.py",
     "backends/kernel_*.py",
-    "backends/numba_scalars.py",
+    "backends/numba/*.py",
     "backends/cuda/numba_cuda.py",
     "backends/cuda/arithmetic.py",
     "backends/cuda/assembly.py",

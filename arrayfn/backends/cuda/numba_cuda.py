@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, Final
 
-from arrayfn.backends import numba_scalars
 from arrayfn.backends.cuda.arithmetic import CudaArithmetic
 from arrayfn.backends.cuda.device_functions import emit
 from arrayfn.backends.cuda.kernel_compiler import with_directives
 from arrayfn.backends.cuda.unrolling import marked, unroll_marked
+from arrayfn.backends.numba import dialect, scalars
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS, DeviceFunction
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.arithmetic import HALVES
@@ -49,7 +49,7 @@ _NVVM_OPTIONS: Final[dict[str, Any]] = {
 
 def numba_type(dtype: str) -> Any:
     """The type of a dtype's values in kernels."""
-    return numba_scalars.numba_type(types, dtype)
+    return dialect.numba_type(types, dtype)
 
 
 def element_type(dtype: str) -> Any:
@@ -157,7 +157,7 @@ class DeviceFunctionType(types.Callable, types.Opaque):
 
 
 def _register() -> None:
-    numba_scalars.register(
+    scalars.register(
         types,
         signature,
         typeof_impl,
