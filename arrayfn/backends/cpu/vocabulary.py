@@ -59,10 +59,10 @@ def signature_of(
     if function is interrupted:
         return signature(types.boolean, types.int64)
     count = {prefetch_row: 3, store_row: 5}.get(function)
-    pointers = {a for a in arguments if isinstance(a, types.CPointer)}
-    if len(arguments) != count or len(pointers) != 1:
+    memory = {a for a in arguments if isinstance(a, (types.CPointer, types.Array))}
+    if len(arguments) != count or len(memory) != 1:
         return None
-    kinds = [a if a in pointers else types.int64 for a in arguments]
+    kinds = [a if a in memory else types.int64 for a in arguments]
     return signature(types.none, *kinds)
 
 
@@ -102,9 +102,12 @@ def _lowering(function: Any) -> Callable[..., Any]:
             if not getattr(context.active_code_library, "looks_at_signals", False):
                 return _I1(0)  # numba.njit compiles: Python sees to its signals
             return builder.call(interrupted_function(builder.module), args)
-        (element,) = {a.dtype for a in sig.args if isinstance(a, types.CPointer)}
-        size = context.get_abi_sizeof(context.get_data_type(element))
-        builder.call(memory_function(builder.module, function.__name__, size), args)
+        values = list(args)
+        for k, kind in enumerate(sig.args):
+            if isinstance(kind, types.Array):  # numba.njit compiles, for arrays
+                values[k] = context.make_array(kind)(context, builder, args[k]).data
+        size = context.get_abi_sizeof(context.get_data_type(sig.args[0].dtype))
+        builder.call(memory_function(builder.module, function.__name__, size), values)
         return context.get_dummy_value()
 
     return lower

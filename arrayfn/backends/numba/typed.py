@@ -46,8 +46,8 @@ class KernelTypes:
 
     ``variables`` and ``signatures`` are Numba's ``typemap`` and ``calltypes``.
     ``functions`` says which variables stand for which Python function, ``shared`` which
-    need memory, because several blocks assign or use them. ``loops`` go by the offset
-    of their first block.
+    need memory: they are used where it depends on the path which assignment holds.
+    ``loops`` go by the offset of their first block.
     """
 
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -73,9 +73,12 @@ class _Typing:
         self.result = KernelTypes()
         self.constants: dict[str, int] = {}
         self.ranges: dict[str, int | None] = {}
-        self.defined: dict[str, int] = {}  # the block of the first assignment
+        self.defined: dict[str, int] = {}  # the block of the latest assignment
+        self.exposed: set[str] = set()  # used in blocks that do not assign them before
+        self.repeated: set[str] = set()  # assigned more than once
         self.called: dict[int, list[Any]] = {}
-        self.block = self.first = min(function.blocks)
+        self.block = min(function.blocks)
+        self.dominators = _dominators(function.blocks)
         types: Any = d.types
         self.types, self.signature = types, d.signature
         self.signed = {types.int8, types.int16, types.int32, types.int64}
@@ -116,6 +119,7 @@ class _Typing:
             loop.innermost = not any(o in inside for o in latches if o != head)
             loop.functions = {f for o in inside for f in self.called.get(o, ())}
         loops |= {o: loops[head] for o, head in before.items() if head in loops}
+        self.result.shared |= self.exposed & self.repeated
         return self.result
 
     def unknown(self, node: Any) -> UntypedKernelError:
@@ -124,8 +128,11 @@ class _Typing:
     def variable(self, variable: Any) -> Any:
         """The type of a variable that is used here."""
         name = variable.name
-        if self.defined.get(name, self.first) not in (self.block, self.first):
-            self.result.shared.add(name)
+        assigned = self.defined.get(name)
+        if assigned != self.block:
+            self.exposed.add(name)
+            if assigned not in self.dominators[self.block]:
+                self.result.shared.add(name)
         known = self.result.variables.get(name)
         if known is None:
             raise self.unknown(variable)
@@ -150,9 +157,9 @@ class _Typing:
         else:
             raise self.unknown(statement)
         if name in self.defined:
-            self.result.shared.add(name)
+            self.repeated.add(name)
             self.constants.pop(name, None)
-        self.defined.setdefault(name, self.block)
+        self.defined[name] = self.block
         if self.result.variables.setdefault(name, kind) != kind:
             raise self.unknown(statement)
 
@@ -291,3 +298,19 @@ def _iterations(bounds: Sequence[int | None]) -> int | None:
     """The iterations of a range; None if a bound is not constant."""
     known = [bound for bound in bounds if bound is not None]
     return len(range(*known)) if len(known) == len(bounds) else None
+
+
+def _dominators(blocks: Mapping[int, Any]) -> dict[int, set[int]]:
+    """The blocks on all paths to each block.
+
+    Branches back do not matter, as a loop is entered by its head alone.
+    """
+    found: dict[int, set[int]] = {}
+    for offset in sorted(blocks):
+        known = found.setdefault(offset, set())
+        known.add(offset)
+        for successor in blocks[offset].terminator.get_targets():
+            if successor > offset:
+                before = found.get(successor)
+                found[successor] = set(known) if before is None else before & known
+    return found
