@@ -14,9 +14,9 @@ import numba
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu import (  # it registers the vocabulary with Numba
+from arrayfn.backends.cpu import (
     unjitted,
-    vocabulary,  # noqa: F401
+    vocabulary,  # noqa: F401  # pyright: ignore[reportUnusedImport]  # it registers
 )
 from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.backends.numba.functions import executed_function
@@ -79,6 +79,7 @@ def samples(dtype: str) -> np.ndarray[Any, Any]:
 def test_njit_compiles_the_vocabulary(arguments: tuple[str, ...]) -> None:
     functions = FUNCTIONS[arguments]
     names = [f"x{k}" for k in range(len(arguments))]
+    outputs = [f"y{k}" for k in range(len(functions))]
     given = [
         f"ne_u8({name}[i], u8(0))" if dtype == "bool" else f"{name}[i]"
         for name, dtype in zip(names, arguments, strict=True)
@@ -86,15 +87,14 @@ def test_njit_compiles_the_vocabulary(arguments: tuple[str, ...]) -> None:
     lines = [
         f"from arrayfn.lowering.scalars import {', '.join(f.name for f in functions)}",
         "from arrayfn.lowering.scalars import convert_bool_u8, ne_u8, u8",
-        f"def k({', '.join(names)}, {', '.join(f'y{k}' for k in range(len(functions)))}"
-        ", begin, end):",
+        f"def k({', '.join([*names, *outputs])}, begin, end):",
         "    for i in range(begin, end):",
     ]
-    for k, function in enumerate(functions):
+    for output, function in zip(outputs, functions, strict=True):
         value = f"{function.name}({', '.join(given)})"
         if function.result == "bool":
             value = f"convert_bool_u8({value})"
-        lines.append(f"        y{k}[i] = {value}")
+        lines.append(f"        {output}[i] = {value}")
     kernel = executed_function("\n".join(lines) + "\n", "k")
     inputs = [samples(dtype) for dtype in arguments]
     results = [np.zeros(COUNT, element(f.result)) for f in functions]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
 from numba.core import ir as numba_ir
 from numba.core import types
 from numba.core.datamodel import models
@@ -26,7 +25,6 @@ from numba.extending import (
 )
 
 from arrayfn.backends.cpu.signals import look
-from arrayfn.backends.llvm_arithmetic import VECTOR_BITS, LLVMArithmetic
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect
 from arrayfn.lowering.scalars.control import TURNS_BETWEEN_LOOKS, interrupted
@@ -42,14 +40,6 @@ READ, STREAMED, DATA = 0, 0, 1  # the arguments of llvm.prefetch
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _POINTER: Final = ir.PointerType()
 _VOID: Final = ir.VoidType()
-
-
-class HostArithmetic(LLVMArithmetic):
-    """``LLVMArithmetic`` with vector variants for this machine's widest vectors."""
-
-    vector_bits = (
-        (*VECTOR_BITS, 512) if get_host_cpu_features().get("avx512f") else VECTOR_BITS
-    )
 
 
 def signature_of(
@@ -75,7 +65,6 @@ def _register() -> dict[Any, Any]:
         register_model,
         models.OpaqueModel,
         builtin_registry,
-        HostArithmetic,
     )
     for function in (*MEMORY.values(), interrupted):
         type_callable(function)(lambda context, f=function: _typer(f))
