@@ -353,6 +353,29 @@ def test_other_modules_functions_and_parameters_are_unsupported(source):
         kernel_ir(source, "k", parameters("x:f32*"), "s")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import os",
+        "from os import system",
+        "print(1)",
+        "from arrayfn.lowering.scalars import absent",
+        "class k: pass",
+        "@print\ndef other(): pass",
+    ],
+)
+def test_a_printed_text_has_imports_of_the_vocabulary_and_functions(statement):
+    source = f"{statement}\ndef k(x, begin, end):\n    x[begin] = x[end]\n"
+    with pytest.raises(UntypedKernelError):
+        kernel_ir(source, "k", parameters("x:f32*"), "entry")
+
+
+def test_a_printed_text_is_not_executed(capsys):
+    source = "def k(x, begin, end: print(1) = print(2)):\n    x[begin] = x[end]\n"
+    kernel_ir(source, "k", parameters("x:f32*"), "entry")
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.parametrize("far", [0, 1])
 @pytest.mark.parametrize(
     "dtype", [np.float32, np.float64, np.int8, np.uint16, np.complex64, np.complex128]

@@ -5,9 +5,11 @@ Numba compiles kernels. It is imported where the cache lacks one.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -53,7 +55,8 @@ def kernel_unit(kernel: Kernel) -> Unit:
 
 
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
-    text, interleave = _ir(kernel, symbol)
+    with _no_garbage_collection():
+        text, interleave = _ir(kernel, symbol)
     return partial(target.compile_vectorized, text, interleave=interleave)
 
 
@@ -70,6 +73,18 @@ def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
     if kernel.from_file:
         raise BackendError(f"kernel {kernel.name} of a saved function is not executed")
     return importlib.import_module(_WRITTEN).written_kernel_ir(*definition), True
+
+
+@contextmanager
+def _no_garbage_collection() -> Generator[None, None, None]:
+    """Numba makes thousands of objects a kernel, and none of them is garbage yet."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @cache

@@ -7,9 +7,6 @@ known: it goes through a pipeline of its own. Hand-written ones go through Numba
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
@@ -33,29 +30,16 @@ def kernel_ir(
     """
     arguments = [DIALECT.parameter_type(p.kind) for p in parameters]
     i64 = DIALECT.value_type("i64")
-    with no_garbage_collection():
-        made = printed_function(source, name, {VOCABULARY: scalars})
-        module = _front_end().module(made, (*arguments, i64, i64))
-        function = module.get_global("kernel")
-        function.linkage = "internal"
-        function.attributes.add("noinline")
-        function.attributes.add("nounwind")
-        add_entry(module, function, symbol)
-        return str(module)
+    made = printed_function(source, name, {VOCABULARY: scalars})
+    module = _front_end().module(made, (*arguments, i64, i64))
+    function = module.get_global("kernel")
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    add_entry(module, function, symbol)
+    return str(module)
 
 
 @cache
 def _front_end() -> KernelFrontEnd:
     return KernelFrontEnd()
-
-
-@contextmanager
-def no_garbage_collection() -> Generator[None, None, None]:
-    """Numba makes thousands of objects a kernel, and none of them is garbage yet."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

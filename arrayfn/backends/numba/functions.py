@@ -23,7 +23,8 @@ def printed_function(
 ) -> Function:
     """The function ``name`` of a printed kernel; its text is not executed.
 
-    ``vocabularies`` are the modules that it may import from, by name.
+    ``vocabularies`` are the modules that it may import from, by name. Raises
+    UntypedKernelError for a text that has more than imports and functions.
     """
     filename = f"<arrayfn kernel {name}>"
     tree = ast.parse(source, filename)
@@ -32,7 +33,10 @@ def printed_function(
         match node:
             case ast.ImportFrom(module=str(module)) if module in vocabularies:
                 known = vars(vocabularies[module])
-                names |= {n.asname or n.name: known[n.name] for n in node.names}
+                for alias in node.names:
+                    if alias.name not in known:
+                        raise UntypedKernelError(ast.unparse(node))
+                    names[alias.asname or alias.name] = known[alias.name]
             case ast.FunctionDef(decorator_list=[]):
                 pass
             case _:
