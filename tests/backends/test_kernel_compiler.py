@@ -147,7 +147,7 @@ def k(x, y, out, begin, end):
     written = run(written_kernel_ir, source, signature, arrays, 10)
     for compiled, python in zip(written, unjitted(source, arrays, 10), strict=True):
         assert compiled.tobytes() == python.tobytes()
-    with pytest.raises(UntypedKernelError, match="line 7: v = "):
+    with pytest.raises(UntypedKernelError, match="line 7: v is int64, and was float64"):
         kernel_ir(source, "k", parameters(signature), "entry")
 
 

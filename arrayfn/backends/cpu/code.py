@@ -5,11 +5,9 @@ Numba compiles kernels. It is imported where the cache lacks one.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +18,7 @@ from arrayfn.backends.native.code import native_units
 from arrayfn.backends.native.engine import KernelCode
 from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
 from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.backends.numba.functions import no_garbage_collection
 from arrayfn.backends.object_cache import content_key
 from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Kernel
@@ -55,7 +54,7 @@ def kernel_unit(kernel: Kernel) -> Unit:
 
 
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
-    with _no_garbage_collection():
+    with no_garbage_collection():
         text, interleave = _ir(kernel, symbol)
     return partial(target.compile_vectorized, text, interleave=interleave)
 
@@ -73,18 +72,6 @@ def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
     if kernel.from_file:
         raise BackendError(f"kernel {kernel.name} of a saved function is not executed")
     return importlib.import_module(_WRITTEN).written_kernel_ir(*definition), True
-
-
-@contextmanager
-def _no_garbage_collection() -> Generator[None, None, None]:
-    """Numba makes thousands of objects a kernel, and none of them is garbage yet."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @cache

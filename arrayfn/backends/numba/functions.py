@@ -8,8 +8,10 @@ text imports from arrayfn's own vocabularies.
 from __future__ import annotations
 
 import ast
+import gc
 import linecache
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -32,11 +34,11 @@ def printed_function(
     for node in tree.body:
         match node:
             case ast.ImportFrom(module=str(module)) if module in vocabularies:
-                known = vars(vocabularies[module])
                 for alias in node.names:
-                    if alias.name not in known:
+                    known = getattr(vocabularies[module], alias.name, None)
+                    if known is None:
                         raise UntypedKernelError(ast.unparse(node))
-                    names[alias.asname or alias.name] = known[alias.name]
+                    names[alias.asname or alias.name] = known
             case ast.FunctionDef(decorator_list=[]):
                 pass
             case _:
@@ -61,3 +63,15 @@ def executed_function(source: str, name: str) -> Function:
     namespace: dict[str, Any] = {"__name__": f"arrayfn_kernel_{name}"}
     exec(compile(source, filename, "exec"), namespace)
     return namespace[name]
+
+
+@contextmanager
+def no_garbage_collection() -> Generator[None, None, None]:
+    """Numba makes thousands of objects a kernel, and none of them is garbage yet."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

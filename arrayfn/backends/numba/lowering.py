@@ -24,7 +24,7 @@ _I64: Final = llvm.IntType(64)
 
 
 @dataclass(slots=True)
-class _Range:
+class Range:
     """A range, and where the loop over it counts."""
 
     start: llvm.Value
@@ -185,21 +185,21 @@ class KernelLowering:
             bounds = [self.read_as(x, signature.args[0]) for x in node.args]
             start = bounds[0] if len(bounds) > 1 else _I64(0)
             step = bounds[2] if len(bounds) == 3 else _I64(1)
-            return _Range(start, bounds[min(len(bounds), 2) - 1], step)
+            return Range(start, bounds[min(len(bounds), 2) - 1], step)
         if isinstance(function, type):
             return self.read_as(node.args[0], signature.return_type)
         return self.implement(function, signature, node.args)
 
     # Loops over ranges
 
-    def begin_range(self, bounds: _Range) -> _Range:
+    def begin_range(self, bounds: Range) -> Range:
         """The range at its start: its counter is set."""
         with self.builder.goto_entry_block():
             counter = self.builder.alloca(_I64)
         self.builder.store(bounds.start, counter)
-        return _Range(bounds.start, bounds.stop, bounds.step, counter)
+        return Range(bounds.start, bounds.stop, bounds.step, counter)
 
-    def next_of_range(self, loop: _Range) -> tuple[Any, Any]:
+    def next_of_range(self, loop: Range) -> tuple[Any, Any]:
         """The loop's next value, and whether it has one."""
         b = self.builder
         value = b.load(loop.counter)

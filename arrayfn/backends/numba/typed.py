@@ -146,6 +146,9 @@ class _Typing:
             kind = self.variable(value)
             if value.name in self.ranges:
                 self.ranges[name] = self.ranges[value.name]
+            if value.name in self.result.functions:
+                # A call whose arguments have branches.
+                self.result.functions[name] = self.result.functions[value.name]
         elif isinstance(value, ir.Const):
             kind = self.constant(value)
             if isinstance(value.value, int):
@@ -160,8 +163,10 @@ class _Typing:
             self.repeated.add(name)
             self.constants.pop(name, None)
         self.defined[name] = self.block
-        if self.result.variables.setdefault(name, kind) != kind:
-            raise self.unknown(statement)
+        known = self.result.variables.setdefault(name, kind)
+        if known != kind:
+            line = statement.loc.line
+            raise UntypedKernelError(f"line {line}: {name} is {kind}, and was {known}")
 
     def store(self, statement: Any) -> None:
         pointer = self.variable(statement.target)
