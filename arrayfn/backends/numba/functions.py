@@ -39,7 +39,7 @@ def printed_function(
                     if known is None:
                         raise UntypedKernelError(ast.unparse(node))
                     names[alias.asname or alias.name] = known
-            case ast.FunctionDef(decorator_list=[]):
+            case ast.FunctionDef(decorator_list=[] | [ast.Name("device_function")]):
                 pass
             case _:
                 raise UntypedKernelError(ast.unparse(node))

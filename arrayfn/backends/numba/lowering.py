@@ -53,6 +53,7 @@ class KernelLowering:
         self.types: KernelTypes = self.metadata[TYPES]
         self.values: dict[str, Any] = {}  # LLVM values; ranges and pairs of a loop
         self.slots: dict[str, Any] = {}
+        self.implementations: dict[tuple[Any, Any], Any] = {}
         self.offset = 0
         self.offsets: Iterator[int] = iter(())
 
@@ -132,8 +133,13 @@ class KernelLowering:
     def implement(self, function: Any, signature: Any, operands: Any) -> Any:
         """The target's implementation for a signature, on variables."""
         values = list(map(self.read_as, operands, signature.args))
-        function = self.dialect.functions.get(function, function)
-        return self.context.get_function(function, signature)(self.builder, values)
+        key = function, signature
+        found = self.implementations.get(key)
+        if found is None:
+            kind = self.dialect.functions.get(function, function)
+            found = self.context.get_function(kind, signature)
+            self.implementations[key] = found
+        return found(self.builder, values)
 
     def constant(self, name: str, node: Any) -> Any:
         """A constant, or a number that the kernel imports; nothing for a function."""
