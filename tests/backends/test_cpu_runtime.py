@@ -424,8 +424,8 @@ def test_what_is_not_aligned_is_copied():
 
 def test_integers_of_one_size_are_one_dtype():
     run = copy(array((3,), np.int64), "i64")
-    for code in "lq":
-        np.testing.assert_array_equal(run((np.array([1, 2, 3], code),))[0], [1, 2, 3])
+    for letter in "lq":
+        np.testing.assert_array_equal(run((np.array([1, 2, 3], letter),))[0], [1, 2, 3])
     assert run.call(np.zeros(3, "L")) == 1
 
 
