@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
@@ -76,12 +77,14 @@ def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
 
 @cache
 def _compiler() -> str:
-    """What kernels' code depends on: also Numba, and arrayfn's scalar functions.
+    """What kernels' code depends on: also Numba, Python's bytecode, and arrayfn.
 
     arrayfn counts by the content of the files that determine generated code, so that an
     edited checkout never meets code of its past.
     """
-    return content_key(toolchain(), _numba_version(), *source_texts(*_COMPILER_SOURCES))
+    bytecode = str(sys.implementation.cache_tag)
+    versions = toolchain(), _numba_version(), bytecode
+    return content_key(*versions, *source_texts(*_COMPILER_SOURCES))
 
 
 def _numba_version() -> str:

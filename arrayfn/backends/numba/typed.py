@@ -306,16 +306,19 @@ def _iterations(bounds: Sequence[int | None]) -> int | None:
 
 
 def _dominators(blocks: Mapping[int, Any]) -> dict[int, set[int]]:
-    """The blocks on all paths to each block.
-
-    Branches back do not matter, as a loop is entered by its head alone.
-    """
-    found: dict[int, set[int]] = {}
-    for offset in sorted(blocks):
-        known = found.setdefault(offset, set())
-        known.add(offset)
+    """The blocks on all paths to each block, itself among them."""
+    order = sorted(blocks)
+    before: dict[int, list[int]] = {offset: [] for offset in order}
+    for offset in order:
         for successor in blocks[offset].terminator.get_targets():
-            if successor > offset:
-                before = found.get(successor)
-                found[successor] = set(known) if before is None else before & known
+            before[successor].append(offset)
+    found = {offset: set(order) for offset in order}
+    found[order[0]] = {order[0]}
+    changed = True
+    while changed:
+        changed = False
+        for offset in order[1:]:
+            common = set.intersection(*(found[p] for p in before[offset])) | {offset}
+            changed |= common != found[offset]
+            found[offset] = common
     return found
