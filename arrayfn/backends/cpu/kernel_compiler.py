@@ -13,7 +13,7 @@ from typing import Final
 from arrayfn.backends.cpu.kernel_entry import add_entry
 from arrayfn.backends.cpu.numba_target import KernelFrontEnd
 from arrayfn.backends.cpu.vocabulary import DIALECT
-from arrayfn.backends.numba.functions import no_garbage_collection, printed_function
+from arrayfn.backends.numba.functions import printed_function
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
 

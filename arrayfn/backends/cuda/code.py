@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,7 +40,6 @@ _SOURCES: Final = (
     "lowering/scalars/*.py",
     "lowering/cuda/vocabulary.py",
     "backends/llvm_arithmetic.py",
-    "backends/nvvm_arithmetic.py",
     "backends/numba/*.py",
     "backends/cuda/arithmetic.py",
     "backends/cuda/assembly.py",
@@ -58,8 +58,10 @@ _loaded: dict[str, int] = {}
 
 @cache
 def _toolchain() -> str:
-    """What cubins depend on besides kernels: numba-cuda, and what determines code."""
-    return content_key(metadata.version("numba-cuda"), *source_texts(*_SOURCES))
+    """What cubins depend on besides kernels: versions, and what determines code."""
+    versions = metadata.version("numba-cuda"), metadata.version("llvmlite")
+    bytecode = str(sys.implementation.cache_tag)
+    return content_key(*versions, bytecode, *source_texts(*_SOURCES))
 
 
 def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
