@@ -136,16 +136,20 @@ WRITTEN = {
     "a power": ("x[0] = x[1] ** 2", "mul.rn.f32"),
     "a helper function": ("x[0] = helper(x[1], 2)", "ex2.approx"),
     "shared memory of numba-cuda": (
-        "held = cuda.shared.array(128, float32)\n"
-        "held[cuda.threadIdx.x] = x[cuda.threadIdx.x]\n"
-        "barrier()\n"
-        "x[cuda.threadIdx.x] = held[127 - cuda.threadIdx.x]",
+        (
+            "held = cuda.shared.array(128, float32)\n"
+            "held[cuda.threadIdx.x] = x[cuda.threadIdx.x]\n"
+            "barrier()\n"
+            "x[cuda.threadIdx.x] = held[127 - cuda.threadIdx.x]"
+        ),
         "st.shared.f32",
     ),
     "an array of numba-cuda in the vocabulary": (
-        "held = cuda.local.array(4, float32)\n"
-        "load_f32x4(x, thread_index() * 4, held, 0)\n"
-        "x[block_index()] = held[0] + held[3]",
+        (
+            "held = cuda.local.array(4, float32)\n"
+            "load_f32x4(x, thread_index() * 4, held, 0)\n"
+            "x[block_index()] = held[0] + held[3]"
+        ),
         "ld.global.v4.f32",
     ),
     "the vocabulary": (
