@@ -158,7 +158,8 @@ class CpuLowering(KernelLowering, _BaseLower):
     dialect = DIALECT
 
     def loop_metadata(self, loop: KernelLoop) -> Any:
-        return metadata_of(self.module, loop)
+        longest = max((self.emitted.get(f, 0) for f in loop.functions), default=0)
+        return metadata_of(self.module, loop, longest)
 
     def lower_return(self, statement: Any) -> None:
         if any(name.startswith("store_row") for name in self.module.globals):

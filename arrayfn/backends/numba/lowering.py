@@ -53,6 +53,7 @@ class KernelLowering:
         self.types: KernelTypes = self.metadata[TYPES]
         self.values: dict[str, Any] = {}  # LLVM values; ranges and pairs of a loop
         self.slots: dict[str, Any] = {}
+        self.emitted: dict[Any, int] = {}  # instructions of each function called
         self.offset = 0
         self.offsets: Iterator[int] = iter(())
 
@@ -188,7 +189,10 @@ class KernelLowering:
             return Range(start, bounds[min(len(bounds), 2) - 1], step)
         if isinstance(function, type):
             return self.read_as(node.args[0], signature.return_type)
-        return self.implement(function, signature, node.args)
+        before = len(self.builder.block.instructions)
+        value = self.implement(function, signature, node.args)
+        self.emitted[function] = len(self.builder.block.instructions) - before
+        return value
 
     # Loops over ranges
 
