@@ -10,6 +10,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import tree
+from arrayfn.backends.cpu import written_kernels
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.compilation.stages import Lowered
@@ -119,6 +120,10 @@ def test_hand_written_kernels_use_what_numba_knows(lowered, expression, expected
         ("nonsense(x)", r"(?s)cannot compile kernel elementwise_0.*'nonsense' is not"),
         ("math.gamma(x)", r"kernel elementwise_0 needs numba_gamma of Numba's runtime"),
         ("[x][0]", r"kernel elementwise_0"),
+        (
+            "x\n        global y; y = 1",
+            r"kernel elementwise_0: Use of unsupported opcode",
+        ),
         ("x\n        assert i", r"has 'assert i' in line 17: compiled kernels cannot"),
         (
             "x\n        if i > 9:\n            raise ValueError",
@@ -129,6 +134,14 @@ def test_hand_written_kernels_use_what_numba_knows(lowered, expression, expected
 def test_what_kernels_cannot_do_is_an_error(lowered, expression, message):
     with pytest.raises(BackendError, match=message):
         replaced(lowered, expression).compile()
+
+
+def test_an_edited_kernel_that_is_as_printed_is_compiled_as_one(lowered, monkeypatch):
+    (kernel,) = lowered.kernels
+    edited = kernel.source.replace("* f64(2", "* f64(3")
+    monkeypatch.setattr(written_kernels, "executed_function", pytest.fail)
+    result = lowered.with_kernel(kernel.name, edited).compile()(X)
+    np.testing.assert_allclose(result, np.tanh(X) * 3)
 
 
 def test_one_of_several_kernels_is_replaced_and_the_others_stay():

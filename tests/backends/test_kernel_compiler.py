@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +18,7 @@ from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.numba.functions import executed_function
 from arrayfn.backends.object_cache import content_key
 from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.scalars import SCALARS
 
 HEAD = "from arrayfn.lowering.scalars import "
 
@@ -319,6 +321,40 @@ def k(x, out, n, begin, end):
     ].reshape(-1)[:10]
     np.testing.assert_array_equal(out[::2], x.sum(1))
     np.testing.assert_array_equal(out[1::2], x.max(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [("exp_f32", 2), ("logaddexp_f64", 2), ("accumulate_add_f64", 4), ("fmod_f32", 0)],
+)
+def test_loops_of_reductions_and_of_long_functions_are_interleaved(name, times):
+    t, count = name[-3:], len(SCALARS[name].arguments)
+    source = f"""{HEAD}{name}
+def k(x, n, begin, end):
+    for i in range(begin, end):
+        x[i] = {name}({", ".join(["x[i]"] * count)})
+    for i in range(begin, end):
+        for j in range(n):
+            x[j] = x[i]
+"""
+    text = kernel_ir(source, "k", parameters(f"x:{t}* n:i64"), "entry")
+    assert re.findall(r'"llvm.loop.interleave.count", i32 (\d)', text) == (
+        [str(times)] if times else []
+    )
+    assert len(re.findall(r"br label .*, !llvm.loop", text)) == bool(times)
+
+
+def test_a_short_reduction_is_unrolled():
+    source = f"""{HEAD}accumulate_add_f64, f64
+def k(x, out, begin, end):
+    for i in range(begin, end):
+        s = f64(0)
+        for j in range(3):
+            s = accumulate_add_f64(s, x[3 * i + j])
+        out[i] = s
+"""
+    text = kernel_ir(source, "k", parameters("x:f64* out:f64*"), "entry")
+    assert text.count("llvm.loop.unroll.full") == 1
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,18 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
 
 
 def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
-    """The LLVM IR of a kernel, and whether all its loops are to be interleaved."""
+    """The LLVM IR of a kernel, and whether all its loops are to be interleaved.
+
+    An edited kernel is as a printed one, if it uses no more of Python.
+    """
     definition = kernel.key, kernel.compiled_name, kernel.parameters, symbol
-    if not kernel.is_replaced:
-        try:
-            return importlib.import_module(_PRINTED).kernel_ir(*definition), False
-        except UntypedKernelError as error:
+    try:
+        return importlib.import_module(_PRINTED).kernel_ir(*definition), False
+    except UntypedKernelError as error:
+        if kernel.from_file or not kernel.is_replaced:
             raise BackendError(
                 f"kernel {kernel.name} cannot be compiled: {error}"
             ) from error
-    if kernel.from_file:
-        raise BackendError(f"kernel {kernel.name} of a saved function is not executed")
     return importlib.import_module(_WRITTEN).written_kernel_ir(*definition), True
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba.core import callconv, codegen, compiler, cpu, interpreter, lowering, types
 from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.core.typed_passes import BaseNativeLowering
 from numba.core.typing.context import BaseContext
 from numba.cpython import (  # they register
@@ -158,7 +159,8 @@ class CpuLowering(KernelLowering, _BaseLower):
     dialect = DIALECT
 
     def loop_metadata(self, loop: KernelLoop) -> Any:
-        return metadata_of(self.module, loop)
+        longest = max((self.emitted.get(f, 0) for f in loop.functions), default=0)
+        return metadata_of(self.module, loop, longest)
 
     def lower_return(self, statement: Any) -> None:
         if any(name.startswith("store_row") for name in self.module.globals):
@@ -260,11 +262,14 @@ class KernelFrontEnd:
             raise UntypedKernelError(f"parameters {names} of types {arguments}")
         library = KernelLibrary(self.target.codegen(), "kernel")
         pipeline: Any = KernelPipeline
-        compiler.compile_extra(
-            *(self.typing, self.target, function, arguments, types.void),
-            flags=self.flags,
-            locals={},
-            library=library,
-            pipeline_class=pipeline,
-        )
+        try:
+            compiler.compile_extra(
+                *(self.typing, self.target, function, arguments, types.void),
+                flags=self.flags,
+                locals={},
+                library=library,
+                pipeline_class=pipeline,
+            )
+        except (NumbaError, UnsupportedBytecodeError) as error:
+            raise UntypedKernelError(str(error)) from error
         return library.module

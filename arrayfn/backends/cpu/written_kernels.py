@@ -15,7 +15,7 @@ from llvmlite import binding, ir
 from numba import njit
 from numba.core import codegen, compiler, types
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.core.registry import cpu_target
 
 from arrayfn.backends.cpu.kernel_entry import add_entry
@@ -25,6 +25,7 @@ from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Parameter
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in Numba's messages
+_REFUSALS: Final = NumbaError, UnsupportedBytecodeError, NotImplementedError
 _RUNTIME: Final = ("numba_", "NRT_", "Py")
 """How symbols begin that Numba's own runtime or Python's defines."""
 
@@ -69,7 +70,7 @@ def written_kernel_ir(
     try:
         with global_compiler_lock:
             module, mangled = _compiled(function, arguments)
-    except NumbaError as error:
+    except _REFUSALS as error:
         message = _COLOURS.sub("", str(error))
         raise BackendError(f"Numba cannot compile kernel {name}: {message}") from error
     declared = [f.name for f in module.functions if f.is_declaration]

@@ -126,18 +126,17 @@ def neutral(kernel: Kernel) -> Kernel:
 def kernel_ir(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
     """The LLVM IR of ``kernel``, whose entry is ``ENTRY``: modules.
 
-    Raises BackendError for what cannot be compiled.
+    An edited kernel is as a printed one, if it uses no more of Python. Raises
+    BackendError for what cannot be compiled.
     """
     made = neutral(kernel)
-    if not kernel.is_replaced:
-        try:
-            return [importlib.import_module(_PRINTED).printed_ir(made)]
-        except UntypedKernelError as error:
+    try:
+        return [importlib.import_module(_PRINTED).printed_ir(made)]
+    except UntypedKernelError as error:
+        if kernel.from_file or not kernel.is_replaced:
             raise BackendError(
                 f"kernel {kernel.name} cannot be compiled: {error}"
             ) from error
-    if kernel.from_file:
-        raise BackendError(f"kernel {kernel.name} of a saved function is not executed")
     return importlib.import_module(_WRITTEN).written_modules(made, arch)
 
 

@@ -117,10 +117,23 @@ class KernelTyping(typing.BaseContext):
 class KernelContext(target.CUDATargetContext):
     """Lowers printed kernels to LLVM IR."""
 
+    def init(self) -> None:
+        """Called by numba-cuda when all else is set."""
+        super().init()
+        self._implementations: dict[Any, Any] = {}
+
     def load_additional_registries(self) -> None:
         """What printed kernels use besides the vocabulary."""
         self.install_registry(numbers.registry)
         self.install_registry(builtins.registry)
+
+    def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        """The implementation of ``fn`` for a signature: numba-cuda's search is slow."""
+        known = self._implementations.get((fn, sig))
+        if known is None:
+            known = super().get_function(fn, sig, _firstcall)
+            self._implementations[fn, sig] = known
+        return known
 
 
 class CudaLowering(KernelLowering, lowering.BaseLower):

@@ -53,7 +53,7 @@ class KernelLowering:
         self.types: KernelTypes = self.metadata[TYPES]
         self.values: dict[str, Any] = {}  # LLVM values; ranges and pairs of a loop
         self.slots: dict[str, Any] = {}
-        self.implementations: dict[tuple[Any, Any], Any] = {}
+        self.emitted: dict[Any, int] = {}  # instructions of each function called
         self.offset = 0
         self.offsets: Iterator[int] = iter(())
 
@@ -133,13 +133,8 @@ class KernelLowering:
     def implement(self, function: Any, signature: Any, operands: Any) -> Any:
         """The target's implementation for a signature, on variables."""
         values = list(map(self.read_as, operands, signature.args))
-        key = function, signature
-        found = self.implementations.get(key)
-        if found is None:
-            kind = self.dialect.functions.get(function, function)
-            found = self.context.get_function(kind, signature)
-            self.implementations[key] = found
-        return found(self.builder, values)
+        function = self.dialect.functions.get(function, function)
+        return self.context.get_function(function, signature)(self.builder, values)
 
     def constant(self, name: str, node: Any) -> Any:
         """A constant, or a number that the kernel imports; nothing for a function."""
@@ -194,7 +189,10 @@ class KernelLowering:
             return Range(start, bounds[min(len(bounds), 2) - 1], step)
         if isinstance(function, type):
             return self.read_as(node.args[0], signature.return_type)
-        return self.implement(function, signature, node.args)
+        before = len(self.builder.block.instructions)
+        value = self.implement(function, signature, node.args)
+        self.emitted[function] = len(self.builder.block.instructions) - before
+        return value
 
     # Loops over ranges
 

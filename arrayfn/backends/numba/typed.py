@@ -106,9 +106,10 @@ class _Typing:
                     self.store(statement)
                 elif isinstance(statement, ir.Branch):
                     self.variable(statement.cond)
-                elif isinstance(statement, ir.Return) and (
-                    self.variable(statement.value) != self.types.none
-                ):
+                elif isinstance(statement, ir.Return):
+                    if self.variable(statement.value) != self.types.none:
+                        raise self.unknown(statement)
+                elif not isinstance(statement, (ir.Jump, ir.PopBlock)):
                     raise self.unknown(statement)
             for successor in blocks[offset].terminator.get_targets():
                 if successor <= offset:
