@@ -7,7 +7,7 @@ they are lowered: arrayfn optimises them in threads of its own.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir
 from numba.core import callconv, codegen, compiler, cpu, interpreter, lowering, types
@@ -23,43 +23,18 @@ from numba.cpython import (  # they register
 from arrayfn.backends.cpu.loop_metadata import metadata_of
 from arrayfn.backends.cpu.vocabulary import DIALECT
 from arrayfn.backends.native import target
+from arrayfn.backends.numba import target as shared
 from arrayfn.backends.numba.dialect import UntypedKernelError
-from arrayfn.backends.numba.lowering import TYPES, KernelLowering
-from arrayfn.backends.numba.typed import KernelLoop, kernel_types
+from arrayfn.backends.numba.lowering import KernelLowering
+from arrayfn.backends.numba.typed import KernelLoop
 
-_VOID: Final = ir.VoidType()
 _BaseLower: Any = lowering.BaseLower
 
 
-class KernelLibrary(codegen.CodeLibrary):
-    """Keeps the module that lowering makes; optimises and links nothing."""
+class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
+    """Keeps the module of a kernel."""
 
     looks_at_signals = True
-    module: ir.Module
-
-    def add_ir_module(self, ir_module: ir.Module) -> None:
-        """Keep ``ir_module``."""
-        self.module = ir_module
-
-    def add_linking_library(self, library: Any) -> None:
-        """Printed kernels call no compiled function."""
-        raise NotImplementedError
-
-    def finalize(self) -> None:
-        """Called when nothing is to be added any more."""
-        self._finalized = True
-
-    def get_function(self, name: str) -> Any:
-        """The function ``name`` of the module."""
-        return self.module.get_global(name)
-
-    def get_llvm_str(self) -> Any:
-        """The module's text."""
-        return str(self.module)
-
-    def get_asm_str(self) -> Any:
-        """There is no machine code."""
-        raise NotImplementedError
 
 
 class KernelCodegen(codegen.Codegen):
@@ -85,41 +60,15 @@ class KernelCodegen(codegen.Codegen):
         return (str(target.host()),)
 
 
-class KernelCallConv(callconv.BaseCallConv):
-    """``void kernel(arguments...)``: kernels raise nothing and return nothing."""
-
-    def _make_call_helper(self, builder: Any) -> None:
-        return None
-
-    def return_value(self, builder: Any, retval: Any) -> None:
-        """Return."""
-        builder.ret_void()
-
-    def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
-        """The LLVM type of a kernel."""
-        return ir.FunctionType(_VOID, self._get_arg_packer(argtypes).argument_types)
-
-    def decorate_function(
-        self, fn: Any, args: Any, fe_argtypes: Any, noalias: bool = False
-    ) -> None:
-        """Kernels' arrays do not overlap: the plan keeps buffers apart."""
-        for argument in fn.args:
-            if noalias and isinstance(argument.type, ir.PointerType):
-                argument.add_attribute("noalias")
-
-    def get_arguments(self, func: Any) -> Any:
-        """The arguments of a kernel."""
-        return func.args
+class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
+    """How kernels are called."""
 
 
-class KernelTyping(BaseContext):
-    """Printed kernels' types are known, so none is looked up in a typing context."""
-
-    def _load_builtins(self) -> None:
-        pass
+class KernelTyping(shared.KernelTyping, BaseContext):
+    """The types of printed kernels are known."""
 
 
-class KernelContext(cpu.CPUContext):
+class KernelContext(shared.KernelContext, cpu.CPUContext):
     """Lowers printed kernels to LLVM IR."""
 
     def init(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -129,14 +78,6 @@ class KernelContext(cpu.CPUContext):
 
     def load_additional_registries(self) -> None:
         """What printed kernels use is in the builtin registry."""
-
-    def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
-        """The implementation of ``fn`` for a signature: Numba's search takes 50 us."""
-        known = self._implementations.get((fn, sig))
-        if known is None:
-            known = super().get_function(fn, sig, _firstcall)
-            self._implementations[fn, sig] = known
-        return known
 
     @property
     def call_conv(self) -> Any:
@@ -169,42 +110,22 @@ class CpuLowering(KernelLowering, _BaseLower):
         super().lower_return(statement)
 
 
-class KernelInterpreter(interpreter.Interpreter):
+class KernelInterpreter(shared.KernelInterpreter, interpreter.Interpreter):
     """Makes Numba IR of the bytecode of printed kernels."""
-
-    def post_process(self, peepholes: Any, func_ir: Any) -> Any:
-        """Printed kernels have nothing that peepholes are for: no ``with``, no dict."""
-        return func_ir
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class KernelTranslationPass(FunctionPass):
+class KernelTranslationPass(shared.KernelTranslationPass, FunctionPass):
     """Makes Numba IR of the bytecode of a printed kernel."""
 
-    _name = "arrayfn_translation"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> Any:
-        state.func_ir = KernelInterpreter(state.func_id).interpret(state.bc)
-        return True
+    interpreter = KernelInterpreter
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
-class KernelTypePass(FunctionPass):
+class KernelTypePass(shared.KernelTypePass, FunctionPass):
     """Gives the variables of a printed kernel their types."""
 
-    _name = "arrayfn_types"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> Any:
-        found = kernel_types(state.func_ir, state.args, DIALECT)
-        state.typemap, state.calltypes = found.variables, found.signatures
-        state.metadata[TYPES] = found
-        return True
+    dialect = DIALECT
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -257,9 +178,6 @@ class KernelFrontEnd:
 
         Raises UntypedKernelError.
         """
-        names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        if len(names) != len(arguments):
-            raise UntypedKernelError(f"parameters {names} of types {arguments}")
         library = KernelLibrary(self.target.codegen(), "kernel")
         pipeline: Any = KernelPipeline
         try:

@@ -21,8 +21,9 @@ from arrayfn.backends.cuda.vocabulary import (
     module,
     types,
 )
-from arrayfn.backends.numba.lowering import TYPES, KernelLowering, Range
-from arrayfn.backends.numba.typed import kernel_types
+from arrayfn.backends.numba import target as shared
+from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.backends.numba.lowering import KernelLowering, Range
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 
 compiler: Any = module("compiler")
@@ -30,110 +31,35 @@ callconv: Any = module("core.callconv")
 codegen: Any = module("core.codegen")
 lowering: Any = module("lowering")
 typing: Any = module("typing")
+errors: Any = module("core.errors")
 target: Any = module("target")
-untyped: Any = module("core.untyped_passes")
 typed: Any = module("core.typed_passes")
 machinery: Any = module("core.compiler_machinery")
-nvvm: Any = module("cudadrv.nvvm")
 numbers: Any = module("cpython.numbers")
 builtins: Any = module("cpython.builtins")
 
-_VOID: Final = ir.VoidType()
+_I64: Final = ir.IntType(64)
 
 
-class KernelLibrary(codegen.CodeLibrary):
-    """Keeps the module that lowering makes, or adds to one; compiles nothing."""
-
-    def __init__(self, made_by: Any, name: str, part_of: Any = None) -> None:
-        super().__init__(made_by, name)
-        self.module: Any = part_of
-
-    def create_ir_module(self, name: str) -> Any:
-        """The module of the kernel that is compiled."""
-        if self.module is None:
-            self.module = super().create_ir_module(name)
-        return self.module
-
-    def add_ir_module(self, ir_module: Any) -> None:
-        """The module is known already."""
-
-    def add_linking_library(self, library: Any) -> None:
-        """Printed kernels call no compiled function."""
-        raise NotImplementedError
-
-    def finalize(self) -> None:
-        """Called when nothing is to be added any more."""
-        self._finalized = True
-
-    def get_function(self, name: str) -> Any:
-        """The function ``name`` of the module."""
-        return self.module.get_global(name)
-
-    def get_llvm_str(self) -> str:
-        """The module's text."""
-        return str(self.module)
-
-    def get_asm_str(self) -> str:
-        """There is no machine code."""
-        raise NotImplementedError
+class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
+    """Keeps the module of a kernel."""
 
 
-class KernelCallConv(callconv.BaseCallConv):
-    """``void kernel(arguments...)``: kernels raise nothing and return nothing."""
-
-    needs_env = False
-
-    def _make_call_helper(self, builder: Any) -> None:
-        return None
-
-    def return_value(self, builder: Any, retval: Any) -> None:
-        """Return."""
-        builder.ret_void()
-
-    def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
-        """The LLVM type of a kernel."""
-        return ir.FunctionType(_VOID, self._get_arg_packer(argtypes).argument_types)
-
-    def decorate_function(
-        self, fn: Any, args: Any, fe_argtypes: Any, noalias: bool = False
-    ) -> None:
-        """Kernels' arrays do not overlap: the plan keeps buffers apart."""
-        for argument in fn.args:
-            if noalias and isinstance(argument.type, ir.PointerType):
-                argument.add_attribute("noalias")
-
-    def get_arguments(self, func: Any) -> Any:
-        """The arguments of a kernel."""
-        return func.args
+class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
+    """How kernels are called."""
 
 
-class KernelTyping(typing.BaseContext):
-    """Printed kernels' types are known, so none is looked up in a typing context."""
-
-    def _load_builtins(self) -> None:
-        pass
+class KernelTyping(shared.KernelTyping, typing.BaseContext):
+    """The types of printed kernels are known."""
 
 
-class KernelContext(target.CUDATargetContext):
+class KernelContext(shared.KernelContext, target.CUDATargetContext):
     """Lowers printed kernels to LLVM IR."""
-
-    def init(self) -> None:
-        """Called by numba-cuda when all else is set."""
-        super().init()
-        self._implementations: dict[Any, Any] = {}
 
     def load_additional_registries(self) -> None:
         """What printed kernels use besides the vocabulary."""
         self.install_registry(numbers.registry)
         self.install_registry(builtins.registry)
-
-    def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
-        """The implementation of ``fn`` for a signature: numba-cuda's search is slow."""
-        known = self._implementations.get((fn, sig))
-        if known is None:
-            known = super().get_function(fn, sig, _firstcall)
-            self._implementations[fn, sig] = known
-        return known
 
 
 class CudaLowering(KernelLowering, lowering.BaseLower):
@@ -163,47 +89,22 @@ class CudaLowering(KernelLowering, lowering.BaseLower):
         return super().emit_call(node)
 
 
-_I64: Final = ir.IntType(64)
-
-
-class KernelInterpreter(compiler.CUDABytecodeInterpreter):
-    """Makes Numba's IR of a printed kernel's bytecode."""
-
-    def post_process(self, peepholes: Any, func_ir: Any) -> Any:
-        """Printed kernels have no lists, dicts and ``with``, which these rewrite."""
-        return func_ir
+class KernelInterpreter(shared.KernelInterpreter, compiler.CUDABytecodeInterpreter):
+    """Makes Numba IR of the bytecode of printed kernels."""
 
 
 @machinery.register_pass(mutates_CFG=True, analysis_only=False)
-class TranslateKernel(machinery.FunctionPass):
-    """From bytecode to Numba's IR."""
+class KernelTranslationPass(shared.KernelTranslationPass, machinery.FunctionPass):
+    """Makes Numba IR of the bytecode of a printed kernel."""
 
-    _name = "arrayfn_bytecode"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Set the compiler's ``func_ir``."""
-        state.func_ir = KernelInterpreter(state.func_id).interpret(state.bc)
-        return True
+    interpreter = KernelInterpreter
 
 
 @machinery.register_pass(mutates_CFG=False, analysis_only=False)
-class KernelTypePass(machinery.FunctionPass):
+class KernelTypePass(shared.KernelTypePass, machinery.FunctionPass):
     """Gives the variables of a printed kernel their types."""
 
-    _name = "arrayfn_types"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Set the compiler's ``typemap`` and ``calltypes``."""
-        found = kernel_types(state.func_ir, state.args, DIALECT)
-        state.typemap, state.calltypes = found.variables, found.signatures
-        state.metadata[TYPES] = found
-        return True
+    dialect = DIALECT
 
 
 @machinery.register_pass(mutates_CFG=False, analysis_only=False)
@@ -225,8 +126,7 @@ class KernelPipeline(compiler.CUDACompiler):
         """The only pipeline."""
         passes = machinery.PassManager("arrayfn")
         for step in (
-            TranslateKernel,
-            untyped.FixupArgs,
+            KernelTranslationPass,
             KernelTypePass,
             KernelLoweringPass,
             compiler.CUDABackend,
@@ -258,7 +158,8 @@ def part(module: Any, function: FunctionType, arguments: tuple[Any, ...]) -> Any
     symbol = ".".join([function.__name__, *map(str, arguments)])
     known = module.globals.get(symbol)
     if known is None:
-        library = KernelLibrary(_TARGET.codegen(), symbol, module)
+        library = KernelLibrary(_TARGET.codegen(), symbol)
+        library.module = module
         _compile(library, function, arguments, symbol, noalias=False)
         known = module.globals[symbol]
         known.linkage = "internal"
@@ -281,13 +182,16 @@ def _compile(
     flags.no_rewrites = True
     flags.error_model = "numpy"
     flags.noalias = noalias
-    compiler.compile_extra(
-        *(_TYPING, _TARGET, function, arguments, types.void),
-        flags=flags,
-        locals={},
-        library=library,
-        pipeline_class=KernelPipeline,
-        call_conv=KernelCallConv(_TARGET),
-        abi_info={"abi_name": symbol},
-    )
+    try:
+        compiler.compile_extra(
+            *(_TYPING, _TARGET, function, arguments, types.void),
+            flags=flags,
+            locals={},
+            library=library,
+            pipeline_class=KernelPipeline,
+            call_conv=KernelCallConv(_TARGET),
+            abi_info={"abi_name": symbol},
+        )
+    except (errors.NumbaError, errors.UnsupportedBytecodeError) as error:
+        raise UntypedKernelError(str(error)) from error
     unroll_marked(library.get_function(symbol))
