@@ -51,6 +51,20 @@ def stock_ptx(source: str, kinds: list[str]) -> str:
     return ptx
 
 
+def array_ptx(source: str, kinds: list[str]) -> str:
+    """The same, on arrays of one dimension instead of pointers."""
+    cuda: Any = import_module("numba.cuda")
+    dialect = import_module("arrayfn.backends.cuda.vocabulary").DIALECT
+    types = [dialect.parameter_type(kind) for kind in kinds]
+    given = [
+        t.dtype[::1] if k.endswith("*") else t
+        for t, k in zip(types, kinds, strict=True)
+    ]
+    function = executed_function(source, "kernel")
+    ptx, _ = cuda.compile_ptx(function, cuda.types.void(*given), cc=ARCH)
+    return ptx
+
+
 def work(ptx: str) -> set[str]:
     """The kinds of instructions by which threads work together."""
     return set(_SHARED_WORK.findall(ptx))
@@ -123,3 +137,10 @@ def test_numba_cuda_compiles_a_kernel_that_calls_others() -> None:
     (kernel,) = persistent(recurrent, *RECURRENT).kernels
     assert "@device_function" in kernel.key
     same_work(kernel)
+
+
+@pytest.mark.parametrize("name", ["rows of a block", "sorts of tiles"])
+def test_numba_cuda_compiles_kernels_on_arrays(name: str) -> None:
+    for kernel in kernels(name, GPU):
+        source, kinds = neutral(kernel).source, [p.kind for p in kernel.parameters]
+        assert work(array_ptx(source, kinds)) == work(compile_ptx(kernel, ARCH))

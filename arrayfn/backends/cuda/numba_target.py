@@ -136,6 +136,11 @@ class KernelPipeline(compiler.CUDACompiler):
         return [passes]
 
 
+_REFUSALS: Final = (
+    errors.NumbaError,
+    errors.UnsupportedBytecodeError,
+    NotImplementedError,  # no implementation of an operation
+)
 _TYPING: Final = KernelTyping()
 _TARGET: Final = KernelContext(_TYPING)
 
@@ -192,6 +197,6 @@ def _compile(
             call_conv=KernelCallConv(_TARGET),
             abi_info={"abi_name": symbol},
         )
-    except (errors.NumbaError, errors.UnsupportedBytecodeError) as error:
+    except _REFUSALS as error:
         raise UntypedKernelError(str(error)) from error
     unroll_marked(library.get_function(symbol))
