@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -198,7 +197,7 @@ class _Typing:
         value = node.value
         if isinstance(value, np.floating):
             return self.dialect.value_type(f"f{8 * value.itemsize}")
-        if isinstance(value, (ScalarFunction, FunctionType, type)) or callable(value):
+        if callable(value):
             self.result.functions[name] = value
             return self.types.none
         raise self.unknown(node)
