@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -173,6 +174,20 @@ def test_kernels_written_by_hand_use_what_numba_cuda_knows(case):
     assert instruction in ptx
     assert re.findall(r"\.entry (\w+)\(", ptx) == ["kernel"]
     assert ".maxntid 128" in ptx
+    assert "NumbaEnv" not in ptx
+
+
+def test_the_simulator_of_numba_cuda_is_named_where_it_compiles_nothing():
+    program = "import arrayfn.backends.cuda.kernel_compiler"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "BackendError: NUMBA_ENABLE_CUDASIM is set" in done.stderr
 
 
 def test_what_numba_cuda_refuses_is_reported_with_the_kernel():

@@ -411,7 +411,7 @@ def _import_compiler() -> None:
 
     It is needed where no kernel is kept on disk.
     """
-    with suppress(ImportError):
+    with suppress(ImportError, BackendError):  # said again by who compiles
         importlib.import_module(_COMPILER)
 
 

@@ -20,6 +20,7 @@ from arrayfn.backends.cuda.device_functions import emit
 from arrayfn.backends.cuda.unrolling import mark
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect, numba_type
+from arrayfn.errors import BackendError
 from arrayfn.lowering.cuda.vocabulary import (
     FUNCTIONS,
     DeviceFunction,
@@ -33,6 +34,11 @@ def module(name: str) -> Any:
     return importlib.import_module(f"numba.cuda.{name}")
 
 
+if module("core.config").ENABLE_CUDASIM:
+    raise BackendError(
+        "NUMBA_ENABLE_CUDASIM is set: numba-cuda simulates kernels and compiles none. "
+        "Unset it to compile for a GPU"
+    )
 types, extending = map(module, ("types", "extending"))
 signature: Final = module("typing").signature
 _models: Final = extending.core_models

@@ -52,4 +52,10 @@ def written_modules(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
     for argument, parameter in zip(entry.args, kernel.parameters, strict=True):
         if parameter.kind.endswith("*") and not kernel.cooperative:
             argument.add_attribute("noalias")
-    return result.library.llvm_strs
+    return [_without_environments(text) for text in result.library.llvm_strs]
+
+
+def _without_environments(text: str) -> str:
+    """A module without the globals for Python objects, which kernels do not have."""
+    lines = text.splitlines()
+    return "\n".join(line for line in lines if "NumbaEnv" not in line)
