@@ -17,8 +17,9 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
-from arrayfn.backends.cpu import numba_target, written_kernels
+from arrayfn.backends.cpu import written_kernels
 from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.numba import target
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.dtypes import canonical
 from arrayfn.errors import ArgumentError, BundleError
@@ -270,7 +271,7 @@ def test_a_kernel_of_a_loaded_function_is_never_executed(
     def refuse(*_: Any) -> Any:
         raise UntypedKernelError("not known")
 
-    monkeypatch.setattr(numba_target, "kernel_types", refuse)
+    monkeypatch.setattr(target, "kernel_types", refuse)
     monkeypatch.setenv("ARRAYFN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(ENGINE, "kernel", lambda key: None)
     monkeypatch.setattr(written_kernels, "executed_function", pytest.fail)
