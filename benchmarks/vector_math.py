@@ -21,7 +21,7 @@ import numpy as np
 import scipy.special
 
 from arrayfn.backends.cpu import kernel_compiler
-from arrayfn.backends.cpu.code import kernel_addresses
+from arrayfn.backends.cpu.code import kernel_codes
 from arrayfn.backends.native import target
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
@@ -240,7 +240,8 @@ def row(name: str, t: str, seconds: float) -> str:
     reference, c_name, (low, high) = FUNCTIONS[name]
     dtype = DTYPES[t]
     kernel = loop(f"{name}_{t}")
-    address = kernel_addresses([kernel])["k"]
+    code = kernel_codes([kernel])["k"]
+    address = code.address
 
     def run(arguments: list[Array]) -> Array:
         return Loop(address, [*arguments, np.empty_like(arguments[0])])()

@@ -17,8 +17,10 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
-from arrayfn.backends.cpu import kernel_compiler, numba_compiler
+from arrayfn.backends.cpu import written_kernels
 from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.numba import target
+from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.dtypes import canonical
 from arrayfn.errors import ArgumentError, BundleError
 from tests import hostile_bundles
@@ -267,13 +269,15 @@ def test_a_kernel_of_a_loaded_function_is_never_executed(
     af.save(af.jit(lambda x: anp.sinh(x * 3.5) - 1).lower(X), tmp_path / "f")
 
     def refuse(*_: Any) -> Any:
-        raise kernel_compiler.UnsupportedKernelError("not known")
+        raise UntypedKernelError("not known")
 
-    monkeypatch.setattr(kernel_compiler, "kernel_ir", refuse)
+    monkeypatch.setattr(target, "kernel_types", refuse)
     monkeypatch.setenv("ARRAYFN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(ENGINE, "kernel", lambda key: None)
-    monkeypatch.setattr(numba_compiler, "load_function", pytest.fail)
-    with pytest.raises(BundleError, match="of a saved function cannot be compiled"):
+    monkeypatch.setattr(written_kernels, "executed_function", pytest.fail)
+    with pytest.raises(
+        BundleError, match=r"kernel \w+_0 cannot be compiled: not known"
+    ):
         af.load(tmp_path / "f")
 
 

@@ -10,10 +10,11 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import tree
+from arrayfn.backends.cpu import written_kernels
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.compilation.stages import Lowered
-from arrayfn.errors import ArgumentError
+from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.lowering.cuda.lower import lower as lower_for_cuda
 from arrayfn.transforms import trace_function
 
@@ -62,19 +63,85 @@ def test_an_edited_kernel_is_what_runs(lowered):
     assert changed.kernels[0].reason.startswith("replaced; was ")
 
 
-def test_numba_compiles_what_generated_kernels_do_not_use(lowered):
+HELPERS = """
+import math
+import numpy as np
+
+SHIFT = 0.25
+
+def shifted(x):
+    return scaled(x) + SHIFT
+
+def scaled(x):
+    return 3 * x
+"""
+
+
+def replaced(lowered, expression):
+    """``lowered`` with a hand-written kernel of an expression in ``x``."""
     (kernel,) = lowered.kernels
     names = ", ".join(p.name for p in kernel.parameters)
-    pointers = [p.name for p in kernel.parameters if p.kind == "f64*"]
-    source = f"""
+    x, out = (p.name for p in kernel.parameters if p.kind == "f64*")
+    source = f"""{HELPERS}
 def {kernel.name}({names}, begin, end):
     for i in range(begin, end):
-        low, high = -0.5, 0.5
-        value = {pointers[0]}[i]
-        {pointers[1]}[i] = low if value < low else (high if value > high else value)
+        x = {x}[i]
+        {out}[i] = {expression}
 """
-    result = lowered.with_kernel(kernel.name, source).compile()(X)
-    np.testing.assert_array_equal(result, np.clip(X, -0.5, 0.5))
+    return lowered.with_kernel(kernel.name, source)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("math.exp(x)", np.exp),
+        ("abs(x)", np.abs),
+        ("min(x, 0.5)", lambda x: np.minimum(x, 0.5)),
+        ("x ** 2", np.square),
+        ("np.sqrt(x * x)", np.abs),
+        ("np.float64(2) * x", lambda x: 2 * x),
+        ("shifted(x)", lambda x: 3 * x + 0.25),
+        ("(x, 2 * x)[1]", lambda x: 2 * x),
+        (
+            "-0.5 if x < -0.5 else (0.5 if x > 0.5 else x)",
+            lambda x: np.clip(x, -0.5, 0.5),
+        ),
+        ("divmod(x, 2.0)[1]", lambda x: x % 2),
+    ],
+)
+def test_hand_written_kernels_use_what_numba_knows(lowered, expression, expected):
+    result = replaced(lowered, expression).compile()(X)
+    np.testing.assert_allclose(result, expected(X), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("nonsense(x)", r"(?s)cannot compile kernel elementwise_0.*'nonsense' is not"),
+        ("math.gamma(x)", r"kernel elementwise_0 needs numba_gamma of Numba's runtime"),
+        ("[x][0]", r"kernel elementwise_0"),
+        (
+            "x\n        global y; y = 1",
+            r"kernel elementwise_0: Use of unsupported opcode",
+        ),
+        ("x\n        assert i", r"has 'assert i' in line 17: compiled kernels cannot"),
+        (
+            "x\n        if i > 9:\n            raise ValueError",
+            "has 'raise ValueError'",
+        ),
+    ],
+)
+def test_what_kernels_cannot_do_is_an_error(lowered, expression, message):
+    with pytest.raises(BackendError, match=message):
+        replaced(lowered, expression).compile()
+
+
+def test_an_edited_kernel_that_is_as_printed_is_compiled_as_one(lowered, monkeypatch):
+    (kernel,) = lowered.kernels
+    edited = kernel.source.replace("* f64(2", "* f64(3")
+    monkeypatch.setattr(written_kernels, "executed_function", pytest.fail)
+    result = lowered.with_kernel(kernel.name, edited).compile()(X)
+    np.testing.assert_allclose(result, np.tanh(X) * 3)
 
 
 def test_one_of_several_kernels_is_replaced_and_the_others_stay():

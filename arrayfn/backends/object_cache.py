@@ -156,6 +156,10 @@ class ObjectCache:
             _remove(path)
             excess -= size
 
+    def is_empty(self) -> bool:
+        """Whether nothing has been kept, by this process or another."""
+        return not self._memory and not any(self.directory.glob(f"*/*{SUFFIX}"))
+
     def clear_memory(self) -> None:
         """Forget the code that is in memory because it could not be written."""
         self._memory.clear()

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu import runtime
+from arrayfn.backends.cpu import code, runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, products_blas
@@ -424,8 +424,8 @@ def test_what_is_not_aligned_is_copied():
 
 def test_integers_of_one_size_are_one_dtype():
     run = copy(array((3,), np.int64), "i64")
-    for code in "lq":
-        np.testing.assert_array_equal(run((np.array([1, 2, 3], code),))[0], [1, 2, 3])
+    for letter in "lq":
+        np.testing.assert_array_equal(run((np.array([1, 2, 3], letter),))[0], [1, 2, 3])
     assert run.call(np.zeros(3, "L")) == 1
 
 
@@ -725,6 +725,19 @@ def test_what_numba_cannot_compile_is_an_error_with_the_kernels_name_and_line():
     source = "def k(x, begin, end):\n    x[begin] = open(end)\n"
     with pytest.raises(BackendError, match=r"(?s)cannot compile kernel k.*line 2"):
         bind(ExecutionPlan((), ()), [kernel(source, "x:f32*")])
+
+
+@pytest.mark.parametrize("part", ["_numba_version", "toolchain"])
+def test_code_of_other_versions_of_the_compiler_is_not_loaded(part, monkeypatch):
+    def key():
+        code._compiler.cache_clear()
+        return code.kernel_unit(ADD_ONE).key
+
+    before = key()
+    with monkeypatch.context() as changed:
+        changed.setattr(code, part, lambda: "another")
+        assert key() != before
+    assert key() == before
 
 
 def test_a_plan_with_a_missing_kernel_is_an_error():

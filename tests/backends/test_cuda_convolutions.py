@@ -9,6 +9,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_here
+from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.convolution_ways import ways_of
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.lowering.cuda.config import GPU
@@ -303,11 +304,11 @@ def test_channels_by_themselves_are_a_kernel_s(case, dtype):
 
 @pytest.mark.cuda
 def test_the_kernel_of_channels_keeps_its_sums_in_registers():
-    compiler = pytest.importorskip("arrayfn.backends.cuda.numba_cuda")
+    pytest.importorskip("numba_cuda")
     run = convolution({"padding": "SAME", "numbers": NHWC, "groups": 128}, 4)
     compiled = lowered(run, random(2, 9, 9, 128), random(3, 3, 1, 128))
     (kernel,) = compiled.kernels
-    assert ".local" not in compiler.compile_ptx(kernel, (9, 0))
+    assert ".local" not in compile_ptx(kernel, (9, 0))
 
 
 def test_tensorfloat_is_taken_where_it_is_asked_for():

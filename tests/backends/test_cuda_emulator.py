@@ -322,7 +322,9 @@ def changed(old, new):
 
 
 def test_a_kernel_that_stores_another_type_is_an_error():
-    with pytest.raises(EmulationError, match="elementwise_0 does not compile: p1"):
+    with pytest.raises(
+        EmulationError, match="elementwise_0 does not compile: line 10: p1"
+    ):
         checked(changed("convert_f32_f16(", "("))
 
 

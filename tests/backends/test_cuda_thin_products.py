@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
+from arrayfn.backends.cuda import missing_here, missing_packages
+from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -216,7 +217,7 @@ def test_parts_of_lines_that_are_read_together_are_128_bytes() -> None:
 @needs_compiler
 def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
     columns, lines = (
-        kernel_compiler.compile_ptx(text.kernel("thin_0", ["f32"] * 3), (9, 0))
+        compile_ptx(text.kernel("thin_0", ["f32"] * 3), (9, 0))
         for text in (
             singles_text(SinglesTile(4)),
             singles_text(SinglesTile(4, turned=True)),

@@ -6,7 +6,8 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.backends.cuda import kernel_compiler, missing_here, missing_packages
+from arrayfn.backends.cuda import missing_here, missing_packages
+from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
@@ -98,7 +99,7 @@ def test_kernels_of_windows_keep_their_values_in_registers(case):
     ]
     assert len(kernels) == 2
     for kernel in kernels:
-        assert ".local" not in kernel_compiler.compile_ptx(kernel, (9, 0))
+        assert ".local" not in compile_ptx(kernel, (9, 0))
 
 
 @pytest.mark.cuda

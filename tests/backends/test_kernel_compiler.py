@@ -1,20 +1,24 @@
-"""The compiler of generated kernels: it agrees with Numba and with un-jitted Python."""
+"""Compiled kernels: printed and hand-written ones agree, and with un-jitted Python."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu import kernel_compiler, numba_compiler
-from arrayfn.backends.cpu.kernel_compiler import UnsupportedKernelError
+from arrayfn.backends.cpu.kernel_compiler import kernel_ir
+from arrayfn.backends.cpu.written_kernels import written_kernel_ir
 from arrayfn.backends.native import target
 from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.backends.numba.functions import executed_function
 from arrayfn.backends.object_cache import content_key
 from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.scalars import SCALARS
 
 HEAD = "from arrayfn.lowering.scalars import "
 
@@ -26,7 +30,7 @@ def parameters(signature: str) -> tuple[Parameter, ...]:
 def run(compiler: Any, source: str, signature: str, arrays: Any, *numbers: int) -> Any:
     """Run a kernel over items 0 to ``numbers[-1]``, on copies of arrays."""
     symbol = "arrayfn_test_" + content_key(compiler.__name__, source, signature)[:32]
-    text = compiler.kernel_ir(source, "k", parameters(signature), symbol)
+    text = compiler(source, "k", parameters(signature), symbol)
     code = target.compile_vectorized(text, interleave=False)
     (address,) = ENGINE.load(symbol, code, (symbol,))
     entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -38,7 +42,7 @@ def run(compiler: Any, source: str, signature: str, arrays: Any, *numbers: int) 
 
 def unjitted(source: str, arrays: Any, *numbers: int) -> Any:
     """Run a kernel as Python."""
-    function = numba_compiler.load_function(source, "k")
+    function = executed_function(source, "k")
     copies = [array.copy() for array in arrays]
     flat = [copy.reshape(-1) for copy in copies]
     with np.errstate(all="ignore"):
@@ -48,10 +52,10 @@ def unjitted(source: str, arrays: Any, *numbers: int) -> Any:
 
 def check(source: str, signature: str, arrays: Any, *numbers: int) -> list[Any]:
     """All three give the same bits; the arrays after the run."""
-    results = run(kernel_compiler, source, signature, arrays, *numbers)
-    through_numba = run(numba_compiler, source, signature, arrays, *numbers)
+    results = run(kernel_ir, source, signature, arrays, *numbers)
+    written = run(written_kernel_ir, source, signature, arrays, *numbers)
     as_python = unjitted(source, arrays, *numbers)
-    for ours, numbas, pythons in zip(results, through_numba, as_python, strict=True):
+    for ours, numbas, pythons in zip(results, written, as_python, strict=True):
         assert ours.tobytes() == numbas.tobytes()
         assert ours.tobytes() == pythons.tobytes()
     return results
@@ -97,7 +101,7 @@ def k(out, n, begin, end):
         out[i] = i // n + i % n
 """
     signature = "out:i64* n:i64"
-    out = run(kernel_compiler, source, signature, [np.zeros(4, np.int64)], 0, 4)[0]
+    out = run(kernel_ir, source, signature, [np.zeros(4, np.int64)], 0, 4)[0]
     assert out.shape == (4,)
 
 
@@ -130,7 +134,7 @@ def k(x, out, n, begin, end):
     check(source, "x:f64* out:f64* n:i64", [F64, np.zeros(20)], 100, 10)
 
 
-def test_a_name_may_be_of_another_dtype_in_another_loop():
+def test_a_name_of_a_hand_written_kernel_may_be_of_another_dtype_in_another_loop():
     source = """
 def k(x, y, out, begin, end):
     for i in range(begin, end):
@@ -140,8 +144,13 @@ def k(x, y, out, begin, end):
         v = y[i]
         y[i] = v + 1
 """
-    y = np.arange(10)
-    check(source, "x:f64* y:i64* out:f64*", [F64, y, np.zeros(1000)], 10)
+    arrays = [F64, np.arange(10), np.zeros(1000)]
+    signature = "x:f64* y:i64* out:f64*"
+    written = run(written_kernel_ir, source, signature, arrays, 10)
+    for compiled, python in zip(written, unjitted(source, arrays, 10), strict=True):
+        assert compiled.tobytes() == python.tobytes()
+    with pytest.raises(UntypedKernelError, match="line 7: v is int64, and was float64"):
+        kernel_ir(source, "k", parameters(signature), "entry")
 
 
 def test_branches():
@@ -215,8 +224,8 @@ def k(h, b, c, begin, end):
     bools = F32[:50] > 0
     complexes = (F32[:51] + 1j * F32[51:102]).astype(np.complex64)
     arrays = [halves.view(np.uint16), bools.view(np.uint8), complexes]
-    result = run(kernel_compiler, source, "h:bf16* b:bool* c:c64*", arrays, 50)
-    numbas = run(numba_compiler, source, "h:bf16* b:bool* c:c64*", arrays, 50)
+    result = run(kernel_ir, source, "h:bf16* b:bool* c:c64*", arrays, 50)
+    numbas = run(written_kernel_ir, source, "h:bf16* b:bool* c:c64*", arrays, 50)
     assert [a.tobytes() for a in result] == [a.tobytes() for a in numbas]
     scaled = (halves.astype(np.float32) * np.float32(1.5)).astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(result[0].view(ml_dtypes.bfloat16), scaled)
@@ -273,7 +282,7 @@ def k(x, y, z, begin, end):
 
 def test_nan_constants():
     source = f"{HEAD}F32_NAN\ndef k(out, begin, end):\n    out[begin] = F32_NAN\n"
-    out = run(kernel_compiler, source, "out:f32*", [np.zeros(1, np.float32)], 1)[0]
+    out = run(kernel_ir, source, "out:f32*", [np.zeros(1, np.float32)], 1)[0]
     assert np.isnan(out[0])
 
 
@@ -289,7 +298,7 @@ def k(x, out, begin, end):
     arrays = [x, np.zeros_like(x)]
     results = [
         run(compiler, source, "x:f32* out:f32*", arrays, x.size)[1]
-        for compiler in (kernel_compiler, numba_compiler)
+        for compiler in (kernel_ir, written_kernel_ir)
     ]
     assert results[0].tobytes() == results[1].tobytes()
 
@@ -307,11 +316,45 @@ def k(x, out, n, begin, end):
         out[2 * row + 1] = m
 """
     x = RNG.integers(-1000, 1000, (5, 1037)).astype(np.float32)
-    out = run(
-        kernel_compiler, source, "x:f32* out:f32* n:i64", [x, x[:2].copy()], 1037, 5
-    )[1].reshape(-1)[:10]
+    out = run(kernel_ir, source, "x:f32* out:f32* n:i64", [x, x[:2].copy()], 1037, 5)[
+        1
+    ].reshape(-1)[:10]
     np.testing.assert_array_equal(out[::2], x.sum(1))
     np.testing.assert_array_equal(out[1::2], x.max(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [("exp_f32", 2), ("logaddexp_f64", 2), ("accumulate_add_f64", 4), ("fmod_f32", 0)],
+)
+def test_loops_of_reductions_and_of_long_functions_are_interleaved(name, times):
+    t, count = name[-3:], len(SCALARS[name].arguments)
+    source = f"""{HEAD}{name}
+def k(x, n, begin, end):
+    for i in range(begin, end):
+        x[i] = {name}({", ".join(["x[i]"] * count)})
+    for i in range(begin, end):
+        for j in range(n):
+            x[j] = x[i]
+"""
+    text = kernel_ir(source, "k", parameters(f"x:{t}* n:i64"), "entry")
+    assert re.findall(r'"llvm.loop.interleave.count", i32 (\d)', text) == (
+        [str(times)] if times else []
+    )
+    assert len(re.findall(r"br label .*, !llvm.loop", text)) == bool(times)
+
+
+def test_a_short_reduction_is_unrolled():
+    source = f"""{HEAD}accumulate_add_f64, f64
+def k(x, out, begin, end):
+    for i in range(begin, end):
+        s = f64(0)
+        for j in range(3):
+            s = accumulate_add_f64(s, x[3 * i + j])
+        out[i] = s
+"""
+    text = kernel_ir(source, "k", parameters("x:f64* out:f64*"), "entry")
+    assert text.count("llvm.loop.unroll.full") == 1
 
 
 @pytest.mark.parametrize(
@@ -320,19 +363,17 @@ def k(x, out, n, begin, end):
         "x[begin] = x[begin] + 1",
         "x[begin] = x[begin] if begin else x[end]",
         "for i in range(begin, end, 0): x[i] = x[i]",
-        "break",
         "x[begin] = begin",
         "x[begin] = n[begin] + begin",
         "x[begin] = abs(x[begin])",
         "v = begin\n    if begin < end:\n        v = x[begin]\n    x[begin] = x[v]",
         "return begin",
-        "y = x\n    y[begin] = x[end]",
     ],
 )
 def test_what_it_does_not_know_is_unsupported(body):
     source = f"def k(x, n, begin, end):\n    {body}\n"
-    with pytest.raises(UnsupportedKernelError):
-        kernel_compiler.kernel_ir(source, "k", parameters("x:f32* n:i32*"), "s")
+    with pytest.raises(UntypedKernelError):
+        kernel_ir(source, "k", parameters("x:f32* n:i32*"), "s")
 
 
 @pytest.mark.parametrize(
@@ -341,12 +382,34 @@ def test_what_it_does_not_know_is_unsupported(body):
         "import math\ndef k(x, begin, end):\n    x[begin] = x[end]\n",
         "def other(x, begin, end):\n    x[begin] = x[end]\n",
         "def k(x, y, begin, end):\n    x[begin] = y[end]\n",
-        "def k(x, first, last):\n    x[first] = x[last]\n",
     ],
 )
 def test_other_modules_functions_and_parameters_are_unsupported(source):
-    with pytest.raises(UnsupportedKernelError):
-        kernel_compiler.kernel_ir(source, "k", parameters("x:f32*"), "s")
+    with pytest.raises(UntypedKernelError):
+        kernel_ir(source, "k", parameters("x:f32*"), "s")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import os",
+        "from os import system",
+        "print(1)",
+        "from arrayfn.lowering.scalars import absent",
+        "class k: pass",
+        "@print\ndef other(): pass",
+    ],
+)
+def test_a_printed_text_has_imports_of_the_vocabulary_and_functions(statement):
+    source = f"{statement}\ndef k(x, begin, end):\n    x[begin] = x[end]\n"
+    with pytest.raises(UntypedKernelError):
+        kernel_ir(source, "k", parameters("x:f32*"), "entry")
+
+
+def test_a_printed_text_is_not_executed(capsys):
+    source = "def k(x, begin, end: print(1) = print(2)):\n    x[begin] = x[end]\n"
+    kernel_ir(source, "k", parameters("x:f32*"), "entry")
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize("far", [0, 1])

@@ -326,3 +326,11 @@ def test_a_new_directory_is_private(directory):
         warnings.simplefilter("error")
         ObjectCache(directory).put(KEY, CODE)
     assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_is_empty_until_something_is_kept(directory: Path) -> None:
+    cache = ObjectCache(directory)
+    assert cache.is_empty()
+    cache.put(KEY, CODE)
+    assert not cache.is_empty()
+    assert not ObjectCache(directory).is_empty()

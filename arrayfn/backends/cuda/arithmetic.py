@@ -1,4 +1,8 @@
-"""Formulas for NVVM, with the instructions that sm_80 brought."""
+"""Formulas emitted for NVVM, whose dialect of LLVM IR is an old and narrow one.
+
+To have the same bits as elsewhere, NVVM must not contract (``-fma=0``), and divide and
+take square roots exactly (its default). Some functions are instructions of sm_80.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,70 @@ from typing import Any
 
 from llvmlite import ir
 
-from arrayfn.backends.llvm_arithmetic import LLVMValue
-from arrayfn.backends.nvvm_arithmetic import NvvmArithmetic
+from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue
+from arrayfn.lowering.scalars.arithmetic import FORMATS, Formula
+from arrayfn.lowering.scalars.rounding import maximum, minimum
 
 
-class CudaArithmetic(NvvmArithmetic):
-    """Formulas for NVVM, with the instructions that sm_80 brought."""
+class CudaArithmetic(LLVMArithmetic):
+    """``LLVMArithmetic`` for NVVM: a thread branches where it needs a slow formula."""
+
+    def guarded(
+        self,
+        name: str,
+        rare: Formula,
+        slow: Formula,
+        common: LLVMValue,
+        *arguments: LLVMValue,
+    ) -> LLVMValue:
+        b = self.builder
+        start = b.block
+        condition = rare(self, *arguments).value
+        with b.if_then(condition, likely=False):
+            result = slow(self, *arguments).value
+            end = b.block
+        phi = b.phi(self.type(common.dtype))
+        phi.add_incoming(common.value, start)
+        phi.add_incoming(result, end)
+        return self.wrap(phi, common.dtype)
+
+    def exact_fmod(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        # NVPTX's frem is not exact for large quotients.
+        return self._libdevice("fmod", x, y)
+
+    def negate(self, x: LLVMValue) -> LLVMValue:
+        # NVVM's dialect has no fneg.
+        return self.constant(x.dtype, -0.0) - x
+
+    def abs(self, x: LLVMValue) -> LLVMValue:
+        f = FORMATS[x.dtype]
+        return self.reinterpret(
+            self.reinterpret(x, f.integer) & f.magnitude_mask, x.dtype
+        )
+
+    def rint(self, x: LLVMValue) -> LLVMValue:
+        # NVVM lacks the intrinsic.
+        return self._libdevice("rint", x)
+
+    def trunc(self, x: LLVMValue) -> LLVMValue:
+        # Before CUDA 13.1 NVVM lacks the intrinsic.
+        return self._libdevice("trunc", x)
+
+    def _libdevice(self, name: str, *arguments: LLVMValue) -> LLVMValue:
+        dtype = arguments[0].dtype
+        t = self.type(dtype)
+        suffix = "f" if dtype == "f32" else ""
+        function = self.declare(
+            f"__nv_{name}{suffix}", ir.FunctionType(t, [t] * len(arguments))
+        )
+        return self.wrap(
+            self.builder.call(function, [x.value for x in arguments]), dtype
+        )
+
+    def table_pointer(self, table: Sequence[int], space: int = 1) -> ir.Value:
+        generic = super().table_pointer(table, space)
+        array = ir.ArrayType(I64, len(table))
+        return self.builder.addrspacecast(generic, array.as_pointer())
 
     def native(self, function: str, arguments: Sequence[Any]) -> Any:
         if function == "exp_f32":
@@ -26,8 +88,13 @@ class CudaArithmetic(NvvmArithmetic):
         return None
 
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
-        if operation not in ("max", "min") or x.dtype != "f32":
-            return super().accumulate(operation, x, y)
+        if operation == "add":
+            return x + y
+        if operation == "mul":
+            return x * y
+        if x.dtype != "f32":
+            formula = {"max": maximum, "min": minimum}[operation]
+            return formula(self, x, self.wrap(self.raw(y, x.dtype), x.dtype))
         t = self.type(x.dtype)
         assembly = ir.InlineAsm(
             ir.FunctionType(t, [t, t]), f"{operation}.NaN.f32 $0, $1, $2;", "=f,f,f"

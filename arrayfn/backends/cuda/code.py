@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
-from pathlib import Path
 from typing import Final
 
-from arrayfn.backends.base import refuse_file
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.modules import load
-from arrayfn.backends.object_cache import content_key, object_cache
+from arrayfn.backends.native.loading import Unit, codes, source_texts
+from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.backends.numba.functions import no_garbage_collection
+from arrayfn.backends.object_cache import content_key
+from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import NEUTRAL_NAME, Kernel
 
 ENTRY: Final = NEUTRAL_NAME  # the name of each kernel in its cubin
@@ -30,23 +33,23 @@ _BEGIN: Final = ".visible .entry "
 # blocks take places where there is work left to share.
 _WAIT: Final = "griddepcontrol.wait;"
 # Imported if the cache misses.
-_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
-_NUMBA_COMPILER: Final = "arrayfn.backends.cuda.numba_cuda"
+_PRINTED: Final = "arrayfn.backends.cuda.kernel_compiler"
+_WRITTEN: Final = "arrayfn.backends.cuda.written_kernels"
 _LINKER: Final = "cuda.bindings.nvjitlink"
 _SOURCES: Final = (
     "lowering/scalars/*.py",
     "lowering/cuda/vocabulary.py",
     "backends/llvm_arithmetic.py",
-    "backends/nvvm_arithmetic.py",
-    "backends/kernel_*.py",
-    "backends/numba_scalars.py",
-    "backends/cuda/numba_cuda.py",
+    "backends/numba/*.py",
     "backends/cuda/arithmetic.py",
     "backends/cuda/assembly.py",
     "backends/cuda/boards.py",
     "backends/cuda/*_functions.py",
     "backends/cuda/kernel_compiler.py",
+    "backends/cuda/numba_target.py",
     "backends/cuda/unrolling.py",
+    "backends/cuda/vocabulary.py",
+    "backends/cuda/written_kernels.py",
     "backends/cuda/code.py",
 )
 _LOCK: Final = threading.Lock()
@@ -55,11 +58,10 @@ _loaded: dict[str, int] = {}
 
 @cache
 def _toolchain() -> str:
-    """What cubins depend on besides kernels: numba-cuda, and what determines code."""
-    root = Path(__file__).parents[2]
-    paths = sorted({path for pattern in _SOURCES for path in root.glob(pattern)})
-    texts = [path.read_text("utf-8") for path in paths]
-    return content_key(metadata.version("numba-cuda"), *texts)
+    """What cubins depend on besides kernels: versions, and what determines code."""
+    versions = metadata.version("numba-cuda"), metadata.version("llvmlite")
+    bytecode = str(sys.implementation.cache_tag)
+    return content_key(*versions, bytecode, *source_texts(*_SOURCES))
 
 
 def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
@@ -81,7 +83,18 @@ def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
 
     Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
     """
-    ptx = compile_ptx(neutral(kernel), arch)
+    return _compilation(kernel, arch)()
+
+
+def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
+    """What compiles ``kernel`` from its LLVM IR, which holds no lock of Python's."""
+    with no_garbage_collection():
+        modules = kernel_ir(kernel, arch)
+    return partial(_cubin, neutral(kernel), modules, arch)
+
+
+def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
+    ptx = importlib.import_module(_PRINTED).ptx_of(kernel, modules, arch)
     if arch >= OVERLAPS_FROM:
         ptx = overlapping(ptx)
     text = ptx.encode() + b"\0"
@@ -110,14 +123,27 @@ def neutral(kernel: Kernel) -> Kernel:
     return replace(kernel, name=ENTRY, source=text, key=text)
 
 
-def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
-    """The PTX of ``kernel``: of one written by hand, perhaps through numba-cuda."""
-    compiler = importlib.import_module(_COMPILER)
+def kernel_ir(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
+    """The LLVM IR of ``kernel``, whose entry is ``ENTRY``: modules.
+
+    An edited kernel is as a printed one, if it uses no more of Python. Raises
+    BackendError for what cannot be compiled.
+    """
+    made = neutral(kernel)
     try:
-        return compiler.compile_ptx(kernel, arch)
-    except (compiler.UnsupportedKernelError, ImportError) as error:
-        refuse_file(kernel, error)
-        return importlib.import_module(_NUMBA_COMPILER).compile_ptx(kernel, arch)
+        return [importlib.import_module(_PRINTED).printed_ir(made)]
+    except UntypedKernelError as error:
+        if kernel.from_file or not kernel.is_replaced:
+            raise BackendError(
+                f"kernel {kernel.name} cannot be compiled: {error}"
+            ) from error
+    return importlib.import_module(_WRITTEN).written_modules(made, arch)
+
+
+def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
+    """The PTX of ``kernel``, whose entry is ``ENTRY``."""
+    modules = kernel_ir(kernel, arch)
+    return importlib.import_module(_PRINTED).ptx_of(neutral(kernel), modules, arch)
 
 
 def overlapping(ptx: str) -> str:
@@ -139,18 +165,23 @@ def overlapping(ptx: str) -> str:
     return head + entry + body
 
 
-def functions(kernels: Iterable[Kernel]) -> dict[str, int]:
-    """The loaded function of each kernel, by its name. Equal kernels share one."""
+def functions(kernels: Sequence[Kernel]) -> dict[str, int]:
+    """The loaded function of each kernel, by its name. Equal kernels share one.
+
+    NVVM and the linker compile in as many threads as there are cores, while numba-cuda
+    makes the LLVM IR of further kernels.
+    """
     gpu = device()
-    found: dict[str, int] = {}
+    keys = {kernel.name: kernel_key(kernel, gpu.arch) for kernel in kernels}
+    by_key = {keys[kernel.name]: kernel for kernel in kernels}
     with _LOCK:
-        for kernel in kernels:
-            key = kernel_key(kernel, gpu.arch)
-            if key not in _loaded:
-                cubin = object_cache().get_or_compile(
-                    key, lambda kernel=kernel: compile_cubin(kernel, gpu.arch)
-                )
-                blocks = kernel.together if kernel.cached else 0
-                _loaded[key] = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
-            found[kernel.name] = _loaded[key]
-    return found
+        units = {
+            key: Unit(key, (ENTRY,), partial(_compilation, kernel, gpu.arch))
+            for key, kernel in by_key.items()
+            if key not in _loaded
+        }
+        for key, cubin in codes(units).items():
+            kernel = by_key[key]
+            blocks = kernel.together if kernel.cached else 0
+            _loaded[key] = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
+        return {name: _loaded[key] for name, key in keys.items()}

@@ -208,9 +208,8 @@ def _vector(
 def _signal_init(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    signals, number = args
-    for k in range(number.constant):
-        address = shared_address(b, b.gep(signals, [I64(k)]))
+    for k in range(count):
+        address = shared_address(b, b.gep(args[0], [I64(k)]))
         assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
 
 

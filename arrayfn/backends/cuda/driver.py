@@ -8,8 +8,10 @@ order, and memory is allocated and freed in the order of that stream.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -23,8 +25,10 @@ from arrayfn.backends.cuda.memory import (
 from arrayfn.backends.cuda.missing import missing_gpu
 from arrayfn.backends.cuda.stock import Stock
 from arrayfn.backends.cuda.waiting import waiter
+from arrayfn.backends.object_cache import object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError, user_location
 
+_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
 # Names and numbers of cuda.h.
 CAPTURE_RELAXED: Final = 2
 _SUCCESS: Final = 0
@@ -57,11 +61,13 @@ class Device:
                 user_location(),
             ) from None
         self.waiting = ctypes.CDLL("libcuda.so.1")
-        self.check(self.library.cuInit(0))
+        if object_cache().is_empty():
+            threading.Thread(target=_import_compiler).start()
+        self.check(self.waiting.cuInit(0))
         number = ctypes.c_int()
         self.check(self.library.cuDeviceGet(ctypes.byref(number), 0))
         context = ctypes.c_void_p()
-        self.check(self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
         self.context = int(context.value or 0)
         self.enter()
         self.number = number.value
@@ -398,6 +404,15 @@ class Device:
         """Destroy a graph; what is enqueued of it still runs."""
         self.enter()
         self.check(self.library.cuGraphExecDestroy(ctypes.c_void_p(graph)))
+
+
+def _import_compiler() -> None:
+    """Import numba-cuda, which takes as long as the driver takes to begin.
+
+    It is needed where no kernel is kept on disk.
+    """
+    with suppress(ImportError, BackendError):  # said again by who compiles
+        importlib.import_module(_COMPILER)
 
 
 @cache

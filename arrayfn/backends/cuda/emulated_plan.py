@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +15,8 @@ from arrayfn.backends.cuda.code import ENTRY, neutral
 from arrayfn.backends.cuda.emulated_libraries import call_library, has_library
 from arrayfn.backends.cuda.emulated_names import unassigned_names
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
-from arrayfn.backends.cuda.kernel_compiler import UnsupportedKernelError, kernel_ir
+from arrayfn.backends.cuda.missing import missing_packages
+from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
@@ -34,7 +36,7 @@ from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 
 Array = np.ndarray[Any, Any]
 
-_NVVM_VERSION: Final = (2, 0, 3, 2)  # of the IR, which is not compiled further
+_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"  # imports numba-cuda
 
 
 def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
@@ -197,7 +199,7 @@ def checked(kernel: Kernel) -> Kernel:
     """``kernel`` with the text that a GPU gets.
 
     Raises EmulationError if some path of it reads what it has not assigned, or if it is
-    generated and the compiler of generated kernels refuses it.
+    generated and the compiler of generated kernels, where it is installed, refuses it.
     """
     made = neutral(kernel)
     unassigned = unassigned_names(made.source)
@@ -205,10 +207,10 @@ def checked(kernel: Kernel) -> Kernel:
         raise EmulationError(
             f"{kernel.name} reads what may not be assigned: {', '.join(unassigned)}"
         )
-    if not kernel.is_replaced:
+    if not kernel.is_replaced and not missing_packages():
         try:
-            kernel_ir(made, _NVVM_VERSION)
-        except UnsupportedKernelError as error:
+            importlib.import_module(_COMPILER).printed_ir(made)
+        except UntypedKernelError as error:
             raise EmulationError(f"{kernel.name} does not compile: {error}") from error
     return made
 

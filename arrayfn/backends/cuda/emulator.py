@@ -84,6 +84,7 @@ def generator_of(
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     tree = _Meetings(frozenset(f.name for f in functions)).visit(tree)
     for function in functions:
+        function.decorator_list = []
         # One without any meeting is a generator too.
         nothing = ast.Expr(ast.Yield(ast.Constant(None)))
         function.body.append(ast.If(ast.Constant(False), [nothing], []))

@@ -58,7 +58,7 @@ class Image:
         self._arena = arena
         self._kernels = {k.name: k for k in compiled.kernels}
         self._functions = functions(
-            k for k in compiled.kernels if isinstance(k, Kernel)
+            [k for k in compiled.kernels if isinstance(k, Kernel)]
         )
         self._slots: dict[tuple[int, int], int] = {}
         self._rows: list[list[int]] = []

@@ -23,7 +23,6 @@ from arrayfn.backends.cuda.assembly import (
     pure_assembly,
     shared_address,
 )
-from arrayfn.backends.cuda.unrolling import mark
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import width
 
@@ -248,6 +247,5 @@ MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
     "approximate_rsqrt": _approximate("rsqrt.approx.ftz.f32"),
     "approximate_sqrt": _approximate("sqrt.approx.f32"),
     "approximate_divide": _approximate("div.full.f32"),
-    "unrolled": lambda b, function, args, element, count: mark(b),
 }
 """By the kinds of functions."""

@@ -69,7 +69,7 @@ def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
             missing[unit.key] = unit
     if missing:
         with LOCK:
-            for key, code in _codes(missing).items():
+            for key, code in codes(missing).items():
                 unit = missing[key]
                 if unit.is_kernel:
                     held[key] = ENGINE.load_kernel(key, code, unit.symbols[0])
@@ -78,7 +78,7 @@ def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
     return held
 
 
-def _codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
+def codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
     """The object code of ``units``, which go by their keys, compiled where need be."""
     cache = object_cache()
     found = {key: cache.get(key) for key in units}

@@ -74,6 +74,7 @@ class ComposedText(Body):
             text = text.replace(f"def {own}(", f"def {name}({first}", 1)
             text = text.replace("block_index()", "block")
             text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
+            text = f"@{self.device('device_function')}\n{text}"
             self.functions.append(f"{comment}\n{text}" if comment else text)
         return self.parts[kernel.name]
 

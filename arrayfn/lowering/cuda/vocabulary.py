@@ -358,6 +358,22 @@ COLLECTIVE: Final = frozenset(
 """Names of the functions at which threads meet, or wait."""
 
 
+class DeviceHelper:
+    """A function that a kernel calls: compiled, it becomes a part of the kernel."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Act for the current thread, as the function's text says."""
+        return self.function(*arguments)
+
+
+def device_function(function: Callable[..., Any]) -> DeviceHelper:
+    """Decorates a function of a kernel's text that the kernel calls."""
+    return DeviceHelper(function)
+
+
 def __getattr__(name: str) -> Callable[..., Any]:
     try:
         return FUNCTIONS[name]

@@ -216,10 +216,10 @@ for turn in range(0, most, 32):
         following = convert_i32_i64(popcount_i32((later & (0 - later)) - 1))
     while popcount_i32(ballot(following >= 0)) > 0:
         source = max_i64(following, 0)
-        other = shuffle_from_{name}(value, source)
+        further_value = shuffle_from_{name}(value, source)
         further = shuffle_from_i64(following, source)
         if following >= 0:
-            value = {function}_{name}(value, other)
+            value = {function}_{name}(value, further_value)
             following = further
     is_first = place >= 0 and (same & below) == 0
     for k in range({warps}):

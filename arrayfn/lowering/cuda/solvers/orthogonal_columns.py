@@ -193,8 +193,8 @@ while (turned > 0) and (sweep < {_MOST_SWEEPS}):
             if gap < f32(0):
                 tangent = neg_f32(tangent)
             squares = tangent * tangent
-            part = fma_f32(squares, f32({_FIFTH_ORDER!r}), f32(-0.125))
-            half = {self._wide("tangent * fma_f32(squares, part, f32(0.5))")}
+            series = fma_f32(squares, f32({_FIFTH_ORDER!r}), f32(-0.125))
+            half = {self._wide("tangent * fma_f32(squares, series, f32(0.5))")}
             sine = {self._over(f"fma_{t}(half, half, {t}(1))", "(half + half)")}
             turned = i64(1)
         here = {self.size} - here

@@ -79,16 +79,16 @@ class Keys:
         if self.part == "nans":
             lines = [
                 "key = i64(0)",
-                f"part = imag_{name}({x})",
-                "if part != part:",
+                f"component = imag_{name}({x})",
+                "if component != component:",
                 "    key = i64(1)",
-                f"part = real_{name}({x})",
-                "if part != part:",
+                f"component = real_{name}({x})",
+                "if component != component:",
                 "    key = key + 2",
             ]
         elif self.part:
             real = Keys(dtypes.real_of(self.dtype), self.by_order)
-            lines = [f"part = {self.part}_{name}({x})", real.encode("part")]
+            lines = [f"component = {self.part}_{name}({x})", real.encode("component")]
         elif self.dtype in _FLOATS:
             lines = self._encode_float(x)
         else:

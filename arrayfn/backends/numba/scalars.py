@@ -1,8 +1,8 @@
 """The scalar vocabulary in Numba: typed by the table, lowered to its formulas.
 
-Importing this module registers it for the CPU. A ``ScalarFunction`` in a kernel's
-globals has a Numba type of its own and is emitted inline, without a dispatcher or an
-overload between. ``register`` serves other targets with their own registries.
+A ``ScalarFunction`` in a kernel's globals has a Numba type of its own and is emitted
+inline, without a dispatcher or an overload between. ``register`` serves each target
+with its own registries.
 """
 
 from __future__ import annotations
@@ -11,27 +11,11 @@ from types import ModuleType
 from typing import Any
 
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
-from numba.core import types as core_types
-from numba.core.datamodel import models as core_models
-from numba.core.datamodel.registry import register_default
-from numba.core.imputils import builtin_registry
-from numba.core.typing.templates import signature as core_signature
-from numba.extending import typeof_impl as core_typeof_impl
 
-from arrayfn.backends.llvm_arithmetic import VECTOR_BITS, LLVMArithmetic, LLVMValue
+from arrayfn.backends.llvm_arithmetic import LLVMArithmetic, LLVMValue
+from arrayfn.backends.numba.dialect import numba_type
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
 from arrayfn.lowering.scalars.table import SCALARS, ScalarFunction
-
-
-def numba_type(types: ModuleType, dtype: str) -> Any:
-    """The Numba type of a dtype's values in kernels."""
-    if dtype in HALVES:
-        return types.uint16
-    names = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
-    if dtype == "bool":
-        return types.boolean
-    return getattr(types, names[dtype[0]] + dtype[1:])
 
 
 def function_type(types: ModuleType, signature: Any) -> type:
@@ -99,8 +83,8 @@ def register(
     opaque_model: Any,
     registry: Any,
     arithmetic: type[LLVMArithmetic] = LLVMArithmetic,
-) -> None:
-    """Make a Numba target know the vocabulary.
+) -> dict[ScalarFunction, Any]:
+    """Make a Numba target know the vocabulary; the types of its functions.
 
     ``types``, ``signature``, ``typeof_impl``, ``register_model`` and ``opaque_model``
     are of Numba, or of a fork with its own type classes; ``registry`` is the target's
@@ -122,6 +106,7 @@ def register(
         registry.lower((kind, function), *function_kind.signature.args)(
             _lowering(function, arithmetic)
         )
+    return known
 
 
 def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any:
@@ -129,22 +114,3 @@ def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any
         return emit(arithmetic(builder, "arrayfn"), function, args)
 
     return lower
-
-
-class HostArithmetic(LLVMArithmetic):
-    """``LLVMArithmetic`` with vector variants for this machine's widest vectors."""
-
-    vector_bits = (
-        (*VECTOR_BITS, 512) if get_host_cpu_features().get("avx512f") else VECTOR_BITS
-    )
-
-
-register(
-    core_types,
-    core_signature,
-    core_typeof_impl,
-    register_default,
-    core_models.OpaqueModel,
-    builtin_registry,
-    HostArithmetic,
-)

@@ -1,0 +1,30 @@
+"""The uniform entry of a kernel's LLVM module."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+
+_I64: Final = ir.IntType(64)
+
+
+def add_entry(
+    module: ir.Module, function: ir.Function, symbol: str, leading: int = 0
+) -> None:
+    """Export ``symbol``: ``void entry(int64* arguments, int64 begin, int64 end)``.
+
+    It loads the arguments of ``function`` and calls it, after ``leading`` pointers to
+    memory that is not used. The function stays a call of its own, so that ``noalias``
+    holds on its parameters.
+    """
+    kinds = [ir.PointerType(), _I64, _I64]
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
+    builder = ir.IRBuilder(entry.append_basic_block("entry"))
+    arguments, begin, end = entry.args
+    values: list[Any] = [builder.alloca(_I64) for _ in range(leading)]
+    for position, kind in enumerate(function.function_type.args[leading:-2]):
+        address = builder.gep(arguments, [_I64(position)], source_etype=_I64)
+        values.append(builder.load(address, typ=kind))
+    builder.call(function, [*values, begin, end])
+    builder.ret_void()

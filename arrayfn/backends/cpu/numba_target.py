@@ -1,0 +1,193 @@
+"""Numba's target for printed kernels: a CPU context that makes LLVM IR, and no code.
+
+It has the implementations that printed kernels use (numbers, pointers, the vocabulary);
+Numba's own context takes 0.3 s to fill with those of its libraries. Modules are kept as
+they are lowered: arrayfn optimises them in threads of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import callconv, codegen, compiler, cpu, interpreter, lowering, types
+from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
+from numba.core.typed_passes import BaseNativeLowering
+from numba.core.typing.context import BaseContext
+from numba.cpython import (  # they register
+    builtins,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    numbers,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+)
+
+from arrayfn.backends.cpu.loop_metadata import metadata_of
+from arrayfn.backends.cpu.vocabulary import DIALECT
+from arrayfn.backends.native import target
+from arrayfn.backends.numba import target as shared
+from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.backends.numba.lowering import KernelLowering
+from arrayfn.backends.numba.typed import KernelLoop
+
+_BaseLower: Any = lowering.BaseLower
+
+
+class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
+    """Keeps the module of a kernel."""
+
+    looks_at_signals = True
+
+
+class KernelCodegen(codegen.Codegen):
+    """Makes empty modules for the host."""
+
+    _library_class = KernelLibrary
+
+    def __init__(self) -> None:
+        self._target_data = target.target_machine().target_data
+        self._data_layout = str(self._target_data)
+
+    def _create_empty_module(self, name: str) -> Any:
+        module = ir.Module(name)
+        module.triple = target.host().triple
+        module.data_layout = self._data_layout
+        return module
+
+    def _add_module(self, module: Any) -> None:
+        raise NotImplementedError
+
+    def magic_tuple(self) -> tuple[str, ...]:
+        """What code depends on besides its source."""
+        return (str(target.host()),)
+
+
+class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
+    """How kernels are called."""
+
+
+class KernelTyping(shared.KernelTyping, BaseContext):
+    """The types of printed kernels are known."""
+
+
+class KernelContext(shared.KernelContext, cpu.CPUContext):
+    """Lowers printed kernels to LLVM IR."""
+
+    def init(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.is32bit = False
+        self._implementations: dict[Any, Any] = {}
+        self._internal_codegen: Any = KernelCodegen()
+
+    def load_additional_registries(self) -> None:
+        """What printed kernels use is in the builtin registry."""
+
+    @property
+    def call_conv(self) -> Any:
+        """How kernels are called."""
+        return KernelCallConv(self)
+
+    def mangler(
+        self, name: str, types: Any, *, abi_tags: Any = (), uid: Any = None
+    ) -> str:
+        """A module has one kernel."""
+        return "kernel"
+
+    def post_lowering(self, mod: ir.Module, library: Any) -> None:
+        """There are no reference counts to remove."""
+
+
+class CpuLowering(KernelLowering, _BaseLower):
+    """Lowers a printed kernel for a CPU."""
+
+    dialect = DIALECT
+
+    def loop_metadata(self, loop: KernelLoop) -> Any:
+        longest = max((self.emitted.get(f, 0) for f in loop.functions), default=0)
+        return metadata_of(self.module, loop, longest)
+
+    def lower_return(self, statement: Any) -> None:
+        if any(name.startswith("store_row") for name in self.module.globals):
+            # Stores past the caches are ordered before what tells other threads.
+            self.builder.fence("seq_cst")
+        super().lower_return(statement)
+
+
+class KernelInterpreter(shared.KernelInterpreter, interpreter.Interpreter):
+    """Makes Numba IR of the bytecode of printed kernels."""
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class KernelTranslationPass(shared.KernelTranslationPass, FunctionPass):
+    """Makes Numba IR of the bytecode of a printed kernel."""
+
+    interpreter = KernelInterpreter
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class KernelTypePass(shared.KernelTypePass, FunctionPass):
+    """Gives the variables of a printed kernel their types."""
+
+    dialect = DIALECT
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class KernelLoweringPass(BaseNativeLowering):
+    """Lowers a printed kernel."""
+
+    _name = "arrayfn_lowering"
+
+    @property
+    def lowering_class(self) -> Any:
+        return CpuLowering
+
+
+class KernelPipeline(compiler.CompilerBase):
+    """From the bytecode of a printed kernel to LLVM IR."""
+
+    def define_pipelines(self) -> list[PassManager]:
+        passes = PassManager("arrayfn")
+        for step in (
+            KernelTranslationPass,
+            KernelTypePass,
+            KernelLoweringPass,
+        ):
+            passes.add_pass(step)
+        passes.finalize()
+        return [passes]
+
+
+def _flags() -> Any:
+    flags: Any = compiler.Flags()
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.no_compile = True
+    flags.no_rewrites = True
+    flags.error_model = "numpy"
+    flags.noalias = True
+    return flags
+
+
+class KernelFrontEnd:
+    """Compiles printed kernels to LLVM modules; one per process."""
+
+    def __init__(self) -> None:
+        self.typing = KernelTyping()
+        self.target = KernelContext(self.typing)
+        self.flags = _flags()
+
+    def module(self, function: Any, arguments: tuple[Any, ...]) -> ir.Module:
+        """The module of a kernel; its function is called ``kernel``.
+
+        Raises UntypedKernelError.
+        """
+        library = KernelLibrary(self.target.codegen(), "kernel")
+        pipeline: Any = KernelPipeline
+        try:
+            compiler.compile_extra(
+                *(self.typing, self.target, function, arguments, types.void),
+                flags=self.flags,
+                locals={},
+                library=library,
+                pipeline_class=pipeline,
+            )
+        except (NumbaError, UnsupportedBytecodeError) as error:
+            raise UntypedKernelError(str(error)) from error
+        return library.module

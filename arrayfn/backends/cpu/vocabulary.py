@@ -1,0 +1,223 @@
+"""The vocabulary of kernels, known to Numba on a CPU: importing this registers it.
+
+The scalar functions are those of ``scalars``; here are the functions about memory
+(prefetches, and stores past the caches) and ``interrupted``, which looks at signals.
+Each of these is a function of its own in a kernel's LLVM module, for one element type;
+LLVM inlines what is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from llvmlite import ir
+from numba.core import ir as numba_ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.core.imputils import builtin_registry
+from numba.core.typing.templates import signature
+from numba.extending import (
+    lower_builtin,
+    register_model,
+    type_callable,
+    typeof_impl,
+)
+
+from arrayfn.backends.cpu.signals import look
+from arrayfn.backends.numba import scalars
+from arrayfn.backends.numba.dialect import Dialect
+from arrayfn.lowering.scalars.control import TURNS_BETWEEN_LOOKS, interrupted
+from arrayfn.lowering.scalars.memory import (
+    LINE_BYTES,
+    MEMORY,
+    prefetch_row,
+    store_row,
+)
+
+VECTOR_BYTES: Final = 32
+READ, STREAMED, DATA = 0, 0, 1  # the arguments of llvm.prefetch
+_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_POINTER: Final = ir.PointerType()
+_VOID: Final = ir.VoidType()
+
+
+def signature_of(
+    function: Any, arguments: Sequence[Any], constants: Sequence[int | None] = ()
+) -> Any:
+    """The signature of a memory function, or of ``interrupted``; None for another."""
+    if function is interrupted:
+        return signature(types.boolean, types.int64)
+    count = {prefetch_row: 3, store_row: 5}.get(function)
+    memory = {a for a in arguments if isinstance(a, (types.CPointer, types.Array))}
+    if len(arguments) != count or len(memory) != 1:
+        return None
+    kinds = [a if a in memory else types.int64 for a in arguments]
+    return signature(types.none, *kinds)
+
+
+def _register() -> dict[Any, Any]:
+    """Make Numba know the vocabulary; the types of the scalar functions."""
+    known = scalars.register(
+        types,
+        signature,
+        typeof_impl,
+        register_model,
+        models.OpaqueModel,
+        builtin_registry,
+    )
+    for function in (*MEMORY.values(), interrupted):
+        type_callable(function)(lambda context, f=function: _typer(f))
+        lower_builtin(function, types.VarArg(types.Any))(_lowering(function))
+    return known
+
+
+def _typer(function: Any) -> Callable[..., Any]:
+    def row(pointer: Any, begin: Any, count: Any) -> Any:
+        return signature_of(function, (pointer, begin, count))
+
+    def rows(target: Any, begin: Any, source: Any, count: Any, far: Any) -> Any:
+        return signature_of(function, (target, begin, source, count, far))
+
+    def iteration(number: Any) -> Any:
+        return signature_of(function, (number,))
+
+    return {prefetch_row: row, store_row: rows, interrupted: iteration}[function]
+
+
+def _lowering(function: Any) -> Callable[..., Any]:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if function is interrupted:
+            if not getattr(context.active_code_library, "looks_at_signals", False):
+                return _I1(0)  # numba.njit compiles: Python sees to its signals
+            return builder.call(interrupted_function(builder.module), args)
+        values = list(args)
+        for k, kind in enumerate(sig.args):
+            if isinstance(kind, types.Array):  # numba.njit compiles, for arrays
+                values[k] = context.make_array(kind)(context, builder, args[k]).data
+        size = context.get_abi_sizeof(context.get_data_type(sig.args[0].dtype))
+        builder.call(memory_function(builder.module, function.__name__, size), values)
+        return context.get_dummy_value()
+
+    return lower
+
+
+def memory_function(module: ir.Module, name: str, size: int) -> Any:
+    """The function ``name`` of the vocabulary for elements of ``size`` bytes."""
+    element = ir.IntType(8 * size)
+    symbol = f"{name}_{size}"
+    known = module.globals.get(symbol)
+    if known is not None:
+        return known
+    pointers = [_POINTER, _I64, _I64]
+    if name == "store_row":
+        pointers = [_POINTER, _I64, _POINTER, _I64, _I64]
+    function = ir.Function(module, ir.FunctionType(_VOID, pointers), symbol)
+    function.linkage = "internal"
+    function.attributes.add("nounwind")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    _BODIES[name](builder, function, element, size)
+    builder.ret_void()
+    return function
+
+
+def _prefetch_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> None:
+    pointer, begin, count = function.args
+    kind = ir.FunctionType(_VOID, [_POINTER, _I32, _I32, _I32])
+    module = function.module
+    prefetch = module.globals.get("llvm.prefetch.p0")
+    prefetch = prefetch or ir.Function(module, kind, "llvm.prefetch.p0")
+    start = b.gep(pointer, [begin], source_etype=element)
+
+    def line(offset: ir.Value) -> None:
+        address = b.gep(start, [offset], source_etype=element)
+        b.call(prefetch, [address, _I32(READ), _I32(STREAMED), _I32(DATA)])
+
+    _loop(b, _I64(0), count, max(1, LINE_BYTES // size), line)
+
+
+def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> None:
+    target, begin, source, count, far = function.args
+    start = b.gep(target, [begin], source_etype=element)
+
+    def one(index: ir.Value) -> None:
+        value = b.load(b.gep(source, [index], source_etype=element), typ=element)
+        b.store(value, b.gep(start, [index], source_etype=element))
+
+    lanes = VECTOR_BYTES // size
+    vector = ir.VectorType(element, lanes)
+    marked = b.module.add_metadata([ir.Constant(_I32, 1)])
+
+    def several(index: ir.Value) -> None:
+        place = b.gep(source, [index], source_etype=element)
+        value = b.load(place, align=size, typ=vector)
+        address = b.gep(start, [index], source_etype=element)
+        b.store(value, address, align=VECTOR_BYTES).set_metadata("nontemporal", marked)
+
+    # Near, whole vectors come from LLVM's vectoriser. Far, elements before the first
+    # aligned vector, whole vectors, and the rest.
+    near, past, end = (b.append_basic_block(n) for n in ("near", "past", "end"))
+    b.cbranch(b.icmp_signed("!=", far, _I64(0)), past, near)
+    b.position_at_end(near)
+    _loop(b, _I64(0), count, 1, one)
+    b.branch(end)
+    b.position_at_end(past)
+    missing = b.and_(b.neg(b.ptrtoint(start, _I64)), _I64(VECTOR_BYTES - 1))
+    head = b.udiv(missing, _I64(size))
+    head = b.select(b.icmp_signed("<", head, count), head, count)
+    middle: Any = b.add(head, b.and_(b.sub(count, head), _I64(-lanes)))
+    _loop(b, _I64(0), head, 1, one)
+    _loop(b, head, middle, lanes, several)
+    _loop(b, middle, count, 1, one)
+    b.branch(end)
+    b.position_at_end(end)
+
+
+_BODIES: Final[dict[str, Callable[..., None]]] = {
+    "prefetch_row": _prefetch_row,
+    "store_row": _store_row,
+}
+assert set(_BODIES) == set(MEMORY)
+
+
+def _loop(
+    b: ir.IRBuilder,
+    start: ir.Value,
+    stop: ir.Value,
+    step: int,
+    body: Callable[[ir.Value], None],
+) -> None:
+    before = b.block
+    head, inside, after = (b.append_basic_block(n) for n in ("head", "body", "after"))
+    b.branch(head)
+    b.position_at_end(head)
+    count = b.phi(_I64)
+    count.add_incoming(start, before)
+    b.cbranch(b.icmp_signed("<", count, stop), inside, after)
+    b.position_at_end(inside)
+    body(count)
+    count.add_incoming(b.add(count, _I64(step)), b.block)
+    b.branch(head)
+    b.position_at_end(after)
+
+
+def interrupted_function(module: ir.Module) -> Any:
+    """The function of the vocabulary, in ``module``."""
+    known = module.globals.get("interrupted")
+    if known is not None:
+        return known
+    external = ir.Function(module, ir.FunctionType(_I64, []), look.symbol)
+    external.attributes.add("cold")
+    external.attributes.add("nounwind")
+    function = ir.Function(module, ir.FunctionType(_I1, [_I64]), "interrupted")
+    function.linkage = "internal"
+    function.attributes.add("alwaysinline")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    rest = builder.and_(function.args[0], _I64(TURNS_BETWEEN_LOOKS - 1))
+    with builder.if_then(builder.icmp_unsigned("==", rest, _I64(0)), likely=False):
+        builder.ret(builder.icmp_unsigned("!=", builder.call(external, []), _I64(0)))
+    builder.ret(_I1(0))
+    return function
+
+
+DIALECT: Final = Dialect(numba_ir, types, signature, signature_of, _register())

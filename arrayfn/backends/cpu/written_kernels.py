@@ -1,0 +1,124 @@
+"""Hand-written kernels to LLVM IR: they may use all that Numba compiles.
+
+Numba types them in its own contexts, and links the helper functions they call. The
+module is taken before Numba optimises it, as arrayfn does that in threads of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from types import FunctionType
+from typing import Any, Final
+
+from llvmlite import binding, ir
+from numba import njit
+from numba.core import codegen, compiler, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
+from numba.core.registry import cpu_target
+
+from arrayfn.backends.cpu.kernel_entry import add_entry
+from arrayfn.backends.cpu.vocabulary import DIALECT
+from arrayfn.backends.numba.functions import executed_function
+from arrayfn.errors import BackendError
+from arrayfn.lowering.plan import Parameter
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in Numba's messages
+_REFUSALS: Final = NumbaError, UnsupportedBytecodeError, NotImplementedError
+_RUNTIME: Final = ("numba_", "NRT_", "Py")
+"""How symbols begin that Numba's own runtime or Python's defines."""
+
+
+class WrittenLibrary(codegen.JITCodeLibrary):
+    """Links the functions that a kernel calls; optimises nothing, makes no code."""
+
+    looks_at_signals = True
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        pass
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+def written_kernel_ir(
+    source: str, name: str, parameters: tuple[Parameter, ...], symbol: str
+) -> str:
+    """The LLVM IR of a kernel; it exports the uniform entry under ``symbol``.
+
+    Executes ``source``. Raises BackendError, with the kernel's name and line, for what
+    Numba cannot compile.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Raise, ast.Assert)):
+            raise BackendError(
+                f"kernel {name} has {ast.unparse(node)!r} in line {node.lineno}: "
+                "compiled kernels cannot raise exceptions"
+            )
+    function = executed_function(source, name)
+    names = function.__globals__
+    for key, value in list(names.items()):
+        is_helper = isinstance(value, FunctionType) and value.__globals__ is names
+        if is_helper and value is not function:
+            names[key] = njit(error_model="numpy")(value)
+    kinds = [DIALECT.parameter_type(p.kind) for p in parameters]
+    arguments = (*kinds, types.int64, types.int64)
+    try:
+        with global_compiler_lock:
+            module, mangled = _compiled(function, arguments)
+    except _REFUSALS as error:
+        message = _COLOURS.sub("", str(error))
+        raise BackendError(f"Numba cannot compile kernel {name}: {message}") from error
+    declared = [f.name for f in module.functions if f.is_declaration]
+    foreign = [symbol for symbol in declared if symbol.startswith(_RUNTIME)]
+    if foreign:
+        raise BackendError(
+            f"kernel {name} needs {', '.join(foreign)} of Numba's runtime, which is "
+            "not there when kernels run: kernels allocate no arrays and use no Python "
+            "objects"
+        )
+    return _with_entry(module, mangled, symbol)
+
+
+def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, str]:
+    """The parsed LLVM module of a kernel, and the name of its function."""
+    target: Any = cpu_target.target_context
+    library: Any = WrittenLibrary(target.codegen(), function.__name__)
+    flags: Any = compiler.Flags()
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.no_compile = True
+    flags.error_model = "numpy"
+    flags.noalias = True
+    result = compiler.compile_extra(
+        *(cpu_target.typing_context, target, function, arguments, types.void),
+        flags=flags,
+        locals={},
+        library=library,
+    )
+    library.finalize()
+    return binding.parse_assembly(library.get_llvm_str()), result.fndesc.mangled_name
+
+
+def _with_entry(module: Any, function: str, symbol: str) -> str:
+    """The text of ``module`` with the uniform entry, which alone is exported."""
+    kernel = module.get_function(function)
+    entry = ir.Module("entry")
+    kinds = [_pointer_or_i64(argument.type) for argument in kernel.arguments]
+    declared = ir.Function(entry, ir.FunctionType(ir.IntType(32), kinds), function)
+    add_entry(entry, declared, symbol, leading=2)
+    module.link_in(binding.parse_assembly(str(entry)))
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name != symbol:
+            value.linkage = "internal"
+    kernel = module.get_function(function)
+    kernel.add_function_attribute("noinline")
+    return str(module)
+
+
+def _pointer_or_i64(kind: Any) -> ir.Type:
+    return ir.PointerType() if kind.is_pointer else ir.IntType(64)

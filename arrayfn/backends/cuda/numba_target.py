@@ -1,0 +1,202 @@
+"""numba-cuda's target for printed kernels: it makes LLVM IR for NVVM.
+
+It has the implementations that printed kernels use (numbers, pointers, the vocabulary);
+numba-cuda's own context takes 0.35 s to fill with those of its libraries, and is left
+to kernels written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final
+
+from llvmlite import ir
+
+from arrayfn.backends.cuda.unrolling import mark, unroll_marked
+from arrayfn.backends.cuda.vocabulary import (
+    DIALECT,
+    UNROLLED,
+    lower_call,
+    module,
+    types,
+)
+from arrayfn.backends.numba import target as shared
+from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.backends.numba.lowering import KernelLowering, Range
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+
+compiler: Any = module("compiler")
+callconv: Any = module("core.callconv")
+codegen: Any = module("core.codegen")
+lowering: Any = module("lowering")
+typing: Any = module("typing")
+errors: Any = module("core.errors")
+target: Any = module("target")
+typed: Any = module("core.typed_passes")
+machinery: Any = module("core.compiler_machinery")
+numbers: Any = module("cpython.numbers")
+builtins: Any = module("cpython.builtins")
+
+_I64: Final = ir.IntType(64)
+
+
+class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
+    """Keeps the module of a kernel."""
+
+
+class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
+    """How kernels are called."""
+
+
+class KernelTyping(shared.KernelTyping, typing.BaseContext):
+    """The types of printed kernels are known."""
+
+
+class KernelContext(shared.KernelContext, target.CUDATargetContext):
+    """Lowers printed kernels to LLVM IR."""
+
+    def load_additional_registries(self) -> None:
+        """What printed kernels use besides the vocabulary."""
+        self.install_registry(numbers.registry)
+        self.install_registry(builtins.registry)
+
+
+class CudaLowering(KernelLowering, lowering.BaseLower):
+    """Lowers a printed kernel for a GPU."""
+
+    dialect = DIALECT
+
+    def emit_call(self, node: Any) -> Any:
+        """A call: of a device function, or of another function of the text."""
+        function = self.types.functions[node.func.name]
+        signature = self.types.signatures[node]
+        if function is UNROLLED:
+            mark(self.builder)
+            return Range(_I64(0), self.read(node.args[0]), _I64(1))
+        if isinstance(function, DeviceFunction):
+            values = [
+                self.read(value)
+                if isinstance(kind, types.IntegerLiteral)
+                else self.read_as(value, kind)
+                for value, kind in zip(node.args, signature.args, strict=True)
+            ]
+            return lower_call(self.context, self.builder, function, signature, values)
+        if isinstance(function, FunctionType):
+            values = list(map(self.read_as, node.args, signature.args))
+            self.builder.call(part(self.module, function, signature.args), values)
+            return None
+        return super().emit_call(node)
+
+
+class KernelInterpreter(shared.KernelInterpreter, compiler.CUDABytecodeInterpreter):
+    """Makes Numba IR of the bytecode of printed kernels."""
+
+
+@machinery.register_pass(mutates_CFG=True, analysis_only=False)
+class KernelTranslationPass(shared.KernelTranslationPass, machinery.FunctionPass):
+    """Makes Numba IR of the bytecode of a printed kernel."""
+
+    interpreter = KernelInterpreter
+
+
+@machinery.register_pass(mutates_CFG=False, analysis_only=False)
+class KernelTypePass(shared.KernelTypePass, machinery.FunctionPass):
+    """Gives the variables of a printed kernel their types."""
+
+    dialect = DIALECT
+
+
+@machinery.register_pass(mutates_CFG=False, analysis_only=False)
+class KernelLoweringPass(typed.BaseNativeLowering):
+    """Lowers a printed kernel."""
+
+    _name = "arrayfn_lowering"
+
+    @property
+    def lowering_class(self) -> type[CudaLowering]:
+        """What lowers it."""
+        return CudaLowering
+
+
+class KernelPipeline(compiler.CUDACompiler):
+    """From the bytecode of a printed kernel to LLVM IR for NVVM."""
+
+    def define_pipelines(self) -> list[Any]:
+        """The only pipeline."""
+        passes = machinery.PassManager("arrayfn")
+        for step in (
+            KernelTranslationPass,
+            KernelTypePass,
+            KernelLoweringPass,
+            compiler.CUDABackend,
+        ):
+            passes.add_pass(step)
+        passes.finalize()
+        return [passes]
+
+
+_REFUSALS: Final = (
+    errors.NumbaError,
+    errors.UnsupportedBytecodeError,
+    NotImplementedError,  # no implementation of an operation
+)
+_TYPING: Final = KernelTyping()
+_TARGET: Final = KernelContext(_TYPING)
+
+
+def kernel_module(
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    name: str,
+    *,
+    noalias: bool,
+) -> Any:
+    """The module of a kernel, whose entry is called ``name``."""
+    library = KernelLibrary(_TARGET.codegen(), name)
+    _compile(library, function, arguments, name, noalias=noalias)
+    return library.module
+
+
+def part(module: Any, function: FunctionType, arguments: tuple[Any, ...]) -> Any:
+    """A function that a kernel calls, in the kernel's module; NVVM inlines it."""
+    symbol = ".".join([function.__name__, *map(str, arguments)])
+    known = module.globals.get(symbol)
+    if known is None:
+        library = KernelLibrary(_TARGET.codegen(), symbol)
+        library.module = module
+        _compile(library, function, arguments, symbol, noalias=False)
+        known = module.globals[symbol]
+        known.linkage = "internal"
+        known.attributes.add("alwaysinline")
+    return known
+
+
+def _compile(
+    library: KernelLibrary,
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    symbol: str,
+    *,
+    noalias: bool,
+) -> None:
+    flags = compiler.CUDAFlags()
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.no_compile = True
+    flags.no_rewrites = True
+    flags.error_model = "numpy"
+    flags.noalias = noalias
+    try:
+        compiler.compile_extra(
+            *(_TYPING, _TARGET, function, arguments, types.void),
+            flags=flags,
+            locals={},
+            library=library,
+            pipeline_class=KernelPipeline,
+            call_conv=KernelCallConv(_TARGET),
+            abi_info={"abi_name": symbol},
+        )
+    except _REFUSALS as error:
+        raise UntypedKernelError(str(error)) from error
+    unroll_marked(library.get_function(symbol))

@@ -1,0 +1,294 @@
+"""The vocabulary of GPU kernels, known to numba-cuda: importing this registers it.
+
+The scalar functions are those of ``numba.scalars``; here are the functions of
+``lowering.cuda.vocabulary``: threads and blocks, memory, warps, copies, matrices. A
+kernel that uses them compiles with ``numba.cuda.jit``, on pointers or on contiguous
+arrays of one dimension.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Sequence
+from functools import cache
+from types import FunctionType
+from typing import Any, Final
+
+from arrayfn.backends.cuda.arithmetic import CudaArithmetic
+from arrayfn.backends.cuda.device_functions import emit
+from arrayfn.backends.cuda.unrolling import mark
+from arrayfn.backends.numba import scalars
+from arrayfn.backends.numba.dialect import Dialect, numba_type
+from arrayfn.errors import BackendError
+from arrayfn.lowering.cuda.vocabulary import (
+    FUNCTIONS,
+    DeviceFunction,
+    DeviceHelper,
+)
+from arrayfn.lowering.scalars.arithmetic import HALVES
+
+
+def module(name: str) -> Any:
+    """A module of numba-cuda, which has no types and need not be installed to lint."""
+    return importlib.import_module(f"numba.cuda.{name}")
+
+
+if module("core.config").ENABLE_CUDASIM:
+    raise BackendError(
+        "NUMBA_ENABLE_CUDASIM is set: numba-cuda simulates kernels and compiles none. "
+        "Unset it to compile for a GPU"
+    )
+types, extending = map(module, ("types", "extending"))
+signature: Final = module("typing").signature
+_models: Final = extending.core_models
+_registry: Final = module("core.imputils").builtin_registry
+_lower: Final = extending.lower_builtin
+_Dispatcher: Final = module("dispatcher").CUDADispatcher
+_compile: Final = module("compiler").compile_cuda
+_stack: Final = module("core.targetconfig").ConfigStack
+
+
+class BooleanPointer(types.CPointer):
+    """A pointer to truth values, which lie in memory as bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(types.boolean)
+
+
+def value_type(dtype: str) -> Any:
+    """The type of a dtype's values in kernels."""
+    return numba_type(types, dtype)
+
+
+def pointer_type(dtype: str) -> Any:
+    """The type of a pointer to a dtype's elements."""
+    return BooleanPointer() if dtype == "bool" else types.CPointer(value_type(dtype))
+
+
+# By the kinds of functions: the types of the result and of the arguments. T is the
+# dtype in the function's name, and T* a pointer to its elements.
+_SIGNATURES: Final[dict[str, str]] = {
+    **dict.fromkeys(("block_index", "thread_index"), "i64"),
+    **dict.fromkeys(("barrier", "warp_barrier", "fence", "show_signals"), "none"),
+    **dict.fromkeys(("cluster_arrive", "cluster_wait", "close_copies"), "none"),
+    **dict.fromkeys(("await_kernels", "release_kernels"), "none"),
+    "await_copies": "none i64",
+    **dict.fromkeys(("match_byte", "match_word"), "i32 i64"),
+    "ballot": "i32 bool",
+    **dict.fromkeys(("quotient", "remainder"), "i64 i64 i64"),
+    "anew": "i64 i64",
+    "byte": "i64 T i64",
+    "signal_init": "none i64* i64",
+    "expect": "none i64* i64 i64",
+    "await_signal": "none i64* i64 i64",
+    "grid_barrier": "none u32* i64",
+    "ticket": "i64 u64* i64",
+    "open_board": "none u64*",
+    "take": "i64 u64* i64 i64",
+    "close_board": "none u64* i64 i64",
+    "post": "none u64* i64 T",
+    "posted": "T u64* i64",
+    "postings": "none u64* i64 i64 i64 T*",
+    **dict.fromkeys(("shared", "registers", "signals"), "T* i64"),
+    "arena": "T* i64 i64",
+    "window": "T* T* i64",
+    **dict.fromkeys(("shuffle_xor", "shuffle_up", "shuffle_from"), "T T i64"),
+    **dict.fromkeys(("approximate_exp2", "approximate_exp"), "T T"),
+    **dict.fromkeys(("approximate_rsqrt", "approximate_sqrt", "inverse"), "T T"),
+    "approximate_divide": "T T T",
+    **dict.fromkeys(("fused", "divide"), "T T T T"),
+    "divides": "bool T T T",
+    "atomic_add": "none T* i64 T",
+    **dict.fromkeys(("greatest", "least"), "f32 T* i64 f32"),
+    "widen": "none T* i64 f32* i64",
+    "turn": "none T* i64",
+    "pack": "none f32 f32 T* i64",
+    "multiply": "none f32* i64 T* i64 T* i64",
+    **dict.fromkeys(("load", "store"), "none T* i64 T* i64"),
+    **dict.fromkeys(("load_matrix", "load_transposed"), "none T* i64 T* i64"),
+    "copy": "none T* i64 T* i64 i64",
+    "send": "none T* i64 T i64 i64* i64",
+    "fetch": "none T* i64 T* i64 i64 i64* i64",
+}
+_HALF_STORE: Final = "none T* i64 f32* i64"  # rounds float32 registers
+COUNTED: Final = ("shared", "registers", "signals", "signal_init", "await_copies")
+"""Kinds of functions whose last argument is a constant."""
+UNROLLED: Final = FUNCTIONS["unrolled"]
+
+
+def words_of(function: DeviceFunction) -> list[str]:
+    """The dtypes of a function's result and of its arguments; ``f32*`` is a pointer."""
+    text = _SIGNATURES[function.kind]
+    if function.kind == "store" and function.dtype in HALVES:
+        text = _HALF_STORE
+    return text.replace("T", function.dtype).split()
+
+
+@cache
+def _declared(function: DeviceFunction) -> list[Any]:
+    """The types of a function's result and of its arguments."""
+    kinds: list[Any] = []
+    for word in words_of(function):
+        if word == "none":
+            kinds.append(types.none)
+        else:
+            is_pointer = word.endswith("*")
+            kinds.append(pointer_type(word[:-1]) if is_pointer else value_type(word))
+    return kinds
+
+
+def signature_of(
+    function: Any, given: Sequence[Any], constants: Sequence[int | None]
+) -> Any:
+    """The signature of a call of a device function; None if it has none.
+
+    ``constants`` are the values of arguments that are constant integers. Other
+    functions of a kernel's text take what they are given, and return nothing.
+    """
+    if function is UNROLLED:
+        return signature(types.range_state64_type, types.int64)
+    if isinstance(function, FunctionType):
+        return signature(types.none, *given)
+    if not isinstance(function, DeviceFunction):
+        return None
+    result, *kinds = _declared(function)
+    if len(given) != len(kinds):
+        return None
+    if function.kind in COUNTED:
+        if constants[-1] is None:
+            return None
+        kinds[-1] = types.literal(constants[-1])
+    for k, (own, kind) in enumerate(zip(given, kinds, strict=True)):
+        is_index = kind == types.int64 or isinstance(kind, types.IntegerLiteral)
+        if own == kind or (is_index and isinstance(own, types.Integer)):
+            continue
+        if not isinstance(own, types.Array) or not isinstance(kind, types.CPointer):
+            return None
+        if own.ndim != 1 or own.layout != "C" or own.dtype != kind.dtype:
+            return None
+        kinds[k] = own
+    return signature(result, *kinds)
+
+
+def lower_call(
+    context: Any, builder: Any, function: DeviceFunction, sig: Any, values: Any
+) -> Any:
+    """The value of a call of a device function, of a signature's types."""
+    element, count = None, 0
+    if function.kind in COUNTED:
+        count = sig.args[-1].literal_value
+    if isinstance(sig.return_type, types.CPointer):
+        element = context.get_data_type(sig.return_type.dtype)
+    values = [
+        context.make_array(kind)(context, builder, value).data
+        if isinstance(kind, types.Array)
+        else value
+        for kind, value in zip(sig.args, values, strict=True)
+    ]
+    return emit(builder, function, values, element, count)
+
+
+class DeviceFunctionType(types.Callable, types.Opaque):
+    """The type of one function of the CUDA vocabulary."""
+
+    def __init__(self, function: DeviceFunction) -> None:
+        self.function = function
+        super().__init__(f"DeviceFunction({function.name})")
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        """The signature of a call."""
+        constants = [getattr(a, "literal_value", None) for a in args]
+        plain = [types.unliteral(a) for a in args]
+        found = None if kws else signature_of(self.function, plain, constants)
+        if found is None:
+            raise TypeError(f"{self.function.name} does not take {args}")
+        return found
+
+    def get_call_signatures(self) -> tuple[list[Any], bool]:
+        """None that are known before the arguments are."""
+        return [], True
+
+    def get_impl_key(self, sig: Any) -> Any:
+        """What implementations are registered for."""
+        return type(self), self.function
+
+
+def _implementation(function: DeviceFunction) -> Any:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if function is UNROLLED:
+            mark(builder)
+            return context.get_function(range, sig)(builder, args)
+        value = lower_call(context, builder, function, sig, args)
+        return context.get_dummy_value() if value is None else value
+
+    return lower
+
+
+def _load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    byte = builder.load(builder.gep(*args[:1], args[1:]))
+    return builder.icmp_unsigned("!=", byte, byte.type(0))
+
+
+def _store(context: Any, builder: Any, sig: Any, args: Any) -> None:
+    pointer, index, value = args
+    address = builder.gep(pointer, [index])
+    builder.store(builder.zext(value, address.type.pointee), address)
+
+
+class Helper(_Dispatcher):
+    """A function that a kernel calls; it is compiled for the kernel's architecture."""
+
+    def __init__(self, helper: DeviceHelper) -> None:
+        super().__init__(helper.function, {"device": True})
+        self.arch: Any = None
+
+    def compile_device(self, args: Any, return_type: Any = None) -> Any:
+        """The function compiled for these types, without a GPU."""
+        arch = _stack().top().compute_capability
+        if arch != self.arch:
+            self.overloads.clear()
+            self.arch = arch
+        if args not in self.overloads:
+            made = _compile(self.py_func, return_type, args, forceinline=True, cc=arch)
+            self.overloads[args] = made
+            made.target_context.insert_user_function(
+                made.entry_point, made.fndesc, [made.library]
+            )
+        return self.overloads[args]
+
+
+_helper: Final = cache(Helper)  # Numba holds none of them
+
+
+def _register() -> dict[Any, Any]:
+    """Make numba-cuda know the vocabulary; the types of the scalar functions."""
+    register_model, typeof_impl = extending.register_model, extending.typeof_impl
+    known = scalars.register(
+        types,
+        signature,
+        typeof_impl,
+        register_model,
+        _models.OpaqueModel,
+        _registry,
+        CudaArithmetic,
+    )
+    register_model(BooleanPointer)(_models.PointerModel)
+    _lower(operator.getitem, BooleanPointer, types.Integer)(_load)
+    _lower(operator.setitem, BooleanPointer, types.Integer, types.Boolean)(_store)
+    register_model(DeviceFunctionType)(_models.OpaqueModel)
+    typeof_impl.register(DeviceHelper)(lambda value, c: _helper(value)._numba_type_)
+    kinds = {f: DeviceFunctionType(f) for f in FUNCTIONS.values()}
+    typeof_impl.register(DeviceFunction)(lambda value, c: kinds[value])
+
+    @_registry.lower_constant(DeviceFunctionType)
+    def constant(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+        return context.get_dummy_value()
+
+    for function in kinds:
+        key = (DeviceFunctionType, function)
+        _lower(key, types.VarArg(types.Any))(_implementation(function))
+    return known
+
+
+DIALECT: Final = Dialect(module("core.ir"), types, signature, signature_of, _register())

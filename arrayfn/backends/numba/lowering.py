@@ -1,0 +1,255 @@
+"""Numba IR of a printed kernel to LLVM IR: a mixin for a target's ``Lower`` class.
+
+Types are those of ``typed``: implementations are looked up in the target context by
+signature, and no typing context is asked. Variables that one block alone uses are SSA
+values. A loop over a range counts in one variable, and its branch back may carry
+metadata.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llvmlite import ir as llvm
+
+from arrayfn.backends.numba.dialect import Dialect
+from arrayfn.backends.numba.typed import KernelLoop, KernelTypes
+
+TYPES: Final = "arrayfn types"
+"""Where in a compiler's metadata its ``KernelTypes`` are."""
+_I64: Final = llvm.IntType(64)
+
+
+@dataclass(slots=True)
+class Range:
+    """A range, and where the loop over it counts."""
+
+    start: llvm.Value
+    stop: llvm.Value
+    step: llvm.Value
+    counter: Any = None
+
+
+class KernelLowering:
+    """Lowers what ``typed`` types; stands before the target's ``Lower`` class."""
+
+    dialect: Dialect
+    builder: Any
+    context: Any
+    blocks: Any
+    blkmap: dict[int, Any]
+    fnargs: Any
+    call_conv: Any
+    metadata: Any
+    module: Any
+    func_ir: Any
+    fndesc: Any
+
+    def init(self) -> None:
+        """Called by Numba when all else is set."""
+        self.types: KernelTypes = self.metadata[TYPES]
+        self.values: dict[str, Any] = {}  # LLVM values; ranges and pairs of a loop
+        self.slots: dict[str, Any] = {}
+        self.emitted: dict[Any, int] = {}  # instructions of each function called
+        self.offset = 0
+        self.offsets: Iterator[int] = iter(())
+
+    def loop_metadata(self, loop: KernelLoop) -> Any:
+        """The metadata of the branch back to a loop's head, or None."""
+        return None
+
+    def emit_environment_object(self) -> None:
+        """Kernels use no Python objects."""
+
+    def pre_lower(self) -> None:
+        """Called before the first block."""
+        self.offsets = iter(sorted(self.blocks))
+
+    def post_lower(self) -> None:
+        """Called after the last block; there is no debug information to end."""
+
+    def lower_block(self, block: Any) -> None:
+        """Emit the statements of a block."""
+        self.offset = next(self.offsets)
+        for statement in block.body:
+            _STATEMENTS[type(statement).__name__](self, statement)
+
+    # Variables
+
+    def read(self, variable: Any) -> Any:
+        """The value of a variable."""
+        slot = self.slots.get(variable.name)
+        return self.values[variable.name] if slot is None else self.builder.load(slot)
+
+    def read_as(self, variable: Any, kind: Any) -> Any:
+        """The value of a variable as a type of an operation's signature."""
+        value, own = self.read(variable), self.types.variables[variable.name]
+        if own == kind:
+            return value
+        return self.context.cast(self.builder, value, own, kind)
+
+    def write(self, name: str, value: Any) -> None:
+        """Give a variable a value."""
+        if name not in self.types.shared or not hasattr(value, "type"):
+            self.values[name] = value
+            return
+        slot = self.slots.get(name)
+        if slot is None:
+            with self.builder.goto_entry_block():
+                slot = self.slots[name] = self.builder.alloca(value.type)
+        self.builder.store(value, slot)
+
+    # Statements
+
+    def lower_set_item(self, statement: Any) -> None:
+        """``target[index] = value``."""
+        signature = self.types.signatures[statement]
+        operands = (statement.target, statement.index, statement.value)
+        self.implement(operator.setitem, signature, operands)
+
+    def lower_branch(self, statement: Any) -> None:
+        """A branch by a truth value."""
+        yes, no = self.blkmap[statement.truebr], self.blkmap[statement.falsebr]
+        self.builder.cbranch(self.read(statement.cond), yes, no)
+
+    def lower_jump(self, statement: Any) -> None:
+        """A branch; back to a loop's head it carries the loop's metadata."""
+        branch = self.builder.branch(self.blkmap[statement.target])
+        loop = self.types.loops.get(statement.target)
+        if loop is not None and statement.target <= self.offset:
+            metadata = self.loop_metadata(loop)
+            if metadata is not None:
+                branch.set_metadata("llvm.loop", metadata)
+
+    def lower_return(self, statement: Any) -> None:
+        """The end of the kernel, which returns nothing."""
+        self.call_conv.return_value(self.builder, self.context.get_dummy_value())
+
+    # Values
+
+    def implement(self, function: Any, signature: Any, operands: Any) -> Any:
+        """The target's implementation for a signature, on variables."""
+        values = list(map(self.read_as, operands, signature.args))
+        function = self.dialect.functions.get(function, function)
+        return self.context.get_function(function, signature)(self.builder, values)
+
+    def constant(self, name: str, node: Any) -> Any:
+        """A constant, or a number that the kernel imports; nothing for a function."""
+        if name in self.types.functions or node.value is None:
+            return None
+        kind = self.types.variables[name]
+        return self.context.get_constant(kind, node.value)
+
+    def lower_expression(self, name: str, node: Any) -> Any:
+        """An operation."""
+        match node.op:
+            case "binop":
+                return self.emit_infix(node, node.fn)
+            case "inplace_binop":
+                return self.emit_infix(node, node.immutable_fn)
+            case "getitem":
+                operands = node.value, node.index
+                return self.implement(
+                    operator.getitem, self.types.signatures[node], operands
+                )
+            case "call":
+                return self.emit_call(node)
+            case "getiter":
+                return self.begin_range(self.read(node.value))
+            case "iternext":
+                return self.next_of_range(self.read(node.value))
+            case "pair_first" | "pair_second":
+                return self.read(node.value)[node.op == "pair_second"]
+            case "cast":
+                return self.read(node.value)
+            case _:
+                return self.implement(
+                    node.fn, self.types.signatures[node], (node.value,)
+                )
+
+    def emit_infix(self, node: Any, function: Any) -> Any:
+        """An infix operation."""
+        signature = self.types.signatures[node]
+        if function not in (operator.floordiv, operator.mod):
+            return self.implement(function, signature, (node.lhs, node.rhs))
+        x, y = self.read_as(node.lhs, signature.args[0]), self.read(node.rhs)
+        return floor_division(self.builder, x, y, remainder=function is operator.mod)
+
+    def emit_call(self, node: Any) -> Any:
+        """A call: of an imported function, a number's type or ``range``."""
+        signature = self.types.signatures[node]
+        function = self.types.functions[node.func.name]
+        if function is range:
+            bounds = [self.read_as(x, signature.args[0]) for x in node.args]
+            start = bounds[0] if len(bounds) > 1 else _I64(0)
+            step = bounds[2] if len(bounds) == 3 else _I64(1)
+            return Range(start, bounds[min(len(bounds), 2) - 1], step)
+        if isinstance(function, type):
+            return self.read_as(node.args[0], signature.return_type)
+        before = len(self.builder.block.instructions)
+        value = self.implement(function, signature, node.args)
+        self.emitted[function] = len(self.builder.block.instructions) - before
+        return value
+
+    # Loops over ranges
+
+    def begin_range(self, bounds: Range) -> Range:
+        """The range at its start: its counter is set."""
+        with self.builder.goto_entry_block():
+            counter = self.builder.alloca(_I64)
+        self.builder.store(bounds.start, counter)
+        return Range(bounds.start, bounds.stop, bounds.step, counter)
+
+    def next_of_range(self, loop: Range) -> tuple[Any, Any]:
+        """The loop's next value, and whether it has one."""
+        b = self.builder
+        value = b.load(loop.counter)
+        b.store(b.add(value, loop.step, flags=("nsw",)), loop.counter)
+        if isinstance(loop.step, llvm.Constant):
+            sign = "<" if loop.step.constant > 0 else ">"
+            return value, b.icmp_signed(sign, value, loop.stop)
+        up, down = (b.icmp_signed(sign, value, loop.stop) for sign in ("<", ">"))
+        return value, b.select(b.icmp_signed(">", loop.step, _I64(0)), up, down)
+
+
+def floor_division(b: Any, x: Any, y: Any, *, remainder: bool) -> Any:
+    """Python's ``//`` or ``%`` of int64.
+
+    It has no branch, so that loops around it are vectorised: to divide by 0 is to
+    divide by 1.
+    """
+    divisor = b.select(b.icmp_signed("==", y, _I64(0)), _I64(1), y)
+    quotient, rest = b.sdiv(x, divisor), b.srem(x, divisor)
+    differ = b.icmp_signed("<", b.xor(rest, divisor), _I64(0))
+    inexact = b.icmp_signed("!=", rest, _I64(0))
+    correct = b.and_(inexact, differ)
+    if remainder:
+        return b.select(correct, b.add(rest, divisor), rest)
+    return b.sub(quotient, b.zext(correct, _I64))
+
+
+def _assign(lower: KernelLowering, statement: Any) -> None:
+    name, value = statement.target.name, statement.value
+    lower.write(name, _VALUES[type(value).__name__](lower, name, value))
+
+
+# By the names of Numba's classes: numba-cuda has its own.
+_STATEMENTS: Final[dict[str, Callable[[KernelLowering, Any], None]]] = {
+    "Assign": _assign,
+    "SetItem": KernelLowering.lower_set_item,
+    "Branch": KernelLowering.lower_branch,
+    "Jump": KernelLowering.lower_jump,
+    "Return": KernelLowering.lower_return,
+    "PopBlock": lambda lower, statement: None,
+}
+_VALUES: Final[dict[str, Callable[[KernelLowering, str, Any], Any]]] = {
+    "Expr": KernelLowering.lower_expression,
+    "Var": lambda lower, name, variable: lower.read(variable),
+    "Const": KernelLowering.constant,
+    "Global": KernelLowering.constant,
+    "FreeVar": KernelLowering.constant,
+    "Arg": lambda lower, name, argument: lower.fnargs[argument.index],
+}

@@ -1,0 +1,161 @@
+"""What the targets of printed kernels share: mixins for classes of Numba and its fork.
+
+Each stands before the class of a target that it is for (``class CpuLibrary(
+KernelLibrary, CodeLibrary)``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+
+from arrayfn.backends.numba.dialect import Dialect, UntypedKernelError
+from arrayfn.backends.numba.lowering import TYPES
+from arrayfn.backends.numba.typed import kernel_types
+
+_VOID: Final = ir.VoidType()
+
+
+class KernelLibrary:
+    """A ``CodeLibrary`` that keeps the module that lowering makes; compiles nothing.
+
+    Given a module, lowering adds to that.
+    """
+
+    module: Any = None
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+
+    def create_ir_module(self, name: str) -> Any:
+        """The module for what is lowered."""
+        if self.module is None:
+            self.module = super().create_ir_module(name)  # type: ignore[misc]
+        return self.module
+
+    def add_ir_module(self, ir_module: Any) -> None:
+        """The module is known already."""
+
+    def add_linking_library(self, library: Any) -> None:
+        """Printed kernels call no compiled function."""
+        raise NotImplementedError
+
+    def finalize(self) -> None:
+        """Called when nothing is to be added any more."""
+        self._finalized = True
+
+    def get_function(self, name: str) -> Any:
+        """The function ``name`` of the module."""
+        return self.module.get_global(name)
+
+    def get_llvm_str(self) -> Any:
+        """The module's text."""
+        return str(self.module)
+
+    def get_asm_str(self) -> Any:
+        """There is no machine code."""
+        raise NotImplementedError
+
+
+class KernelCallConv:
+    """``void kernel(arguments...)``: kernels raise nothing and return nothing."""
+
+    needs_env = False
+    _get_arg_packer: Any
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+
+    def _make_call_helper(self, builder: Any) -> None:
+        return None
+
+    def return_value(self, builder: Any, retval: Any) -> None:
+        """Return."""
+        builder.ret_void()
+
+    def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
+        """The LLVM type of a kernel."""
+        return ir.FunctionType(_VOID, self._get_arg_packer(argtypes).argument_types)
+
+    def decorate_function(
+        self, fn: Any, args: Any, fe_argtypes: Any, noalias: bool = False
+    ) -> None:
+        """Kernels' arrays do not overlap: the plan keeps buffers apart."""
+        for argument in fn.args:
+            if noalias and isinstance(argument.type, ir.PointerType):
+                argument.add_attribute("noalias")
+
+    def get_arguments(self, func: Any) -> Any:
+        """The arguments of a kernel."""
+        return func.args
+
+
+class KernelTyping:
+    """A typing context of nothing: the types of printed kernels are known."""
+
+    def _load_builtins(self) -> None:
+        pass
+
+
+class KernelContext:
+    """A target context that remembers the implementations it has found."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+
+    def init(self) -> None:
+        """Called by Numba when all else is set."""
+        super().init()  # type: ignore[misc]
+        self._implementations: dict[Any, Any] = {}
+
+    def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        """The implementation of ``fn`` for a signature: Numba's search takes 50 us."""
+        known = self._implementations.get((fn, sig))
+        if known is None:
+            known = super().get_function(fn, sig, _firstcall)  # type: ignore[misc]
+            self._implementations[fn, sig] = known
+        return known
+
+
+class KernelInterpreter:
+    """Makes Numba IR of the bytecode of printed kernels."""
+
+    def post_process(self, peepholes: Any, func_ir: Any) -> Any:
+        """Printed kernels have nothing that peepholes are for: no ``with``, no dict."""
+        return func_ir
+
+
+class KernelTranslationPass:
+    """Makes Numba IR of the bytecode of a printed kernel."""
+
+    _name = "arrayfn_translation"
+    interpreter: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> Any:
+        """Set the compiler's ``func_ir``; refuse another number of parameters."""
+        names = state.func_id.arg_names
+        if len(names) != len(state.args):
+            raise UntypedKernelError(f"parameters {names} of types {state.args}")
+        state.func_ir = self.interpreter(state.func_id).interpret(state.bc)
+        return True
+
+
+class KernelTypePass:
+    """Gives the variables of a printed kernel their types."""
+
+    _name = "arrayfn_types"
+    dialect: Dialect
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> Any:
+        """Set the compiler's ``typemap`` and ``calltypes``."""
+        found = kernel_types(state.func_ir, state.args, self.dialect)
+        state.typemap, state.calltypes = found.variables, found.signatures
+        state.metadata[TYPES] = found
+        return True

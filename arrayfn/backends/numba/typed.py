@@ -1,0 +1,324 @@
+"""Types of the variables of a printed kernel, without inference.
+
+Printed kernels give each variable one type, and their operations have the types that
+Numba's inference finds. So one walk over the statements, in the order of the text,
+types them all: the first assignment to a variable comes before its uses.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.numba.dialect import Dialect, UntypedKernelError
+from arrayfn.lowering.scalars.table import ScalarFunction
+
+_ARITHMETIC: Final = frozenset((operator.add, operator.sub, operator.mul))
+_BITWISE: Final = frozenset((operator.and_, operator.or_, operator.xor))
+_INDEX: Final = frozenset(
+    (operator.floordiv, operator.mod, operator.lshift, operator.rshift)
+)
+_COMPARISONS: Final = frozenset(
+    (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+)
+
+
+@dataclass(slots=True)
+class KernelLoop:
+    """A loop: the functions called in it, and its iterations if their number is known.
+
+    ``innermost`` says that it has no other loop inside.
+    """
+
+    iterations: int | None = None
+    innermost: bool = True
+    functions: set[Any] = field(default_factory=set[Any])
+
+
+@dataclass(slots=True)
+class KernelTypes:
+    """What lowering needs to know.
+
+    ``variables`` and ``signatures`` are Numba's ``typemap`` and ``calltypes``.
+    ``functions`` says which variables stand for which Python function, ``shared`` which
+    need memory: they are used where it depends on the path which assignment holds.
+    ``loops`` go by the offset of their first block.
+    """
+
+    variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    signatures: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    functions: dict[str, Any] = field(default_factory=dict[str, Any])
+    shared: set[str] = field(default_factory=set[str])
+    loops: dict[int, KernelLoop] = field(default_factory=dict[int, KernelLoop])
+
+
+def kernel_types(
+    function: Any, arguments: Sequence[Any], dialect: Dialect
+) -> KernelTypes:
+    """The types in Numba's IR of a printed kernel, of these ``arguments``' types.
+
+    Raises UntypedKernelError for what printed kernels do not have.
+    """
+    return _Typing(function, tuple(arguments), dialect).found()
+
+
+class _Typing:
+    def __init__(self, function: Any, arguments: tuple[Any, ...], d: Dialect) -> None:
+        self.function, self.arguments, self.dialect = function, arguments, d
+        self.result = KernelTypes()
+        self.constants: dict[str, int] = {}
+        self.ranges: dict[str, int | None] = {}
+        self.defined: dict[str, int] = {}  # the block of the latest assignment
+        self.exposed: set[str] = set()  # used in blocks that do not assign them before
+        self.repeated: set[str] = set()  # assigned more than once
+        self.called: dict[int, list[Any]] = {}
+        self.block = min(function.blocks)
+        self.dominators = _dominators(function.blocks)
+        types: Any = d.types
+        self.types, self.signature = types, d.signature
+        self.signed = {types.int8, types.int16, types.int32, types.int64}
+        self.indices = self.signed | {types.uint8, types.uint16, types.uint32}
+        self.floats = {types.float32, types.float64}
+
+    def found(self) -> KernelTypes:
+        ir: Any = self.dialect.ir
+        blocks: Mapping[int, Any] = self.function.blocks
+        for name, kind in zip(self.function.arg_names, self.arguments, strict=True):
+            self.result.variables[f"arg.{name}"] = kind
+        latches: dict[int, int] = {}  # the last branch back to a block
+        # Where a loop's first instruction has a prefix, that is a block of its own.
+        before = {
+            offset: block.terminator.target
+            for offset, block in blocks.items()
+            if len(block.body) == 1 and isinstance(block.terminator, ir.Jump)
+        }
+        for offset in sorted(blocks):
+            self.block, self.called[offset] = offset, []
+            for statement in blocks[offset].body:
+                if isinstance(statement, ir.Assign):
+                    self.assign(statement)
+                elif isinstance(statement, ir.SetItem):
+                    self.store(statement)
+                elif isinstance(statement, ir.Branch):
+                    self.variable(statement.cond)
+                elif isinstance(statement, ir.Return):
+                    if self.variable(statement.value) != self.types.none:
+                        raise self.unknown(statement)
+                elif not isinstance(statement, (ir.Jump, ir.PopBlock)):
+                    raise self.unknown(statement)
+            for successor in blocks[offset].terminator.get_targets():
+                if successor <= offset:
+                    latches[before.get(successor, successor)] = offset
+        loops = self.result.loops
+        for head, loop in loops.items():
+            inside = range(head, latches.get(head, head) + 1)
+            loop.innermost = not any(o in inside for o in latches if o != head)
+            loop.functions = {f for o in inside for f in self.called.get(o, ())}
+        loops |= {o: loops[head] for o, head in before.items() if head in loops}
+        self.result.shared |= self.exposed & self.repeated
+        return self.result
+
+    def unknown(self, node: Any) -> UntypedKernelError:
+        return UntypedKernelError(f"line {node.loc.line}: {node}")
+
+    def variable(self, variable: Any) -> Any:
+        """The type of a variable that is used here."""
+        name = variable.name
+        assigned = self.defined.get(name)
+        if assigned != self.block:
+            self.exposed.add(name)
+            if assigned not in self.dominators[self.block]:
+                self.result.shared.add(name)
+        known = self.result.variables.get(name)
+        if known is None:
+            raise self.unknown(variable)
+        return known
+
+    def assign(self, statement: Any) -> None:
+        name, value, ir = statement.target.name, statement.value, self.dialect.ir
+        if isinstance(value, ir.Expr):
+            kind = self.expression(value, name)
+        elif isinstance(value, ir.Var):
+            kind = self.variable(value)
+            if value.name in self.ranges:
+                self.ranges[name] = self.ranges[value.name]
+            if value.name in self.result.functions:
+                # A call whose arguments have branches.
+                self.result.functions[name] = self.result.functions[value.name]
+        elif isinstance(value, ir.Const):
+            kind = self.constant(value)
+            if isinstance(value.value, int):
+                self.constants[name] = value.value
+        elif isinstance(value, ir.Arg):
+            kind = self.arguments[value.index]
+        elif isinstance(value, (ir.Global, ir.FreeVar)):
+            kind = self.named(value, name)
+        else:
+            raise self.unknown(statement)
+        if name in self.defined:
+            self.repeated.add(name)
+            self.constants.pop(name, None)
+        self.defined[name] = self.block
+        known = self.result.variables.setdefault(name, kind)
+        if known != kind:
+            line = statement.loc.line
+            raise UntypedKernelError(f"line {line}: {name} is {kind}, and was {known}")
+
+    def store(self, statement: Any) -> None:
+        pointer = self.variable(statement.target)
+        index, value = map(self.variable, (statement.index, statement.value))
+        if not isinstance(pointer, self.types.CPointer) or index not in self.indices:
+            raise self.unknown(statement)
+        element = pointer.dtype
+        if value != element and not {value, element} <= self.signed:
+            raise self.unknown(statement)
+        signature = self.signature(self.types.none, pointer, self.types.int64, element)
+        self.result.signatures[statement] = signature
+
+    def constant(self, node: Any) -> Any:
+        match node.value:
+            case bool():
+                return self.types.boolean
+            case int() as number if -(2**63) <= number < 2**64:
+                return self.types.int64 if number < 2**63 else self.types.uint64
+            case float():
+                return self.types.float64
+            case None:
+                return self.types.none
+            case _:
+                raise self.unknown(node)
+
+    def named(self, node: Any, name: str) -> Any:
+        """The type of what a kernel imports: a number, or a function."""
+        value = node.value
+        if isinstance(value, np.floating):
+            return self.dialect.value_type(f"f{8 * value.itemsize}")
+        if callable(value):
+            self.result.functions[name] = value
+            return self.types.none
+        raise self.unknown(node)
+
+    def expression(self, node: Any, name: str) -> Any:
+        """The type of an operation; notes its signature."""
+        signature = self.operation(node, name)
+        if signature is None:
+            raise self.unknown(node)
+        self.result.signatures[node] = signature
+        return signature.return_type
+
+    def operation(self, node: Any, name: str) -> Any:
+        types, signature = self.types, self.signature
+        match node.op:
+            case "binop":
+                return self.binary(node, node.fn)
+            case "inplace_binop":
+                return self.binary(node, node.immutable_fn)
+            case "getitem":
+                pointer, index = self.variable(node.value), self.variable(node.index)
+                if isinstance(pointer, types.CPointer) and index in self.indices:
+                    return signature(pointer.dtype, pointer, types.int64)
+            case "call" if not node.kws and node.vararg is None:
+                return self.call(node, name)
+            case "getiter":
+                self.ranges[name] = self.ranges.get(node.value.name)
+                if self.variable(node.value) == types.range_state64_type:
+                    return signature(types.range_iter64_type, types.range_state64_type)
+            case "iternext":
+                count = self.ranges.get(node.value.name)
+                self.result.loops[self.block] = KernelLoop(count)
+                pair = types.Pair(types.int64, types.boolean)
+                return signature(pair, self.variable(node.value))
+            case "pair_first":
+                return signature(types.int64, self.variable(node.value))
+            case "pair_second":
+                return signature(types.boolean, self.variable(node.value))
+            case "cast":
+                kind = self.variable(node.value)
+                return signature(kind, kind)
+            case "unary":
+                kind = self.variable(node.value)
+                negative = node.fn is operator.neg
+                if negative and (kind in self.floats or kind == types.int64):
+                    return signature(kind, kind)
+                if node.fn is operator.not_ and kind == types.boolean:
+                    return signature(kind, kind)
+            case _:
+                pass
+        return None
+
+    def binary(self, node: Any, function: Any) -> Any:
+        """Integers are indices (int64) as soon as one computes with them."""
+        types = self.types
+        x, y = self.variable(node.lhs), self.variable(node.rhs)
+        if x in self.signed and y in self.signed:
+            x = y = types.int64
+        if function in _COMPARISONS:
+            if x != y and x in self.indices and y in self.indices:
+                x = y = types.int64
+            return self.signature(types.boolean, x, y) if x == y else None
+        known = x == y and (
+            (function in _ARITHMETIC and (x in self.floats or x == types.int64))
+            or (function in _BITWISE and x in (types.int64, types.boolean))
+            or (function in _INDEX and x == types.int64)
+            or (function is operator.truediv and x in self.floats)
+        )
+        return self.signature(x, x, y) if known else None
+
+    def call(self, node: Any, name: str) -> Any:
+        types, signature = self.types, self.signature
+        function = self.result.functions.get(node.func.name)
+        given = [self.variable(argument) for argument in node.args]
+        self.called[self.block].append(function)
+        if isinstance(function, ScalarFunction):
+            kinds = [self.dialect.value_type(t) for t in function.arguments]
+            if len(kinds) != len(given) or not all(
+                a == b or {a, b} <= self.signed
+                for a, b in zip(given, kinds, strict=True)
+            ):
+                return None
+            return signature(self.dialect.value_type(function.result), *kinds)
+        constants = [self.constants.get(argument.name) for argument in node.args]
+        if function is range and 1 <= len(given) <= 3:
+            if not self.signed.issuperset(given) or constants[2:] == [0]:
+                return None
+            self.ranges[name] = _iterations(constants)
+            return signature(types.range_state64_type, *(types.int64 for _ in given))
+        if function is bool and given == [types.boolean]:
+            return signature(types.boolean, types.boolean)
+        if isinstance(function, type) and issubclass(function, np.number):
+            kind = np.dtype(function)
+            numbers = {*self.floats, *self.indices, types.uint64}
+            if len(given) == 1 and given[0] in numbers:
+                letter = {"i": "i", "u": "u", "f": "f"}[kind.kind]
+                result = self.dialect.value_type(f"{letter}{8 * kind.itemsize}")
+                return signature(result, *given)
+        return self.dialect.call(function, given, constants)
+
+
+def _iterations(bounds: Sequence[int | None]) -> int | None:
+    """The iterations of a range; None if a bound is not constant."""
+    known = [bound for bound in bounds if bound is not None]
+    return len(range(*known)) if len(known) == len(bounds) else None
+
+
+def _dominators(blocks: Mapping[int, Any]) -> dict[int, set[int]]:
+    """The blocks on all paths to each block, itself among them."""
+    order = sorted(blocks)
+    before: dict[int, list[int]] = {offset: [] for offset in order}
+    for offset in order:
+        for successor in blocks[offset].terminator.get_targets():
+            before[successor].append(offset)
+    found = {offset: set(order) for offset in order}
+    found[order[0]] = {order[0]}
+    changed = True
+    while changed:
+        changed = False
+        for offset in order[1:]:
+            common = set.intersection(*(found[p] for p in before[offset])) | {offset}
+            changed |= common != found[offset]
+            found[offset] = common
+    return found
