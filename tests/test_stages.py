@@ -10,7 +10,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import tree
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.compilation.stages import Lowered
 from arrayfn.errors import ArgumentError

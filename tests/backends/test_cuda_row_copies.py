@@ -8,7 +8,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.dtypes import bfloat16
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from tests.common_functions import layernorm, random

@@ -12,7 +12,7 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, nn
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.cuda.staging import parts_of
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate

@@ -9,7 +9,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.cuda.kernel_compiler import compile_ptx
 from tests.lowered_on_gpu import lowered
 

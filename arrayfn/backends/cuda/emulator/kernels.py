@@ -24,22 +24,22 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cuda import emulated_matrices as matrices
-from arrayfn.backends.cuda.emulated_boards import never_posted, posted, postings
-from arrayfn.backends.cuda.emulated_memory import (
+from arrayfn.backends.cuda.emulator import matrices
+from arrayfn.backends.cuda.emulator.boards import never_posted, posted, postings
+from arrayfn.backends.cuda.emulator.memory import (
     Accesses,
     EmulationError,
     GlobalMemory,
     Pointer,
 )
-from arrayfn.backends.cuda.emulated_threads import (
+from arrayfn.backends.cuda.emulator.threads import (
     Block,
     Meeting,
     Thread,
     has_come,
     signal_of,
 )
-from arrayfn.backends.cuda.emulated_warps import exchanged
+from arrayfn.backends.cuda.emulator.warps import exchanged
 from arrayfn.lowering.cuda import vocabulary
 from arrayfn.lowering.cuda.vocabulary import (
     FUNCTIONS,

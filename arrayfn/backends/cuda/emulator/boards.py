@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulated_memory import EmulationError
+from arrayfn.backends.cuda.emulator.memory import EmulationError
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 

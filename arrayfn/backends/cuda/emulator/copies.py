@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulated_matrices import (
+from arrayfn.backends.cuda.emulator.matrices import (
     exp,
     exp2,
     halves,
     rsqrt,
     widened,
 )
-from arrayfn.backends.cuda.emulated_memory import EmulationError, Memory, SharedMemory
+from arrayfn.backends.cuda.emulator.memory import EmulationError, Memory, SharedMemory
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import HALVES
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulated_memory import EmulationError
+from arrayfn.backends.cuda.emulator.memory import EmulationError
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda.code import ENTRY, neutral
-from arrayfn.backends.cuda.emulated_libraries import call_library, has_library
-from arrayfn.backends.cuda.emulated_names import unassigned_names
-from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+from arrayfn.backends.cuda.emulator.kernels import launch
+from arrayfn.backends.cuda.emulator.libraries import call_library, has_library
+from arrayfn.backends.cuda.emulator.memory import EmulationError, Pointer
+from arrayfn.backends.cuda.emulator.names import unassigned_names
 from arrayfn.backends.cuda.kernel_compiler import UnsupportedKernelError, kernel_ir
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType

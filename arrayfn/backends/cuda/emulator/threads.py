@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulated_boards import BOARDS
-from arrayfn.backends.cuda.emulated_copies import COPIES, unread
-from arrayfn.backends.cuda.emulated_memory import (
+from arrayfn.backends.cuda.emulator.boards import BOARDS
+from arrayfn.backends.cuda.emulator.copies import COPIES, unread
+from arrayfn.backends.cuda.emulator.memory import (
     EmulationError,
     GlobalMemory,
     Memory,
