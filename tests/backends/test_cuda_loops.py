@@ -6,7 +6,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import fft, lax
-from arrayfn.backends.cuda import missing_here, windows
+from arrayfn.backends.cuda import missing_here, plan_nodes
 from arrayfn.backends.cuda.driver import device
 from tests.common_functions import random
 
@@ -157,8 +157,8 @@ def test_a_persistent_kernel_gives_the_same_bits_each_time():
 def test_a_long_scan_has_the_bits_of_one_that_is_written_out(monkeypatch):
     arguments = random(3001, 3, 33, seed=2), *STATE
     results = []
-    for most in (windows.MOST_WRITTEN_OUT, 1 << 20):
-        monkeypatch.setattr(windows, "MOST_WRITTEN_OUT", most)
+    for most in (plan_nodes.MOST_UNROLLED, 1 << 20):
+        monkeypatch.setattr(plan_nodes, "MOST_UNROLLED", most)
         run = af.jit(backwards, device="cuda")
         results.append([np.asarray(x) for x in af.tree.leaves(run(*arguments))])
     for x, y in zip(*results, strict=True):

@@ -1,4 +1,4 @@
-"""What streams record, as steps of the runner: of a driver's nodes, and on a card."""
+"""Recorded launches: from a driver's graph nodes, and on a GPU."""
 
 import ctypes
 from types import SimpleNamespace
@@ -10,19 +10,17 @@ import arrayfn as af
 from arrayfn import dtypes, nn
 from arrayfn.backends.cuda import (
     device_put,
-    kernel_nodes,
     missing_here,
-    recording,
-    replay,
     runner,
 )
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.graphs import capture, dispatch
 from arrayfn.backends.cuda.runner import STEP_WORDS, Plan
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 STREAM, GRAPH, LAUNCHED = 6, 70, 77
-KERNEL, MEMCPY, MEMSET = recording.KERNEL_NODE, 1, recording.MEMSET_NODE
+KERNEL, MEMCPY, MEMSET = capture.KERNEL_NODE, 1, capture.MEMSET_NODE
 CLUSTER = 4
 
 
@@ -98,8 +96,8 @@ class Card:
 
     def _memset(self, node, filled):
         made = filled._obj
-        made.target, made.value, made.lines = 500, self.value, 1
-        made.elements, made.element_bytes = 24, 4
+        made.target, made.value, made.height = 500, self.value, 1
+        made.width, made.element_bytes = 24, 4
         return 0
 
 
@@ -119,11 +117,10 @@ def recorded(monkeypatch):
     """Record the graph of a card, as steps if it can be: the plan."""
 
     def record(card, most_steps=8):
-        for module in (recording, kernel_nodes):
-            monkeypatch.setattr(module, "device", lambda: card)
+        monkeypatch.setattr(capture, "device", lambda: card)
         seen = []
         plan = Plan({}, [(1, 2, 3)], [])
-        made = recording.recorded(plan, seen.append, most_steps)
+        made = capture.record(plan, seen.append, most_steps)
         assert seen == [STREAM]
         assert int(made.words[runner.SLOT_COUNT // 8]) == 0
         return made
@@ -199,7 +196,7 @@ def test_what_a_stream_recorded_runs_again():
         runner.STREAM: gpu.stream,
         **{word: gpu.address(name) for word, name in runner.FUNCTIONS.items()},
     }
-    plan = recording.recorded(Plan(given, [], []), enqueue, 1)
+    plan = capture.record(Plan(given, [], []), enqueue, 1)
     assert steps_of(plan)[0][0] == runner.ZEROS
     assert runner.runner()(plan.address, 0) == 0
     np.testing.assert_array_equal(np.asarray(y), 0)
@@ -213,11 +210,11 @@ def test_large_attention_by_cudnn_is_no_graph(monkeypatch, causal):
     pytest.importorskip("cudnn")
     plans = []
 
-    def record(plan, enqueue, most_steps):
-        plans.append(recording.recorded(plan, enqueue, most_steps))
+    def record(plan, enqueue, most_launches):
+        plans.append(capture.record(plan, enqueue, most_launches))
         return plans[-1]
 
-    monkeypatch.setattr(replay, "recorded", record)
+    monkeypatch.setattr(dispatch, "record", record)
     rng = np.random.default_rng(0)
     shape = 4, 1024, 8, 64
     arrays = [rng.standard_normal(shape, np.float32) for _ in range(3)]

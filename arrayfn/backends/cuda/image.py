@@ -13,24 +13,22 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import cublas, libraries, runner
-from arrayfn.backends.cuda.captures import Access
 from arrayfn.backends.cuda.code import OVERLAPS_FROM, functions
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.nodes import (
+from arrayfn.backends.cuda.plan_nodes import (
+    Access,
     BranchNode,
     HostCall,
     LoopNode,
     NativeRun,
     Node,
     Touches,
-)
-from arrayfn.backends.cuda.runner import WORKSPACE_WORD, Plan, Stage
-from arrayfn.backends.cuda.windows import (
     is_apart,
     window_length,
     writes_in,
     writes_of,
 )
+from arrayfn.backends.cuda.runner import WORKSPACE_WORD, Plan, Stage
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (

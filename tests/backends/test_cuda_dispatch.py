@@ -1,14 +1,13 @@
-"""By which graphs a part of a plan is enqueued, and what its native entry is told."""
+"""How a segment of a plan runs, and what its native entry may run."""
 
 import ctypes
 
 import pytest
 
-from arrayfn.backends.cuda import replay
 from arrayfn.backends.cuda.call_entry import ALWAYS
-from arrayfn.backends.cuda.graphs import Segment
-from arrayfn.backends.cuda.nodes import NativeRun
-from arrayfn.backends.cuda.replay import Replay
+from arrayfn.backends.cuda.graphs import dispatch
+from arrayfn.backends.cuda.graphs.dispatch import Segment, SegmentDispatch
+from arrayfn.backends.cuda.plan_nodes import NativeRun
 
 
 class Card:
@@ -20,14 +19,14 @@ class Card:
         self.done = []
         self.captured = 0
 
-    def record(self, plan, enqueue, most_steps):
+    def record(self, plan, enqueue, most_launches):
         self.captured += 1
-        steps = f" of {most_steps} steps at most" if most_steps else ""
-        return f"graph {self.captured}{steps}"
+        launches = f" or {most_launches} launches" if most_launches else ""
+        return f"graph {self.captured}{launches}"
 
-    def retarget(self, image, nodes, addresses):
+    def update(self, image, nodes, addresses):
         self.captured += 1
-        return "told"
+        return "updated"
 
 
 class Image:
@@ -52,7 +51,7 @@ class Image:
 
 
 class Staging:
-    """A graph of its own memory, which is captured once."""
+    """A graph on staging buffers, which is captured once."""
 
     def __init__(self, card):
         self.card = card
@@ -78,9 +77,9 @@ class Entry:
 @pytest.fixture
 def card(monkeypatch):
     made = Card()
-    monkeypatch.setattr(replay, "device", lambda: made)
-    monkeypatch.setattr(replay, "recorded", made.record)
-    monkeypatch.setattr(replay, "retargeted", made.retarget)
+    monkeypatch.setattr(dispatch, "device", lambda: made)
+    monkeypatch.setattr(dispatch, "record", made.record)
+    monkeypatch.setattr(dispatch, "updated_graph", made.update)
 
     class Walk:
         def __init__(self, image, addresses):
@@ -89,71 +88,71 @@ def card(monkeypatch):
         def run(self, nodes, stream):
             made.done.append("walk")
 
-    monkeypatch.setattr(replay, "Walk", Walk)
+    monkeypatch.setattr(dispatch, "Walk", Walk)
     return made
 
 
-def replayed(card, count, patience, *, keys, kernels=None, small=99, staging=False):
-    """What runs at these addresses do, and what the entry is told."""
+def runs_of(card, count, patience, *, keys, kernels=None, small=99, staging=False):
+    """What runs at these addresses launch, and what the entry is told."""
     nodes = (NativeRun(0, count),)
     staged = Staging(card) if staging else None
     addresses = (ctypes.c_int64 * 1)()
     image = Image(card, kernels, small)
-    made = Replay(image, addresses, Segment(nodes, True, patience), staged)
+    made = SegmentDispatch(image, addresses, Segment(nodes, True, patience), staged)
     entry = Entry()
-    made.inform(entry)
+    made.attach(entry)
     for key in keys:
         made.enqueue(bytes([key]))
     return card.done, entry.told
 
 
-def test_a_few_kernels_are_told_their_addresses_from_the_second_run_on(card):
-    done, told = replayed(card, 2, 1, kernels=[[0], [0]], keys=b"abcd")
-    assert done == ["plain", "told", "told", "told"]
-    assert told == [("plain", 1), *[("told", ALWAYS)] * 3]
+def test_a_few_kernels_have_their_node_parameters_updated_from_the_second_run_on(card):
+    done, told = runs_of(card, 2, 1, kernels=[[0], [0]], keys=b"abcd")
+    assert done == ["plain", "updated", "updated", "updated"]
+    assert told == [("plain", 1), *[("updated", ALWAYS)] * 3]
     assert card.captured == 1
 
 
-def test_large_kernels_are_launched_as_they_are(card):
-    done, told = replayed(card, 2, 1, kernels=[[0], [0]], small=0, keys=b"aaa")
+def test_long_kernels_are_launched_directly(card):
+    done, told = runs_of(card, 2, 1, kernels=[[0], [0]], small=0, keys=b"aaa")
     assert done == ["plain"] * 3
     assert told == [("plain", ALWAYS)] * 3
     assert card.captured == 0
-    done, told = replayed(card, 2, 1, kernels=[[0], [0]], small=1, keys=b"aaa")
-    assert told[2] == ("told", ALWAYS)
+    done, told = runs_of(card, 2, 1, kernels=[[0], [0]], small=1, keys=b"aaa")
+    assert told[2] == ("updated", ALWAYS)
 
 
 def test_addresses_that_come_again_get_graphs(card):
-    done, told = replayed(card, 2, 1, keys=b"abaab")
+    done, told = runs_of(card, 2, 1, keys=b"abaab")
     assert done == ["walk", "walk", "graph 1", "graph 1", "graph 2"]
     assert told == [{b"a": "graph 1"}, {b"a": "graph 1", b"b": "graph 2"}]
 
 
-def test_a_few_large_steps_are_launched_as_they_were_recorded(card):
-    done, _ = replayed(card, 4, 1, small=0, keys=b"aaa")
-    assert done == ["walk", *["graph 1 of 10 steps at most"] * 2]
-    done, _ = replayed(card, 5, 1, small=0, keys=b"aaa")
+def test_a_few_long_steps_are_recorded_launches(card):
+    done, _ = runs_of(card, 4, 1, small=0, keys=b"aaa")
+    assert done == ["walk", *["graph 1 or 10 launches"] * 2]
+    done, _ = runs_of(card, 5, 1, small=0, keys=b"aaa")
     assert done[3:] == ["walk", "graph 2", "graph 2"]
-    done, _ = replayed(card, 4, 1, small=1, keys=b"aa")
+    done, _ = runs_of(card, 4, 1, small=1, keys=b"aa")
     assert done[6:] == ["walk", "graph 3"]
 
 
-def test_others_are_copied_to_where_a_graph_has_them(card):
-    done, told = replayed(card, 10, 1, staging=True, keys=b"abcab")
+def test_other_addresses_are_copied_to_staging_buffers(card):
+    done, told = runs_of(card, 10, 1, staging=True, keys=b"abcab")
     assert done == ["walk", "staged", "staged", "graph 2", "graph 3"]
     assert told[:2] == [("staged", 1), ("staged", 2)]
     # Soon again, where there was something to capture.
     assert told[3] == ("staged", 1)
 
 
-def test_a_long_plan_has_no_graph_but_that_one(card):
-    done, told = replayed(card, 640, 2, staging=True, keys=b"aaaa")
+def test_a_long_plan_has_the_staged_graph_alone(card):
+    done, told = runs_of(card, 640, 2, staging=True, keys=b"aaaa")
     assert done == ["walk", "walk", "staged", "staged"]
     assert told == [("staged", ALWAYS)] * 2
     assert card.captured == 1
 
 
-def test_what_would_wait_for_the_gpu_is_captured_at_once(card):
-    done, told = replayed(card, 3, 0, staging=True, keys=b"ab")
+def test_a_segment_that_would_synchronize_is_captured_at_once(card):
+    done, told = runs_of(card, 3, 0, staging=True, keys=b"ab")
     assert done == ["staged"] * 2
     assert told == [("staged", ALWAYS)] * 2

@@ -1,11 +1,10 @@
-"""Loops and branches inside a CUDA graph: conditional nodes, made while capturing.
+"""Conditional nodes of CUDA graphs: loops and branches that a stream capture adds.
 
-A conditional node has graphs of its own: one that runs again as long as a condition is
-not 0, or several of which the condition's value chooses one. Kernels of a few
-instructions set the value from a number in the GPU's memory, before the node and, for
-a loop, at the end of its graph, or count the loop's turns; so nothing waits for the
-host. What fills those graphs is captured like the rest, on a stream of its own at each
-depth.
+A WHILE node repeats its body graph as long as its condition is not 0; a SWITCH node
+runs the body graph that its condition selects. Kernels of a few instructions set the
+condition from a value in the GPU's memory: before the node and, for a loop, at the end
+of its body. Loops with a trip count are counted there too. So nothing waits for the
+host. Body graphs are captured on a stream of their own for each depth.
 """
 
 from __future__ import annotations
@@ -17,25 +16,29 @@ from functools import cache
 from math import gcd
 from typing import Final
 
-from arrayfn.backends.cuda.captures import SideBySide, captured, go_on_from
 from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device
+from arrayfn.backends.cuda.graphs.capture import (
+    ConcurrentCapture,
+    capture_info,
+    set_dependencies,
+)
 from arrayfn.backends.cuda.modules import load
 
 Enqueue = Callable[[int], None]
-"""What puts work into the stream that it is given."""
+"""Enqueues work on the stream that it is given."""
 
-Number = tuple[str, int]
-"""A number in the GPU's memory: its kind, "u8" or "i32", and its address."""
+Scalar = tuple[str, int]
+"""A scalar in the GPU's memory: its kind, "u8" or "i32", and its address."""
 
-Moving = tuple[int, int]
-"""An address in turn 0 of a graph's loop, and the bytes that it moves in each."""
+StridedAddress = tuple[int, int]
+"""An address in iteration 0 of a graph's loop, and its stride in bytes."""
 
 # Names and numbers of cuda.h.
 _CONDITIONAL: Final = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
-_WHILE, _SWITCH = 1, 2
+_WHILE, _SWITCH = 1, 2  # CUgraphConditionalNodeType
 
-# cudaGraphSetConditional is a function that the driver has for kernels. Of the number
-# in memory, FLAG takes a byte, and INDEX 32 bits, moved to the nearest of 0 to `last`.
+# Kernels call cudaGraphSetConditional, which the driver links. The condition is the
+# scalar at `number`, clamped to 0 to `last`.
 _HEAD: Final = """
 .version 8.0
 .target sm_80
@@ -68,8 +71,8 @@ _SET: Final = """
 """
 _LOADS: Final = {"u8": "ld.global.u8 %v, [%p];", "i32": "ld.global.s32 %v, [%p];"}
 
-# A turn is over, or with a step of 0 the first begins: there is another one before
-# `turns`.
+# Counts an iteration, or with a `step` of 0 resets the counter. The condition is
+# whether there is another iteration before the trip count, `turns`.
 _COUNT: Final = """
 .extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
 .visible .entry count_turn(
@@ -100,8 +103,9 @@ _COUNT: Final = """
 }
 """
 
-# A unit of UNIT bytes a thread, from `source` to `target`, which move with the counter.
-_MOVE: Final = """
+# Each thread copies UNIT bytes from `source` to `target`, which are strided by the
+# counter.
+_COPY: Final = """
 .visible .entry move(
   .param .u64 target, .param .u64 source, .param .u64 counter,
   .param .u64 target_step, .param .u64 source_step, .param .u64 units)
@@ -136,33 +140,33 @@ _MOVE: Final = """
   ret;
 }
 """
-_WORDS: Final = {
+_UNITS: Final = {
     16: ("v4.u32 {%a, %b, %d, %e}", "v4.u32 [%t], {%a, %b, %d, %e}"),
     4: ("u32 %a", "u32 [%t], %a"),
     1: ("u8 %a", "u8 [%t], %a"),
 }
-_MOVE_THREADS: Final = 256
+_COPY_THREADS: Final = 256
 
 
 def set_condition_ptx(kind: str) -> str:
-    """The kernel that sets a condition to a number of ``kind``: "u8" or "i32"."""
+    """The kernel that sets a condition to a scalar of ``kind``: "u8" or "i32"."""
     return _HEAD + _SET.replace("LOAD", _LOADS[kind])
 
 
 def count_turn_ptx() -> str:
-    """The kernel that counts a turn, and sets a condition: whether there is another."""
+    """The kernel that counts an iteration, and sets the condition for another one."""
     return _HEAD + _COUNT
 
 
-def move_ptx(unit: int) -> str:
-    """The kernel that copies, ``unit`` bytes a thread: 16, 4 or 1."""
-    load, store = _WORDS[unit]
-    text = _MOVE.replace("WORD", load).replace("STORED", store)
+def copy_ptx(unit: int) -> str:
+    """The kernel that copies ``unit`` bytes per thread: 16, 4 or 1."""
+    load, store = _UNITS[unit]
+    text = _COPY.replace("WORD", load).replace("STORED", store)
     return _HEAD + text.replace("UNIT", str(unit))
 
 
-class _NodeParameters(ctypes.Structure):
-    """CUgraphNodeParams, as far as a conditional node needs it."""
+class _NodeParams(ctypes.Structure):
+    """CUgraphNodeParams of a conditional node."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -177,8 +181,8 @@ class _NodeParameters(ctypes.Structure):
     )
 
 
-class Conditionals:
-    """Adds conditional nodes to what a stream captures."""
+class ConditionalNodes:
+    """Adds conditional nodes to the graphs that streams are captured into."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
@@ -187,13 +191,13 @@ class Conditionals:
         self._streams: list[ctypes.c_void_p] = []
         self._depth = 0
 
-    def steps(self, stream: int) -> SideBySide:
-        """What captures steps into a stream, each after those that it needs."""
-        return SideBySide(stream)
+    def concurrent(self, stream: int) -> ConcurrentCapture:
+        """Captures steps into a stream, each after its dependencies only."""
+        return ConcurrentCapture(stream)
 
-    def condition(self, stream: int) -> int:
-        """A condition of the graph that ``stream`` is captured into."""
-        graph, _ = captured(stream)
+    def create_handle(self, stream: int) -> int:
+        """A new conditional handle of the graph that ``stream`` is captured into."""
+        graph, _ = capture_info(stream)
         handle = ctypes.c_uint64()
         status = self._library.cuGraphConditionalHandleCreate(
             ctypes.byref(handle),
@@ -205,54 +209,68 @@ class Conditionals:
         self._check(status)
         return handle.value
 
-    def set(self, stream: int, condition: int, number: Number, last: int) -> None:
-        """Capture that a condition is a number: the nearest of 0 to ``last``."""
-        kind, address = number
+    def set_condition(
+        self, stream: int, handle: int, scalar: Scalar, last: int
+    ) -> None:
+        """Capture a kernel that sets a condition to a scalar, clamped to ``last``."""
+        kind, address = scalar
         text = set_condition_ptx(kind)
-        self._launch(stream, text, "set_condition", (condition, address, last))
+        self._launch(stream, text, "set_condition", (handle, address, last))
 
-    def repeat(self, stream: int, condition: int, body: Enqueue) -> None:
-        """Capture a loop: ``body``, as long as a condition that it sets is not 0."""
-        (graph,) = self._node(stream, condition, _WHILE, 1)
-        with self._into(graph) as inner:
+    def while_node(self, stream: int, handle: int, body: Enqueue) -> None:
+        """Add a loop: ``body``, which sets the condition, while that is not 0."""
+        (graph,) = self._add(stream, handle, _WHILE, 1)
+        with self._capture_to(graph) as inner:
             body(inner)
 
-    def choose(self, stream: int, condition: int, branches: Sequence[Enqueue]) -> None:
-        """Capture a branch: the one that a condition says."""
-        graphs = self._node(stream, condition, _SWITCH, len(branches))
+    def switch_node(
+        self, stream: int, handle: int, branches: Sequence[Enqueue]
+    ) -> None:
+        """Add a branch: the one of ``branches`` that the condition selects."""
+        graphs = self._add(stream, handle, _SWITCH, len(branches))
         for graph, branch in zip(graphs, branches, strict=True):
-            with self._into(graph) as inner:
+            with self._capture_to(graph) as inner:
                 branch(inner)
 
-    def repeat_counted(
-        self, stream: int, counter: int, turns: int, body: Enqueue
+    def counted_loop(
+        self, stream: int, counter: int, trip_count: int, body: Enqueue
     ) -> None:
-        """Capture a loop: ``body``, ``turns`` times.
+        """Add a loop of ``trip_count`` iterations of ``body``.
 
-        The 64 bits at ``counter`` say how many of them were before.
+        The 64 bits at the address ``counter`` hold the number of the iteration.
         """
-        handle = self.condition(stream)
+        handle = self.create_handle(stream)
         text = count_turn_ptx()
-        self._launch(stream, text, "count_turn", (handle, counter, 0, turns))
-        (graph,) = self._node(stream, handle, _WHILE, 1)
-        with self._into(graph) as inner:
-            body(inner)
-            self._launch(inner, text, "count_turn", (handle, counter, 1, turns))
 
-    def move(
-        self, stream: int, target: Moving, source: Moving, counter: int, nbytes: int
+        def count(on: int, step: int) -> None:
+            self._launch(on, text, "count_turn", (handle, counter, step, trip_count))
+
+        def iteration(inner: int) -> None:
+            body(inner)
+            count(inner, 1)
+
+        count(stream, 0)
+        self.while_node(stream, handle, iteration)
+
+    def copy_strided(
+        self,
+        stream: int,
+        target: StridedAddress,
+        source: StridedAddress,
+        counter: int,
+        nbytes: int,
     ) -> None:
-        """Capture a copy, whose places move by some bytes for each that is counted."""
+        """Capture a copy between addresses that are strided by ``counter``."""
         if not nbytes:
             return
-        (to, to_step), (begin, begin_step) = target, source
-        common = gcd(to, to_step, begin, begin_step, nbytes)
-        unit = next(unit for unit in _WORDS if not common % unit)
+        (to, to_stride), (begin, begin_stride) = target, source
+        common = gcd(to, to_stride, begin, begin_stride, nbytes)
+        unit = next(unit for unit in _UNITS if not common % unit)
         units = nbytes // unit
-        values = (to, begin, counter, to_step % 2**64, begin_step % 2**64, units)
-        blocks = -(-units // _MOVE_THREADS)
-        text = move_ptx(unit)
-        self._launch(stream, text, "move", values, blocks, _MOVE_THREADS)
+        strides = to_stride % 2**64, begin_stride % 2**64
+        values = (to, begin, counter, *strides, units)
+        blocks = -(-units // _COPY_THREADS)
+        self._launch(stream, copy_ptx(unit), "move", values, blocks, _COPY_THREADS)
 
     def _check(self, status: int) -> None:
         self._gpu.check(status, "in a conditional node")
@@ -266,11 +284,12 @@ class Conditionals:
         blocks: int = 1,
         threads: int = 1,
     ) -> None:
-        """Launch a kernel, which is loaded when it is first needed."""
+        """Launch a kernel, and load it before its first launch."""
         if text not in self._kernels:
             self._kernels[text] = load(text.encode() + b"\0", entry)
-        words = [ctypes.c_uint64(v) for v in values]
-        parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
+        arguments = [ctypes.c_uint64(v) for v in values]
+        pointers = map(ctypes.addressof, arguments)
+        parameters = (ctypes.c_void_p * len(arguments))(*pointers)
         status = self._library.cuLaunchKernel(
             ctypes.c_void_p(self._kernels[text]),
             *(blocks, 1, 1, threads, 1, 1, 0),
@@ -280,12 +299,12 @@ class Conditionals:
         )
         self._check(status)
 
-    def _node(
+    def _add(
         self, stream: int, handle: int, kind: int, size: int
     ) -> list[ctypes.c_void_p]:
-        """The graphs of a new node that follows what ``stream`` has captured."""
-        graph, nodes = captured(stream)
-        parameters = _NodeParameters(_CONDITIONAL)
+        """Add a conditional node after what ``stream`` has captured: its bodies."""
+        graph, nodes = capture_info(stream)
+        parameters = _NodeParams(_CONDITIONAL)
         parameters.handle, parameters.kind = handle, kind
         parameters.size, parameters.context = size, self._gpu.context
         node = ctypes.c_void_p()
@@ -298,11 +317,11 @@ class Conditionals:
             ctypes.byref(parameters),
         )
         self._check(status)
-        go_on_from(stream, [int(node.value or 0)])
+        set_dependencies(stream, [int(node.value or 0)])
         return [ctypes.c_void_p(parameters.graphs[k]) for k in range(size)]
 
     @contextmanager
-    def _into(self, graph: ctypes.c_void_p) -> Generator[int]:
+    def _capture_to(self, graph: ctypes.c_void_p) -> Generator[int]:
         """A stream whose work is captured into ``graph``."""
         if self._depth == len(self._streams):
             self._streams.append(self._gpu.new_stream())
@@ -322,6 +341,6 @@ class Conditionals:
 
 
 @cache
-def conditionals() -> Conditionals:
+def conditional_nodes() -> ConditionalNodes:
     """Those of the GPU. Captures are made one at a time, under the device's lock."""
-    return Conditionals(device())
+    return ConditionalNodes(device())
