@@ -1,9 +1,9 @@
-"""The vocabulary of native routines: memory, atomics and C functions, all in 64 bits.
+"""The vocabulary of native routines: memory, atomics and C functions.
 
-The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) are
-written as Python functions over integers: every value is an i64, and addresses are
-integers. ``compiler`` turns them into LLVM IR. The functions below are the
-operations that integer arithmetic does not cover; they exist only in compiled code.
+The runtime's own routines (thread pool, plan runner, heap, call entry) are written as
+typed Python functions: numbers, structures with named fields, arrays, and C functions
+(see ``structures``). ``compiler`` turns them into LLVM IR. The functions below are the
+operations that Python has no sign for; they exist only in compiled code.
 
 A Python module with native routines is compiled as one, when one of its routines is
 first needed (``code``). Where it says ``LOOPS_OVER_DATA: Final = True`` it is
@@ -13,10 +13,18 @@ loops that would gain by it.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
+
+from arrayfn.backends.native.structures import Array, function_types, i32
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class NativeOnlyError(RuntimeError):
@@ -27,53 +35,141 @@ def _native_only() -> NativeOnlyError:
     return NativeOnlyError("this operation exists only in compiled native code")
 
 
-@dataclass(frozen=True, slots=True)
-class CFunction:
-    """A C function of this process, called with i64 arguments."""
+class CFunction(Generic[P, R]):
+    """A C function of this process: ``CFunction[[Array[u8], int], None]("name")``.
 
-    symbol: str
-    arity: int
-    returns: Literal["i64", "i32", "void"] = "i64"
+    Without types it is one of ``arity`` integers.
+    """
 
-    def __call__(self, *arguments: int) -> int:
+    def __init__(
+        self,
+        symbol: str,
+        arity: int = 0,
+        returns: Literal["i64", "i32", "void"] = "i64",
+    ) -> None:
+        self.symbol = symbol
+        self._arity = arity
+        self._returns = returns
+
+    def types(self) -> tuple[list[Any], Any]:
+        """The annotated types of its parameters, and of its result."""
+        given = typing.get_args(getattr(self, "__orig_class__", None))
+        if given:
+            kinds, result = given
+            return list(kinds), result
+        return [int] * self._arity, _RESULTS[self._returns]
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.types()}"
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
         raise _native_only()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Routine:
+class Routine(Generic[P, R]):
     """A native routine. Called from Python, it runs as Python, as far as it can.
 
-    ``symbol`` is its name in object code, that of its module and its own; ``variables``
-    are its local ones, the ``arity`` parameters first; ``module`` has the names of its
-    module. ``is_inlined`` if it exists in its callers only.
+    ``symbol`` is its name in object code, that of its module and its own; ``module``
+    has the names of its module. ``is_inlined`` if it exists in its callers only.
     """
 
-    function: Callable[..., int]
+    function: Callable[P, R]
     symbol: str
     arity: int
-    variables: tuple[str, ...]
     module: Mapping[str, Any]
     is_inlined: bool = False
 
-    def __call__(self, *arguments: int) -> int:
-        return self.function(*arguments)
+    def types(self) -> tuple[list[Any], Any]:
+        """The annotated types of its parameters, and of its result."""
+        return _types(self.function)
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        return self.function(*arguments, **named)
 
 
-def native(function: FunctionType) -> Routine:
-    """Mark a function of integers as native."""
+_types = cache(function_types)
+_RESULTS: Final = {"i64": int, "i32": i32, "void": type(None)}
+
+
+def native(function: Callable[P, R]) -> Routine[P, R]:
+    """Mark a function as native."""
+    assert isinstance(function, FunctionType)
     symbol = f"{function.__module__}.{function.__name__}"
-    code = function.__code__
-    arity, variables = code.co_argcount, code.co_varnames
-    return Routine(function, symbol, arity, variables, function.__globals__)
+    arity = function.__code__.co_argcount
+    return Routine(function, symbol, arity, function.__globals__)
 
 
-def inlined(function: FunctionType) -> Routine:
+def inlined(function: Callable[P, R]) -> Routine[P, R]:
     """Mark a function as native and part of whatever routine of its module calls it.
 
     In a module that loops over data, one text so serves several widths or kinds: each
     caller has a copy made for the constants that it gives.
     """
     return replace(native(function), is_inlined=True)
+
+
+@overload
+def cast(kind: type[T], pointer: object) -> T: ...
+
+
+@overload
+def cast(kind: Any, pointer: object) -> Any: ...
+
+
+def cast(kind: Any, pointer: object) -> Any:
+    """A pointer or address as a pointer of another type, or as an address: ``int``."""
+    raise _native_only()
+
+
+def local(kind: type[T], count: int) -> Array[T]:
+    """``count`` (a constant) elements on the routine's stack."""
+    raise _native_only()
+
+
+def size_of(kind: type[Any]) -> int:
+    """The bytes of an element of an array."""
+    raise _native_only()
+
+
+def atomic_load(place: int) -> int:
+    """The integer at a field or element; later reads are not moved before (acquire)."""
+    raise _native_only()
+
+
+def atomic_store(place: int, value: int) -> None:
+    """Write a field or element; earlier writes are seen by who reads it (release)."""
+    raise _native_only()
+
+
+def atomic_add(place: int, value: int) -> int:
+    """Add to a field or element, sequentially consistent; the value before."""
+    raise _native_only()
+
+
+def atomic_exchange_if(place: int, expected: int, value: int) -> int:
+    """Write ``value`` if there is ``expected``, seq. consistent; what there was."""
+    raise _native_only()
+
+
+def sqrt(x: float) -> float:
+    """The square root."""
+    raise _native_only()
+
+
+def cycles() -> int:
+    """A counter of some 10^9 a second: of the core's cycles, or a timer."""
+    raise _native_only()
+
+
+def pause() -> None:
+    """Tell the core that this is a spinning loop."""
+    raise _native_only()
+
+
+# Untyped words, which the rooms of data (linear algebra, products, sorts, windows,
+# transforms) are still written in: addresses are integers, and floating-point numbers
+# are bits. They go with those rooms' last routines, and ``line_operations`` with them.
 
 
 def load(address: int) -> int:
@@ -108,36 +204,6 @@ def store_u8(address: int, value: int) -> None:
 
 def stack(words: int) -> int:
     """The address of ``words`` (a constant) i64 words on the routine's stack."""
-    raise _native_only()
-
-
-def atomic_load(address: int) -> int:
-    """The i64 at ``address``; later reads are not moved before it (acquire)."""
-    raise _native_only()
-
-
-def atomic_store(address: int, value: int) -> None:
-    """Write an i64; earlier writes are seen by whoever reads it (release)."""
-    raise _native_only()
-
-
-def atomic_add(address: int, value: int) -> int:
-    """Add to an i64, sequentially consistent; the value before."""
-    raise _native_only()
-
-
-def atomic_exchange_if(address: int, expected: int, value: int) -> int:
-    """Write ``value`` if the i64 is ``expected``, seq. consistent; what it was."""
-    raise _native_only()
-
-
-def cycles() -> int:
-    """A counter of some 10^9 a second: of the core's cycles, or a timer."""
-    raise _native_only()
-
-
-def pause() -> None:
-    """Tell the core that this is a spinning loop."""
     raise _native_only()
 
 
@@ -294,6 +360,6 @@ def call(address: int, *arguments: int) -> int:
     raise _native_only()
 
 
-def address_of(function: Routine | CFunction) -> int:
+def address_of(function: Callable[..., Any]) -> int:
     """The address of a native routine or C function."""
     raise _native_only()

@@ -50,20 +50,22 @@ def _store_narrow(r: Emitter, kind: str, address: str, value: str) -> str:
     return "0"
 
 
-def _store(r: Emitter, address: str, value: str, atomic: bool = False) -> str:
+def _store(r: Emitter, address: str, value: str) -> str:
     """A store of an i64."""
-    pointer = r.pointer(address)
-    if atomic:
-        r.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
-    else:
-        r.emit(f"store i64 {value}, ptr {pointer}")
+    r.emit(f"store i64 {value}, ptr {r.pointer(address)}")
     return "0"
 
 
-def _exchange_if(r: Emitter, address: str, expected: str, value: str) -> str:
+def _atomic_store(r: Emitter, pointer: str, value: str) -> str:
+    """A store that releases what was written before."""
+    r.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
+    return "0"
+
+
+def _exchange_if(r: Emitter, pointer: str, expected: str, value: str) -> str:
     """A compare-and-exchange."""
     pair = r.value_of(
-        f"cmpxchg ptr {r.pointer(address)}, i64 {expected}, i64 {value} seq_cst seq_cst"
+        f"cmpxchg ptr {pointer}, i64 {expected}, i64 {value} seq_cst seq_cst"
     )
     return r.value_of(f"extractvalue {{ i64, i1 }} {pair}, 0")
 
@@ -141,14 +143,6 @@ OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     "store": _store,
     "store_i32": lambda r, a, v: _store_narrow(r, "i32", a, v),
     "store_u8": lambda r, a, v: _store_narrow(r, "i8", a, v),
-    "atomic_load": lambda r, a: r.value_of(
-        f"load atomic i64, ptr {r.pointer(a)} acquire, align 8"
-    ),
-    "atomic_store": lambda r, a, v: _store(r, a, v, atomic=True),
-    "atomic_add": lambda r, a, v: r.value_of(
-        f"atomicrmw add ptr {r.pointer(a)}, i64 {v} seq_cst"
-    ),
-    "atomic_exchange_if": _exchange_if,
     "pause": _pause,
     "cycles": _cycles,
     "narrow_f64": _narrow,
@@ -163,3 +157,13 @@ OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     **line_operations.OPERATIONS,
     "call": _call,
 }
+
+ATOMIC: Final[dict[str, Callable[..., str]]] = {
+    "atomic_load": lambda r, p: r.value_of(
+        f"load atomic i64, ptr {p} acquire, align 8"
+    ),
+    "atomic_store": _atomic_store,
+    "atomic_add": lambda r, p, v: r.value_of(f"atomicrmw add ptr {p}, i64 {v} seq_cst"),
+    "atomic_exchange_if": _exchange_if,
+}
+"""Operations at a pointer to 64 bits, which several threads may do at once."""

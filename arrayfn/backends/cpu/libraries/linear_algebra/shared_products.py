@@ -26,11 +26,12 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     memset,
     one_bits,
 )
-from arrayfn.backends.cpu.pool import JOB_SLOT_COUNT, pool_launch
+from arrayfn.backends.cpu.pool import KernelEntry, Pool, pool_launch
 from arrayfn.backends.native import (
     LINE_BYTES,
     address_of,
     call,
+    cast,
     load,
     load_i32,
     native,
@@ -40,6 +41,7 @@ from arrayfn.backends.native import (
     store_u8,
 )
 from arrayfn.backends.native.code import native_address
+from arrayfn.backends.native.structures import Array
 from arrayfn.dtypes import BY_SHORT_NAME
 
 # Byte offsets into the tools.
@@ -99,8 +101,11 @@ def share(tools: int, entry: int, arguments: int, items: int) -> int:
     pool = load(tools + POOL)
     if pool == 0 or items == 1:
         return call(entry, arguments, 0, items)
-    store(pool + JOB_SLOT_COUNT, 0)
-    return pool_launch(pool, entry, arguments, items, 1)
+    threads = cast(Pool, pool)
+    threads.job.slot_count = 0
+    run = cast(KernelEntry, entry)
+    pool_launch(threads, run, cast(Array[int], arguments), items, 1)
+    return 0
 
 
 @native
