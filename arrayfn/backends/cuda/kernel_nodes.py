@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.captures import captured
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.runner import StepKind
 
 
 class Kernel(ctypes.Structure):
@@ -30,14 +31,13 @@ class Kernel(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, row: Sequence[int]) -> Kernel:
-        """The node of a step, given by its words."""
-        _, function, blocks, threads, parameters, *shared = row
-        made = cls(function)
-        made.blocks[:] = (blocks, 1, 1)
-        made.threads[:] = (threads, 1, 1)
-        made.shared = shared[0] if shared else 0
-        made.parameters = parameters
+    def of(cls, step: runner.Kernel) -> Kernel:
+        """The node of a step."""
+        made = cls(step.function)
+        made.blocks[:] = (step.blocks, 1, 1)
+        made.threads[:] = (step.threads, 1, 1)
+        made.shared = step.shared
+        made.parameters = step.parameters
         return made
 
     def capture(self, stream: int) -> int:
@@ -69,14 +69,16 @@ class Graph:
                 self._gpu.forget(self._launched)
             self._gpu.library.cuGraphDestroy(ctypes.c_void_p(self.recorded))
 
-    def steps(self, kernels: Sequence[tuple[int, Kernel]]) -> list[list[int]]:
+    def steps(self, kernels: Sequence[tuple[int, Kernel]]) -> list[runner.Step]:
         """The runner's steps: ``kernels``, with their nodes, are told; all is launched.
 
-        What the words point to is the caller's to keep.
+        What they point to is the caller's to keep.
         """
         self._launched = launched = self._gpu.instantiate(self.recorded)
         told = [
-            [runner.PARAMETERS, launched, node, ctypes.addressof(kernel)]
+            runner.Parameters(
+                StepKind.PARAMETERS, launched, node, ctypes.addressof(kernel)
+            )
             for node, kernel in kernels
         ]
-        return [*told, [runner.GRAPH, launched]]
+        return [*told, runner.GraphLaunch(StepKind.GRAPH, launched)]

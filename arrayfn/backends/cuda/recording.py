@@ -11,10 +11,17 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
-from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
-from arrayfn.backends.cuda.runner import Plan
+from arrayfn.backends.cuda.runner import (
+    LaunchAttribute,
+    LaunchConfig,
+    Plan,
+    Recorded,
+    Step,
+    StepKind,
+    Zeros,
+)
 
 KERNEL_NODE: Final = 0  # CUgraphNodeType
 MEMSET_NODE: Final = 2
@@ -24,25 +31,6 @@ ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
 Which memory to keep in the cache, that all blocks run at once, clusters and where they
 go, a priority, and how much of a multiprocessor's memory is shared.
 """
-
-
-class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute."""
-
-    _fields_ = (("number", ctypes.c_uint64), ("value", ctypes.c_uint64 * 8))
-
-
-class _Config(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = (
-        ("blocks", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint),
-    )
 
 
 class _Memset(ctypes.Structure):
@@ -68,7 +56,7 @@ def recorded(plan: Plan, enqueue: Callable[[int], None], most_steps: int) -> Pla
     steps = _Steps()
     nodes = _chain(graph.recorded, most_steps)
     if nodes and all(map(steps.add, nodes)):
-        return plan.of(steps.rows, (), (graph, steps))
+        return plan.of(steps.steps, (), (graph, steps))
     return plan.of(graph.steps(()), (), graph)
 
 
@@ -103,7 +91,7 @@ class _Steps:
     """The runner's steps for nodes, and what they point to."""
 
     def __init__(self) -> None:
-        self.rows: list[list[int]] = []
+        self.steps: list[Step] = []
         self._kept: list[object] = []
 
     def add(self, node: int) -> bool:
@@ -111,7 +99,7 @@ class _Steps:
         kind = ctypes.c_int()
         self._ask("cuGraphNodeGetType", node, kind)
         if kind.value == KERNEL_NODE:
-            self.rows.append(self._kernel(node))
+            self.steps.append(self._kernel(node))
             return True
         return kind.value == MEMSET_NODE and self._zeros(node)
 
@@ -122,22 +110,29 @@ class _Steps:
         status = function(ctypes.c_void_p(node), *numbers, ctypes.byref(answer))
         device().check(status, "in a graph")
 
-    def _kernel(self, node: int) -> list[int]:
+    def _kernel(self, node: int) -> Recorded:
         kernel = Kernel()
         self._ask("cuGraphKernelNodeGetParams_v2", node, kernel)
-        said = (_Attribute * len(ATTRIBUTES))()
+        said = (LaunchAttribute * len(ATTRIBUTES))()
         count = 0
         for number in ATTRIBUTES:
             value = (ctypes.c_uint64 * 8)()
             self._ask("cuGraphKernelNodeGetAttribute", node, number, value)
             if any(value):
-                said[count] = _Attribute(number, value)
+                said[count] = LaunchAttribute(number, value)
                 count += 1
-        config = _Config(kernel.blocks, kernel.threads, kernel.shared, device().stream)
-        config.attributes, config.count = said, count
+        config = LaunchConfig(
+            blocks=kernel.blocks,
+            threads=kernel.threads,
+            shared=kernel.shared,
+            stream=device().stream,
+            attributes=ctypes.addressof(said),
+            attribute_count=count,
+        )
         self._kept += [config, said]
         function = kernel.function or kernel.kernel
-        return [runner.RECORDED, ctypes.addressof(config), function, kernel.parameters]
+        launched = ctypes.addressof(config), function, kernel.parameters
+        return Recorded(StepKind.RECORDED, *launched)
 
     def _zeros(self, node: int) -> bool:
         filled = _Memset()
@@ -147,5 +142,5 @@ class _Steps:
         place = ctypes.c_int64(filled.target)
         self._kept.append(place)
         nbytes = filled.elements * filled.element_bytes
-        self.rows.append([runner.ZEROS, ctypes.addressof(place), nbytes])
+        self.steps.append(Zeros(StepKind.ZEROS, ctypes.addressof(place), nbytes))
         return True

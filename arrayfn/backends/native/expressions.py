@@ -411,11 +411,14 @@ class Expressions(Emitter):
     def call_pointer(
         self, node: ast.Call, function: Value, given: list[ast.expr]
     ) -> Value:
-        """A call through a pointer."""
+        """A call through a pointer; with ``...`` for arguments, they are integers."""
         parts = typing.get_args(function.type)
         if not (is_pointer(function.type) and len(parts) == 2):
             raise self.error(node, f"{_named(function.type)} is not a function")
-        return self.call_of(node, function.operand, *parts, given, None)
+        kinds, result = parts
+        if kinds is Ellipsis:
+            kinds = [int] * len(given)
+        return self.call_of(node, function.operand, kinds, result, given, None)
 
     def call_of(
         self,

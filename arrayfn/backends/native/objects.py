@@ -72,9 +72,3 @@ def new_builtin(method: MethodDef, owner: Any) -> Any:
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     return new(ctypes.addressof(method), owner, None)
-
-
-def immortal_words(size: int) -> Any:
-    """Immortal 64-bit integers."""
-    kind: Any = ctypes.c_int64 * (size // 8)
-    return immortal(kind)

@@ -23,7 +23,7 @@ class Provider:
     and 0 where its items are shared already.
     """
 
-    routine: Routine
+    routine: Routine[..., Any]
     words: Callable[[str], tuple[int, ...]]
     unjitted: Callable[[Mapping[str, Any], int], None]
     uses_blas: bool = False

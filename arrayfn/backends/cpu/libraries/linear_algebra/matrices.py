@@ -66,7 +66,7 @@ def lapack_words(dtype: str, *functions: str) -> tuple[int, ...]:
     return kind.itemsize, bits, int(kind.kind == "c"), *addresses
 
 
-def small_address(routine: Routine, dtype: str) -> int:
+def small_address(routine: Routine[..., Any], dtype: str) -> int:
     """The address of a routine of ``small_matrices``; 0 for complex numbers."""
     return 0 if BY_SHORT_NAME[dtype].kind == "c" else native_address(routine)
 
