@@ -18,7 +18,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from arrayfn import layout as layouts
 from arrayfn.backends.cpu import executable, portable_entry, runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
@@ -27,6 +26,7 @@ from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.native import python_objects
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
+from arrayfn.ir import layout as layouts
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_tiles
 from arrayfn.lowering.plan import (
     BufferAllocation,

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from arrayfn import layout
 from arrayfn.backends.cuda import image as images
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.code import OVERLAPS_FROM
 from arrayfn.backends.cuda.nodes import NativeRun
 from arrayfn.backends.cuda.runner import StepKind
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, layout
 from arrayfn.lowering.plan import (
     BufferAllocation,
     BufferArgument,

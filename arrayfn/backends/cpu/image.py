@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn import layout as layouts
 from arrayfn.backends.cpu.image_layout import (
     LINE,
     LOOK_AFTER,
@@ -39,6 +38,7 @@ from arrayfn.backends.cpu.runtime import Runtime
 from arrayfn.backends.native.structures import Struct
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
+from arrayfn.ir import layout as layouts
 from arrayfn.lowering import plan as plans
 from arrayfn.lowering.plan import (
     BufferKind,

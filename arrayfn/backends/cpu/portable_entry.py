@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn import dtypes, layout
+from arrayfn import dtypes
 from arrayfn.backends.cpu.frames import frame_give, frame_take
 from arrayfn.backends.cpu.image_layout import Frame
 from arrayfn.backends.cpu.runner import run_frame
 from arrayfn.backends.native.code import native_address
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, layout
 
 _NUMBERS: Final = {
     dtypes.float32: float,

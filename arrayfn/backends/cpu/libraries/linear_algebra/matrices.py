@@ -5,7 +5,7 @@ LAPACK's matrices lie by columns. A row-major matrix is, by columns, its transpo
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
