@@ -21,7 +21,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.control_flow import control_step
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
-from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
+from arrayfn.lowering.cpu.schedule import is_split, shape_of
 from arrayfn.lowering.cpu.serial import BLOCK, LoopPrinter, kernel_of
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, Unit, each_alone, fuse
@@ -361,4 +361,4 @@ class Lowering:
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """The work items of a product."""
-        return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype, CPU.cores)
+        return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype)

@@ -5,7 +5,9 @@ ticket: a count of launches in its high half, chunks not yet claimed in its low 
 thread claims a chunk by decrementing the ticket; who holds a chunk keeps the job valid,
 because the launching thread waits until every chunk is done. Threads that are late find
 no chunk, and are never waited for. Idle workers spin for a short while, as the next
-step of a plan mostly follows at once, then sleep on a condition variable.
+step of a plan mostly follows at once, then sleep on a condition variable. To wake a
+thread takes microseconds, so the launching thread wakes two, and each that wakes up
+wakes two more while chunks are left.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ from arrayfn.backends.native.structures import (
 MAX_THREADS: Final = 256
 REMAINING: Final = 0xFFFFFFFF  # of a ticket: the chunks
 LAUNCH: Final = 1 << 32
-CHUNKS_PER_THREAD: Final = 4
+CHUNKS_PER_THREAD: Final = 8
+LONG_CHUNK: Final = 512  # items: such chunks begin at whole cache lines
+CHUNK_MULTIPLE: Final = 64
+WOKEN: Final = 2  # workers that a thread wakes
 YIELD_AFTER: Final = 4096
 CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
 LOCK_BYTES: Final = 128  # at least those of a pthread's mutex or condition variable
@@ -103,6 +108,7 @@ pthread_mutex_lock = CFunction[[Lock], i32]("pthread_mutex_lock")
 pthread_mutex_unlock = CFunction[[Lock], i32]("pthread_mutex_unlock")
 pthread_cond_init = CFunction[[Lock, None], i32]("pthread_cond_init")
 pthread_cond_wait = CFunction[[Lock, Lock], i32]("pthread_cond_wait")
+pthread_cond_signal = CFunction[[Lock], i32]("pthread_cond_signal")
 pthread_cond_broadcast = CFunction[[Lock], i32]("pthread_cond_broadcast")
 sched_yield = CFunction[[], i32]("sched_yield")
 
@@ -136,9 +142,26 @@ def pool_stop(pool: Pool) -> None:
 
 @native
 def pool_wake(pool: Pool) -> None:
-    """Wake sleeping workers."""
+    """Wake all sleeping workers."""
     pthread_mutex_lock(pool.mutex)
     pthread_cond_broadcast(pool.condition)
+    pthread_mutex_unlock(pool.mutex)
+
+
+@native
+def pool_wake_some(pool: Pool, wanted: int) -> None:
+    """Wake workers for ``wanted`` chunks that nobody awake is there for: some of them.
+
+    Those wake others. Where there are workers that do not take part, all are woken.
+    """
+    if wanted <= 0 or atomic_load(pool.sleepers) == 0:
+        return
+    if pool.started >= pool.threads:
+        pool_wake(pool)
+        return
+    pthread_mutex_lock(pool.mutex)
+    for _ in range(min(wanted, WOKEN)):
+        pthread_cond_signal(pool.condition)
     pthread_mutex_unlock(pool.mutex)
 
 
@@ -186,6 +209,8 @@ def pool_worker(worker: Worker) -> int:
                 pthread_cond_wait(pool.condition, pool.mutex)
             atomic_add(pool.sleepers, -1)
             pthread_mutex_unlock(pool.mutex)
+            # One chunk is for this worker.
+            pool_wake_some(pool, (atomic_load(pool.ticket) & REMAINING) - 1)
             spins = 0
     return 0
 
@@ -275,8 +300,10 @@ def pool_launch(
     threads = pool.threads
     if pool.started < threads - 1:
         pool_grow(pool, threads - 1)
-    parts = threads * CHUNKS_PER_THREAD
-    chunk = max((items + parts - 1) // parts, grain)
+    parts = min((items + grain - 1) // grain, threads * CHUNKS_PER_THREAD)
+    chunk = (items + parts - 1) // parts
+    if chunk > LONG_CHUNK:
+        chunk = (chunk + CHUNK_MULTIPLE - 1) // CHUNK_MULTIPLE * CHUNK_MULTIPLE
     chunks = (items + chunk - 1) // chunk
     job = pool.job
     job.entry = entry
@@ -287,8 +314,8 @@ def pool_launch(
     job.core = pool_core(pool)
     atomic_store(pool.done, 0)
     atomic_add(pool.ticket, LAUNCH + chunks)
-    if atomic_add(pool.sleepers, 0) > 0:
-        pool_wake(pool)
+    awake = pool.started - atomic_add(pool.sleepers, 0)
+    pool_wake_some(pool, chunks - 1 - awake)
     pool_work(pool, 0)
     spins = 0
     while atomic_load(pool.done) < chunks:

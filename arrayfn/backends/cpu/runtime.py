@@ -2,7 +2,7 @@
 
 ``runtime()`` makes it on first use. ``set_num_threads`` and ``get_num_threads`` govern
 the pool; the default is ``ARRAYFN_NUM_THREADS``, else the processors this process may
-use.
+use (``lowering.cpu.machine``).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from arrayfn.backends.native.python_objects import (
     reads_objects,
 )
 from arrayfn.errors import ArgumentError
+from arrayfn.lowering.cpu import machine
 
-THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
 SPINS: Final = 2000
 HEAP_LIMIT: Final = 512 << 20
 _CORE_FUNCTIONS: Final = {
@@ -74,25 +74,6 @@ def _callable(routine: Routine[..., Any]) -> Callable[..., None]:
     """A native routine of pointers and integers as a function; the GIL stays held."""
     prototype = ctypes.PYFUNCTYPE(None, *[ctypes.c_int64] * routine.arity)
     return prototype(native_address(routine))
-
-
-def usable_cpus() -> int:
-    """The processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def default_threads() -> int:
-    """The number of threads to begin with."""
-    text = os.environ.get(THREADS_VARIABLE)
-    if text is None:
-        return min(usable_cpus(), pool.MAX_THREADS)
-    if not text.isdecimal() or not 1 <= int(text) <= pool.MAX_THREADS:
-        raise ArgumentError(
-            f"{THREADS_VARIABLE}={text!r}: it is a number from 1 to {pool.MAX_THREADS}"
-        )
-    return int(text)
 
 
 def _c_function(name: str) -> int:
@@ -149,7 +130,7 @@ def _native_entries(capsule: Any, *_: object) -> dict[str, Callable[..., Any]]:
 
 def _make_pool() -> Pool:
     made = immortal(Pool)
-    made.threads = default_threads()
+    made.threads = machine.cores()
     made.spins = SPINS
     made.set(**{field: _c_function(name) for field, name in _CORE_FUNCTIONS.items()})
     address = ctypes.addressof(made)
