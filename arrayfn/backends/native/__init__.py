@@ -127,6 +127,11 @@ def local(kind: type[T], count: int) -> Array[T]:
     raise _native_only()
 
 
+def pointer(place: T) -> Array[T]:
+    """The address of a field or element, as an array of one."""
+    raise _native_only()
+
+
 def size_of(kind: type[Any]) -> int:
     """The bytes of an element of an array."""
     raise _native_only()

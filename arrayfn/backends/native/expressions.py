@@ -362,6 +362,9 @@ class Expressions(Emitter):
             return self.local(node, *given)
         if word == "size_of":
             return Value(str(ctypes.sizeof(element_c_type(self.annotation(given[0])))))
+        if word == "pointer":
+            place = self.place(given[0])
+            return Value(place.operand, Array[place.type])
         if word in operations.ATOMIC:
             place = self.place(given[0])
             if memory.memory_type(place.type) != "i64":
@@ -411,13 +414,13 @@ class Expressions(Emitter):
     def call_pointer(
         self, node: ast.Call, function: Value, given: list[ast.expr]
     ) -> Value:
-        """A call through a pointer; with ``...`` for arguments, they are integers."""
+        """A call through a pointer; with ``...`` for its types, of any."""
         parts = typing.get_args(function.type)
         if not (is_pointer(function.type) and len(parts) == 2):
             raise self.error(node, f"{_named(function.type)} is not a function")
         kinds, result = parts
         if kinds is Ellipsis:
-            kinds = [int] * len(given)
+            kinds = [...] * len(given)
         return self.call_of(node, function.operand, kinds, result, given, None)
 
     def call_of(
@@ -436,8 +439,10 @@ class Expressions(Emitter):
         is_routine = isinstance(target, Routine)
         operands: list[str] = []
         for argument, kind in zip(given, kinds, strict=True):
-            value = self.converted(argument, self.value(argument), value_type(kind))
-            if is_routine:
+            value = self.value(argument)
+            if kind is not Ellipsis:
+                value = self.converted(argument, value, value_type(kind))
+            if is_routine or kind is Ellipsis:
                 operands.append(f"{value.llvm} {value.operand}")
             else:
                 narrow = memory.narrowed(self, value.operand, kind)

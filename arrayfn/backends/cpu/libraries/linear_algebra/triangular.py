@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
-from arrayfn.backends.cpu.libraries.gemm import at_least
 from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     least,
@@ -121,7 +120,7 @@ def triangular_vectors(arguments: int, begin: int, end: int) -> int:
     if load(arguments + UNIT):
         store_u8(letters + 2, LETTER_U)
     store_i32(ints, load(arguments + ROWS))
-    store_i32(ints + 4, at_least(load(arguments + LEADING_A), 1))
+    store_i32(ints + 4, max(load(arguments + LEADING_A), 1))
     store_i32(ints + 8, load(arguments + LEADING_B))
     for item in range(begin, end):
         call(
@@ -170,8 +169,8 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
     # Rows of zeros stay so where substitution begins with them and divides by ones.
     forward = load(arguments + LOWER) == (load(arguments + TRANSPOSE) == 0)
     skips = forward and load(arguments + UNIT)
-    store_i32(ints + 8, at_least(load(arguments + LEADING_A), 1))
-    store_i32(ints + 12, at_least(leading, 1))
+    store_i32(ints + 8, max(load(arguments + LEADING_A), 1))
+    store_i32(ints + 12, max(leading, 1))
     for item in range(begin, end):
         problem = item // chunks
         first = item % chunks * chunk

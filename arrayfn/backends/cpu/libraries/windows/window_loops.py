@@ -2,85 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
-from arrayfn.backends.native import (
-    CFunction,
-    load,
-    load_i32,
-    native,
-    store,
-    store_i32,
-)
+from arrayfn.backends.native import CFunction, cast, native
+from arrayfn.backends.native.structures import Array, Inline, Struct, i32
 
 LOOPS_OVER_DATA: Final = True
-memcpy = CFunction("memcpy", 3)
+memcpy = CFunction[[int, int, int], int]("memcpy")
+
+
+class Dimension(Struct):
+    """How many indices an axis of windows has, and how many elements lie between."""
+
+    extent: int
+    step: int
+
+
+class Windows(Struct):
+    """A batch of matrices of windows: the axes of rows and columns, outermost first."""
+
+    problem: Inline[Dimension]
+    rows: Annotated[Array[Dimension], 4]
+    columns: Annotated[Array[Dimension], 4]
 
 
 @native
 def copy_windows(
-    x: int, target: int, first: int, last: int, dimensions: int, size: int
-) -> int:
-    """Rows ``first`` to ``last`` of the matrix of windows.
-
-    At ``dimensions`` are extent and stride of four dimensions of rows, outermost first,
-    then of four of columns. ``size`` is that of an element.
-    """
-    b1 = load(dimensions + 16)
-    b2 = load(dimensions + 32)
-    b3 = load(dimensions + 48)
-    e0 = load(dimensions + 64)
-    e1 = load(dimensions + 80)
-    e2 = load(dimensions + 96)
-    run = load(dimensions + 112)
-    s0 = load(dimensions + 72) * size
-    s1 = load(dimensions + 88) * size
-    s2 = load(dimensions + 104) * size
-    step = load(dimensions + 120)
+    x: int, target: int, first: int, last: int, windows: Windows, size: int
+) -> None:
+    """Rows ``first`` to ``last`` of a matrix; ``size`` is that of an element."""
+    rows = windows.rows
+    columns = windows.columns
+    s0 = columns[0].step * size
+    s1 = columns[1].step * size
+    s2 = columns[2].step * size
+    run = columns[3].extent
+    step = columns[3].step
     place = target
     for row in range(first, last):
-        rest = row // b3
-        at = x + row % b3 * load(dimensions + 56) * size
-        at += rest % b2 * load(dimensions + 40) * size
-        rest = rest // b2
-        at += rest % b1 * load(dimensions + 24) * size
-        at += rest // b1 * load(dimensions + 8) * size
-        for c0 in range(e0):
-            for c1 in range(e1):
-                for c2 in range(e2):
+        rest = row // rows[3].extent
+        at = x + row % rows[3].extent * rows[3].step * size
+        at += rest % rows[2].extent * rows[2].step * size
+        rest = rest // rows[2].extent
+        at += rest % rows[1].extent * rows[1].step * size
+        at += rest // rows[1].extent * rows[0].step * size
+        for c0 in range(columns[0].extent):
+            for c1 in range(columns[1].extent):
+                for c2 in range(columns[2].extent):
                     source = at + c0 * s0 + c1 * s1 + c2 * s2
                     if step == 1:
                         copy_run(source, place, run * size)
                     else:
                         spread_run(source, place, run, step * size, size)
                     place += run * size
-    return 0
 
 
 @native
-def copy_run(source: int, target: int, count: int) -> int:
+def copy_run(source: int, target: int, count: int) -> None:
     """``count`` bytes, a multiple of 4."""
     if count > 64:
         memcpy(target, source, count)
-    else:
-        place = 0
-        while place + 8 <= count:
-            store(target + place, load(source + place))
-            place += 8
-        if place < count:
-            store_i32(target + place, load_i32(source + place))
-    return 0
+        return
+    words = cast(Array[int], source)
+    copies = cast(Array[int], target)
+    for k in range(count // 8):
+        copies[k] = words[k]
+    if count % 8:
+        cast(Array[i32], target)[count // 4 - 1] = cast(Array[i32], source)[
+            count // 4 - 1
+        ]
 
 
 @native
-def spread_run(source: int, target: int, run: int, step: int, size: int) -> int:
+def spread_run(source: int, target: int, run: int, step: int, size: int) -> None:
     """Elements that are ``step`` bytes apart."""
     if size == 4:
+        narrow = cast(Array[i32], target)
         for k in range(run):
-            store_i32(target + 4 * k, load_i32(source + k * step))
+            narrow[k] = cast(Array[i32], source + k * step)[0]
     else:
+        wide = cast(Array[int], target)
+        words = size // 8
         for k in range(run):
-            for word in range(size >> 3):
-                value = load(source + k * step + 8 * word)
-                store(target + k * size + 8 * word, value)
-    return 0
+            element = cast(Array[int], source + k * step)
+            for word in range(words):
+                wide[k * words + word] = element[word]
