@@ -35,6 +35,11 @@ PROGRAMS = {
         W.transpose(3, 2, 0, 1).copy(),
     ),
     "rfft": (anp.fft.rfft, ROW[:, :6]),
+    "sort": (anp.sort, ROW[:, :300]),
+    "sort_codes": (anp.sort, ROW[:1]),
+    "merge": (anp.argsort, ROW[:1]),
+    "argsort": (anp.argsort, ROW[:, :300]),
+    "top_k": (lambda x: lax.top_k(x, 5), ROW[:, :300]),
 }
 
 

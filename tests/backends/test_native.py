@@ -352,3 +352,33 @@ def test_a_structure_of_another_module_is_in_the_key(tmp_path):
         user = native_module(tmp_path / "user.py", user, "native_user")
         keys.add(code._key(vars(user)))
     assert len(keys) == 2
+
+
+GENERIC = """
+from __future__ import annotations
+from typing import TypeVar
+from arrayfn.backends.native import cast, generic, local, native, size_of
+from arrayfn.backends.native.structures import Array, f32, u16
+
+T = TypeVar("T")
+
+@generic
+def twice(x: Array[T], y: Array[T], count: int) -> int:
+    one = local(T, 1)
+    for k in range(count):
+        one[0] = x[k] + x[k]
+        y[k] = one[0]
+    return size_of(T)
+
+TWICE = {"f4": twice.of(T=f32), "u2": twice.of(T=u16), "f8": twice.of(T=float)}
+"""
+
+
+def test_one_text_serves_several_types(tmp_path):
+    module = native_module(tmp_path / "generic.py", GENERIC, "native_generic")
+    for name, routine in module.TWICE.items():
+        x = np.array([1, 2.5, 40000], name)
+        y = np.empty_like(x)
+        run = function(routine, ctypes.c_int64, *[ctypes.c_int64] * 3)
+        assert run(x.ctypes.data, y.ctypes.data, 3) == x.itemsize
+        np.testing.assert_array_equal(y, x + x)

@@ -104,14 +104,13 @@ def _make() -> Runtime:
     if os.uname().sysname == "Linux":
         the_heap.huge_advice = MADV_HUGEPAGE
     handler = _memory_handler(the_heap)
-    api = numpy_api()
     made = Runtime(
         pool=_make_pool(),
         heap=the_heap,
         blas=immortal(Blas),
         memory_handler=new_capsule(ctypes.addressof(handler), b"mem_handler", 0),
-        array_type=api[API_ARRAY_TYPE],
-        new_from_descr=api[API_NEW_FROM_DESCR],
+        array_type=numpy_api(API_ARRAY_TYPE),
+        new_from_descr=numpy_api(API_NEW_FROM_DESCR),
         entries=entries,
     )
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))

@@ -72,6 +72,7 @@ class Routine(Generic[P, R]):
 
     ``symbol`` is its name in object code, that of its module and its own; ``module``
     has the names of its module. ``is_inlined`` if it exists in its callers only.
+    A generic one has type variables; ``bound`` are types by the names of these.
     """
 
     function: Callable[P, R]
@@ -79,10 +80,22 @@ class Routine(Generic[P, R]):
     arity: int
     module: Mapping[str, Any]
     is_inlined: bool = False
+    is_generic: bool = False
+    bound: tuple[tuple[str, Any], ...] = ()
 
     def types(self) -> tuple[list[Any], Any]:
         """The annotated types of its parameters, and of its result."""
-        return _types(self.function)
+        return _types(self.function, self.bound)
+
+    def of(self, **kinds: Any) -> Routine[..., Any]:
+        """The generic routine for types: ``Array[T]`` is ``Array[f32]`` for ``T=f32``.
+
+        Its module has a name for it, or a dictionary with it. Generic routines of the
+        module that it calls are of the same types.
+        """
+        names = ",".join(kind.__name__ for kind in kinds.values())
+        symbol, bound = f"{self.symbol}[{names}]", tuple(kinds.items())
+        return replace(self, symbol=symbol, bound=bound, is_generic=False)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
         return self.function(*arguments, **named)
@@ -92,12 +105,26 @@ _types = cache(function_types)
 _RESULTS: Final = {"i64": int, "i32": i32, "void": type(None)}
 
 
+def routines_in(names: Mapping[str, Any]) -> list[Routine[..., Any]]:
+    """The routines that a module has by name, or in dictionaries; no generic ones."""
+    found: dict[Routine[..., Any], None] = {}
+    for value in names.values():
+        held = value.values() if isinstance(value, dict) else (value,)
+        found |= {x: None for x in held if isinstance(x, Routine) and not x.is_generic}
+    return list(found)
+
+
 def native(function: Callable[P, R]) -> Routine[P, R]:
     """Mark a function as native."""
     assert isinstance(function, FunctionType)
     symbol = f"{function.__module__}.{function.__name__}"
     arity = function.__code__.co_argcount
     return Routine(function, symbol, arity, function.__globals__)
+
+
+def generic(function: Callable[P, R]) -> Routine[P, R]:
+    """Mark a function as native, for types that ``Routine.of`` gives."""
+    return replace(native(function), is_generic=True)
 
 
 def inlined(function: Callable[P, R]) -> Routine[P, R]:

@@ -27,6 +27,7 @@ from arrayfn.backends.native import (
     line_operations,
     memory,
     operations,
+    routines_in,
     structures,
     target,
 )
@@ -73,7 +74,7 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
         module = routine.module
         if module["__name__"] not in modules and ENGINE.find(routine.symbol) is None:
             for part in (module, *compiler.inlined_modules(module)):
-                for used in _routines(part):
+                for used in routines_in(part):
                     if used.module is not module and not used.is_inlined:
                         add(used)
             modules[module["__name__"]] = module
@@ -86,7 +87,7 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
 def _unit(module: Module) -> Unit:
     symbols = tuple(
         routine.symbol
-        for routine in _routines(module)
+        for routine in routines_in(module)
         if routine.module is module and not routine.is_inlined
     )
     return Unit(_key(module), symbols, partial(_prepare, module))
@@ -97,11 +98,6 @@ def _prepare(module: Module) -> Callable[[], bytes]:
     if module.get("LOOPS_OVER_DATA", False):
         return partial(target.compile_vectorized, text, interleave=False)
     return partial(target.compile_quickly, text)
-
-
-def _routines(module: Module) -> list[Routine[..., Any]]:
-    """The native routines of a module, and those that it imports."""
-    return [value for value in module.values() if isinstance(value, Routine)]
 
 
 @cache

@@ -10,14 +10,14 @@ and ``return``. Anything else raises ``NativeSyntaxError`` with its file and lin
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from arrayfn.backends.native import Routine, operations
+from arrayfn.backends.native import Routine, operations, routines_in
 from arrayfn.backends.native.emitter import Value, llvm_type
 from arrayfn.backends.native.expressions import Expressions, NativeSyntaxError
-from arrayfn.backends.native.structures import function_types, value_type
+from arrayfn.backends.native.structures import value_type
 
 __all__ = ["NativeSyntaxError", "compile_module", "inlined_modules"]
 
@@ -29,14 +29,29 @@ def compile_module(module: Mapping[str, Any], triple: str) -> str:
     """
     architecture = triple.split("-", 1)[0]
     externals: dict[str, str] = {}
-    routines = [
-        _Compiler(node, routine, module, architecture, externals).text()
-        for source in (module, *inlined_modules(module))
-        for node, routine in _definitions(source)
-        if source is module or routine.is_inlined
-    ]
+    instances: dict[str, Routine[..., Any]] = {}
+    texts: dict[str, str] = {}
+
+    def compile_routine(
+        routine: Routine[..., Any], node: ast.FunctionDef, *, is_internal: bool
+    ) -> None:
+        made = _Compiler(node, routine, module, architecture, externals, instances)
+        texts[routine.symbol] = made.text(is_internal=is_internal)
+
+    for source in (module, *inlined_modules(module)):
+        nodes = _definitions(source)
+        for routine in routines_in(source):
+            is_own = routine.module is source
+            if is_own and (source is module or routine.is_inlined):
+                node = nodes[routine.function.__name__]
+                compile_routine(routine, node, is_internal=routine.is_inlined)
+        while missing := [k for k in instances if k not in texts]:
+            routine = instances[missing[0]]
+            node = nodes[routine.function.__name__]
+            compile_routine(routine, node, is_internal=True)
     declarations = [*externals.values(), *operations.declarations(architecture)]
-    return "\n".join([f'target triple = "{triple}"', *declarations, *routines, ""])
+    head = f'target triple = "{triple}"'
+    return "\n".join([head, *declarations, *texts.values(), ""])
 
 
 def inlined_modules(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -44,36 +59,29 @@ def inlined_modules(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {module["__name__"]: module}
 
     def add(names: Mapping[str, Any]) -> None:
-        for value in names.values():
-            if isinstance(value, Routine) and value.is_inlined:
-                name = value.module["__name__"]
-                if name not in found:
-                    found[name] = value.module
-                    add(value.module)
+        for value in routines_in(names):
+            name = value.module["__name__"]
+            if value.is_inlined and name not in found:
+                found[name] = value.module
+                add(value.module)
 
     add(module)
     return list(found.values())[1:]
 
 
-def _definitions(
-    module: Mapping[str, Any],
-) -> Iterator[tuple[ast.FunctionDef, Routine[..., Any]]]:
-    """The native routines that a module defines."""
+def _definitions(module: Mapping[str, Any]) -> dict[str, ast.FunctionDef]:
+    """The functions that a module defines, by name."""
     path = module["__file__"]
     tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            routine = module.get(node.name)
-            if isinstance(routine, Routine):
-                yield node, routine
+    return {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
 
 
 class _Compiler(Expressions):
     """Compiles one function."""
 
-    def text(self) -> str:
-        """The definition."""
-        kinds, result = function_types(self.routine.function)
+    def text(self, *, is_internal: bool) -> str:
+        """The definition; part of its callers if it ``is_internal``."""
+        kinds, result = self.routine.types()
         self.result = value_type(result)
         arguments: list[str] = []
         for argument, kind in zip(self.node.args.args, kinds, strict=True):
@@ -85,7 +93,7 @@ class _Compiler(Expressions):
         if not self.terminated:
             self.emit(self.default_return())
         linkage, attributes = "", "nounwind"
-        if self.routine.is_inlined:
+        if is_internal:
             linkage, attributes = "internal ", "alwaysinline nounwind"
         returns = "void" if self.result is None else llvm_type(self.result)
         name = f'"{self.routine.symbol}"'

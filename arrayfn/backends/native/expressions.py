@@ -75,6 +75,7 @@ class Expressions(Emitter):
         target: Mapping[str, Any],
         architecture: str,
         externals: dict[str, str],
+        instances: dict[str, Routine[..., Any]],
     ) -> None:
         super().__init__(architecture)
         self.node = node
@@ -83,6 +84,7 @@ class Expressions(Emitter):
         self.target = target  # the module that is compiled
         self.path = routine.module["__file__"]
         self.externals = externals
+        self.instances = instances  # of generic routines, by their symbols
         self.locals: dict[str, Any] = {}  # the types of variables
         self.result: Any = int
         self.loops: list[tuple[str, str]] = []
@@ -99,7 +101,7 @@ class Expressions(Emitter):
 
     def annotation(self, node: ast.expr) -> Any:
         """The type that an expression of the module means."""
-        return eval(ast.unparse(node), dict(self.module))
+        return eval(ast.unparse(node), {**self.module, **dict(self.routine.bound)})
 
     def converted(self, node: ast.AST, value: Value, kind: Any) -> Value:
         """A value as one of a type that it can stand for."""
@@ -319,13 +321,16 @@ class Expressions(Emitter):
             if target is None and function.id in ("float", "int"):
                 return self.number(node, function.id, given)
             if target is None and function.id in ("min", "max"):
-                return self.extreme(node, function.id, *map(self.integer, given))
+                return self.extreme(function.id, [self.integer(x) for x in given])
         elif isinstance(function, ast.Attribute):
             target = self.member(function)
         word = getattr(target, "__name__", "")
         if target is not None and getattr(native, word, None) is target:
             return self.operation(node, word, given)
         if isinstance(target, (CFunction, Routine)):
+            if isinstance(target, Routine) and target.is_generic:
+                target = target.of(**dict(self.routine.bound))
+                target = self.instances.setdefault(target.symbol, target)
             kinds, result = target.types()
             return self.call_of(
                 node, f"@{self.symbol(target)}", kinds, result, given, target
@@ -345,14 +350,15 @@ class Expressions(Emitter):
             return Value(self.value_of(f"fptosi double {value.operand} to i64"))
         return self.converted(node, value, int)
 
-    def extreme(self, node: ast.AST, kind: str, *values: str) -> Value:
-        """``min`` or ``max`` of two integers."""
-        if len(values) != 2:
-            raise self.error(node, f"{kind} takes two integers")
+    def extreme(self, kind: str, values: list[str]) -> Value:
+        """``min`` or ``max`` of integers."""
         order = "slt" if kind == "min" else "sgt"
-        a, b = values
-        chosen = self.value_of(f"icmp {order} i64 {b}, {a}")
-        return Value(self.value_of(f"select i1 {chosen}, i64 {b}, i64 {a}"))
+        chosen, *others = values
+        for other in others:
+            condition = self.value_of(f"icmp {order} i64 {other}, {chosen}")
+            operands = f"i1 {condition}, i64 {other}, i64 {chosen}"
+            chosen = self.value_of(f"select {operands}")
+        return Value(chosen)
 
     def operation(self, node: ast.Call, word: str, given: list[ast.expr]) -> Value:
         """An operation of the vocabulary."""
@@ -463,7 +469,9 @@ class Expressions(Emitter):
         """The symbol of a function, which is declared if another module defines it."""
         symbol = f'"{function.symbol}"'
         if isinstance(function, Routine) and (
-            function.module is self.target or function.is_inlined
+            function.module is self.target
+            or function.is_inlined
+            or function.symbol in self.instances
         ):
             return symbol
         kinds, result = function.types()

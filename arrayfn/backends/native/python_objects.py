@@ -106,14 +106,14 @@ def reads_objects() -> bool:
     return False
 
 
-def numpy_api() -> ctypes.Array[ctypes.c_int64]:
-    """NumPy's table of C functions, as far as it is read."""
+def numpy_api(position: int) -> int:
+    """The address at a position in NumPy's table of C functions."""
     capsule = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype = ctypes.c_void_p
     pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    count = API_NEW_FROM_DESCR + 1
-    return (ctypes.c_int64 * count).from_address(int(pointer(capsule, None)))
+    table = ctypes.c_int64 * (position + 1)
+    return table.from_address(int(pointer(capsule, None)))[position]
 
 
 def _fits() -> bool:
@@ -122,7 +122,7 @@ def _fits() -> bool:
     field = partial(getattr, PyArrayObject.from_address(id(probe)))
     pair = ctypes.c_int64 * 2
     return (
-        field("ob_type") == id(np.ndarray) == numpy_api()[API_ARRAY_TYPE]
+        field("ob_type") == id(np.ndarray) == numpy_api(API_ARRAY_TYPE)
         and field("data") == probe.__array_interface__["data"][0]
         and field("nd") == probe.ndim
         and tuple(pair.from_address(field("dimensions"))) == probe.shape

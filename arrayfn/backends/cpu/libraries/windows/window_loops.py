@@ -31,24 +31,33 @@ def copy_windows(
     x: int, target: int, first: int, last: int, windows: Windows, size: int
 ) -> None:
     """Rows ``first`` to ``last`` of a matrix; ``size`` is that of an element."""
-    rows = windows.rows
-    columns = windows.columns
-    s0 = columns[0].step * size
-    s1 = columns[1].step * size
-    s2 = columns[2].step * size
-    run = columns[3].extent
-    step = columns[3].step
+    # Read once: as far as the compiler knows, what is written may be these.
+    n1 = windows.rows[1].extent
+    n2 = windows.rows[2].extent
+    n3 = windows.rows[3].extent
+    r0 = windows.rows[0].step * size
+    r1 = windows.rows[1].step * size
+    r2 = windows.rows[2].step * size
+    r3 = windows.rows[3].step * size
+    e0 = windows.columns[0].extent
+    e1 = windows.columns[1].extent
+    e2 = windows.columns[2].extent
+    run = windows.columns[3].extent
+    s0 = windows.columns[0].step * size
+    s1 = windows.columns[1].step * size
+    s2 = windows.columns[2].step * size
+    step = windows.columns[3].step
     place = target
     for row in range(first, last):
-        rest = row // rows[3].extent
-        at = x + row % rows[3].extent * rows[3].step * size
-        at += rest % rows[2].extent * rows[2].step * size
-        rest = rest // rows[2].extent
-        at += rest % rows[1].extent * rows[1].step * size
-        at += rest // rows[1].extent * rows[0].step * size
-        for c0 in range(columns[0].extent):
-            for c1 in range(columns[1].extent):
-                for c2 in range(columns[2].extent):
+        rest = row // n3
+        at = x + row % n3 * r3
+        at += rest % n2 * r2
+        rest = rest // n2
+        at += rest % n1 * r1
+        at += rest // n1 * r0
+        for c0 in range(e0):
+            for c1 in range(e1):
+                for c2 in range(e2):
                     source = at + c0 * s0 + c1 * s1 + c2 * s2
                     if step == 1:
                         copy_run(source, place, run * size)
@@ -63,14 +72,13 @@ def copy_run(source: int, target: int, count: int) -> None:
     if count > 64:
         memcpy(target, source, count)
         return
-    words = cast(Array[int], source)
-    copies = cast(Array[int], target)
-    for k in range(count // 8):
-        copies[k] = words[k]
-    if count % 8:
-        cast(Array[i32], target)[count // 4 - 1] = cast(Array[i32], source)[
-            count // 4 - 1
-        ]
+    # Addresses, not indices: the loop is too short to be made a loop of vectors.
+    place = 0
+    while place + 8 <= count:
+        cast(Array[int], target + place)[0] = cast(Array[int], source + place)[0]
+        place += 8
+    if place < count:
+        cast(Array[i32], target + place)[0] = cast(Array[i32], source + place)[0]
 
 
 @native
