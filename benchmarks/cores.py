@@ -23,7 +23,8 @@ from benchmarks.side_by_side import Row, Run, compare
 from benchmarks.timing import take_turns
 
 Array = Any
-PAUSE_S: Final = 0.002  # until another library's threads sleep
+PAUSE_S: Final = 0.002
+BLAS_PAUSE_S: Final = 0.05  # OpenBLAS's threads look for work that long
 WIDTH: Final = 30
 NHWC: Final = "NHWC", "HWIO", "NHWC"
 
@@ -170,7 +171,8 @@ def row(name: str, runs: Mapping[str, Run], tolerance: float, seconds: float) ->
     count = af.get_num_threads()
     leaves = {k: functools.partial(_leaves, run) for k, run in runs.items()}
     same = compare(Row(name, leaves, tolerance))
-    times = {k: t.median for k, t in take_turns(runs, seconds, 3, PAUSE_S).items()}
+    pause = BLAS_PAUSE_S if "NumPy" in runs else PAUSE_S
+    times = {k: t.median for k, t in take_turns(runs, seconds, 3, pause).items()}
     af.set_num_threads(1)
     alone = take_turns({"": runs["arrayfn"]}, seconds / 4, 3)[""].median
     af.set_num_threads(count)
