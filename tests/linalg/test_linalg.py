@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn.backends.cpu.libraries.blas import blas, threaded_blas
+from arrayfn.backends.cpu.libraries.linear_algebra import threads
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType
-from arrayfn.lowering.libraries import blocked
+from arrayfn.lowering.libraries import factorizations
 from arrayfn.scipy.linalg import solve_triangular
 
 Array = np.ndarray[Any, Any]
@@ -306,8 +308,8 @@ def test_bits_do_not_depend_on_the_thread_count() -> None:
     count = af.get_num_threads()
     results = []
     try:
-        for threads in (1, 2, 3):
-            af.set_num_threads(threads)
+        for number in (1, 2, 3):
+            af.set_num_threads(number)
             results.append(all_of(batch))
     finally:
         af.set_num_threads(count)
@@ -325,16 +327,10 @@ def test_linalg_is_one_module_under_several_names() -> None:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a few rows, so that small matrices have several."""
-    monkeypatch.setattr(blocked, "LEAST", 4)
-    monkeypatch.setattr(blocked, "EIGH_LEAST", 4)
-    monkeypatch.setattr(blocked, "SVD_LEAST", 4)
-    monkeypatch.setattr(blocked, "CACHED_MOST", 0)
-    monkeypatch.setattr(blocked, "CACHED_LEAST", 4)
-    for name in ("CHOLESKY_BLOCK", "LU_BLOCK", "QR_BLOCK"):
-        monkeypatch.setattr(blocked, name, 3)
-    monkeypatch.setattr(blocked, "CHUNK", 4)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices of a few rows count as large: LAPACK factors them on its threads."""
+    monkeypatch.setattr(factorizations, "LARGE", 4)
+    monkeypatch.setattr(factorizations, "LARGE_BY_COLUMNS", 4)
 
 
 def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
@@ -345,10 +341,10 @@ def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
     return [list(have) if isinstance(have, tuple) else [have], unjitted]
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("shape", [(10, 10), (8, 11), (11, 8), (2, 9, 9)])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
-def test_factors_in_blocks(shape: tuple[int, ...], dtype: Any) -> None:
+def test_factors_of_large_matrices(shape: tuple[int, ...], dtype: Any) -> None:
     x = RNG.standard_normal(shape).astype(dtype)
     if x.dtype.kind == "c":
         x = (x + 1j * RNG.standard_normal(shape)).astype(dtype)
@@ -376,10 +372,10 @@ def test_factors_in_blocks(shape: tuple[int, ...], dtype: Any) -> None:
             assert np.isnan(have).all()
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
-def test_spectra_in_blocks(dtype: Any, scale: float) -> None:
+def test_spectra_of_large_matrices(dtype: Any, scale: float) -> None:
     bound = 2e-4 if dtype == np.float32 else 1e-10
     for shape in ((10, 10), (9, 8), (8, 9), (2, 6, 6)):
         x = RNG.standard_normal(shape)
@@ -405,8 +401,8 @@ def test_spectra_in_blocks(dtype: Any, scale: float) -> None:
                 )
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_spectra_in_blocks_of_what_is_not_finite() -> None:
+@pytest.mark.usefixtures("large")
+def test_spectra_of_large_matrices_that_are_not_finite() -> None:
     x = np.eye(8)
     x[3, 3] = np.nan
     for parts in (af.jit(anp.linalg.svd)(x), af.jit(anp.linalg.eigh)(x)):
@@ -414,9 +410,46 @@ def test_spectra_in_blocks_of_what_is_not_finite() -> None:
             assert np.isnan(part).all()
 
 
-def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
+@pytest.mark.usefixtures("large")
+def test_lapack_has_as_many_threads_as_arrayfn_for_one_large_matrix() -> None:
+    library = threaded_blas()
+    if library is blas():
+        pytest.skip("NumPy and SciPy share a library, which has one thread")
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(library.get_threads)
+    put = ctypes.CFUNCTYPE(None, ctypes.c_int)(library.set_threads)
+    given: list[int] = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int64)
+    def record(count: int) -> None:
+        given.append(count)
+        put(count)
+
+    threads_before, count = get(), af.get_num_threads()
+    factor = af.jit(anp.linalg.cholesky)
+    state = ctypes.c_int64.from_address(threads.state() + threads.SET)
+    kept = state.value
+    x = positive(RNG.standard_normal((40, 40)))
+    try:
+        put(5)
+        af.set_num_threads(3)
+        state.value = ctypes.cast(record, ctypes.c_void_p).value or 0
+        have = factor(x)
+        assert given == [3, 5]
+        factor(np.stack([x, x]))
+        assert get() == 5
+        assert given == [3, 5]
+    finally:
+        state.value = kept
+        af.set_num_threads(count)
+        put(threads_before)
+    np.testing.assert_allclose(have @ have.T, x, atol=1e-12)
+
+
+def test_matrices_below_the_limit_have_the_same_bits_for_any_number_of_threads() -> (
+    None
+):
     x = np.random.default_rng(2).standard_normal((400, 400))
-    assert blocked.is_blocked(ArrayType(x.shape, x.dtype))
+    assert len(x) < factorizations.LARGE
 
     @af.jit
     def all_of(x: Any) -> Any:
@@ -430,8 +463,8 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     count = af.get_num_threads()
     results = []
     try:
-        for threads in (1, 2, 3):
-            af.set_num_threads(threads)
+        for number in (1, 2, 3):
+            af.set_num_threads(number)
             results.append(all_of(x))
     finally:
         af.set_num_threads(count)

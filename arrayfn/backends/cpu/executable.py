@@ -14,7 +14,7 @@ from arrayfn.backends.cpu.code import kernel_unit
 from arrayfn.backends.cpu.entry import call_tuple, image_free
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
-from arrayfn.backends.cpu.libraries.blas import blas, products_blas
+from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.runtime import Runtime, runtime
@@ -150,17 +150,14 @@ def _entries(
             provider = providers[kernel.provider]
             address = native_address(provider.routine)
             words = provider_words(kernel.provider)
-            entries[kernel.name] = Entry(
-                address, words, provider.uses_blas, provider.pool
-            )
+            entries[kernel.name] = Entry(address, words, provider.uses_blas)
     return entries, tuple(codes.values())
 
 
 def _let_runner_set_threads(process: Runtime) -> None:
     """Tell the runner how it is to make BLAS single-threaded."""
     address = process.blas + image_layout.BLAS_FIRST
-    for library in dict.fromkeys((products_blas(), blas())):
-        if library.set_threads:
-            words = (ctypes.c_int64 * 2).from_address(address)
-            words[:] = (library.get_threads, library.set_threads)
-            address += image_layout.BLAS_LIBRARY_BYTES
+    library = blas()
+    if library.set_threads:
+        words = (ctypes.c_int64 * 2).from_address(address)
+        words[:] = (library.get_threads, library.set_threads)

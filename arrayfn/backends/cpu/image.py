@@ -50,15 +50,13 @@ _SCALARS: Final = {
 class Entry:
     """A kernel as the runner calls it: an address, and words before its arguments.
 
-    BLAS has one thread while a plan runs that ``uses_blas``. ``pool`` is the number of
-    the word that is the pool's address or 0. How long a grain takes is known of a
-    kernel that ``is_generated``.
+    BLAS has one thread while a plan runs that ``uses_blas``. How long a grain takes is
+    known of a kernel that ``is_generated``.
     """
 
     address: int
     prefix: tuple[int, ...] = ()
     uses_blas: bool = False
-    pool: int | None = None
     is_generated: bool = False
 
 
@@ -205,8 +203,6 @@ class _Steps:
         writer.set(place + at.STEP_GRAIN, max(1, step.grain))
         is_short = entry.is_generated and step.turns == 1 and step.items <= step.grain
         writer.set(place + at.STEP_WEIGHT, 1 if is_short else at.LOOK_AFTER)
-        pool = -1 if entry.pool is None else entry.pool
-        writer.set(place + at.STEP_POOL, 8 * pool)
         self.table(place + at.STEP_SLOTS, slots, 1)
 
     def loop(self, place: int, step: Loop) -> None:

@@ -58,9 +58,8 @@ STEP_SLOT_COUNT: Final = 56
 STEP_PATCHES: Final = 64  # as PATCHES, of arguments that point to moving buffers
 STEP_PATCH_COUNT: Final = 72
 STEP_TABLE: Final = 80  # of a loop or branch
-STEP_POOL: Final = 88  # byte offset of the argument for the pool; negative: none
-STEP_WEIGHT: Final = 96  # how soon to look at signals after it: see LOOK_AFTER
-STEP_BYTES: Final = 104
+STEP_WEIGHT: Final = 88  # how soon to look at signals after it: see LOOK_AFTER
+STEP_BYTES: Final = 96
 LOOK_AFTER: Final = 16
 
 KIND_CALL: Final = 0

@@ -60,7 +60,6 @@ from arrayfn.backends.cpu.image_layout import (
     STEP_KIND,
     STEP_PATCH_COUNT,
     STEP_PATCHES,
-    STEP_POOL,
     STEP_SLOT_COUNT,
     STEP_SLOTS,
     STEP_TABLE,
@@ -174,8 +173,6 @@ def run_steps(arguments: int, bases: int, pool: int, step: int, count: int) -> i
         if kind == KIND_CALL:
             items = load(step + STEP_ITEMS)
             shared = pool != 0 and items > load(step + STEP_GRAIN)
-            if load(step + STEP_POOL) >= 0:
-                store(own + load(step + STEP_POOL), pool * (1 - shared))
             if shared:
                 store(pool + JOB_COUNT, load(step + STEP_COUNT_ARGUMENTS))
                 store(pool + JOB_SLOTS, load(step + STEP_SLOTS))

@@ -20,7 +20,6 @@ from arrayfn.backends.native import (
     CFunction,
     Routine,
     compiler,
-    line_operations,
     operations,
     target,
 )
@@ -29,7 +28,7 @@ from arrayfn.backends.native.loading import Unit, load, toolchain
 from arrayfn.backends.object_cache import content_key
 
 Module = Mapping[str, Any]  # by its names, as ``vars`` gives them
-_COMPILER: Final = (native, compiler, operations, line_operations)
+_COMPILER: Final = (native, compiler, operations)
 
 
 def native_address(routine: Routine) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
+from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import one_bits
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.pointer import Pointer
@@ -260,7 +260,7 @@ def matrix_vector(
 
 def words(dtype: str) -> tuple[int, ...]:
     """GEMM, GEMV, the bits of 1, the bytes of an element."""
-    letter, library = LETTERS[dtype], products_blas()
+    letter, library = LETTERS[dtype], blas()
     gemm, gemv = library.address(letter + "gemm"), library.address(letter + "gemv")
     return gemm, gemv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
 
