@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn.backends.cpu.libraries.blas import blas, threaded_blas
-from arrayfn.backends.cpu.libraries.linear_algebra import threads
+from arrayfn.backends.cpu.libraries import provider_words
+from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas, threaded_blas
+from arrayfn.backends.cpu.libraries.linear_algebra import calls, threads, triangular
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.lowering.libraries import factorizations
+from arrayfn.scipy import linalg as sl
 from arrayfn.scipy.linalg import solve_triangular
 
 Array = np.ndarray[Any, Any]
@@ -408,6 +412,45 @@ def test_spectra_of_large_matrices_that_are_not_finite() -> None:
     for parts in (af.jit(anp.linalg.svd)(x), af.jit(anp.linalg.eigh)(x)):
         for part in parts:
             assert np.isnan(part).all()
+
+
+def test_factors_by_a_lapack_with_integers_of_32_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (calls, triangular):
+        monkeypatch.setattr(module, "blas", scipy_blas)
+    provider_words.cache_clear()
+    x = RNG.standard_normal((2, 19, 19))
+    try:
+        q, r, order = af.jit(lambda a: sl.qr(a, pivoting=True))(x[0])
+        t, z = af.jit(sl.schur)(x[0])
+        h = af.jit(sl.hessenberg)(x[0])
+        w, v = af.jit(anp.linalg.eig)(x)
+        solution = af.jit(anp.linalg.solve)(x, x @ x)
+        w2, v2 = af.jit(anp.linalg.eigh)(hermitian(x))
+    finally:
+        provider_words.cache_clear()
+    bound = {"rtol": 1e-9, "atol": 1e-10}
+    np.testing.assert_allclose(q @ r, x[0][:, order], **bound)
+    assert (np.diff(np.abs(np.diag(r))) <= 0).all()
+    np.testing.assert_allclose(z @ t @ z.T, x[0], **bound)
+    np.testing.assert_allclose(theirs.eigvals(h).sum(), np.trace(x[0]), **bound)
+    np.testing.assert_allclose(x @ v, v * w[:, None], **bound)
+    np.testing.assert_allclose(solution, x, **bound)
+    np.testing.assert_allclose(hermitian(x) @ v2, v2 * w2[:, None], **bound)
+
+
+@pytest.mark.skipif(blas() is scipy_blas(), reason="NumPy carries no LAPACK")
+def test_products_and_factors_of_small_matrices_do_not_import_scipy() -> None:
+    program = (
+        "import sys, numpy as np, arrayfn as af; x = np.ones((40, 40)); "
+        "print(af.jit(lambda x: x @ x)(x)[0, 0]); "
+        "print(af.jit(af.linalg.cholesky)(36 * np.eye(40))[0, 0]); "
+        "print([name for name in sys.modules if name.startswith('scipy')])"
+    )
+    command = [sys.executable, "-c", program]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["40.0", "6.0", "[]"]
 
 
 @pytest.mark.usefixtures("large")
