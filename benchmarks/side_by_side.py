@@ -94,7 +94,7 @@ def _leaves(value: Any) -> list[Any]:
 
 def jax_run(function: Callable[..., Any], *arguments: Any) -> Run:
     """``function`` under JAX's jit, on its own arrays."""
-    import jax  # noqa: PLC0415  # the other columns do without
+    import jax  # the other columns do without
 
     jax.config.update("jax_enable_x64", True)
     compiled = jax.jit(function)

@@ -7,12 +7,12 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import debug, jit, lax
+from arrayfn.compilation.operators import KERNELS, operator
 from arrayfn.errors import ArgumentError, DroppedKernelWarning, KernelMismatchError
-from arrayfn.functions import grad, trace_function, vmap
-from arrayfn.ir_text import format_program, parse_program
-from arrayfn.operators import KERNELS, operator
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
+from arrayfn.transforms import grad, trace_function, vmap
 
 
 @operator

@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Equation, Program, Var
-from arrayfn.ir_format import format_program, name_vars
+from arrayfn.ir.format import format_program, name_vars
 from arrayfn.lowering import libraries, templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram

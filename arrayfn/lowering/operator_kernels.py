@@ -77,6 +77,17 @@ class KernelTable:
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
+        self._defined: set[str] = set()
+
+    def define(self, operator: str) -> None:
+        """Say that a function is now ``operator``.
+
+        Kernels that a backend registered before the first such function stay; those of
+        a function that had the name until now are forgotten.
+        """
+        if operator in self._defined:
+            self.forget(operator)
+        self._defined.add(operator)
 
     def register(self, kernel: OperatorKernel) -> None:
         """Add ``kernel``, before those there are."""

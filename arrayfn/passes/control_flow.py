@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from arrayfn.builder import ProgramBuilder, current_builder, rename
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -23,6 +22,7 @@ from arrayfn.ir import (
     Program,
     Var,
 )
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.passes.known_counts import known_turns
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect

@@ -15,7 +15,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Literal
-from arrayfn.primitives import complex_references, discrete, views
+from arrayfn.primitives import complex_references, conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
@@ -55,7 +55,7 @@ def _difference(x: Atom, y: Atom) -> Atom:
     if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
         return difference
     equal = discrete.bitwise_and(discrete.isinf(x), discrete.eq(x, y))
-    return e.select(equal, e.conversion.literal(0, x.type.dtype), difference)
+    return e.select(equal, conversion.literal(0, x.type.dtype), difference)
 
 
 # Exponentials and logarithms.
@@ -170,7 +170,7 @@ cbrt = elementwise(
 
 
 def _half(x: Atom) -> Atom:
-    return e.conversion.literal(0.5, x.type.dtype)
+    return conversion.literal(0.5, x.type.dtype)
 
 
 def _inverse_root(x: Atom) -> Atom:
@@ -325,7 +325,7 @@ def _trigamma(x: Atom) -> Atom:
     # One period of the sine, so that it is accurate far from 0. It is 1 where it is not
     # needed: its reciprocal is infinite at whole numbers.
     period = e.sub(x, discrete.round(x))
-    half = e.conversion.literal(0.5, x.type.dtype)
+    half = conversion.literal(0.5, x.type.dtype)
     sine = sin(e.mul(e.select(reflected, period, half), math.pi))
     mirror = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
     return e.select(reflected, e.sub(mirror, total), total)

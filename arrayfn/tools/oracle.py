@@ -3,10 +3,13 @@
 ``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``),
 and again several times with every result of every equation rounded at random, up or
 down by at most what the table promises of that equation: Monte Carlo arithmetic
-(D. S. Parker, 1997; Verificarlo, 2016). How far those runs come apart tells how far any
-implementation may be that rounds each equation's result well, in whatever order it
-adds: it sees cancellation, ill-conditioned matrices, and comparisons that rounding can
-decide either way, as no fixed tolerance does.
+(D. S. Parker, 1997; Verificarlo, 2016). One run in four draws each element's error by
+itself, one the same error for equal numbers, one the same for all elements, one none
+for most: errors of equal terms add up, a function may be too great everywhere, and
+a difference of numbers that are rounded well may be exactly 0. How far those runs come
+apart tells how far any implementation may be that rounds each equation's result well,
+in whatever order it adds: it sees cancellation, ill-conditioned matrices, and
+comparisons that rounding can decide either way, as no fixed tolerance does.
 
 * An elementwise result is off by 2 units in the last place of its dtype, or by the
   row's tolerance where that promises less. What is a number of the dtype stays as it
@@ -17,6 +20,8 @@ decide either way, as no fixed tolerance does.
 * Halves are float32's numbers between the equations of one kernel, or rounded after
   each: half of the runs do so, half not. Rounded they are always where anything but
   arithmetic of halves reads them.
+* A NaN that an equation gives has either sign.
+* A loop has at most twice as many iterations as in float64.
 * A factorisation or a transform is off by the row's tolerance, relative to the greatest
   element of the result.
 
@@ -30,7 +35,7 @@ not the same in all runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -122,7 +127,7 @@ def oracle(
     Raises ArgumentError if the inputs are not of the Program's types.
 
     >>> import numpy as np
-    >>> from arrayfn.functions import make_program
+    >>> from arrayfn.transforms import make_program
     >>> x = np.float32([1e8, 1.0, -1e8])
     >>> (judged,) = oracle(make_program(lambda x: x.sum())(x), [x])
     >>> float(judged.value), bool(judged.bound > 1)
@@ -144,14 +149,12 @@ def oracle(
     exact = _Exact()
     values = [np.asarray(x) for x in evaluate(widened(program, exact), given)]
     random = np.random.default_rng(seed)
-    most = 10 * exact.count + 1000
     runs: list[list[Any]] = []
     for k in range(samples):
-        rounding = _Rounding(random, excess=k % 2 == 1, most=most)
-        try:
-            runs.append(evaluate(widened(program, rounding), given))
-        except _EndlessError:  # rounding decides when a loop ends
-            runs.append([np.full(np.shape(value), np.nan) for value in values])
+        chance = _CHANCES[k % len(_CHANCES)]
+        excess = k // len(_CHANCES) % 2 == 1
+        rounding = _Rounding(random, chance, excess, exact.counts)
+        runs.append(evaluate(widened(program, rounding), given))
     return [
         _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
         for k, (value, type) in enumerate(
@@ -185,14 +188,11 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
         return Judged(value, bound, dtype)
 
 
-class _EndlessError(Exception):
-    """A run with rounded results has many more equations than the exact one."""
-
-
 class _Exact:
-    """Leaves the results of equations as they are, and counts the equations."""
+    """Leaves the results of equations as they are, and counts iterations of loops."""
 
-    count = 0
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}  # by the identity of the equation
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
         """As they are."""
@@ -202,17 +202,70 @@ class _Exact:
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
         """As they are."""
-        self.count += 1
         return arrays
+
+    def limit(self, equation: Equation) -> float:
+        """None."""
+        return math.inf
+
+    def iterated(self, equation: Equation, count: int) -> None:
+        """Keep the greatest count of each loop."""
+        self.counts[id(equation)] = max(count, self.counts.get(id(equation), 0))
+
+
+def _independent(random: np.random.Generator, x: Array) -> Array:
+    """Another number for each element."""
+    return random.uniform(-1.0, 1.0, x.shape)
+
+
+def _by_value(random: np.random.Generator, x: Array) -> Array:
+    """The same number for equal elements, as a function has the same error for them."""
+    bits = np.ascontiguousarray(x, np.float64).view(np.uint64)
+    for factor in random.integers(1 << 63, size=2, dtype=np.uint64):
+        bits = (bits ^ (bits >> np.uint64(29))) * (factor | np.uint64(1))
+    return bits.view(np.int64).reshape(x.shape) / float(1 << 63)
+
+
+def _one_sided(random: np.random.Generator, x: Array) -> Array:
+    """The same number for all elements: a function may be too great everywhere."""
+    return np.full(x.shape, random.uniform(-1.0, 1.0))
+
+
+def _seldom(random: np.random.Generator, x: Array) -> Array:
+    """0 for four numbers in five: what is rounded well is often the nearest."""
+    part = _by_value(random, x)
+    return np.where(np.abs(part) < 0.8, 0.0, part)
+
+
+_CHANCES: Final = (_independent, _by_value, _one_sided, _seldom)
 
 
 class _Rounding:
-    """Rounds the results of up to ``most`` equations at random."""
+    """Rounds the results of equations by parts of their margins that ``chance`` draws.
 
-    def __init__(self, random: np.random.Generator, excess: bool, most: int) -> None:
+    ``excess`` lets halves keep float32's precision and range. ``counts`` are those of
+    loops' iterations in the exact run: no loop has more than twice as many, since a
+    loop that ends when its terms are small may never see them so.
+    """
+
+    def __init__(
+        self,
+        random: np.random.Generator,
+        chance: Callable[[np.random.Generator, Array], Array],
+        excess: bool,
+        counts: Mapping[int, int],
+    ) -> None:
         self.random = random
-        self.most = most
-        self.excess = excess  # halves keep float32's precision and range
+        self.chance = chance
+        self.excess = excess
+        self.counts = counts
+
+    def limit(self, equation: Equation) -> float:
+        """Twice the exact run's, and some."""
+        return 2 * self.counts.get(id(equation), 0) + 8
+
+    def iterated(self, equation: Equation, count: int) -> None:
+        """Not needed."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
         """Halves are rounded where they are read by what gives none."""
@@ -220,6 +273,8 @@ class _Rounding:
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
         if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+            return arrays
+        if equation.params.get("excess"):
             return arrays
         return [
             wide_array(x, dtype) if dtype in dtypes.HALVES else x
@@ -229,10 +284,7 @@ class _Rounding:
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """What is inexact, rounded. Raises _EndlessError after too many."""
-        self.most -= 1
-        if self.most < 0:
-            raise _EndlessError
+        """What is inexact, rounded."""
         row = equation.primitive
         assert isinstance(row, Primitive)
         if equation.subprograms():
@@ -306,9 +358,13 @@ class _Rounding:
             # Computed in float32, rounded once: to either neighbour.
             units = np.abs(x) * float(ml_dtypes.finfo(real).eps) / 2
             margin = np.where(_is_number_of(x, real), margin, margin + units)
-        part = self.random.uniform(-1.0, 1.0, x.shape)
-        moved = np.where(np.isfinite(x), x + part * margin, x)
-        return wide_array(moved, real)
+        moved = np.where(np.isfinite(x), x + self.chance(self.random, x) * margin, x)
+        moved = wide_array(moved, real)
+        is_nan = np.isnan(moved)
+        if is_nan.any():  # a NaN has either sign
+            signs = self.random.choice([-1.0, 1.0], x.shape)
+            moved = np.where(is_nan, np.copysign(moved, signs), moved)
+        return moved
 
 
 def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:

@@ -19,7 +19,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from arrayfn import layout as layouts
 from arrayfn.backends.cpu import runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
@@ -30,6 +29,7 @@ from arrayfn.backends.native.code import native_addresses
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
+from arrayfn.ir import layout as layouts
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_tiles
 from arrayfn.lowering.plan import (
     BufferAllocation,

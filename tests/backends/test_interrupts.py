@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+from tests.processes import python_path
 
 FOREVER = 10**12
 A = np.linalg.qr(np.random.default_rng(2).standard_normal((48, 48)))[0]
@@ -190,7 +190,7 @@ def test_a_forked_child_is_interrupted_too() -> None:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(Path(af.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": python_path()},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

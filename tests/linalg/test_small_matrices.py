@@ -164,8 +164,8 @@ def lanes(x: int, y: int) -> int:
 
 
 def test_floating_point_operations_of_native_routines(tmp_path: Any) -> None:
-    import ctypes  # noqa: PLC0415
-    import importlib.util  # noqa: PLC0415
+    import ctypes
+    import importlib.util
 
     path = tmp_path / "floats.py"
     path.write_text(FLOATS)

@@ -11,7 +11,6 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.destinations import box_of
@@ -19,6 +18,7 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import BufferArgument, KernelCall
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.common_functions import random, softmax
 from tests.lowered_on_gpu import lowered
 

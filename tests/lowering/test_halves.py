@@ -13,9 +13,9 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import make_program
 from arrayfn.lowering.lower import lower
 from arrayfn.tools.oracle import oracle
+from arrayfn.transforms import make_program
 from tests.lowered_on_gpu import lowered
 
 Array = np.ndarray[Any, Any]
@@ -123,6 +123,23 @@ def test_arithmetic_of_halves_keeps_float32_inside_a_kernel() -> None:
     (judged,) = oracle(make_program(function)(a, b, c), [a, b, c])
     judged.check(want)
     judged.check(np.zeros(1, np.float16))
+
+
+@BOTH
+def test_a_mean_takes_what_its_kernel_computes_as_a_sum_does(dtype: Any) -> None:
+    x = halves(dtype, *np.linspace(1, 2, 64)).reshape(2, 32)
+    function = lambda x: anp.mean(x * x, axis=1)  # noqa: E731
+    (judged,) = oracle(make_program(function)(x), [x])
+    for have in results(function, x).values():
+        judged.check(have)
+    for compiled in (lowered(function, x), af.jit(function).lower(x).compiled_program):
+        (kernel,) = compiled.kernels
+        assert "convert_f32_" not in kernel.source.split("accumulate_add", 1)[0]
+    wide = x.astype(np.float64)
+    want = (wide * wide).mean(1).astype(dtype)
+    np.testing.assert_array_equal(af.jit(function)(x), want)
+    slope = af.jit(af.grad(lambda x: anp.sum(function(x))))(x)
+    np.testing.assert_array_equal(slope, (2 * wide / 32).astype(dtype))
 
 
 def test_the_oracle_takes_both_where_a_product_in_between_overflows() -> None:

@@ -9,7 +9,7 @@ import scipy.special
 
 from arrayfn import nn
 from arrayfn.errors import ShapeError
-from arrayfn.functions import grad, trace_function
+from arrayfn.transforms import grad, trace_function
 
 X = np.random.default_rng(0).standard_normal((4, 5)) * 3
 W = np.random.default_rng(1).standard_normal((4, 5))

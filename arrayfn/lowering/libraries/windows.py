@@ -15,7 +15,7 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Program, Var
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cpu.schedule import CPU
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,

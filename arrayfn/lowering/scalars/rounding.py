@@ -14,13 +14,16 @@ from arrayfn.lowering.scalars.arithmetic import (
 
 
 def maximum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The greater; NaN if either is."""
-    return m.select(x != x, x, m.select(x > y, x, y))
+    """The greater; NaN if either is; of zeros y.
+
+    Of a constant y, which comes second most often, one comparison is left.
+    """
+    return m.select(y != y, y, m.select(y >= x, y, x))
 
 
 def minimum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The lesser; NaN if either is."""
-    return m.select(x != x, x, m.select(x < y, x, y))
+    """The lesser; NaN if either is; of zeros y."""
+    return m.select(y != y, y, m.select(y <= x, y, x))
 
 
 def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:

@@ -5,6 +5,7 @@ The windows are the rows of the result, its columns, or what is summed over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -214,7 +215,7 @@ def _windows(given: Mapping[str, Any]) -> Any:
     extents = [int(given[f"{name}s_{d}"]) for name, d in names]
     strides = [int(given[f"{name}_step_{d}"]) for name, d in names]
     windows = given["x"].array(extents, strides)
-    return windows.reshape(extents[0], int(np.prod(extents[1:5])), -1)
+    return windows.reshape(extents[0], math.prod(extents[1:5]), math.prod(extents[5:]))
 
 
 def _right(given: Mapping[str, Any]) -> Any:
