@@ -21,7 +21,7 @@ import pytest
 from arrayfn.backends.cpu import executable, portable_entry, runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
-from arrayfn.backends.cpu.libraries.blas import blas, products_blas
+from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.native import python_objects
 from arrayfn.errors import ArgumentError, BackendError
@@ -559,17 +559,16 @@ def test_conjugated_operands():
 
 def test_products_are_the_same_by_a_blas_with_integers_of_32_bits(monkeypatch):
     x, y = floats(1, 5, 7), floats(1, 7, 3)
-    monkeypatch.setattr(gemm, "products_blas", blas)
+    monkeypatch.setattr(gemm, "blas", scipy_blas)
     provider_words.cache_clear()
     result = product(5, 3, 7, np.float32)((x, y))[0]
     provider_words.cache_clear()
     np.testing.assert_allclose(result[0], x[0] @ y[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("library", [blas, products_blas])
-def test_blas_keeps_the_threads_its_user_gave_it(library):
-    get = ctypes.CFUNCTYPE(ctypes.c_int)(library().get_threads)
-    put = ctypes.CFUNCTYPE(None, ctypes.c_int)(library().set_threads)
+def test_blas_keeps_the_threads_its_user_gave_it():
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(blas().get_threads)
+    put = ctypes.CFUNCTYPE(None, ctypes.c_int)(blas().set_threads)
     before = get()
     put(2)
     product(64, 64, 64, np.float32)((floats(1, 64, 64), floats(1, 64, 64)))

@@ -13,7 +13,7 @@ from arrayfn.backends.cpu.code import kernel_unit
 from arrayfn.backends.cpu.entry import call_tuple, image_free
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
-from arrayfn.backends.cpu.libraries.blas import blas, products_blas
+from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.runtime import Runtime, runtime
@@ -148,19 +148,14 @@ def _entries(
             provider = providers[kernel.provider]
             address = native_address(provider.routine)
             words = provider_words(kernel.provider)
-            entries[kernel.name] = Entry(
-                address, words, provider.uses_blas, provider.pool
-            )
+            entries[kernel.name] = Entry(address, words, provider.uses_blas)
     return entries, tuple(codes.values())
 
 
 def _let_runner_set_threads(process: Runtime) -> None:
     """Tell the runner how it is to make BLAS single-threaded."""
-    libraries = dict.fromkeys((products_blas(), blas()))
-    named = [library for library in libraries if library.set_threads]
-    process.blas.count = len(named)
-    for known, library in zip(process.blas.libraries, named, strict=False):
-        known.set(
-            get_threads=library.get_threads,
-            set_threads=library.set_threads,
-        )
+    library = blas()
+    process.blas.set(
+        get_threads=library.get_threads,
+        set_threads=library.set_threads,
+    )

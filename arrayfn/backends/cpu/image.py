@@ -65,15 +65,13 @@ _NUMBERS: Final = {
 class Entry:
     """A kernel as the runner calls it: an address, and words before its arguments.
 
-    BLAS has one thread while a plan runs that ``uses_blas``. ``pool`` is the number of
-    the word that is the pool's address or 0. How long a grain takes is known of a
-    kernel that ``is_generated``.
+    BLAS has one thread while a plan runs that ``uses_blas``. How long a grain takes is
+    known of a kernel that ``is_generated``.
     """
 
     address: int
     prefix: tuple[int, ...] = ()
     uses_blas: bool = False
-    pool: int | None = None
     is_generated: bool = False
 
 
@@ -212,7 +210,6 @@ class _Steps:
             grain=max(1, step.grain),
             slots=self.tables.integers(slots),
             slot_count=len(slots),
-            pool_argument=-1 if entry.pool is None else entry.pool,
             weight=1 if is_short else LOOK_AFTER,
             **self.moving(),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Final
 
 from arrayfn.backends.cpu.heap import Heap
 from arrayfn.backends.cpu.pool import KernelEntry, Pool
@@ -26,7 +26,6 @@ USES_BLAS: Final = 4
 LOOK_AFTER: Final = 16
 INLINE_WORKSPACE: Final = 1 << 16
 LINE: Final = 64
-MAX_LIBRARIES: Final = 2
 
 
 class StepKind(IntEnum):
@@ -146,26 +145,18 @@ class Step(Struct):
     slot_count: int
     patches: Array[Patch]  # of arguments that point to moving buffers
     patch_count: int
-    pool_argument: int  # which one is for the pool's address; negative: none
     weight: int  # how soon to look at signals after it: see LOOK_AFTER
     loop: Loop
     branch: Branch
 
 
-class BlasLibrary(Struct):
-    """How many threads a BLAS has; ``saved`` is what it had before."""
-
-    get_threads: Callable[[], i32]
-    set_threads: Callable[[i32], None]
-    saved: int
-
-
 class Blas(Struct):
-    """The libraries of BLAS, and how many plans run that need them on one thread."""
+    """BLAS's number of threads, which is 1 while plans run that use it."""
 
-    users: int
-    count: int
-    libraries: Annotated[Array[BlasLibrary], MAX_LIBRARIES]
+    users: int  # how many such plans run
+    saved: int  # the number before
+    get_threads: Callable[[], i32]
+    set_threads: Callable[[i32], None] | None
 
 
 class Frame(Struct):

@@ -96,15 +96,11 @@ def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -
         kind = step.kind
         if kind == StepKind.CALL:
             if pool is not None and step.items > step.grain:
-                if step.pool_argument >= 0:
-                    own[step.pool_argument] = 0
                 pool.job.argument_count = step.argument_count
                 pool.job.slots = step.slots
                 pool.job.slot_count = step.slot_count
                 pool_launch(pool, step.entry, own, step.items, step.grain)
             else:
-                if step.pool_argument >= 0:
-                    own[step.pool_argument] = cast(int, pool)
                 step.entry(own, 0, step.items)
             frame.since += step.weight
             if frame.since >= LOOK_AFTER:
@@ -191,12 +187,10 @@ def run_branch(
 @native
 def blas_enter(blas: Blas) -> None:
     """Make BLAS single-threaded; the GIL guards the count of plans that need it so."""
-    if blas.users == 0:
-        for k in range(blas.count):
-            library = blas.libraries[k]
-            library.saved = library.get_threads()
-            if library.saved != 1:
-                library.set_threads(1)
+    if blas.users == 0 and blas.set_threads is not None:
+        blas.saved = blas.get_threads()
+        if blas.saved != 1:
+            blas.set_threads(1)
     blas.users += 1
 
 
@@ -204,8 +198,5 @@ def blas_enter(blas: Blas) -> None:
 def blas_leave(blas: Blas) -> None:
     """Give BLAS its threads back when the last plan that uses it ends."""
     blas.users -= 1
-    if blas.users == 0:
-        for k in range(blas.count):
-            library = blas.libraries[k]
-            if library.saved != 1:
-                library.set_threads(library.saved)
+    if blas.users == 0 and blas.set_threads is not None and blas.saved != 1:
+        blas.set_threads(blas.saved)

@@ -199,9 +199,8 @@ def pause() -> None:
     raise _native_only()
 
 
-# Untyped words, which the rooms of data (linear algebra, products, sorts, windows,
-# transforms) are still written in: addresses are integers, and floating-point numbers
-# are bits. They go with those rooms' last routines, and ``line_operations`` with them.
+# Untyped words, which linear algebra is still written in: addresses are integers, and
+# floating-point numbers are bits. They go with its last routines.
 
 
 def load(address: int) -> int:
@@ -246,16 +245,6 @@ def narrow_f64(bits: int) -> int:
 
 def widen_f32(bits: int) -> int:
     """The bits of the f64 that the f32 with these low 32 bits is."""
-    raise _native_only()
-
-
-def add_f64(a: int, b: int) -> int:
-    """The bits of the sum of two f64, given by their bits."""
-    raise _native_only()
-
-
-def mul_f64(a: int, b: int) -> int:
-    """The bits of the product of two f64."""
     raise _native_only()
 
 
@@ -305,85 +294,6 @@ def lanes_div(y: int, a: int) -> None:
 
 def lanes_sqrt(y: int) -> None:
     """Replace the lanes at ``y`` by their square roots."""
-    raise _native_only()
-
-
-LINE_BYTES = 64
-"""The bytes of a line: 8 f64, or 16 f32. Lines are at multiples of a number's bytes."""
-
-
-def columns_products_f64(
-    y: int, x: int, a: int, step: int, length: int, factors: int, totals: int
-) -> None:
-    """Products with four columns of ``length`` bytes, whole lines, ``step`` apart.
-
-    To ``y`` is added the sum of the columns times the four ``factors``, to the four
-    ``totals`` the products of the columns with ``x``. Columns are read once.
-    """
-    raise _native_only()
-
-
-def columns_products_f32(
-    y: int, x: int, a: int, step: int, length: int, factors: int, totals: int
-) -> None:
-    """As ``columns_products_f64``, of f32."""
-    raise _native_only()
-
-
-def columns_update_products(
-    a: int,
-    step: int,
-    length: int,
-    v: int,
-    w: int,
-    x: int,
-    y: int,
-    factors: int,
-    totals: int,
-) -> None:
-    """Take ``v f + w g`` from four columns of f64, and multiply what is left.
-
-    Columns are ``length`` bytes, whole lines, ``step`` apart. To ``y`` is added their
-    sum times h, to the four ``totals`` their products with x. The four f of the columns
-    are at ``factors``, then the four g, then the four h.
-    """
-    raise _native_only()
-
-
-def lines_product(x: int, y: int, length: int) -> int:
-    """The bits of the inner product of ``length`` bytes of f64, whole lines."""
-    raise _native_only()
-
-
-def lines_rotate(x: int, y: int, length: int, cosine: int, sine: int) -> None:
-    """``x, y = c x - s y, s x + c y``, of ``length`` bytes of f64, whole lines.
-
-    c and s are given by their bits.
-    """
-    raise _native_only()
-
-
-def secular_sums(
-    poles: int, weights: int, length: int, origin: int, shift: int, sums: int
-) -> None:
-    """Sums of a secular equation over ``length`` bytes of f64, whole lines.
-
-    A term is ``w / ((p - origin) - shift)``, of a weight w and its pole p; the last two
-    are given by their bits. The three ``sums`` are written: of each term times its
-    weight, of its square, and of the magnitude of the former.
-    """
-    raise _native_only()
-
-
-def secular_square_sums(
-    poles: int, weights: int, length: int, origin: int, shift: int, sums: int
-) -> None:
-    """As ``secular_sums``, of terms ``w / ((p - origin) (p + origin) - shift)``."""
-    raise _native_only()
-
-
-def float_of(value: int) -> int:
-    """The bits of the f64 nearest to the integer ``value``."""
     raise _native_only()
 
 

@@ -24,7 +24,6 @@ from arrayfn.backends.native import (
     compiler,
     emitter,
     expressions,
-    line_operations,
     memory,
     operations,
     routines_in,
@@ -44,7 +43,6 @@ _COMPILER: Final = (
     memory,
     emitter,
     operations,
-    line_operations,
 )
 
 

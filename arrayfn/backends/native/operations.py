@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from arrayfn.backends.native import line_operations
+from arrayfn.backends.native import LANES
 from arrayfn.backends.native.emitter import Emitter
 
+_LANES: Final = f"<{LANES} x double>"
 _FUNCTIONS: Final = (
     "declare double @llvm.sqrt.f64(double)",
+    f"declare {_LANES} @llvm.sqrt.v{LANES}f64({_LANES})",
     "declare i64 @llvm.readcyclecounter()",
     "declare i64 @llvm.readsteadycounter()",
-    *line_operations.DECLARATIONS,
 )
 _CYCLES_A_TICK_BITS: Final = 5  # of an ARM timer, of 24 MHz to 1 GHz
 _PAUSE: Final = {
@@ -89,12 +90,6 @@ def _widen(r: Emitter, bits: str) -> str:
     return r.value_of(f"bitcast double {wide} to i64")
 
 
-def _float_of(r: Emitter, value: str) -> str:
-    """An integer to f64 bits."""
-    wide = r.value_of(f"sitofp i64 {value} to double")
-    return r.value_of(f"bitcast double {wide} to i64")
-
-
 def _real(r: Emitter, operation: str, *bits: str) -> str:
     """An operation of f64 bits whose result is an f64."""
     operands = [r.value_of(f"bitcast i64 {b} to double") for b in bits]
@@ -110,6 +105,20 @@ def _less(r: Emitter, a: str, b: str) -> str:
     left, right = (r.value_of(f"bitcast i64 {x} to double") for x in (a, b))
     condition = r.value_of(f"fcmp olt double {left}, {right}")
     return r.value_of(f"zext i1 {condition} to i64")
+
+
+def _lanes(r: Emitter, operation: str, *addresses: str) -> str:
+    """The lanes at the first address, as they follow from what is at all of them."""
+    places = [r.pointer(address) for address in addresses]
+    y, *others = (r.value_of(f"load {_LANES}, ptr {p}, align 8") for p in places)
+    if operation == "sqrt":
+        made = r.value_of(f"call {_LANES} @llvm.sqrt.v{LANES}f64({_LANES} {y})")
+    else:
+        if len(others) == 2:
+            others = [r.value_of(f"fmul {_LANES} {others[0]}, {others[1]}")]
+        made = r.value_of(f"{operation} {_LANES} {y}, {others[0]}")
+    r.emit(f"store {_LANES} {made}, ptr {places[0]}, align 8")
+    return "0"
 
 
 # Calls and hints.
@@ -147,14 +156,15 @@ OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     "cycles": _cycles,
     "narrow_f64": _narrow,
     "widen_f32": _widen,
-    "float_of": _float_of,
-    "add_f64": lambda r, a, b: _real(r, "fadd", a, b),
-    "mul_f64": lambda r, a, b: _real(r, "fmul", a, b),
     "sub_f64": lambda r, a, b: _real(r, "fsub", a, b),
     "div_f64": lambda r, a, b: _real(r, "fdiv", a, b),
     "sqrt_f64": lambda r, a: _real(r, "sqrt", a),
     "less_f64": _less,
-    **line_operations.OPERATIONS,
+    "lanes_add_product": lambda r, y, a, b: _lanes(r, "fadd", y, a, b),
+    "lanes_sub_product": lambda r, y, a, b: _lanes(r, "fsub", y, a, b),
+    "lanes_mul": lambda r, y, a: _lanes(r, "fmul", y, a),
+    "lanes_div": lambda r, y, a: _lanes(r, "fdiv", y, a),
+    "lanes_sqrt": lambda r, y: _lanes(r, "sqrt", y),
     "call": _call,
 }
 

@@ -1,7 +1,10 @@
 """Fourier transforms: the loops of NumPy's generalized ufuncs, called by address.
 
 A loop (``PyUFuncGenericFunction``) takes arrays of pointers, extents and strides, and
-touches no Python object: NumPy itself calls it without the GIL.
+touches no Python object: NumPy itself calls it without the GIL. SciPy's transforms can
+be entered through Python objects alone, and are not faster: 1000 transforms of 1024
+numbers take 2.22 ms of one core here and 2.21 there in complex64, 4.16 and 4.38 in
+complex128, 1.23 and 1.31 of float32 (NumPy 2.4, SciPy 1.17, AMD Zen 5).
 """
 
 from __future__ import annotations

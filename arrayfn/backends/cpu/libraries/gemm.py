@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
+from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.backends.native import CFunction, cast, local, native, pointer
@@ -255,7 +255,7 @@ def multiply_vector(v: Vector, length: int) -> None:
 
 def words(dtype: str) -> tuple[int, ...]:
     """The ``Multiplier`` of a dtype: GEMM, GEMV, the bytes of an element and a part."""
-    letter, library = LETTERS[dtype], products_blas()
+    letter, library = LETTERS[dtype], blas()
     gemm, gemv = library.address(letter + "gemm"), library.address(letter + "gemv")
     kind = BY_SHORT_NAME[dtype]
     return gemm, gemv, kind.itemsize, real_of(kind).itemsize
