@@ -334,7 +334,6 @@ def test_linalg_is_one_module_under_several_names() -> None:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of a few rows count as large: LAPACK factors them on its threads."""
     monkeypatch.setattr(factorizations, "LARGE", 4)
-    monkeypatch.setattr(factorizations, "LARGE_BY_COLUMNS", 4)
 
 
 def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:

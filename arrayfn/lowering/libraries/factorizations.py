@@ -24,12 +24,11 @@ from arrayfn.passes.reads import Reads
 
 BLOCK: Final = 64
 INTEGER_BYTES: Final = 8  # at most
-# The extent from which a single matrix is worth several threads. Cholesky and LU
-# factors of 512 rows take one thread as long as two. QR factors and spectra are reduced
-# column by column, and LAPACK's threads meet for each: where they have to wait for a
-# core, as on a machine with other work, that takes many times as long as one thread.
-LARGE: Final = 512
-LARGE_BY_COLUMNS: Final = 1024
+# The extent from which a single matrix is factored on LAPACK's own threads. These wait
+# for each other at each block of columns, for spectra at each column. Where one of them
+# has to wait for a core, as on two cores with other work, 1024 rows took: eigh 2000 ms
+# and 460 by one thread (float64), QR 1500 and 230, Cholesky 19 to 4300 and 9 (float32).
+LARGE: Final = 2048
 MOST_WORDS: Final = 1 << 31  # of workspace, where integers may have 32 bits
 
 
@@ -41,16 +40,12 @@ def _call(
     scratch: dict[str, int],
     integers: dict[str, int],
     work: float,
-    large: int,
 ) -> LibraryCall:
-    """One call for all matrices of ``x``; ``work`` is that of each in multiply-adds.
-
-    A single one of extent ``large`` is factored on threads of LAPACK's own.
-    """
+    """One call for all matrices of ``x``; ``work`` is that of each in multiply-adds."""
     items = math.prod(x.shape[:-2])
     is_large = (
         items == 1
-        and min(x.shape[-2:]) >= large
+        and min(x.shape[-2:]) >= LARGE
         and max(integers.values()) < MOST_WORDS
     )
     return LibraryCall(
@@ -71,7 +66,7 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     n = x.type.shape[-1]
     if n:
         work = n * n * (n / 6 + START) + START
-        yield _call("potrf", x.type, {}, {"a": Place(x)}, {}, {"n": n}, work, LARGE)
+        yield _call("potrf", x.type, {}, {"a": Place(x)}, {}, {"n": n}, work)
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -91,7 +86,6 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         {"integers": k * INTEGER_BYTES},
         {"rows": rows, "columns": columns, "leading": max(1, rows)},
         rows * columns * (k / 2 + START) + START,
-        LARGE,
     )
 
 
@@ -136,7 +130,6 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             "words": words,
         },
         rows * columns * (2 * k + START) + START,
-        LARGE_BY_COLUMNS,
     )
 
 
@@ -220,7 +213,6 @@ def _syevd(
             "integer_words": integers,
         },
         5 * n**3,
-        LARGE_BY_COLUMNS,
     )
 
 
@@ -262,7 +254,6 @@ def _geev(
             },
             {"n": n, "words": words},
             20 * n**3,
-            LARGE_BY_COLUMNS,
         )
 
 
@@ -317,5 +308,4 @@ def _gesdd(
             },
             {"rows": rows, "columns": columns, **extents, "words": words},
             10 * rows * columns * small,
-            LARGE_BY_COLUMNS,
         )
