@@ -188,6 +188,27 @@ def test_windows_have_the_same_items_on_every_machine(
     assert all({**windows, **items} == items for items in found)
 
 
+def test_a_bundle_is_planned_for_the_machine_that_loads_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    x = special(1 << 20, "f4")
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    lowered = af.jit(lambda x: anp.sort(x) * 2).lower(x)
+    af.save(lowered, tmp_path)
+    results = {lowered.compile()(x).tobytes()}
+    for cores in CORES:
+        monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
+        loaded = af.load(tmp_path)
+        (sort,) = (
+            step
+            for step in kernel_calls(loaded.compiled.plan.steps)
+            if step.kernel == "sort_codes_f32"
+        )
+        assert sort.items == min(32, 1 << (cores - 1).bit_length())
+        results.add(loaded(x).tobytes())
+    assert len(results) == 1
+
+
 def test_the_cores_are_those_that_the_process_may_use() -> None:
     machine.cores.cache_clear()
     assert machine.cores() == runtime.get_num_threads()
