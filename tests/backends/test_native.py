@@ -17,7 +17,7 @@ from arrayfn.backends.native.code import native_address, native_addresses
 from arrayfn.backends.native.engine import ENGINE
 
 NATIVE = """
-from arrayfn.backends.native import native, load, store, stack, call, address_of
+from arrayfn.backends.native import native, load, store, stack, call, cast
 
 LIMIT = 40
 
@@ -46,7 +46,7 @@ def collatz(n: int, unused: int) -> int:
 
 @native
 def through_a_pointer(n: int, unused: int) -> int:
-    return -call(address_of(triangle), n, 0) * (n > 3)
+    return -call(cast(int, triangle), n, 0) * (n > 3)
 """
 
 

@@ -213,11 +213,6 @@ def load_i32(address: int) -> int:
     raise _native_only()
 
 
-def load_u8(address: int) -> int:
-    """The byte at ``address``."""
-    raise _native_only()
-
-
 def store(address: int, value: int) -> None:
     """Write an i64."""
     raise _native_only()
@@ -299,9 +294,4 @@ def lanes_sqrt(y: int) -> None:
 
 def call(address: int, *arguments: int) -> int:
     """Call the function at ``address`` with i64 arguments."""
-    raise _native_only()
-
-
-def address_of(function: Callable[..., Any]) -> int:
-    """The address of a native routine or C function."""
     raise _native_only()

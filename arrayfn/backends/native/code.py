@@ -21,6 +21,7 @@ from arrayfn.backends import native
 from arrayfn.backends.native import (
     CFunction,
     Routine,
+    calls,
     compiler,
     emitter,
     expressions,
@@ -40,6 +41,7 @@ _COMPILER: Final = (
     structures,
     compiler,
     expressions,
+    calls,
     memory,
     emitter,
     operations,

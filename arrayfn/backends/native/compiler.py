@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from arrayfn.backends.native import Routine, operations, routines_in
+from arrayfn.backends.native.calls import Calls
 from arrayfn.backends.native.emitter import Value, llvm_type
-from arrayfn.backends.native.expressions import Expressions, NativeSyntaxError
+from arrayfn.backends.native.expressions import NativeSyntaxError
 from arrayfn.backends.native.structures import value_type
 
 __all__ = ["NativeSyntaxError", "compile_module", "inlined_modules"]
@@ -76,7 +77,7 @@ def _definitions(module: Mapping[str, Any]) -> dict[str, ast.FunctionDef]:
     return {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
 
 
-class _Compiler(Expressions):
+class _Compiler(Calls):
     """Compiles one function."""
 
     def text(self, *, is_internal: bool) -> str:

@@ -38,10 +38,10 @@ def declarations(architecture: str) -> tuple[str, ...]:
 # Memory.
 
 
-def _load(r: Emitter, kind: str, extend: str, address: str) -> str:
+def _load_i32(r: Emitter, address: str) -> str:
     """A load of a narrower integer."""
-    narrow = r.value_of(f"load {kind}, ptr {r.pointer(address)}")
-    return r.value_of(f"{extend} {kind} {narrow} to i64")
+    narrow = r.value_of(f"load i32, ptr {r.pointer(address)}")
+    return r.value_of(f"sext i32 {narrow} to i64")
 
 
 def _store_narrow(r: Emitter, kind: str, address: str, value: str) -> str:
@@ -147,8 +147,7 @@ def _call(r: Emitter, address: str, *values: str) -> str:
 
 OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     "load": lambda r, a: r.value_of(f"load i64, ptr {r.pointer(a)}"),
-    "load_i32": lambda r, a: _load(r, "i32", "sext", a),
-    "load_u8": lambda r, a: _load(r, "i8", "zext", a),
+    "load_i32": _load_i32,
     "store": _store,
     "store_i32": lambda r, a, v: _store_narrow(r, "i32", a, v),
     "store_u8": lambda r, a, v: _store_narrow(r, "i8", a, v),
