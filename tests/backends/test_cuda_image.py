@@ -96,7 +96,7 @@ def test_steps_of_a_plan_are_the_runners(encode):
     assert (launches.attribute_count, launches.attribute.value[0]) == (overlaps,) * 2
 
     slots = (runner.Slot * launches.slot_count).from_address(launches.slots)
-    places = {slot.place: (slot.buffer, slot.offset) for slot in slots}
+    places = {slot.address: (slot.buffer, slot.offset) for slot in slots}
     sizes = (kernel.function, kernel.blocks, kernel.threads, kernel.shared)
     assert (kernel.kind, *sizes) == (StepKind.KERNEL, 100, 10, 64, 32)
     x, number, temporary = words_at(kernel.parameters, 3)

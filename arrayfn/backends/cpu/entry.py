@@ -88,7 +88,9 @@ def array_fits(image: Image, value: PyObject, spec: Spec, flags: int) -> bool:
 
 
 @native
-def number_fits(image: Image, number: PyObject, spec: Spec, place: Array[int]) -> bool:
+def number_fits(
+    image: Image, number: PyObject, spec: Spec, storage: Array[int]
+) -> bool:
     """Write a Python number given for a rank-0 array; False if it can't be."""
     wanted = spec.number
     kind = number.ob_type
@@ -97,20 +99,20 @@ def number_fits(image: Image, number: PyObject, spec: Spec, place: Array[int]) -
     if wanted == Number.BOOL:
         if kind is not image.bool_type:
             return False
-        place[0] = PyObject_IsTrue(number)
+        storage[0] = PyObject_IsTrue(number)
         return True
     if wanted == Number.INT:
         if kind is not image.int_type:
             return False
         overflow = local(i32, 1)
-        place[0] = PyLong_AsLongLongAndOverflow(number, overflow)
+        storage[0] = PyLong_AsLongLongAndOverflow(number, overflow)
         return overflow[0] == 0
     if kind is not image.float_type:
         return False
     if wanted == Number.F32:
-        cast(Array[f32], place)[0] = PyFloat_AsDouble(number)
+        cast(Array[f32], storage)[0] = PyFloat_AsDouble(number)
     else:
-        cast(Array[float], place)[0] = PyFloat_AsDouble(number)
+        cast(Array[float], storage)[0] = PyFloat_AsDouble(number)
     return True
 
 
@@ -123,10 +125,10 @@ def bind_inputs(image: Image, frame: Frame, arguments: Array[Ref[PyObject]]) -> 
         if array_fits(image, argument, spec, ALIGNED):
             frame.bases[i] = cast(PyArrayObject, argument).data
         else:
-            place = frame.numbers + i
-            if not number_fits(image, argument, spec, place):
+            storage = frame.numbers + i
+            if not number_fits(image, argument, spec, storage):
                 return i + 1
-            frame.bases[i] = cast(int, place)
+            frame.bases[i] = cast(int, storage)
     return 0
 
 

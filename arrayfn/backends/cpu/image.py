@@ -141,8 +141,8 @@ class _Arguments:
 
     def add_scratch(self, offset: int) -> None:
         """An argument that points into the running thread's scratch memory."""
-        place = self.arena + offset
-        self.workspace_patches.append(WorkspacePatch(len(self.template), place))
+        patch = WorkspacePatch(len(self.template), self.arena + offset)
+        self.workspace_patches.append(patch)
         self.template.append(0)
 
     def add_call(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:

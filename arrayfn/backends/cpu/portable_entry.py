@@ -69,11 +69,11 @@ def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> 
         bases = (ctypes.c_int64 * len(types)).from_address(_field(frame, "bases"))
         for number, (value, type) in enumerate(zip(arguments, types, strict=True)):
             is_output = number >= len(inputs)
-            place = _field(frame, "numbers") + 8 * number
+            storage = _field(frame, "numbers") + 8 * number
             if _fits(value, type, is_output=is_output):
                 bases[number] = value.__array_interface__["data"][0]
-            elif not is_output and _store_number(value, type, place):
-                bases[number] = place
+            elif not is_output and _store_number(value, type, storage):
+                bases[number] = storage
             else:
                 return 1 + number
         run(image, address)
@@ -102,13 +102,13 @@ def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
     )
 
 
-def _store_number(value: Any, kind: ArrayType, place: int) -> bool:
+def _store_number(value: Any, kind: ArrayType, storage: int) -> bool:
     """Write a Python number given for a weakly typed array of rank 0, if it is one."""
     if not kind.weak or kind.shape or type(value) is not _NUMBERS.get(kind.dtype):
         return False
     if type(value) is int and not -(2**63) <= value < 2**63:
         return False
-    memory: Any = (ctypes.c_uint8 * kind.dtype.itemsize).from_address(place)
+    memory: Any = (ctypes.c_uint8 * kind.dtype.itemsize).from_address(storage)
     np.ndarray((), kind.dtype, memory)[...] = value
     return True
 

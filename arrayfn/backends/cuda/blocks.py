@@ -64,17 +64,17 @@ def shelf_take(shelf: Shelf) -> int:
     blocks = shelf.blocks
     lowest = blocks[0]
     moved = blocks[last]
-    place = 0
+    index = 0
     child = 1
     while child < last:
         if child + 1 < last and blocks[child + 1] < blocks[child]:
             child += 1
         if blocks[child] >= moved:
             break
-        blocks[place] = blocks[child]
-        place = child
-        child = 2 * place + 1
-    blocks[place] = moved
+        blocks[index] = blocks[child]
+        index = child
+        child = 2 * index + 1
+    blocks[index] = moved
     shelf.count = last
     shelf.memory.idle_bytes -= shelf.size
     return lowest
@@ -99,25 +99,25 @@ def shelf_give(shelf: Shelf, block: int) -> None:
     if shelf.keeps == 0 or memory.idle_bytes >= memory.most_idle:
         block_free(memory, block)
         return
-    place = shelf.count
-    if place == shelf.capacity:
-        grown = 2 * place + FIRST_CAPACITY
+    index = shelf.count
+    if index == shelf.capacity:
+        grown = 2 * index + FIRST_CAPACITY
         larger = realloc(shelf.blocks, size_of(int) * grown)
         if larger is None:
             block_free(memory, block)
             return
         shelf.blocks = larger
         shelf.capacity = grown
-    shelf.count = place + 1
+    shelf.count = index + 1
     memory.idle_bytes += shelf.size
     blocks = shelf.blocks
-    while place > 0:
-        parent = (place - 1) >> 1
+    while index > 0:
+        parent = (index - 1) >> 1
         if blocks[parent] <= block:
             break
-        blocks[place] = blocks[parent]
-        place = parent
-    blocks[place] = block
+        blocks[index] = blocks[parent]
+        index = parent
+    blocks[index] = block
 
 
 @native

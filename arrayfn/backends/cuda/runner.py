@@ -79,7 +79,7 @@ class LaunchConfig(Struct):
 class Slot(Struct):
     """Where the address of a buffer, and an offset into it, is written to."""
 
-    place: Array[int]
+    address: Array[int]
     buffer: int
     offset: int
 
@@ -193,7 +193,7 @@ def run(plan: LaunchPlan, buffers: Array[int]) -> int:
         return status << 8
     for k in range(plan.slot_count):
         slot = plan.slots[k]
-        slot.place[0] = buffers[slot.buffer] + slot.offset
+        slot.address[0] = buffers[slot.buffer] + slot.offset
     for k in range(plan.step_count):
         step = plan.steps[k]
         status = step_run(plan, step)
@@ -220,8 +220,8 @@ def step_run(plan: LaunchPlan, step: Step) -> int:
         return cooperative_run(plan, cast(Kernel, step))
     if kind == StepKind.GRAPH:
         return plan.launch_graph(cast(GraphLaunch, step).graph, plan.stream)
-    told = cast(Parameters, step)
-    return plan.set_parameters(told.graph, told.node, told.parameters)
+    update = cast(Parameters, step)
+    return plan.set_parameters(update.graph, update.node, update.parameters)
 
 
 @native
@@ -306,12 +306,12 @@ class Plan:
         self._given = given
         self._kept = kept
         self._slots = slots
-        self._places = (Slot * len(slots))(*slots)
-        self._table = (ctypes.c_int64 * len(steps))(*map(ctypes.addressof, steps))
+        self._slot_table = (Slot * len(slots))(*slots)
+        self._step_table = (ctypes.c_int64 * len(steps))(*map(ctypes.addressof, steps))
         self.launches = LaunchPlan(
-            slots=ctypes.addressof(self._places),
+            slots=ctypes.addressof(self._slot_table),
             slot_count=len(slots),
-            steps=ctypes.addressof(self._table),
+            steps=ctypes.addressof(self._step_table),
             step_count=len(steps),
         )
         self.launches.set(**given)
@@ -337,7 +337,9 @@ class Plan:
 
     def part(self, first: int, count: int, stream: int) -> None:
         """Have only some of the steps run, and on another stream."""
-        begin = ctypes.addressof(self._table) + ctypes.sizeof(ctypes.c_int64) * first
+        begin = (
+            ctypes.addressof(self._step_table) + ctypes.sizeof(ctypes.c_int64) * first
+        )
         self.launches.set(stream=stream, steps=begin, step_count=count)
 
 

@@ -154,7 +154,7 @@ def local(kind: type[T], count: int) -> Array[T]:
     raise _native_only()
 
 
-def pointer(place: T) -> Array[T]:
+def pointer(location: T) -> Array[T]:
     """The address of a field or element, as an array of one."""
     raise _native_only()
 
@@ -164,22 +164,22 @@ def size_of(kind: type[Any]) -> int:
     raise _native_only()
 
 
-def atomic_load(place: int) -> int:
+def atomic_load(location: int) -> int:
     """The integer at a field or element; later reads are not moved before (acquire)."""
     raise _native_only()
 
 
-def atomic_store(place: int, value: int) -> None:
+def atomic_store(location: int, value: int) -> None:
     """Write a field or element; earlier writes are seen by who reads it (release)."""
     raise _native_only()
 
 
-def atomic_add(place: int, value: int) -> int:
+def atomic_add(location: int, value: int) -> int:
     """Add to a field or element, sequentially consistent; the value before."""
     raise _native_only()
 
 
-def atomic_exchange_if(place: int, expected: int, value: int) -> int:
+def atomic_exchange_if(location: int, expected: int, value: int) -> int:
     """Write ``value`` if there is ``expected``, seq. consistent; what there was."""
     raise _native_only()
 

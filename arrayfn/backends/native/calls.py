@@ -73,14 +73,14 @@ class Calls(Expressions):
         if word == "size_of":
             return Value(str(ctypes.sizeof(element_c_type(self.annotation(given[0])))))
         if word == "pointer":
-            place = self.place(given[0])
-            return Value(place.operand, Array[place.type])
+            location = self.location(given[0])
+            return Value(location.operand, Array[location.type])
         if word in operations.ATOMIC:
-            place = self.place(given[0])
-            if memory.memory_type(place.type) != "i64":
+            location = self.location(given[0])
+            if memory.memory_type(location.type) != "i64":
                 raise self.error(node, "atomic operations are of 64-bit integers")
             rest = [self.integer(x) for x in given[1:]]
-            return Value(operations.ATOMIC[word](self, place.operand, *rest))
+            return Value(operations.ATOMIC[word](self, location.operand, *rest))
         if word == "stack":
             return self.stack(node, given[0])
         values = [self.value(x) for x in given]

@@ -128,7 +128,7 @@ class _Compiler(Calls):
                 targets=[ast.Attribute() | ast.Subscript() as target], value=value
             ):
                 found = self.value(value)
-                self.write(node, self.place(target), found)
+                self.write(node, self.location(target), found)
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=value):
                 if value is None or name in self.locals:
                     raise self.error(node, "a variable is declared once, with a value")
@@ -169,8 +169,10 @@ class _Compiler(Calls):
             result = self.binary(node, op, self.name(target, target.id), value)
             self.assign(node, target.id, result)
         else:
-            place = self.place(target)
-            self.write(node, place, self.binary(node, op, self.read(place), value))
+            location = self.location(target)
+            self.write(
+                node, location, self.binary(node, op, self.read(location), value)
+            )
 
     def returned(self, node: ast.stmt, value: ast.expr | None) -> None:
         """A ``return``."""

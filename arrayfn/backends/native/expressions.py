@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from arrayfn.backends.native import CFunction, Routine, memory
 from arrayfn.backends.native.emitter import Emitter, Value, llvm_type
-from arrayfn.backends.native.memory import Place
+from arrayfn.backends.native.memory import Location
 from arrayfn.backends.native.structures import (
     Array,
     External,
@@ -171,10 +171,10 @@ class Expressions(Emitter):
             case ast.Attribute():
                 member = self.member(node)
                 if member is None:
-                    return self.read(self.place(node))
+                    return self.read(self.location(node))
                 return self.constant(node, member)
             case ast.Subscript():
-                return self.read(self.place(node))
+                return self.read(self.location(node))
             case ast.BinOp(left=left, op=op, right=right):
                 a = self.value(left)
                 return self.binary(node, op, a, self.value(right))
@@ -241,8 +241,8 @@ class Expressions(Emitter):
             return Value(self.value_of(f"{code} i64 {a.operand}, {b.operand}"))
         is_array = typing.get_origin(a.type) is Array
         if is_array and b.type is int and isinstance(op, ast.Add):
-            place = memory.element_place(self, a.operand, a.type, b.operand)
-            return Value(place.operand, a.type)
+            location = memory.element_location(self, a.operand, a.type, b.operand)
+            return Value(location.operand, a.type)
         is_real = float in (a.type, b.type) and {a.type, b.type} <= {int, float}
         if not is_real or type(op) not in _FLOATS:
             raise self.error(node, "not an operator of native routines")
@@ -279,13 +279,15 @@ class Expressions(Emitter):
                 return getattr(found, node.attr, None)
         return None
 
-    def place(self, node: ast.expr) -> Place:
-        """Where a field or an element lies."""
+    def location(self, node: ast.expr) -> Location:
+        """The location of a field or an element."""
         match node:
             case ast.Attribute(value=owner, attr=attribute):
                 base = self.value(owner)
                 if is_struct(base.type):
-                    found = memory.field_place(self, base.operand, base.type, attribute)
+                    found = memory.field_location(
+                        self, base.operand, base.type, attribute
+                    )
                     if found is not None:
                         return found
                 raise self.error(node, f"{named(base.type)} has no {attribute!r}")
@@ -294,19 +296,21 @@ class Expressions(Emitter):
                 if typing.get_origin(base.type) is not Array:
                     raise self.error(node, f"{named(base.type)} has no elements")
                 number = self.integer(index)
-                return memory.element_place(self, base.operand, base.type, number)
+                return memory.element_location(self, base.operand, base.type, number)
             case _:
                 raise self.error(node, "neither a field nor an element")
 
-    def read(self, place: Place) -> Value:
-        """What lies at a place."""
-        return memory.read(self, place)
+    def read(self, location: Location) -> Value:
+        """The value at a location."""
+        return memory.read(self, location)
 
-    def write(self, node: ast.AST, place: Place, value: Value) -> None:
-        """Put a value at a place."""
-        if place.is_inline:
+    def write(self, node: ast.AST, location: Location, value: Value) -> None:
+        """Store a value at a location."""
+        if location.is_inline:
             raise self.error(node, "structures are written field by field")
-        memory.write(self, place, self.converted(node, value, value_type(place.type)))
+        memory.write(
+            self, location, self.converted(node, value, value_type(location.type))
+        )
 
     def call(self, node: ast.Call, function: ast.expr, given: list[ast.expr]) -> Value:
         """A call: see ``calls``."""

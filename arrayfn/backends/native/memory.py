@@ -20,7 +20,7 @@ from arrayfn.backends.native.structures import (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a thing lies: a pointer's operand, and the annotated type of the thing."""
 
     operand: str
@@ -33,38 +33,42 @@ class Place:
         return is_inline(self.type) or (self.is_element and is_struct(self.type))
 
 
-def field_place(r: Emitter, base: str, kind: type[Struct], name: str) -> Place | None:
+def field_location(
+    r: Emitter, base: str, kind: type[Struct], name: str
+) -> Location | None:
     """A field of the structure at ``base``; None if there is none of this name."""
     types = field_types(kind)
     if name not in types:
         return None
     offset = getattr(kind, name).offset
     pointer = r.value_of(f"getelementptr i8, ptr {base}, i64 {offset}")
-    return Place(pointer, types[name])
+    return Location(pointer, types[name])
 
 
-def element_place(r: Emitter, base: str, array: Any, index: str) -> Place:
+def element_location(r: Emitter, base: str, array: Any, index: str) -> Location:
     """Element ``index`` of the array at ``base``."""
     (kind,) = typing.get_args(array)
     size = ctypes.sizeof(element_c_type(kind))
     pointer = r.value_of(f"getelementptr [{size} x i8], ptr {base}, i64 {index}")
-    return Place(pointer, kind, is_element=True)
+    return Location(pointer, kind, is_element=True)
 
 
-def read(r: Emitter, place: Place) -> Value:
-    """What lies at a place."""
-    kind = value_type(place.type)
-    if place.is_inline:
-        return Value(place.operand, kind)
-    memory = memory_type(place.type)
-    return widened(r, r.value_of(f"load {memory}, ptr {place.operand}"), place.type)
+def read(r: Emitter, location: Location) -> Value:
+    """The value at a location."""
+    kind = value_type(location.type)
+    if location.is_inline:
+        return Value(location.operand, kind)
+    memory = memory_type(location.type)
+    return widened(
+        r, r.value_of(f"load {memory}, ptr {location.operand}"), location.type
+    )
 
 
-def write(r: Emitter, place: Place, value: Value) -> None:
+def write(r: Emitter, location: Location, value: Value) -> None:
     """Put a value of the right kind there."""
-    memory = memory_type(place.type)
-    operand = narrowed(r, value.operand, place.type)
-    r.emit(f"store {memory} {operand}, ptr {place.operand}")
+    memory = memory_type(location.type)
+    operand = narrowed(r, value.operand, location.type)
+    r.emit(f"store {memory} {operand}, ptr {location.operand}")
 
 
 def memory_type(kind: Any) -> str:

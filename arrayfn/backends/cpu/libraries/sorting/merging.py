@@ -25,15 +25,15 @@ def split(
     count_a: int,
     b: Array[Integer],
     count_b: int,
-    place: int,
+    rank: int,
     flip: int,
 ) -> int:
-    """How many of the first ``place`` merged elements are a's."""
-    low = max(0, place - count_b)
-    high = min(place, count_a)
+    """How many of the first ``rank`` merged elements are a's."""
+    low = max(0, rank - count_b)
+    high = min(rank, count_a)
     while low < high:
         middle = (low + high) >> 1
-        if (a[middle] ^ flip) <= (b[place - 1 - middle] ^ flip):
+        if (a[middle] ^ flip) <= (b[rank - 1 - middle] ^ flip):
             low = middle + 1
         else:
             high = middle

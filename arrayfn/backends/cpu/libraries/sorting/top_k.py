@@ -61,9 +61,9 @@ def top_k_run(a: TopK, begin: int, end: int) -> None:
         order_row(a, source)
         for rank in range(a.k):
             position = a.buffer[rank] & POSITION
-            place = row * a.k + rank
-            a.indices[place] = position
-            memcpy(a.values + place * size, source + position * size, size)
+            index = row * a.k + rank
+            a.indices[index] = position
+            memcpy(a.values + index * size, source + position * size, size)
 
 
 @native

@@ -47,7 +47,7 @@ def copy_windows(
     s1 = windows.columns[1].step * size
     s2 = windows.columns[2].step * size
     step = windows.columns[3].step
-    place = target
+    output = target
     for row in range(first, last):
         rest = row // n3
         at = x + row % n3 * r3
@@ -60,10 +60,10 @@ def copy_windows(
                 for c2 in range(e2):
                     source = at + c0 * s0 + c1 * s1 + c2 * s2
                     if step == 1:
-                        copy_run(source, place, run * size)
+                        copy_run(source, output, run * size)
                     else:
-                        spread_run(source, place, run, step * size, size)
-                    place += run * size
+                        spread_run(source, output, run, step * size, size)
+                    output += run * size
 
 
 @native
@@ -73,12 +73,12 @@ def copy_run(source: int, target: int, count: int) -> None:
         memcpy(target, source, count)
         return
     # Addresses, not indices: the loop is too short to be made a loop of vectors.
-    place = 0
-    while place + 8 <= count:
-        cast(Array[int], target + place)[0] = cast(Array[int], source + place)[0]
-        place += 8
-    if place < count:
-        cast(Array[i32], target + place)[0] = cast(Array[i32], source + place)[0]
+    offset = 0
+    while offset + 8 <= count:
+        cast(Array[int], target + offset)[0] = cast(Array[int], source + offset)[0]
+        offset += 8
+    if offset < count:
+        cast(Array[i32], target + offset)[0] = cast(Array[i32], source + offset)[0]
 
 
 @native

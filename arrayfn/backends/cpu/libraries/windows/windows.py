@@ -180,8 +180,8 @@ def windows_right_run(given: ByColumns, begin: int, end: int) -> None:
         first = item % given.tiles * given.tile
         count = min(whole.extent - first, given.tile)
         own.columns[given.cut].extent = count
-        place = problem * given.dimensions.problem.step + first * whole.step
-        copy_windows(given.x + place * size, given.windows, 0, given.k, own, size)
+        offset = problem * given.dimensions.problem.step + first * whole.step
+        copy_windows(given.x + offset * size, given.windows, 0, given.k, own, size)
         p.n = count * given.inner
         p.ldb = p.n
         p.a = given.a + problem * given.batch_stride_a * size
