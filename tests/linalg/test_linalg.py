@@ -487,9 +487,7 @@ def test_lapack_has_as_many_threads_as_arrayfn_for_one_large_matrix() -> None:
     np.testing.assert_allclose(have @ have.T, x, atol=1e-12)
 
 
-def test_matrices_below_the_limit_have_the_same_bits_for_any_number_of_threads() -> (
-    None
-):
+def test_single_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     x = np.random.default_rng(2).standard_normal((400, 400))
     assert len(x) < factorizations.LARGE
 
@@ -521,8 +519,8 @@ def test_matrices_below_the_limit_have_the_same_bits_for_any_number_of_threads()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(400, 400), (430, 390)])
-def test_a_large_matrix_alone_and_in_a_batch_have_the_same_spectra(
+@pytest.mark.parametrize("shape", [(120, 120), (130, 90)])
+def test_a_matrix_alone_and_in_a_batch_have_the_same_spectra(
     shape: tuple[int, int], dtype: Any
 ) -> None:
     x = np.random.default_rng(3).standard_normal(shape).astype(dtype)
@@ -547,10 +545,10 @@ def test_a_large_matrix_alone_and_in_a_batch_have_the_same_spectra(
 @pytest.mark.parametrize(
     "spectrum", ["zero", "two values", "cluster", "graded", "tridiagonal"]
 )
-def test_eigenvectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
+def test_eigenvectors_are_orthogonal_whatever_the_spectrum(
     spectrum: str, dtype: Any
 ) -> None:
-    n = 520
+    n = 130
     q = np.linalg.qr(np.random.default_rng(4).standard_normal((n, n)))[0]
     matrix = {
         "zero": np.zeros((n, n)),
@@ -575,10 +573,10 @@ def test_eigenvectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
 @pytest.mark.parametrize(
     "spectrum", ["zero", "rank one", "cluster", "graded", "nilpotent", "bidiagonal"]
 )
-def test_singular_vectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
+def test_singular_vectors_are_orthogonal_whatever_the_spectrum(
     spectrum: str, dtype: Any
 ) -> None:
-    n = 400
+    n = 100
     rng = np.random.default_rng(4)
     p, q = np.linalg.qr(rng.standard_normal((2, n, n)))[0]
     x = {
