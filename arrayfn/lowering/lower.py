@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -109,7 +110,14 @@ class Lowering:
         donated: dict[Var, Var | None] = dict.fromkeys(self.donated)
         place_results(steps, self.storage, Scope(outputs, donated))
         printed = self.printed(steps)
-        program = self.with_own_constants()
+        program = self.program
+        if self.constants:  # that kernels need besides
+            names, values = zip(*self.constants, strict=True)
+            program = replace(
+                program,
+                constants=(*program.constants, *names),
+                constant_values=(*program.constant_values, *values),
+            )
         return CompiledProgram(
             name=self.program.name,
             target=self.target,
@@ -119,20 +127,6 @@ class Lowering:
             kernels=tuple(self.kernels.values()),
             plan=make_plan(program, self.donated, printed, self.storage),
             constants=program.constant_values,
-        )
-
-    def with_own_constants(self) -> Program:
-        """The Program with the constants that kernels need besides."""
-        program = self.program
-        if not self.constants:
-            return program
-        return Program(
-            program.name,
-            program.inputs,
-            program.equations,
-            program.outputs,
-            (*program.constants, *(var for var, _ in self.constants)),
-            (*program.constant_values, *(value for _, value in self.constants)),
         )
 
     def block(self, program: Program) -> list[PlanStep]:
