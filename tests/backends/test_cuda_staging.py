@@ -7,7 +7,6 @@ import subprocess
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.graphs import staging
 from arrayfn.backends.cuda.graphs.capture import CapturedGraph, KernelNodeParams
 from arrayfn.backends.cuda.graphs.staging import (
@@ -16,6 +15,7 @@ from arrayfn.backends.cuda.graphs.staging import (
     copy_parts_ptx,
     staged_buffers,
 )
+from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.ir import ArrayType, layout
 from arrayfn.lowering.plan import BufferAllocation
 
@@ -82,20 +82,16 @@ def test_arguments_are_copied_in_and_results_out(card):
     results = [StagedBuffer(2, 20, 2)]
     seen = []
     addresses = (ctypes.c_int64 * 5)(0, 0, 0, 44, 0)
-    plan = runner.Plan({runner.STREAM: 6}, [], [])
+    plan = Plan({"stream": 6}, [], [])
     made = Staging(arguments, results, 100)
     plan = made.capture(addresses, plan, lambda at, s: seen.append(([*at], s)))
     # Three staging buffers, a constant, and temporaries.
     assert seen == [([1000, 2000, 3000, 44, 4000], 6)]
-    words = plan.words
-    assert words[runner.STREAM // 8] == 6
-    count = int(words[runner.STEP_COUNT // 8])
-    steps = words_at(words[runner.STEPS // 8], count * runner.STEP_WORDS)
-    inwards, outwards, graph = (
-        steps[k * runner.STEP_WORDS :][:4] for k in range(count)
-    )
-    assert graph[:2] == [runner.GRAPH, 77]
-    slots = np.array(words_at(words[runner.SLOTS // 8], 9)).reshape(3, 3)
+    assert plan.launches.stream == 6
+    inwards, outwards, graph = plan.steps
+    assert (graph.kind, graph.graph) == (StepKind.GRAPH, 77)
+    assert plan.launches.slot_count == 3
+    slots = np.array(words_at(plan.launches.slots, 9)).reshape(3, 3)
     for place, buffer, offset in slots:
         assert offset == 0
         ctypes.c_int64.from_address(int(place)).value = 90 + buffer
@@ -103,8 +99,8 @@ def test_arguments_are_copied_in_and_results_out(card):
         (inwards, 502, 2 * (300_000 // staging._BLOCK_BYTES), INWARDS),
         (outwards, 501, 1, OUTWARDS),
     ):
-        assert row[:3] == [runner.PARAMETERS, 77, node]
-        kernel = KernelNodeParams.from_address(row[3])
+        assert (row.kind, row.graph, row.node) == (StepKind.PARAMETERS, 77, node)
+        kernel = KernelNodeParams.from_address(row.parameters)
         assert (*kernel.blocks, *kernel.threads) == (blocks, 1, 1, 256, 1, 1)
         at, _ = words_at(kernel.parameters, 2)
         assert words_at(at, len(table)) == table
@@ -115,7 +111,7 @@ def test_a_result_over_an_argument_shares_its_staging_buffer(card):
     staged = staged_buffers([F32], [0], [1], over, 0)
     assert staged == ([StagedBuffer(0, 20, 0)], [StagedBuffer(1, 20, 0)])
     seen = []
-    plan = runner.Plan({}, [], [])
+    plan = Plan({}, [], [])
     Staging(*staged, 0).capture(
         (ctypes.c_int64 * 3)(), plan, lambda at, _: seen.append([*at])
     )

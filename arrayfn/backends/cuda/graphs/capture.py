@@ -20,7 +20,15 @@ from typing import Any, Final
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.plan_nodes import Access
-from arrayfn.backends.cuda.runner import Plan
+from arrayfn.backends.cuda.runner import (
+    LaunchAttribute,
+    LaunchConfig,
+    Plan,
+    Recorded,
+    Step,
+    StepKind,
+    Zeros,
+)
 
 MOST_STEPS: Final = 64  # that are compared with each other
 SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
@@ -152,14 +160,13 @@ class KernelNodeParams(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, row: Sequence[int]) -> KernelNodeParams:
+    def of(cls, step: runner.Kernel) -> KernelNodeParams:
         """The parameters of a kernel's step of the runner."""
-        _, function, blocks, threads, parameters, *shared = row
-        made = cls(function)
-        made.blocks[:] = (blocks, 1, 1)
-        made.threads[:] = (threads, 1, 1)
-        made.shared = shared[0] if shared else 0
-        made.parameters = parameters
+        made = cls(step.function)
+        made.blocks[:] = (step.blocks, 1, 1)
+        made.threads[:] = (step.threads, 1, 1)
+        made.shared = step.shared
+        made.parameters = step.parameters
         return made
 
     def capture(self, stream: int) -> int:
@@ -190,25 +197,6 @@ class MemsetNodeParams(ctypes.Structure):
     )
 
 
-class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute."""
-
-    _fields_ = (("number", ctypes.c_uint64), ("value", ctypes.c_uint64 * 8))
-
-
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = (
-        ("blocks", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(LaunchAttribute)),
-        ("count", ctypes.c_uint),
-    )
-
-
 class CapturedGraph:
     """A graph that was captured, and its executable graph, which ``launch`` makes."""
 
@@ -225,17 +213,19 @@ class CapturedGraph:
 
     def launch(
         self, updates: Sequence[tuple[int, KernelNodeParams]] = ()
-    ) -> list[list[int]]:
+    ) -> list[Step]:
         """The runner's steps: ``updates`` of kernel nodes' parameters, then a launch.
 
         The caller keeps the parameters alive.
         """
         self._executable = graph = self._gpu.instantiate(self.handle)
         steps = [
-            [runner.PARAMETERS, graph, node, ctypes.addressof(parameters)]
+            runner.Parameters(
+                StepKind.PARAMETERS, graph, node, ctypes.addressof(parameters)
+            )
             for node, parameters in updates
         ]
-        return [*steps, [runner.GRAPH, graph]]
+        return [*steps, runner.GraphLaunch(StepKind.GRAPH, graph)]
 
 
 def record(plan: Plan, enqueue: Callable[[int], None], most_launches: int) -> Plan:
@@ -285,7 +275,7 @@ class _RecordedLaunches:
     """The runner's steps that launch nodes of a graph, and what they point to."""
 
     def __init__(self) -> None:
-        self.steps: list[list[int]] = []
+        self.steps: list[Step] = []
         self._kept: list[object] = []
 
     def add(self, node: int) -> bool:
@@ -304,7 +294,7 @@ class _RecordedLaunches:
         status = function(ctypes.c_void_p(node), *numbers, ctypes.byref(result))
         device().check(status, "in a graph")
 
-    def _kernel(self, node: int) -> list[int]:
+    def _kernel(self, node: int) -> Recorded:
         kernel = KernelNodeParams()
         self._query("cuGraphKernelNodeGetParams_v2", node, kernel)
         attributes = (LaunchAttribute * len(LAUNCH_ATTRIBUTES))()
@@ -315,12 +305,18 @@ class _RecordedLaunches:
             if any(value):
                 attributes[count] = LaunchAttribute(number, value)
                 count += 1
-        stream = device().stream
-        config = LaunchConfig(kernel.blocks, kernel.threads, kernel.shared, stream)
-        config.attributes, config.count = attributes, count
+        config = LaunchConfig(
+            blocks=kernel.blocks,
+            threads=kernel.threads,
+            shared=kernel.shared,
+            stream=device().stream,
+            attributes=ctypes.addressof(attributes),
+            attribute_count=count,
+        )
         self._kept += [config, attributes]
         function = kernel.function or kernel.kernel
-        return [runner.RECORDED, ctypes.addressof(config), function, kernel.parameters]
+        launch = ctypes.addressof(config), function, kernel.parameters
+        return Recorded(StepKind.RECORDED, *launch)
 
     def _zeros(self, node: int) -> bool:
         memset = MemsetNodeParams()
@@ -330,5 +326,5 @@ class _RecordedLaunches:
         target = ctypes.c_int64(memset.target)
         self._kept.append(target)
         nbytes = memset.width * memset.element_bytes
-        self.steps.append([runner.ZEROS, ctypes.addressof(target), nbytes])
+        self.steps.append(Zeros(StepKind.ZEROS, ctypes.addressof(target), nbytes))
         return True

@@ -19,7 +19,7 @@ from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs.capture import CapturedGraph, KernelNodeParams
 from arrayfn.backends.cuda.modules import load
-from arrayfn.backends.cuda.runner import Plan
+from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
 
@@ -205,9 +205,8 @@ class Staging:
         self._kept += [table, each, parameters]
         blocks = len(table) * int(each[0])
         kernel = _kernel(len(table))
-        return KernelNodeParams.of(
-            [runner.KERNEL, kernel, blocks, _THREADS, parameters.ctypes.data]
-        )
+        shape = blocks, _THREADS, parameters.ctypes.data
+        return KernelNodeParams.of(runner.Kernel(StepKind.KERNEL, kernel, *shape))
 
 
 @cache
