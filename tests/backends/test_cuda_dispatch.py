@@ -62,16 +62,16 @@ class Staging:
 
 
 class Entry:
-    """What a native entry is told."""
+    """Notes what a native entry may run."""
 
     def __init__(self):
-        self.told = []
+        self.allowed = []
 
     def run(self, plan, left):
-        self.told.append((plan, left))
+        self.allowed.append((plan, left))
 
     def publish(self, graphs):
-        self.told.append(dict(graphs))
+        self.allowed.append(dict(graphs))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def card(monkeypatch):
 
 
 def runs_of(card, count, patience, *, keys, kernels=None, small=99, staging=False):
-    """What runs at these addresses launch, and what the entry is told."""
+    """What runs at these addresses launch, and what the entry may run."""
     nodes = (NativeRun(0, count),)
     staged = Staging(card) if staging else None
     addresses = (ctypes.c_int64 * 1)()
@@ -103,29 +103,29 @@ def runs_of(card, count, patience, *, keys, kernels=None, small=99, staging=Fals
     made.attach(entry)
     for key in keys:
         made.enqueue(bytes([key]))
-    return card.done, entry.told
+    return card.done, entry.allowed
 
 
 def test_a_few_kernels_have_their_node_parameters_updated_from_the_second_run_on(card):
-    done, told = runs_of(card, 2, 1, kernels=[[0], [0]], keys=b"abcd")
+    done, allowed = runs_of(card, 2, 1, kernels=[[0], [0]], keys=b"abcd")
     assert done == ["plain", "updated", "updated", "updated"]
-    assert told == [("plain", 1), *[("updated", ALWAYS)] * 3]
+    assert allowed == [("plain", 1), *[("updated", ALWAYS)] * 3]
     assert card.captured == 1
 
 
 def test_long_kernels_are_launched_directly(card):
-    done, told = runs_of(card, 2, 1, kernels=[[0], [0]], small=0, keys=b"aaa")
+    done, allowed = runs_of(card, 2, 1, kernels=[[0], [0]], small=0, keys=b"aaa")
     assert done == ["plain"] * 3
-    assert told == [("plain", ALWAYS)] * 3
+    assert allowed == [("plain", ALWAYS)] * 3
     assert card.captured == 0
-    done, told = runs_of(card, 2, 1, kernels=[[0], [0]], small=1, keys=b"aaa")
-    assert told[2] == ("updated", ALWAYS)
+    done, allowed = runs_of(card, 2, 1, kernels=[[0], [0]], small=1, keys=b"aaa")
+    assert allowed[2] == ("updated", ALWAYS)
 
 
 def test_addresses_that_come_again_get_graphs(card):
-    done, told = runs_of(card, 2, 1, keys=b"abaab")
+    done, allowed = runs_of(card, 2, 1, keys=b"abaab")
     assert done == ["walk", "walk", "graph 1", "graph 1", "graph 2"]
-    assert told == [{b"a": "graph 1"}, {b"a": "graph 1", b"b": "graph 2"}]
+    assert allowed == [{b"a": "graph 1"}, {b"a": "graph 1", b"b": "graph 2"}]
 
 
 def test_a_few_long_steps_are_recorded_launches(card):
@@ -138,21 +138,21 @@ def test_a_few_long_steps_are_recorded_launches(card):
 
 
 def test_other_addresses_are_copied_to_staging_buffers(card):
-    done, told = runs_of(card, 10, 1, staging=True, keys=b"abcab")
+    done, allowed = runs_of(card, 10, 1, staging=True, keys=b"abcab")
     assert done == ["walk", "staged", "staged", "graph 2", "graph 3"]
-    assert told[:2] == [("staged", 1), ("staged", 2)]
+    assert allowed[:2] == [("staged", 1), ("staged", 2)]
     # Soon again, where there was something to capture.
-    assert told[3] == ("staged", 1)
+    assert allowed[3] == ("staged", 1)
 
 
 def test_a_long_plan_has_the_staged_graph_alone(card):
-    done, told = runs_of(card, 640, 2, staging=True, keys=b"aaaa")
+    done, allowed = runs_of(card, 640, 2, staging=True, keys=b"aaaa")
     assert done == ["walk", "walk", "staged", "staged"]
-    assert told == [("staged", ALWAYS)] * 2
+    assert allowed == [("staged", ALWAYS)] * 2
     assert card.captured == 1
 
 
 def test_a_segment_that_would_synchronize_is_captured_at_once(card):
-    done, told = runs_of(card, 3, 0, staging=True, keys=b"ab")
+    done, allowed = runs_of(card, 3, 0, staging=True, keys=b"ab")
     assert done == ["staged"] * 2
-    assert told == [("staged", ALWAYS)] * 2
+    assert allowed == [("staged", ALWAYS)] * 2

@@ -1,4 +1,4 @@
-"""Which runs are recorded, and where arrays come to lie, without a GPU."""
+"""Which runs are recorded, and whether addresses repeat, without a GPU."""
 
 import weakref
 

@@ -92,9 +92,9 @@ def test_arguments_are_copied_in_and_results_out(card):
     assert (graph.kind, graph.graph) == (StepKind.GRAPH, 77)
     assert plan.launches.slot_count == 3
     slots = np.array(words_at(plan.launches.slots, 9)).reshape(3, 3)
-    for place, buffer, offset in slots:
+    for slot, buffer, offset in slots:
         assert offset == 0
-        ctypes.c_int64.from_address(int(place)).value = 90 + buffer
+        ctypes.c_int64.from_address(int(slot)).value = 90 + buffer
     for row, node, blocks, table in (
         (inwards, 502, 2 * (300_000 // staging._BLOCK_BYTES), INWARDS),
         (outwards, 501, 1, OUTWARDS),

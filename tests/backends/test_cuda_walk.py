@@ -67,8 +67,8 @@ class Graph:
         return True
 
     def launch(self, node, addresses, stream):
-        places = list(addresses)
-        self.streams[stream].append(partial(node.first, self.memory, places))
+        at = list(addresses)
+        self.streams[stream].append(partial(node.first, self.memory, at))
 
     def place(self, buffer, addresses):
         return addresses[buffer]
@@ -149,13 +149,13 @@ class Graph:
 
 
 def kernel(function):
-    """A run of steps that calls ``function(memory, places)``."""
+    """A run of steps that calls ``function(memory, at)``."""
     return NativeRun(function, 1)
 
 
-def doubled(memory, places):
-    memory[places[NEXT]] = 2 * memory[places[CURRENT]]
-    memory[places[FLAG]] = int(memory[places[NEXT]] < 100)
+def doubled(memory, at):
+    memory[at[NEXT]] = 2 * memory[at[CURRENT]]
+    memory[at[FLAG]] = int(memory[at[NEXT]] < 100)
 
 
 CARRY = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, SECOND)
@@ -183,12 +183,12 @@ def test_branches_and_counted_loops_are_inside_the_graph_s_loop():
     """Each iteration adds windows 0, 4, 8 of an array, or subtracts 1, by a number."""
     memory = {10: 3, 13: 1, 20: 5, 24: 6, 28: 7}
 
-    def add(memory, places):
-        memory[places[INITIAL]] += memory[places[WINDOW]]
-        memory[places[FLAG]] = int(memory[places[INITIAL]] < 40)
+    def add(memory, at):
+        memory[at[INITIAL]] += memory[at[WINDOW]]
+        memory[at[FLAG]] = int(memory[at[INITIAL]] < 40)
 
-    def subtract(memory, places):
-        memory[places[INITIAL]] -= 1
+    def subtract(memory, at):
+        memory[at[INITIAL]] -= 1
 
     sweep = Loop((), 3, slices=(Slice(WINDOW, WHOLE, 0, 4),))
     branch = BranchNode(
@@ -218,9 +218,9 @@ def test_a_long_loop_repeats_a_window_of_its_iterations(count, direction):
         Slice(written, sums_at, begin, 4 * direction),
     )
 
-    def add(memory, places):
-        memory[places[NEXT]] = memory[places[CURRENT]] + memory[places[WINDOW]]
-        memory[places[written]] = memory[places[NEXT]]
+    def add(memory, at):
+        memory[at[NEXT]] = memory[at[CURRENT]] + memory[at[WINDOW]]
+        memory[at[written]] = memory[at[NEXT]]
 
     carry = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, (SECOND, FIRST)[count % 2])
     loop = Loop((), count, slices=slices, carries=(carry,))

@@ -27,7 +27,7 @@ from arrayfn.lowering.plan import BufferAllocation
 
 
 class Executable:
-    """A plan, ready to run on the GPU.
+    """A plan, ready to run on the GPU. ``Dispatch`` decides how it is launched.
 
     ``call(*inputs)`` returns a tuple of new DeviceArrays, ``call_single(*inputs)`` the
     only one; both are builtin functions where a native entry takes what calls it can.
@@ -132,7 +132,7 @@ class Executable:
         types = self.input_types
         if len(inputs) != len(types):
             return 1
-        addresses, places = self._addresses, self._inputs
+        addresses, numbers = self._addresses, self._inputs
         held: dict[int, DeviceArray] = {}
         for n, x in enumerate(inputs):
             if type(x) is not DeviceArray or x.__arrayfn_type__ is not types[n]:
@@ -140,9 +140,9 @@ class Executable:
                 if fitting is None:
                     return n + 1
                 held[n] = fitting
-                addresses[places[n]] = fitting.address()
+                addresses[numbers[n]] = fitting.address()
             else:
-                addresses[places[n]] = x.pointer or x.address()
+                addresses[numbers[n]] = x.pointer or x.address()
         return held
 
     def _fitting(self, x: Any, number: int) -> DeviceArray | None:
@@ -173,7 +173,7 @@ class Executable:
         held: dict[int, DeviceArray],
     ) -> None:
         """Let results over donated inputs have the inputs' addresses."""
-        used = [self._addresses[place] for place in self._inputs]
+        used = [self._addresses[number] for number in self._inputs]
         for output, donor in zip(self._outputs, donors, strict=True):
             if donor is None:
                 continue

@@ -56,7 +56,7 @@ _GRAPH_LAUNCHES: Final = 4  # which Python enqueues in the time that a graph tak
 _MOST_LAUNCHES: Final = 1 << 14  # of a graph
 _LONG: Final = 64  # beside which the copies of staging cost nothing
 _SHORT: Final = 4  # fewer take no longer than the copies of staging and a graph
-_MOST_RECORDED: Final = 4  # long kernels that are launched one by one
+_FEW: Final = 4  # long kernels that are launched one by one
 _MOST_UPDATED: Final = 32  # kernel nodes whose parameters are updated
 
 _MOST_GRAPHS: Final = 64  # of a segment
@@ -157,13 +157,15 @@ class SegmentDispatch:
         self._make_graph: Callable[[], Plan] | None = None
         self._cache: GraphCache | None = None
 
-        long_for = _long_kernels(image, segment)
-        if not segment.by_graph or (image.is_native and long_for):
-            return
+        duration = _long_kernels(image, segment)
+        if not segment.by_graph or (image.is_native and duration):
+            return  # direct launches
+
         kernels = image.kernels(segment.nodes)
         if kernels is not None and len(kernels) <= _MOST_UPDATED:
             self._make_graph = partial(updated_graph, image, segment.nodes, addresses)
             return
+
         capture = partial(_capture, image, segment.nodes)
         count = launches(segment.nodes)
         is_long = not segment.patience or count >= _LONG
@@ -171,8 +173,9 @@ class SegmentDispatch:
             self._make_graph = partial(staging.capture, addresses, image.plan, capture)
             if is_long:
                 return
+
         enqueue = partial(capture, addresses)
-        make = partial(record, image.plan, enqueue, most_launches=long_for)
+        make = partial(record, image.plan, enqueue, most_launches=duration)
         self._cache = GraphCache(make, segment.patience)
 
     def attach(self, entry: CallEntry) -> None:
@@ -199,8 +202,8 @@ class SegmentDispatch:
     def _allow(self, entry: CallEntry, plan: Plan) -> None:
         """Let the entry run ``plan`` for a number of calls, or always if it stays.
 
-        The number grows, so that addresses that repeat are seen soon, and looking for
-        them costs little if none do.
+        The number grows from call to call: addresses that repeat are seen soon, and if
+        none repeat, looking for them costs little.
         """
         stays = self._make_graph is None and self._cache is None
         self._calls = min(self._calls + 1, _MOST_CALLS)
@@ -218,8 +221,11 @@ def _capture(image: Image, nodes: Sequence[Node], addresses: Any, stream: int) -
 
 
 def _long_kernels(image: Image, segment: Segment) -> int:
-    """How many launches a segment of a few long kernels lasts; 0 for all others."""
-    if launches(segment.nodes) > _MOST_RECORDED:
+    """The duration of a segment of a few long kernels, in launches; 0 for all others.
+
+    As many launches as that take no longer than the kernels, which hide them.
+    """
+    if launches(segment.nodes) > _FEW:
         return 0
     times = [
         0 if isinstance(step, (LoopNode, BranchNode)) else image.lasts(step)
