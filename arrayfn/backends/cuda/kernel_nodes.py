@@ -9,43 +9,45 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.captures import captured
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.runner import StepKind
+from arrayfn.backends.native.structures import Array, Struct, u32
 
 
-class Kernel(ctypes.Structure):
+class Kernel(Struct):
     """CUDA_KERNEL_NODE_PARAMS, of a kernel's step of the runner."""
 
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("blocks", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("parameters", ctypes.c_void_p),
-        ("extra", ctypes.c_void_p),
-        ("kernel", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-    )
+    function: int
+    blocks: Annotated[Array[u32], 3]
+    threads: Annotated[Array[u32], 3]
+    shared: u32
+    parameters: int
+    extra: int
+    kernel: int
+    context: int
 
     @classmethod
     def of(cls, step: runner.Kernel) -> Kernel:
         """The node of a step."""
-        made = cls(step.function)
-        made.blocks[:] = (step.blocks, 1, 1)
-        made.threads[:] = (step.threads, 1, 1)
-        made.shared = step.shared
-        made.parameters = step.parameters
-        return made
+        return cls(
+            function=step.function,
+            blocks=(step.blocks, 1, 1),
+            threads=(step.threads, 1, 1),
+            shared=step.shared,
+            parameters=step.parameters,
+        )
 
     def capture(self, stream: int) -> int:
         """Capture it into a stream: its node."""
         gpu = device()
         status = gpu.library.cuLaunchKernel(
             ctypes.c_void_p(self.function),
-            *(*self.blocks, *self.threads, self.shared),
+            *(sizes[k] for sizes in (self.blocks, self.threads) for k in range(3)),
+            self.shared,
             ctypes.c_void_p(stream),
             ctypes.c_void_p(self.parameters),
             None,

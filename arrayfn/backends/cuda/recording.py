@@ -22,6 +22,7 @@ from arrayfn.backends.cuda.runner import (
     StepKind,
     Zeros,
 )
+from arrayfn.backends.native.structures import Struct, u32
 
 KERNEL_NODE: Final = 0  # CUgraphNodeType
 MEMSET_NODE: Final = 2
@@ -33,17 +34,15 @@ go, a priority, and how much of a multiprocessor's memory is shared.
 """
 
 
-class _Memset(ctypes.Structure):
+class _Memset(Struct):
     """CUDA_MEMSET_NODE_PARAMS: lines of so many elements."""
 
-    _fields_ = (
-        ("target", ctypes.c_uint64),
-        ("pitch", ctypes.c_size_t),
-        ("value", ctypes.c_uint),
-        ("element_bytes", ctypes.c_uint),
-        ("elements", ctypes.c_size_t),
-        ("lines", ctypes.c_size_t),
-    )
+    target: int
+    pitch: int
+    value: u32
+    element_bytes: u32
+    elements: int
+    lines: int
 
 
 def recorded(plan: Plan, enqueue: Callable[[int], None], most_steps: int) -> Plan:
