@@ -452,6 +452,23 @@ def test_products_and_factors_of_small_matrices_do_not_import_scipy() -> None:
     assert out.split() == ["40.0", "6.0", "[]"]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("n", [3, 20, 40])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_cholesky_factor_of_a_matrix_that_is_not_finite_is_nan(
+    n: int, dtype: Any, bad: float
+) -> None:
+    x = np.tile(3 * np.eye(n, dtype=dtype), (2, 1, 1))
+    x[1, 1, 0] = bad
+
+    def factor(x: Array) -> Any:
+        return anp.linalg.cholesky(x, symmetrize_input=False)
+
+    for have in (factor(x), af.jit(factor)(x), af.jit(factor, device="reference")(x)):
+        np.testing.assert_allclose(have[0], np.sqrt(3) * np.eye(n), rtol=1e-6)
+        assert np.isnan(have[1]).all()
+
+
 @pytest.mark.usefixtures("large")
 def test_lapack_has_as_many_threads_as_arrayfn_for_one_large_matrix() -> None:
     library = threaded_blas()

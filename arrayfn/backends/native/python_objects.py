@@ -60,6 +60,18 @@ class PyArrayObject(PyObject):
     mem_handler: PyObject | None
 
 
+class PyUFuncObject(PyObject):
+    """NumPy's ``PyUFuncObject``, as far as it is read."""
+
+    nin: i32
+    nout: i32
+    nargs: i32
+    identity: i32
+    functions: Array[int]
+    data: Array[int]
+    ntypes: i32
+
+
 API_ARRAY_TYPE: Final = 2  # positions in NumPy's table of C functions
 API_NEW_FROM_DESCR: Final = 94
 

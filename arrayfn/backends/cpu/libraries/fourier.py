@@ -18,12 +18,10 @@ import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import cast, local, native, pointer
+from arrayfn.backends.native.python_objects import PyUFuncObject
 from arrayfn.backends.native.structures import Array, Inline, Struct
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
 
-UFUNC_FUNCTIONS: Final = 32  # byte offsets in a PyUFuncObject
-UFUNC_DATA: Final = 40
-UFUNC_TYPES: Final = 48
 # The positions of loops, and what their types are to begin with.
 TYPES: Final = {
     "f64": (0, "dd"),
@@ -86,17 +84,17 @@ def _loop(name: str, dtype: str) -> tuple[int, int]:
     """The address of a ufunc's loop, and its data."""
     ufunc = getattr(importlib.import_module("numpy.fft._pocketfft_umath"), name)
     position, wanted = TYPES[dtype]
-    word = ctypes.c_int64.from_address
-    count = ctypes.c_int32.from_address(id(ufunc) + UFUNC_TYPES).value
+    made = PyUFuncObject.from_address(id(ufunc))
     types: list[str] = ufunc.types
-    if count != len(types) or not types[position].startswith(wanted):
+    if made.ntypes != len(types) or not types[position].startswith(wanted):
         # There is none for this dtype; or NumPy's objects lie otherwise than here.
         raise KeyError(dtype)
+    table = ctypes.c_int64 * len(types)
     functions, data = (
-        word(id(ufunc) + offset).value for offset in (UFUNC_FUNCTIONS, UFUNC_DATA)
+        table.from_address(address)[position] if address else 0
+        for address in (getattr(made, name) for name in ("functions", "data"))
     )
-    own = word(data + 8 * position).value if data else 0
-    return word(functions + 8 * position).value, own
+    return functions, data
 
 
 def _words(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.driver import device
@@ -29,6 +29,7 @@ from arrayfn.backends.cuda.runner import (
     StepKind,
     Zeros,
 )
+from arrayfn.backends.native.structures import Array, Struct, u32
 
 MOST_STEPS: Final = 64  # that are compared with each other
 SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
@@ -145,36 +146,36 @@ class ConcurrentCapture:
         set_dependencies(self._stream, sorted(self._leaves))
 
 
-class KernelNodeParams(ctypes.Structure):
+class KernelNodeParams(Struct):
     """CUDA_KERNEL_NODE_PARAMS."""
 
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("blocks", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("parameters", ctypes.c_void_p),
-        ("extra", ctypes.c_void_p),
-        ("kernel", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-    )
+    function: int
+    blocks: Annotated[Array[u32], 3]
+    threads: Annotated[Array[u32], 3]
+    shared: u32
+    parameters: int
+    extra: int
+    kernel: int
+    context: int
 
     @classmethod
     def of(cls, step: runner.Kernel) -> KernelNodeParams:
         """The parameters of a kernel's step of the runner."""
-        made = cls(step.function)
-        made.blocks[:] = (step.blocks, 1, 1)
-        made.threads[:] = (step.threads, 1, 1)
-        made.shared = step.shared
-        made.parameters = step.parameters
-        return made
+        return cls(
+            function=step.function,
+            blocks=(step.blocks, 1, 1),
+            threads=(step.threads, 1, 1),
+            shared=step.shared,
+            parameters=step.parameters,
+        )
 
     def capture(self, stream: int) -> int:
         """Capture a launch of the kernel into a stream: its node."""
         gpu = device()
         status = gpu.library.cuLaunchKernel(
             ctypes.c_void_p(self.function),
-            *(*self.blocks, *self.threads, self.shared),
+            *(sizes[k] for sizes in (self.blocks, self.threads) for k in range(3)),
+            self.shared,
             ctypes.c_void_p(stream),
             ctypes.c_void_p(self.parameters),
             None,
@@ -184,17 +185,15 @@ class KernelNodeParams(ctypes.Structure):
         return node
 
 
-class MemsetNodeParams(ctypes.Structure):
+class MemsetNodeParams(Struct):
     """CUDA_MEMSET_NODE_PARAMS."""
 
-    _fields_ = (
-        ("target", ctypes.c_uint64),
-        ("pitch", ctypes.c_size_t),
-        ("value", ctypes.c_uint),
-        ("element_bytes", ctypes.c_uint),
-        ("width", ctypes.c_size_t),
-        ("height", ctypes.c_size_t),
-    )
+    target: int
+    pitch: int
+    value: u32
+    element_bytes: u32
+    width: int
+    height: int
 
 
 class CapturedGraph:

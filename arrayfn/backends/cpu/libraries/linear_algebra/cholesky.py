@@ -1,7 +1,8 @@
 """Cholesky factorizations: LAPACK's potrf over row-major matrices, in place.
 
 The lower triangle of a row-major matrix is, by columns, an upper one of its transpose,
-and so is the factor. A matrix that is not positive definite becomes NaN.
+and so is the factor. A matrix that is not positive definite, or not finite, becomes
+NaN.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
     CALLS,
     ITEM_BYTES,
     NAN,
+    REAL_BYTES,
     fields,
     lapack,
     lapack_words,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    all_finite,
     fill_words,
     least,
     memset,
@@ -51,7 +54,10 @@ def cholesky_run(arguments: int, begin: int, end: int) -> int:
     for item in range(begin, end):
         matrix = load(arguments + MATRIX) + item * step
         store(own, matrix)
-        if lapack(arguments, CALLS, own) != 0:
+        failed = lapack(arguments, CALLS, own)
+        # Some versions go on from a pivot of NaN, which spreads to the last.
+        last = matrix + (n * n - 1) * size
+        if failed or not all_finite(last, size, load(arguments + REAL_BYTES)):
             fill_words(matrix, step, load(arguments + NAN))
         else:
             for row in range(n - 1):
@@ -92,6 +98,8 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
         try:
             matrix[...] = np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
+            matrix[...] = np.nan
+        if not np.isfinite(matrix[-1:, -1:]).all():
             matrix[...] = np.nan
 
 
