@@ -11,24 +11,33 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.native import call, load, native
+from arrayfn.backends.native import native
 from arrayfn.backends.native.code import native_address
+from arrayfn.backends.native.structures import Array, Struct, i32
+
+
+class Pair(Struct):
+    """The addresses of a copy."""
+
+    target: int
+    source: int
 
 
 @native
 def copy_by_turns(
-    copy: int, pairs: int, sets: int, nbytes: int, stream: int, count: int
+    copy: Callable[[int, int, int, int], i32],
+    pairs: Array[Pair],
+    sets: int,
+    nbytes: int,
+    stream: int,
+    count: int,
 ) -> int:
-    """Enqueue ``count`` copies, of the pairs of target and source in turns."""
-    number = 0
-    for _ in range(count):
-        pair = pairs + 16 * number
-        status = call(copy, load(pair), load(pair + 8), nbytes, stream)
-        if status & 0xFFFFFFFF:
+    """Enqueue ``count`` copies, of the pairs in turns: the driver's status."""
+    for number in range(count):
+        pair = pairs[number % sets]
+        status = copy(pair.target, pair.source, nbytes, stream)
+        if status:
             return status
-        number += 1
-        if number == sets:
-            number = 0
     return 0
 
 

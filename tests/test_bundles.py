@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -60,6 +61,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "step"
     af.save(lowered(), folder)
     return folder
+
+
+def test_a_bundle_knows_the_sources_that_made_its_kernels(saved: Path) -> None:
+    described = json.loads((saved / "bundle.json").read_text())
+    assert described["machine"][0] != hashlib.sha256(b"").hexdigest()
 
 
 def test_a_saved_function_gives_the_same_bits(tmp_path: Path) -> None:

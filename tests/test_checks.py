@@ -12,7 +12,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
 from arrayfn.backends.cuda import missing_here
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.errors import (
     ArgumentError,
     DivisionByZeroError,

@@ -11,7 +11,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.backends.cpu import written_kernels
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.compilation.stages import Lowered
 from arrayfn.errors import ArgumentError, BackendError

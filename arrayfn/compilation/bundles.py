@@ -43,6 +43,7 @@ from arrayfn.errors import (
 from arrayfn.ir import ArrayType, Equation, Program, type_of
 from arrayfn.ir.text import MISFITS, format_program, parse_program
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.lowering.plan import Kernel, LibraryKernel
@@ -192,15 +193,19 @@ def _refuse_callbacks(equations: Sequence[Equation]) -> None:
             _refuse_callbacks(inner.equations)
 
 
-@cache
 def _machine() -> list[str]:
     """What kernels follow from besides the Program."""
-    package = Path(__file__).parent
+    return [_sources(), platform.machine(), str(machine.cores())]
+
+
+@cache
+def _sources() -> str:
+    """The hash of what makes kernels."""
+    package = Path(__file__).parents[1]
     files = sorted((package / "lowering").rglob("*.py")) + sorted(
         (package / "passes").rglob("*.py")
     )
-    sources = _hash(b"".join(file.read_bytes() for file in files))
-    return [sources, platform.machine(), str(os.cpu_count())]
+    return _hash(b"".join(file.read_bytes() for file in files))
 
 
 def _hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:

@@ -46,6 +46,9 @@ def _cholesky_reference(x: Array) -> Array:
             factor[...] = np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             factor[...] = np.nan
+        # Some versions of LAPACK go on from a pivot of NaN, which spreads to the last.
+        if not np.isfinite(factor[-1:, -1:]).all():
+            factor[...] = np.nan
     return result
 
 
@@ -91,7 +94,7 @@ cholesky = Primitive(
     samples=_positive_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
     doc="The lower triangular factor of Hermitian matrices, of which the lower "
-    "triangle is read; NaN where one is not positive definite.",
+    "triangle is read; NaN where one is not positive definite, or not finite.",
 )
 
 

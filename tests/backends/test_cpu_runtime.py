@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,21 +12,18 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu import code, runtime
+from arrayfn.backends.cpu import code, executable, portable_entry, runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
-from arrayfn.backends.cpu.libraries.blas import blas, products_blas
+from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
-from arrayfn.backends.native import compiler, target
-from arrayfn.backends.native.code import native_addresses
-from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native import python_objects
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
 from arrayfn.ir import layout as layouts
@@ -562,17 +559,16 @@ def test_conjugated_operands():
 
 def test_products_are_the_same_by_a_blas_with_integers_of_32_bits(monkeypatch):
     x, y = floats(1, 5, 7), floats(1, 7, 3)
-    monkeypatch.setattr(gemm, "products_blas", blas)
+    monkeypatch.setattr(gemm, "blas", scipy_blas)
     provider_words.cache_clear()
     result = product(5, 3, 7, np.float32)((x, y))[0]
     provider_words.cache_clear()
     np.testing.assert_allclose(result[0], x[0] @ y[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("library", [blas, products_blas])
-def test_blas_keeps_the_threads_its_user_gave_it(library):
-    get = ctypes.CFUNCTYPE(ctypes.c_int)(library().get_threads)
-    put = ctypes.CFUNCTYPE(None, ctypes.c_int)(library().set_threads)
+def test_blas_keeps_the_threads_its_user_gave_it():
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(blas().get_threads)
+    put = ctypes.CFUNCTYPE(None, ctypes.c_int)(blas().set_threads)
     before = get()
     put(2)
     product(64, 64, 64, np.float32)((floats(1, 64, 64), floats(1, 64, 64)))
@@ -701,10 +697,67 @@ def test_a_process_that_finds_its_kernels_cached_imports_no_numba(tmp_path):
     assert outputs == ["[2. 4. 6.] True\n", "[2. 4. 6.] False\n"]
 
 
-def test_an_interpreter_of_another_layout_is_refused(monkeypatch):
-    monkeypatch.setattr(runtime.entry, "ARRAY_DATA", 48)
-    with pytest.raises(BackendError, match="CPython with the GIL, and NumPy 2"):
-        runtime._check_interpreter(runtime._numpy_api())
+@pytest.fixture
+def portable(monkeypatch):
+    """What is bound then has its call entries in Python."""
+    other = dataclasses.replace(runtime.runtime(), entries=portable_entry.entries)
+    monkeypatch.setattr(executable, "runtime", lambda: other)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (python_objects, "KNOWN_NUMPY", 3),
+        (python_objects, "KNOWN_PYTHON", ((4, 0), (4, 1))),
+        (python_objects, "_fits", lambda: False),
+    ],
+)
+def test_an_unknown_interpreter_is_said_and_not_read(monkeypatch, module, name, value):
+    monkeypatch.setattr(module, name, value)
+    with pytest.warns(RuntimeWarning, match="does not know how cpython .* NumPy"):
+        assert not python_objects.reads_objects.__wrapped__()
+
+
+def test_an_interpreter_without_the_gil_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "abiflags", "t")
+    with pytest.raises(BackendError, match="CPython with the GIL"):
+        python_objects.reads_objects.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    "layout", [layouts.C, layouts.F, layouts.Strided((12, 1, 3))], ids=str
+)
+def test_entries_in_python_answer_as_native_ones(portable, layout):
+    shape = (2, 3, 4)
+    run = multiply_add(shape, layout)
+    strides = [4 * n for n in layout.strides(shape)]
+    x = np.ndarray(shape, f32, np.zeros(24, f32), strides=strides)
+    x[...] = floats(*shape)
+    (made,) = run.call(x, x)
+    np.testing.assert_array_equal(made, x * x + x)
+    assert made.strides == run.call_single(x, x).strides == x.strides
+    assert run.call_into(x, x, made) == 0
+    made.flags.writeable = False
+    assert run.call_into(x, x, made) == 3
+    assert (run.call(x, x, x), run.call(x), run.call_into(x, x)) == (3, 2, 3)
+    for other in (x.astype(f64), x[:1], x[:, ::-1], x.reshape(6, 4), 1.5, None):
+        assert run.call(x, other) == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "number", "others"),
+    [
+        ("f4", "f32", 1.5, (2, True)),
+        ("f8", "f64", -2.5, (2, None)),
+        ("i8", "i64", -(2**63), (2**63, 1.0, True)),
+        ("?", "bool", True, (1, 0.0)),
+    ],
+)
+def test_entries_in_python_take_numbers(portable, dtype, name, number, others):
+    run = copy(array((), dtype, weak=True), name, array((), dtype))
+    assert run.call_single(number) == np.array(number, dtype)
+    assert run.call_single(np.array(number, dtype)) == np.array(number, dtype)
+    assert [run.call(other) for other in others] == [1] * len(others)
 
 
 def test_a_bad_number_of_threads_in_the_environment_is_an_error():
@@ -743,129 +796,6 @@ def test_code_of_other_versions_of_the_compiler_is_not_loaded(part, monkeypatch)
 def test_a_plan_with_a_missing_kernel_is_an_error():
     with pytest.raises(BackendError, match=r"does not have: \['k'\]"):
         bind(ExecutionPlan((), (call(1),)), [])
-
-
-NATIVE = """
-from arrayfn.backends.native import native, load, store, stack, call, address_of
-
-LIMIT = 40
-
-@native
-def triangle(n: int, unused: int) -> int:
-    total = 0
-    for i in range(1, n + 1):
-        if i % 2 == 0 and i != 4 or i == 5:
-            continue
-        if i > LIMIT:
-            break
-        total += i
-    return total
-
-@native
-def collatz(n: int, unused: int) -> int:
-    words = stack(2)
-    store(words, 0)
-    while not n == 1:
-        if n & 1:
-            n = 3 * n + 1
-        else:
-            n = n >> 1
-        store(words, load(words) + 1)
-    return load(words)
-
-@native
-def through_a_pointer(n: int, unused: int) -> int:
-    return -call(address_of(triangle), n, 0) * (n > 3)
-"""
-
-
-def native_module(path: Any, source: str, name: str = "routines") -> ModuleType:
-    path.write_text(source)
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-def test_native_routines_compute_as_python_does(tmp_path):
-    module = native_module(tmp_path / "routines.py", NATIVE)
-    addresses = native_addresses(
-        module.triangle, module.collatz, module.through_a_pointer
-    )
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    triangle, collatz, through = (prototype(address) for address in addresses)
-    assert [triangle(n, 0) for n in (0, 3, 50)] == [
-        module.triangle(n, 0) for n in (0, 3, 50)
-    ]
-    assert collatz(27, 0) == 111
-    assert [through(n, 0) for n in (3, 4)] == [0, -module.triangle(4, 0)]
-
-
-INLINED = """
-from typing import Final
-from arrayfn.backends.native import inlined, load, load_i32, native
-
-LOOPS_OVER_DATA: Final = True
-
-@inlined
-def total(place: int, count: int, size: int) -> int:
-    total = 0
-    for k in range(count):
-        if size == 4:
-            total += load_i32(place + 4 * k)
-        else:
-            total += load(place + 8 * k)
-    return total
-
-@native
-def total_32(place: int, count: int) -> int:
-    return total(place, count, 4)
-
-@native
-def total_64(place: int, count: int) -> int:
-    return total(place, count, 8)
-"""
-
-
-def test_equal_texts_of_two_modules_are_two_modules(tmp_path):
-    (first, second) = (
-        native_module(tmp_path / "same.py", INLINED, name) for name in ("one", "other")
-    )
-    addresses = native_addresses(first.total_32, second.total_32)
-    assert len(set(addresses)) == 2
-
-
-def test_one_inlined_routine_serves_two_widths(tmp_path):
-    module = native_module(tmp_path / "widths.py", INLINED, "widths")
-    addresses = native_addresses(module.total_32, module.total_64)
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    for address, dtype in zip(addresses, (np.int32, np.int64), strict=True):
-        x = np.array([3, -5, 40], dtype)
-        assert prototype(address)(x.ctypes.data, 3) == 38
-    assert ENGINE.find(module.total.symbol) is None
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("    return n / 2", "not an operator"),
-        ("    return missing", "neither a variable nor an integer constant"),
-        ("    return 1.5", "not an expression"),
-        ("    with n: pass", "not a statement"),
-        ("    for i in n: pass", "not a statement"),
-        ("    return len(n)", "is not a native routine"),
-    ],
-)
-def test_what_native_routines_cannot_say_is_an_error_with_its_line(
-    tmp_path, body, message
-):
-    source = f"from arrayfn.backends.native import native\n@native\ndef f(n):\n{body}\n"
-    module = native_module(tmp_path / "routines.py", source)
-    with pytest.raises(compiler.NativeSyntaxError, match=message) as caught:
-        compiler.compile_module(vars(module), target.host().triple)
-    assert (caught.value.lineno, caught.value.filename) == (4, module.__file__)
 
 
 ON_ONE_CORE = """

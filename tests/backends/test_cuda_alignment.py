@@ -11,7 +11,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
 from arrayfn.backends.cuda import attention, device_array
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.errors import VerificationError
 from arrayfn.ir import ArrayType, layout
 from arrayfn.lowering.cuda.lower import _CudaLowering, lower

@@ -11,7 +11,7 @@ from arrayfn import dtypes, nn
 from arrayfn.backends.cuda import attention as cuda_attention
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.operator_kernels import KERNELS

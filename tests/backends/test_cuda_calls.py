@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda import runner
+from arrayfn.backends.cuda import call_entry, runner
 from arrayfn.backends.cuda.call_entry import CallEntry, Result
 from arrayfn.backends.cuda.device_array import DeviceArray, interned
 from arrayfn.backends.cuda.driver import Device
+from arrayfn.backends.cuda.runner import GraphLaunch, Kernel, StepKind
 from arrayfn.backends.cuda.waiting import waiter
 from arrayfn.ir import ArrayType, layout
 from tests.backends.cuda_driver import STREAM, Driver
@@ -53,13 +54,13 @@ class Plan:
         self.slots = np.zeros(5, np.int64)
         at = self.slots.ctypes.data
         given = {
-            runner.STREAM: STREAM,
-            runner.SET_CURRENT: self.driver.address("cuCtxSetCurrent"),
-            runner.LAUNCH: self.driver.address("cuLaunchKernelEx"),
-            runner.LAUNCH_GRAPH: self.driver.address("cuGraphLaunch"),
+            "stream": STREAM,
+            "set_current": self.driver.address("cuCtxSetCurrent"),
+            "launch": self.driver.address("cuLaunchKernelEx"),
+            "launch_graph": self.driver.address("cuGraphLaunch"),
         }
         slots = [(at + 8 * k, k, 0) for k in range(5)]
-        return runner.Plan(given, slots, [[runner.KERNEL, 11, 12, 13, at]])
+        return runner.Plan(given, slots, [Kernel(StepKind.KERNEL, 11, 12, 13, at)])
 
     def array(self, type, nbytes):
         """An array in memory of the stock."""
@@ -153,7 +154,9 @@ def test_graphs_are_launched_for_their_addresses_alone(plan):
     result = plan.call(plan.x, plan.i)
     addresses = plan.slots.tobytes()
     other = np.array([1, 2, 3, 4, 5], np.int64).tobytes()
-    first, second = (plan.entry.plan.of([[runner.GRAPH, n]], ()) for n in (88, 99))
+    first, second = (
+        plan.entry.plan.of([GraphLaunch(StepKind.GRAPH, n)], ()) for n in (88, 99)
+    )
     plan.entry.publish({other: first, addresses: second})
     plan.entry.run(plan.entry.plan, 2)
     del result
@@ -173,7 +176,7 @@ def test_graphs_are_launched_for_their_addresses_alone(plan):
 def test_calls_leave_nothing_behind(plan, recorded):
     plan.call(plan.x, plan.i)
     if recorded:
-        made = plan.entry.plan.of([[runner.GRAPH, 99]], ())
+        made = plan.entry.plan.of([GraphLaunch(StepKind.GRAPH, 99)], ())
         plan.entry.publish({plan.slots.tobytes(): made})
     gc.collect()
     things = (F32, I32, plan.x, plan.i)
@@ -268,3 +271,11 @@ def test_synchronizing_waits_on_and_is_left_by_ctrl_c():
             Waiting(600, never).synchronize()
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_an_unknown_interpreter_has_every_call_made_by_the_fallback(monkeypatch):
+    monkeypatch.setattr(call_entry, "reads_objects", lambda: False)
+    plan = Plan(Driver())
+    assert plan.call(plan.x, plan.i) == plan.call_single(plan.x, plan.i) == 7
+    assert len(plan.given) == 2
+    assert "launch" not in plan.driver.calls

@@ -11,7 +11,7 @@ from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_here
 from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.convolution_ways import ways_of
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.windows.convolutions import program_of

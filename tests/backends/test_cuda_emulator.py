@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from arrayfn.backends.cuda.code import neutral
-from arrayfn.backends.cuda.emulated_names import unassigned_names
-from arrayfn.backends.cuda.emulated_plan import checked, run_plan
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+from arrayfn.backends.cuda.emulator.names import unassigned_names
+from arrayfn.backends.cuda.emulator.plan import checked, run_plan
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from tests.lowered_on_gpu import lowered
 

@@ -1,10 +1,10 @@
-"""Which runs are recorded, and where arrays come to lie, without a GPU."""
+"""Which runs are recorded, and whether addresses repeat, without a GPU."""
 
 import weakref
 
 import pytest
 
-from arrayfn.backends.cuda import graphs
+from arrayfn.backends.cuda.graphs.dispatch import GraphCache
 from arrayfn.backends.cuda.memory import block_size
 from tests.backends.cuda_driver import Driver
 
@@ -36,17 +36,17 @@ def runs_of(found, addresses):
 
 
 def test_addresses_that_come_again_are_recorded_once():
-    found = graphs.Graphs(Recorder(), patience=1)
+    found = GraphCache(Recorder(), patience=1)
     assert runs_of(found, [1, 2, 1, 2, 1, 2]) == [None, None, 1, 2, 1, 2]
-    assert runs_of(graphs.Graphs(Recorder(), patience=0), [1, 1]) == [1, 1]
-    patient = graphs.Graphs(Recorder(), patience=3)
+    assert runs_of(GraphCache(Recorder(), patience=0), [1, 1]) == [1, 1]
+    patient = GraphCache(Recorder(), patience=3)
     assert runs_of(patient, [1, 1, 2, 1, 1, 2]) == [None] * 4 + [1, None]
 
 
 def test_more_addresses_than_are_kept_are_launched_step_by_step():
     record, published = Recorder(), []
-    found = graphs.Graphs(record, patience=1)
-    found.listen(lambda plans: published.append(len(plans)))
+    found = GraphCache(record, patience=1)
+    found.on_change = lambda plans: published.append(len(plans))
     runs_of(found, list(range(80)) * 6)
     # 64 in the second round, and from then on one in 16 runs that find none.
     forgotten = record.count - 64

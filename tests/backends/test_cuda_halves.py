@@ -6,7 +6,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from tests.common_functions import random, softmax
 from tests.lowered_on_gpu import lowered
 

@@ -6,7 +6,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import fft, lax
-from arrayfn.backends.cuda import missing_here, windows
+from arrayfn.backends.cuda import missing_here, plan_nodes
 from arrayfn.backends.cuda.driver import device
 from tests.common_functions import random
 
@@ -16,11 +16,11 @@ pytestmark = [
 ]
 
 
-def power_iteration(matrix, vector, turns):
-    """A value that has two places by turns, and a product in the loop."""
+def power_iteration(matrix, vector, count):
+    """A double-buffered carry, and a product in the loop."""
 
     def goes_on(state):
-        return state[0] < turns
+        return state[0] < count
 
     def step(state):
         k, v = state
@@ -59,7 +59,7 @@ def nested(x, limit):
     return lax.scan(row, anp.zeros(x.shape[1:], x.dtype), x)
 
 
-def transformed(x, turns):
+def transformed(x, count):
     """What libraries enqueue is captured at the first call already."""
 
     def step(state):
@@ -67,11 +67,11 @@ def transformed(x, turns):
         spectrum = fft.rfft(anp.sort(x, axis=1) * 0.9)
         return k + 1, fft.irfft(spectrum, n=x.shape[1]) + anp.cumsum(x, axis=0) / 50
 
-    return lax.while_loop(lambda state: state[0] < turns, step, (0, x))[1]
+    return lax.while_loop(lambda state: state[0] < count, step, (0, x))[1]
 
 
 def recurrent(x, h, w, reverse):
-    """A value a turn, of other widths than what it is made of."""
+    """A result per iteration, whose dtypes have other widths than its operands'."""
 
     def step(h, row):
         h = anp.tanh(h @ w / 8 + row)
@@ -88,7 +88,7 @@ def backwards(x, h, w):
     return recurrent(x, h, w, reverse=True)
 
 
-def repeated(x, h, w, turns):
+def repeated(x, h, w, count):
     """A long scan in a loop."""
 
     def step(state):
@@ -97,7 +97,7 @@ def repeated(x, h, w, turns):
         return k + 1, h, sums
 
     start = 0, h, anp.zeros(x.shape[:2], x.dtype)
-    return lax.while_loop(lambda state: state[0] < turns, step, start)
+    return lax.while_loop(lambda state: state[0] < count, step, start)
 
 
 STATE = random(3, 33), random(33, 33, seed=1)
@@ -105,7 +105,7 @@ STATE = random(3, 33), random(33, 33, seed=1)
 CASES = {
     "power iteration, even": (power_iteration, random(64, 64), random(64), 10),
     "power iteration, odd": (power_iteration, random(64, 64), random(64), 7),
-    "no turn": (power_iteration, random(64, 64), random(64), 0),
+    "no iteration": (power_iteration, random(64, 64), random(64), 0),
     "switch in a loop": (alternating, abs(random(50, 50)), np.float32(1e5)),
     "transforms in a loop": (transformed, random(40, 60), 3),
     "loops in loops": (nested, abs(random(5, 40, 40)), np.float32(1e5)),
@@ -157,8 +157,8 @@ def test_a_persistent_kernel_gives_the_same_bits_each_time():
 def test_a_long_scan_has_the_bits_of_one_that_is_written_out(monkeypatch):
     arguments = random(3001, 3, 33, seed=2), *STATE
     results = []
-    for most in (windows.MOST_WRITTEN_OUT, 1 << 20):
-        monkeypatch.setattr(windows, "MOST_WRITTEN_OUT", most)
+    for most in (plan_nodes.MOST_UNROLLED, 1 << 20):
+        monkeypatch.setattr(plan_nodes, "MOST_UNROLLED", most)
         run = af.jit(backwards, device="cuda")
         results.append([np.asarray(x) for x in af.tree.leaves(run(*arguments))])
     for x, y in zip(*results, strict=True):
@@ -170,11 +170,11 @@ def test_a_loop_waits_for_nothing(monkeypatch):
     run = af.jit(function, device="cuda")
     first = np.asarray(run(*arguments))
     given = [af.device_put(x) for x in arguments[:2]]
-    turns = af.device_put(np.asarray(arguments[2]))
-    run(*given, turns)
+    count = af.device_put(np.asarray(arguments[2]))
+    run(*given, count)
     read = []
     monkeypatch.setattr(device(), "copy_out", lambda *a: read.append(a))
-    result = run(*given, turns)
+    result = run(*given, count)
     monkeypatch.undo()
     assert not read
     np.testing.assert_array_equal(np.asarray(result), first)

@@ -9,7 +9,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import nn
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GpuConfig
 from tests.backends.rows_on_gpu import odd_rows, wanted
 from tests.common_functions import random

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.indexing import additions
 from arrayfn.lowering.cuda.lower import Options, lower
 from arrayfn.primitives.calls import evaluate

@@ -1,4 +1,4 @@
-"""What streams record, as steps of the runner: of a driver's nodes, and on a card."""
+"""Recorded launches: from a driver's graph nodes, and on a GPU."""
 
 import ctypes
 from types import SimpleNamespace
@@ -10,19 +10,17 @@ import arrayfn as af
 from arrayfn import dtypes, nn
 from arrayfn.backends.cuda import (
     device_put,
-    kernel_nodes,
     missing_here,
-    recording,
-    replay,
     runner,
 )
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.runner import STEP_WORDS, Plan
+from arrayfn.backends.cuda.graphs import capture, dispatch
+from arrayfn.backends.cuda.runner import LaunchConfig, Plan, StepKind
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 STREAM, GRAPH, LAUNCHED = 6, 70, 77
-KERNEL, MEMCPY, MEMSET = recording.KERNEL_NODE, 1, recording.MEMSET_NODE
+KERNEL, MEMCPY, MEMSET = capture.KERNEL_NODE, 1, capture.MEMSET_NODE
 CLUSTER = 4
 
 
@@ -98,16 +96,9 @@ class Card:
 
     def _memset(self, node, filled):
         made = filled._obj
-        made.target, made.value, made.lines = 500, self.value, 1
-        made.elements, made.element_bytes = 24, 4
+        made.target, made.value, made.height = 500, self.value, 1
+        made.width, made.element_bytes = 24, 4
         return 0
-
-
-def steps_of(plan):
-    """The words of a plan's steps."""
-    count, at = (int(plan.words[w // 8]) for w in (runner.STEP_COUNT, runner.STEPS))
-    words = (ctypes.c_int64 * (count * STEP_WORDS)).from_address(at)
-    return [words[k * STEP_WORDS :][:STEP_WORDS] for k in range(count)]
 
 
 def words_at(address, count):
@@ -119,13 +110,12 @@ def recorded(monkeypatch):
     """Record the graph of a card, as steps if it can be: the plan."""
 
     def record(card, most_steps=8):
-        for module in (recording, kernel_nodes):
-            monkeypatch.setattr(module, "device", lambda: card)
+        monkeypatch.setattr(capture, "device", lambda: card)
         seen = []
         plan = Plan({}, [(1, 2, 3)], [])
-        made = recording.recorded(plan, seen.append, most_steps)
+        made = capture.record(plan, seen.append, most_steps)
         assert seen == [STREAM]
-        assert int(made.words[runner.SLOT_COUNT // 8]) == 0
+        assert made.launches.slot_count == 0
         return made
 
     return record
@@ -134,20 +124,17 @@ def recorded(monkeypatch):
 def test_kernels_and_fills_are_launched_as_they_were_recorded(recorded):
     card = Card([MEMSET, KERNEL, KERNEL])
     plan = recorded(card)
-    fill, *kernels = steps_of(plan)
-    assert fill[0] == runner.ZEROS
-    assert (words_at(fill[1], 1), fill[2]) == ([500], 96)
-    for number, (kind, config, function, parameters, *_) in enumerate(kernels, 1):
-        assert (kind, function, parameters) == (
-            runner.RECORDED,
-            1000 + number,
-            2000 + number,
-        )
-        sizes = (ctypes.c_uint32 * 7).from_address(config)
-        assert list(sizes) == [2, 3, 4, 32, 5, 1, 7]
-        stream, attributes, count = words_at(config + 32, 3)
-        assert (stream, count) == (STREAM, 1)
-        assert words_at(attributes, 3) == [CLUSTER, 2, 0]
+    fill, *kernels = plan.steps
+    assert fill.kind == StepKind.ZEROS
+    assert (words_at(fill.target, 1), fill.nbytes) == ([500], 96)
+    for number, step in enumerate(kernels, 1):
+        assert step.kind == StepKind.RECORDED
+        assert (step.function, step.parameters) == (1000 + number, 2000 + number)
+        config = LaunchConfig.from_address(step.config)
+        sizes = (*config.blocks, *config.threads, config.shared)
+        assert sizes == (2, 3, 4, 32, 5, 1, 7)
+        assert (config.stream, config.attribute_count) == (STREAM, 1)
+        assert words_at(config.attributes, 3) == [CLUSTER, 2, 0]
     # What was recorded lives as long as the plan.
     assert card.destroyed == []
     del plan
@@ -170,15 +157,15 @@ def test_kernels_and_fills_are_launched_as_they_were_recorded(recorded):
 def test_whatever_else_was_recorded_is_launched_as_a_graph(recorded, card):
     card.destroyed.clear()
     plan = recorded(card)
-    (step,) = steps_of(plan)
-    assert step[:2] == [runner.GRAPH, LAUNCHED]
+    (step,) = plan.steps
+    assert (step.kind, step.graph) == (StepKind.GRAPH, LAUNCHED)
     del plan
     assert card.destroyed == [LAUNCHED, GRAPH]
 
 
 def test_a_graph_is_one_where_that_is_asked_for(recorded):
-    (step,) = steps_of(recorded(Card([KERNEL]), 0))
-    assert step[:2] == [runner.GRAPH, LAUNCHED]
+    (step,) = recorded(Card([KERNEL]), 0).steps
+    assert (step.kind, step.graph) == (StepKind.GRAPH, LAUNCHED)
 
 
 @pytest.mark.cuda
@@ -195,12 +182,12 @@ def test_what_a_stream_recorded_runs_again():
         )
 
     given = {
-        runner.CONTEXT: gpu.context,
-        runner.STREAM: gpu.stream,
-        **{word: gpu.address(name) for word, name in runner.FUNCTIONS.items()},
+        "context": gpu.context,
+        "stream": gpu.stream,
+        **{field: gpu.address(name) for field, name in runner.FUNCTIONS.items()},
     }
-    plan = recording.recorded(Plan(given, [], []), enqueue, 1)
-    assert steps_of(plan)[0][0] == runner.ZEROS
+    plan = capture.record(Plan(given, [], []), enqueue, 1)
+    assert plan.steps[0].kind == StepKind.ZEROS
     assert runner.runner()(plan.address, 0) == 0
     np.testing.assert_array_equal(np.asarray(y), 0)
     np.testing.assert_array_equal(np.asarray(x)[-2:], [n - 2, n - 1])
@@ -213,11 +200,11 @@ def test_large_attention_by_cudnn_is_no_graph(monkeypatch, causal):
     pytest.importorskip("cudnn")
     plans = []
 
-    def record(plan, enqueue, most_steps):
-        plans.append(recording.recorded(plan, enqueue, most_steps))
+    def record(plan, enqueue, most_launches):
+        plans.append(capture.record(plan, enqueue, most_launches))
         return plans[-1]
 
-    monkeypatch.setattr(replay, "recorded", record)
+    monkeypatch.setattr(dispatch, "record", record)
     rng = np.random.default_rng(0)
     shape = 4, 1024, 8, 64
     arrays = [rng.standard_normal(shape, np.float32) for _ in range(3)]
@@ -228,6 +215,6 @@ def test_large_attention_by_cudnn_is_no_graph(monkeypatch, causal):
     first = np.asarray(attend(*given))
     for _ in range(6):
         assert (np.asarray(attend(*given)) == first).all()
-    kinds = {step[0] for plan in plans for step in steps_of(plan)}
-    assert runner.RECORDED in kinds
-    assert kinds <= {runner.RECORDED, runner.ZEROS}
+    kinds = {step.kind for plan in plans for step in plan.steps}
+    assert StepKind.RECORDED in kinds
+    assert kinds <= {StepKind.RECORDED, StepKind.ZEROS}

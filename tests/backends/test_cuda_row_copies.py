@@ -9,7 +9,7 @@ import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.dtypes import bfloat16
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from tests.common_functions import layernorm, random

@@ -2,11 +2,22 @@
 
 import ctypes
 
-import numpy as np
 import pytest
 
 from arrayfn.backends.cuda import runner
-from arrayfn.backends.cuda.runner import BIAS_POINTER, STEP_WORDS, Stage
+from arrayfn.backends.cuda.runner import (
+    BIAS_POINTER,
+    GraphLaunch,
+    Kernel,
+    LaunchConfig,
+    Parameters,
+    Plan,
+    Product,
+    Recorded,
+    Stage,
+    StepKind,
+    Zeros,
+)
 
 I64, I32 = ctypes.c_int64, ctypes.c_int
 STREAM, CONTEXT = 6, 5
@@ -20,17 +31,19 @@ class Driver:
         self.failing = failing
         kind = ctypes.PYFUNCTYPE
         self.functions = {
-            "SET_CURRENT": kind(I32, I64)(self.noted("SET_CURRENT")),
-            "LAUNCH": kind(I32, ctypes.POINTER(I64), I64, I64, I64)(
-                lambda config, *rest: self.noted("LAUNCH")(*rest, *launched(config))
+            "set_current": kind(I32, I64)(self.noted("set_current")),
+            "launch": kind(I32, ctypes.POINTER(I64), I64, I64, I64)(
+                lambda config, *rest: self.noted("launch")(*rest, *launched(config))
             ),
-            "TOGETHER": kind(I32, I64, *[I32] * 7, I64, I64)(self.noted("TOGETHER")),
-            "LAUNCH_GRAPH": kind(I32, I64, I64)(self.noted("LAUNCH_GRAPH")),
-            "SET_PARAMETERS": kind(I32, I64, I64, I64)(self.noted("SET_PARAMETERS")),
-            "FILL": kind(I32, I64, ctypes.c_ubyte, I64, I64)(self.noted("FILL")),
-            "MULTIPLY": kind(I32, *[I64] * 16)(self.noted("MULTIPLY")),
-            "SET_ATTRIBUTE": kind(I32, I64, I32, ctypes.POINTER(I64), I64)(
-                lambda operation, attribute, value, size: self.noted("SET_ATTRIBUTE")(
+            "launch_cooperative": kind(I32, I64, *[I32] * 7, I64, I64)(
+                self.noted("launch_cooperative")
+            ),
+            "launch_graph": kind(I32, I64, I64)(self.noted("launch_graph")),
+            "set_parameters": kind(I32, I64, I64, I64)(self.noted("set_parameters")),
+            "fill": kind(I32, I64, ctypes.c_ubyte, I64, I64)(self.noted("fill")),
+            "multiply": kind(I32, *[I64] * 16)(self.noted("multiply")),
+            "set_attribute": kind(I32, I64, I32, ctypes.POINTER(I64), I64)(
+                lambda operation, attribute, value, size: self.noted("set_attribute")(
                     operation, attribute, value[0], size
                 )
             ),
@@ -48,61 +61,56 @@ def launched(config):
     """Blocks, threads, shared memory, stream and attributes of a CUlaunchConfig."""
     sizes = ctypes.cast(config, ctypes.POINTER(I32))[:7]
     stream, attributes, count = config[4:7]
-    given = (I64 * 2 * count).from_address(attributes)
-    return (*sizes, stream, *(word for attribute in given for word in attribute))
+    given = (I64 * 9 * (count & 0xFFFFFFFF)).from_address(attributes)
+    return (*sizes, stream, *(word for attribute in given for word in attribute[:2]))
 
 
 def run_plan(driver, bias=False, alpha=False):
     """Buffers 0 and 2 are given, 1 lies in 2; seven steps, one of each kind."""
-    slots = np.zeros(3, np.int64)
-    at = [slots.ctypes.data + 8 * k for k in range(3)]
-    table = np.array([at[0], 0, 0, at[1], 1, 5, at[2], 2, 0], np.int64)
-    steps = np.zeros((7, STEP_WORDS), np.int64)
-    steps[0, :7] = [runner.KERNEL, 11, 12, 13, 14, 15, 1]
-    product = [runner.PRODUCT, 1, 2, 3, at[0], 5, at[1], 7, 8, at[2], 10, 11, 12, 13]
-    places = [at[1] if bias else 0, at[0], 17, at[2] if alpha else 0]
-    steps[1] = [*product, *places]
-    steps[2, :3] = [runner.ZEROS, at[1], 99]
-    steps[3, :5] = [runner.COOPERATIVE, 21, 22, 23, 24]
-    steps[4, :4] = [runner.PARAMETERS, 31, 32, 33]
-    steps[5, :2] = [runner.GRAPH, 31]
-    config = np.array([2 | 3 << 32, 4 | 5 << 32, 6 | 7 << 32, 8, 9, 0, 0], np.int64)
-    steps[6, :4] = [runner.RECORDED, config.ctypes.data, 41, 42]
-    header = np.zeros(runner.HEADER_BYTES // 8, np.int64)
-    words = {
-        runner.CONTEXT: CONTEXT,
-        runner.STREAM: STREAM,
-        runner.SLOTS: table.ctypes.data,
-        runner.SLOT_COUNT: 3,
-        runner.STEPS: steps.ctypes.data,
-        runner.STEP_COUNT: 7,
-        **runner.OVERLAPPING,
+    values = (I64 * 3)()
+    at = [ctypes.addressof(values) + 8 * k for k in range(3)]
+    slots = [(at[0], 0, 0), (at[1], 1, 5), (at[2], 2, 0)]
+    product = Product(StepKind.PRODUCT, 1, 2, 3, at[0], 5, at[1], 7, 8, at[0], 17)
+    product.set(result=at[2], result_layout=10, algorithm=11)
+    product.set(workspace=12, workspace_bytes=13)
+    product.set(bias=at[1] if bias else 0, alpha_slot=at[2] if alpha else 0)
+    config = LaunchConfig(blocks=(2, 3, 4), threads=(5, 6, 7), shared=8, stream=9)
+    steps = [
+        Kernel(StepKind.KERNEL, 11, 12, 13, 14, 15),
+        product,
+        Zeros(StepKind.ZEROS, at[1], 99),
+        Kernel(StepKind.COOPERATIVE, 21, 22, 23, 24),
+        Parameters(StepKind.PARAMETERS, 31, 32, 33),
+        GraphLaunch(StepKind.GRAPH, 31),
+        Recorded(StepKind.RECORDED, ctypes.addressof(config), 41, 42),
+    ]
+    given = {
+        field: ctypes.cast(function, ctypes.c_void_p).value
+        for field, function in driver.functions.items()
     }
-    for name, function in driver.functions.items():
-        words[getattr(runner, name)] = ctypes.cast(function, ctypes.c_void_p).value
-    for word, value in words.items():
-        header[word // 8] = value
-    buffers = np.array([42, 64000, 300], np.int64)
-    status = runner.runner()(header.ctypes.data, buffers.ctypes.data)
-    return status, slots.tolist()
+    plan = Plan({"context": CONTEXT, "stream": STREAM, **given}, slots, steps)
+    plan.overlap()
+    buffers = (I64 * 3)(42, 64000, 300)
+    status = runner.runner()(plan.address, ctypes.addressof(buffers))
+    return status, list(values)
 
 
-ENTER = ("SET_CURRENT", CONTEXT)
-LAUNCH = ("LAUNCH", 11, 14, 0, 12, 1, 1, 13, 1, 1, 15, STREAM, 6, 1)
-TELL = ("SET_PARAMETERS", 31, 32, 33)
-REPLAY = ("LAUNCH_GRAPH", 31, STREAM)
-AGAIN = ("LAUNCH", 41, 42, 0, 2, 3, 4, 5, 6, 7, 8, 9)
-TOGETHER = ("TOGETHER", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
+ENTER = ("set_current", CONTEXT)
+LAUNCH = ("launch", 11, 14, 0, 12, 1, 1, 13, 1, 1, 15, STREAM, 6, 1)
+TELL = ("set_parameters", 31, 32, 33)
+REPLAY = ("launch_graph", 31, STREAM)
+AGAIN = ("launch", 41, 42, 0, 2, 3, 4, 5, 6, 7, 8, 9)
+TOGETHER = ("launch_cooperative", 21, 22, 1, 1, 23, 1, 1, 0, STREAM, 24)
 
 
 A, B, C = 42, 64005, 300
-PRODUCT = ("MULTIPLY", 1, 2, 3, A, 5, B, 7, 8, A, 17, C, 10, 11, 12, 13, STREAM)
+PRODUCT = ("multiply", 1, 2, 3, A, 5, B, 7, 8, A, 17, C, 10, 11, 12, 13, STREAM)
 
 
 def test_a_run_launches_every_step_on_the_addresses_of_the_slots():
     driver = Driver()
     assert run_plan(driver) == (0, [A, B, C])
-    filled = ("FILL", B, 0, 99, STREAM)
+    filled = ("fill", B, 0, 99, STREAM)
     first = [ENTER, LAUNCH, PRODUCT, filled, TOGETHER]
     assert driver.calls == [*first, TELL, REPLAY, AGAIN]
 
@@ -110,7 +118,7 @@ def test_a_run_launches_every_step_on_the_addresses_of_the_slots():
 def test_a_product_is_told_where_its_bias_is():
     driver = Driver()
     assert run_plan(driver, bias=True)[0] == 0
-    assert driver.calls[2:4] == [("SET_ATTRIBUTE", 2, BIAS_POINTER, B, 8), PRODUCT]
+    assert driver.calls[2:4] == [("set_attribute", 2, BIAS_POINTER, B, 8), PRODUCT]
 
 
 def test_a_factor_in_memory_is_where_its_slot_says():
@@ -122,14 +130,14 @@ def test_a_factor_in_memory_is_where_its_slot_says():
 @pytest.mark.parametrize(
     ("failing", "stage", "calls"),
     [
-        ("SET_CURRENT", Stage.CONTEXT, 1),
-        ("LAUNCH", Stage.KERNEL, 2),
-        ("SET_ATTRIBUTE", Stage.MATMUL, 3),
-        ("MULTIPLY", Stage.MATMUL, 4),
-        ("FILL", Stage.FILL, 5),
-        ("TOGETHER", Stage.COOPERATIVE, 6),
-        ("SET_PARAMETERS", Stage.PARAMETERS, 7),
-        ("LAUNCH_GRAPH", Stage.GRAPH, 8),
+        ("set_current", Stage.CONTEXT, 1),
+        ("launch", Stage.KERNEL, 2),
+        ("set_attribute", Stage.MATMUL, 3),
+        ("multiply", Stage.MATMUL, 4),
+        ("fill", Stage.FILL, 5),
+        ("launch_cooperative", Stage.COOPERATIVE, 6),
+        ("set_parameters", Stage.PARAMETERS, 7),
+        ("launch_graph", Stage.GRAPH, 8),
     ],
 )
 def test_the_first_failure_ends_a_run(failing, stage, calls):

@@ -8,7 +8,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cuda import missing_here, missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.lowering.cuda.solvers import cholesky, jacobi
 from arrayfn.lowering.plan import LibraryKernel

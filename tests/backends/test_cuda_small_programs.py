@@ -12,8 +12,8 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, nn
-from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.backends.cuda.staging import parts_of
+from arrayfn.backends.cuda.emulator.plan import run_plan
+from arrayfn.backends.cuda.graphs.staging import staged_buffers
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
 from arrayfn.transforms import trace_function
@@ -180,11 +180,11 @@ def test_strided_arguments_arrive_whole(case: str) -> None:
     compiled, _, _ = plan_and_results(function, arguments)
     plan = compiled.plan
     inputs = [k for k, b in enumerate(plan.buffers) if b.kind == "input"]
-    parts = parts_of(compiled.input_types, inputs, [], plan.buffers, plan.arena)
-    assert parts is not None
-    for part, x in zip(parts[0], arguments, strict=True):
+    staged = staged_buffers(compiled.input_types, inputs, [], plan.buffers, plan.arena)
+    assert staged is not None
+    for buffer, x in zip(staged[0], arguments, strict=True):
         low, high = np.lib.array_utils.byte_bounds(x)
-        assert part.nbytes == high - low
+        assert buffer.nbytes == high - low
 
 
 def test_any_of_what_all_left_of_an_axis() -> None:

@@ -12,7 +12,7 @@ from arrayfn.backends.cuda import (
     missing_packages,
 )
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.cuda.libraries import spectra
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.solvers import cholesky, cholesky_tiles, substitution

@@ -12,8 +12,8 @@ import pytest
 import arrayfn as af
 from arrayfn.backends.cuda import missing_here, missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import Pointer, launch
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.products.thin_halves import HalvesTile, halves_text
 from arrayfn.lowering.cuda.products.thin_singles import SinglesTile, singles_text

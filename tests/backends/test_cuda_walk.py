@@ -1,4 +1,4 @@
-"""Loops and branches of a plan as nodes of a graph, which is played here."""
+"""Loops and branches of a plan as conditional nodes of a graph, which is run here."""
 
 from functools import partial
 
@@ -8,18 +8,20 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.backends.cuda.captures import Order
-from arrayfn.backends.cuda.conditional import move_ptx, set_condition_ptx
-from arrayfn.backends.cuda.graphs import segments
-from arrayfn.backends.cuda.nodes import (
+from arrayfn.backends.cuda.graphs.capture import Hazards
+from arrayfn.backends.cuda.graphs.conditional import copy_ptx, set_condition_ptx
+from arrayfn.backends.cuda.graphs.dispatch import segments
+from arrayfn.backends.cuda.graphs.walk import CapturingWalk
+from arrayfn.backends.cuda.plan_nodes import (
     BranchNode,
     HostCall,
     LoopNode,
     NativeRun,
     Touches,
+    is_apart,
+    window_length,
+    writes_in,
 )
-from arrayfn.backends.cuda.walk import CapturingWalk
-from arrayfn.backends.cuda.windows import is_apart, window_length, writes_in
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import (
     Branch,
@@ -35,8 +37,8 @@ X = ArrayType((8,), dtypes.float32)
 CURRENT, NEXT, INITIAL, FIRST, SECOND, FLAG, WINDOW, WHOLE = range(8)
 
 
-class InTurns:
-    """Steps that are captured one after the other."""
+class InOrder:
+    """Captures each step after the one before."""
 
     def add(self, accesses, step):
         step()
@@ -65,8 +67,8 @@ class Graph:
         return True
 
     def launch(self, node, addresses, stream):
-        places = list(addresses)
-        self.streams[stream].append(partial(node.first, self.memory, places))
+        at = list(addresses)
+        self.streams[stream].append(partial(node.first, self.memory, at))
 
     def place(self, buffer, addresses):
         return addresses[buffer]
@@ -91,53 +93,53 @@ class Graph:
         enqueue(stream)
         return lambda: [step() for step in steps]
 
-    def steps(self, stream):
-        return InTurns()
+    def concurrent(self, stream):
+        return InOrder()
 
-    def condition(self, stream):
+    def create_handle(self, stream):
         self.conditions.append(0)
         return len(self.conditions) - 1
 
-    def set(self, stream, condition, number, last):
+    def set_condition(self, stream, handle, scalar, last):
         def done():
-            value = self.memory[number[1]]
-            self.conditions[condition] = min(max(value, 0), last)
+            value = self.memory[scalar[1]]
+            self.conditions[handle] = min(max(value, 0), last)
 
         self.streams[stream].append(done)
 
-    def repeat(self, stream, condition, body):
+    def while_node(self, stream, handle, body):
         run = self.captured(body)
 
         def loop():
-            while self.conditions[condition]:
+            while self.conditions[handle]:
                 run()
 
         self.streams[stream].append(loop)
 
-    def repeat_counted(self, stream, counter, turns, body):
+    def counted_loop(self, stream, counter, trip_count, body):
         run = self.captured(body)
 
         def loop():
-            for self.memory[counter] in range(turns):
+            for self.memory[counter] in range(trip_count):
                 run()
 
         self.streams[stream].append(loop)
 
-    def move(self, stream, target, source, counter, nbytes):
-        def moved():
-            turn = self.memory[counter]
-            to, begin = (x + turn * step for x, step in (target, source))
-            for k in range(nbytes):
-                if begin + k in self.memory:
-                    self.memory[to + k] = self.memory[begin + k]
+    def copy_strided(self, stream, target, source, counter, nbytes):
+        def copied():
+            k = self.memory[counter]
+            to, begin = (x + k * stride for x, stride in (target, source))
+            for offset in range(nbytes):
+                if begin + offset in self.memory:
+                    self.memory[to + offset] = self.memory[begin + offset]
 
-        self.streams[stream].append(moved)
+        self.streams[stream].append(copied)
 
-    def choose(self, stream, condition, branches):
+    def switch_node(self, stream, handle, branches):
         runs = [self.captured(branch) for branch in branches]
 
         def chosen():
-            runs[self.conditions[condition]]()
+            runs[self.conditions[handle]]()
 
         self.streams[stream].append(chosen)
 
@@ -147,13 +149,13 @@ class Graph:
 
 
 def kernel(function):
-    """A run of steps that calls ``function(memory, places)``."""
+    """A run of steps that calls ``function(memory, at)``."""
     return NativeRun(function, 1)
 
 
-def doubled(memory, places):
-    memory[places[NEXT]] = 2 * memory[places[CURRENT]]
-    memory[places[FLAG]] = int(memory[places[NEXT]] < 100)
+def doubled(memory, at):
+    memory[at[NEXT]] = 2 * memory[at[CURRENT]]
+    memory[at[FLAG]] = int(memory[at[NEXT]] < 100)
 
 
 CARRY = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, SECOND)
@@ -161,7 +163,7 @@ CARRY = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, SECOND)
 
 @pytest.mark.parametrize("start", [1, 2, 3, 60, 200])
 def test_a_loop_in_a_graph_ends_where_its_value_is(start):
-    """Values go to and fro between two places; odd numbers of turns end elsewhere."""
+    """Carries are double-buffered; odd trip counts end in the other buffer."""
     memory = {10: start, 11: -1, 12: -1, 13: int(start < 100)}
     graph = Graph(memory)
     addresses = [0, 0, 10, 11, 12, 13, 0, 0]
@@ -178,15 +180,15 @@ def test_a_loop_in_a_graph_ends_where_its_value_is(start):
 
 
 def test_branches_and_counted_loops_are_inside_the_graph_s_loop():
-    """Each turn adds windows 0, 4, 8 of an array, or subtracts 1, by a number."""
+    """Each iteration adds windows 0, 4, 8 of an array, or subtracts 1, by a number."""
     memory = {10: 3, 13: 1, 20: 5, 24: 6, 28: 7}
 
-    def add(memory, places):
-        memory[places[INITIAL]] += memory[places[WINDOW]]
-        memory[places[FLAG]] = int(memory[places[INITIAL]] < 40)
+    def add(memory, at):
+        memory[at[INITIAL]] += memory[at[WINDOW]]
+        memory[at[FLAG]] = int(memory[at[INITIAL]] < 40)
 
-    def subtract(memory, places):
-        memory[places[INITIAL]] -= 1
+    def subtract(memory, at):
+        memory[at[INITIAL]] -= 1
 
     sweep = Loop((), 3, slices=(Slice(WINDOW, WHOLE, 0, 4),))
     branch = BranchNode(
@@ -202,8 +204,8 @@ def test_branches_and_counted_loops_are_inside_the_graph_s_loop():
 
 @pytest.mark.parametrize("count", [8, 9, 11, 12])
 @pytest.mark.parametrize("direction", [1, -1])
-def test_a_long_loop_repeats_a_window_of_its_turns(count, direction):
-    """A running sum: windows of an array are brought, those of results taken back."""
+def test_a_long_loop_repeats_a_window_of_its_iterations(count, direction):
+    """A running sum: windows of an array are copied in, those of results copied out."""
     given, results = 1000, 2000
     memory = {10: 5, 11: -1, 12: -1}
     values = {k: 7 * k % 5 + 1 for k in range(count)}
@@ -216,9 +218,9 @@ def test_a_long_loop_repeats_a_window_of_its_turns(count, direction):
         Slice(written, sums_at, begin, 4 * direction),
     )
 
-    def add(memory, places):
-        memory[places[NEXT]] = memory[places[CURRENT]] + memory[places[WINDOW]]
-        memory[places[written]] = memory[places[NEXT]]
+    def add(memory, at):
+        memory[at[NEXT]] = memory[at[CURRENT]] + memory[at[WINDOW]]
+        memory[at[written]] = memory[at[NEXT]]
 
     carry = Carry(CURRENT, NEXT, INITIAL, FIRST, SECOND, (SECOND, FIRST)[count % 2])
     loop = Loop((), count, slices=slices, carries=(carry,))
@@ -299,14 +301,14 @@ def test_conditions_are_set_from_numbers_of_their_kind():
 
 
 def test_windows_are_copied_in_the_widest_words_that_fit():
-    assert "ld.global.v4.u32" in move_ptx(16)
-    assert "mad.lo.u64 %t, %i, 4, %t" in move_ptx(4)
-    assert "st.global.u8" in move_ptx(1)
+    assert "ld.global.v4.u32" in copy_ptx(16)
+    assert "mad.lo.u64 %t, %i, 4, %t" in copy_ptx(4)
+    assert "st.global.u8" in copy_ptx(1)
 
 
 def test_a_step_waits_for_those_whose_memory_it_shares_and_no_others():
     """A chain; a step beside it; one that reads both; one that writes over an input."""
-    order = Order()
+    hazards = Hazards()
     read, written = False, True
     steps = [
         [(0, 8, read), (8, 16, written)],
@@ -316,4 +318,11 @@ def test_a_step_waits_for_those_whose_memory_it_shares_and_no_others():
         [(0, 8, written)],
         [(0, 8, read), (40, 48, read)],
     ]
-    assert [order.add(step) for step in steps] == [[], [0], [], [2, 1], [2, 0], [4, 3]]
+    assert [hazards.add(step) for step in steps] == [
+        [],
+        [0],
+        [],
+        [2, 1],
+        [2, 0],
+        [4, 3],
+    ]

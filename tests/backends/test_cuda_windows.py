@@ -8,7 +8,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_here, missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
 from arrayfn.transforms import trace_function

@@ -7,7 +7,7 @@ as that needs no card.
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
 from tests.backends.test_cuda_table import (

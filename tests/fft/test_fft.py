@@ -9,7 +9,7 @@ import pytest
 
 import arrayfn as af
 from arrayfn import fft
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from tests.lowered_on_gpu import lowered
 

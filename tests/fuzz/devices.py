@@ -14,7 +14,7 @@ import numpy as np
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram

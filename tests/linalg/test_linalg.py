@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +13,13 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn.backends.cpu.libraries import provider_words
+from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas, threaded_blas
+from arrayfn.backends.cpu.libraries.linear_algebra import calls, threads, triangular
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType
-from arrayfn.lowering.libraries import blocked
+from arrayfn.lowering.libraries import factorizations
+from arrayfn.scipy import linalg as sl
 from arrayfn.scipy.linalg import solve_triangular
 
 Array = np.ndarray[Any, Any]
@@ -306,8 +312,8 @@ def test_bits_do_not_depend_on_the_thread_count() -> None:
     count = af.get_num_threads()
     results = []
     try:
-        for threads in (1, 2, 3):
-            af.set_num_threads(threads)
+        for number in (1, 2, 3):
+            af.set_num_threads(number)
             results.append(all_of(batch))
     finally:
         af.set_num_threads(count)
@@ -325,16 +331,9 @@ def test_linalg_is_one_module_under_several_names() -> None:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a few rows, so that small matrices have several."""
-    monkeypatch.setattr(blocked, "LEAST", 4)
-    monkeypatch.setattr(blocked, "EIGH_LEAST", 4)
-    monkeypatch.setattr(blocked, "SVD_LEAST", 4)
-    monkeypatch.setattr(blocked, "CACHED_MOST", 0)
-    monkeypatch.setattr(blocked, "CACHED_LEAST", 4)
-    for name in ("CHOLESKY_BLOCK", "LU_BLOCK", "QR_BLOCK"):
-        monkeypatch.setattr(blocked, name, 3)
-    monkeypatch.setattr(blocked, "CHUNK", 4)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices of a few rows count as large: LAPACK factors them on its threads."""
+    monkeypatch.setattr(factorizations, "LARGE", 4)
 
 
 def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
@@ -345,10 +344,10 @@ def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
     return [list(have) if isinstance(have, tuple) else [have], unjitted]
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("shape", [(10, 10), (8, 11), (11, 8), (2, 9, 9)])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
-def test_factors_in_blocks(shape: tuple[int, ...], dtype: Any) -> None:
+def test_factors_of_large_matrices(shape: tuple[int, ...], dtype: Any) -> None:
     x = RNG.standard_normal(shape).astype(dtype)
     if x.dtype.kind == "c":
         x = (x + 1j * RNG.standard_normal(shape)).astype(dtype)
@@ -376,10 +375,10 @@ def test_factors_in_blocks(shape: tuple[int, ...], dtype: Any) -> None:
             assert np.isnan(have).all()
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
-def test_spectra_in_blocks(dtype: Any, scale: float) -> None:
+def test_spectra_of_large_matrices(dtype: Any, scale: float) -> None:
     bound = 2e-4 if dtype == np.float32 else 1e-10
     for shape in ((10, 10), (9, 8), (8, 9), (2, 6, 6)):
         x = RNG.standard_normal(shape)
@@ -405,8 +404,8 @@ def test_spectra_in_blocks(dtype: Any, scale: float) -> None:
                 )
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_spectra_in_blocks_of_what_is_not_finite() -> None:
+@pytest.mark.usefixtures("large")
+def test_spectra_of_large_matrices_that_are_not_finite() -> None:
     x = np.eye(8)
     x[3, 3] = np.nan
     for parts in (af.jit(anp.linalg.svd)(x), af.jit(anp.linalg.eigh)(x)):
@@ -414,9 +413,100 @@ def test_spectra_in_blocks_of_what_is_not_finite() -> None:
             assert np.isnan(part).all()
 
 
-def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
+def test_factors_by_a_lapack_with_integers_of_32_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (calls, triangular):
+        monkeypatch.setattr(module, "blas", scipy_blas)
+    provider_words.cache_clear()
+    x = RNG.standard_normal((2, 19, 19))
+    try:
+        q, r, order = af.jit(lambda a: sl.qr(a, pivoting=True))(x[0])
+        t, z = af.jit(sl.schur)(x[0])
+        h = af.jit(sl.hessenberg)(x[0])
+        w, v = af.jit(anp.linalg.eig)(x)
+        solution = af.jit(anp.linalg.solve)(x, x @ x)
+        w2, v2 = af.jit(anp.linalg.eigh)(hermitian(x))
+    finally:
+        provider_words.cache_clear()
+    bound = {"rtol": 1e-9, "atol": 1e-10}
+    np.testing.assert_allclose(q @ r, x[0][:, order], **bound)
+    assert (np.diff(np.abs(np.diag(r))) <= 0).all()
+    np.testing.assert_allclose(z @ t @ z.T, x[0], **bound)
+    np.testing.assert_allclose(theirs.eigvals(h).sum(), np.trace(x[0]), **bound)
+    np.testing.assert_allclose(x @ v, v * w[:, None], **bound)
+    np.testing.assert_allclose(solution, x, **bound)
+    np.testing.assert_allclose(hermitian(x) @ v2, v2 * w2[:, None], **bound)
+
+
+@pytest.mark.skipif(blas() is scipy_blas(), reason="NumPy carries no LAPACK")
+def test_products_and_factors_of_small_matrices_do_not_import_scipy() -> None:
+    program = (
+        "import sys, numpy as np, arrayfn as af; x = np.ones((40, 40)); "
+        "print(af.jit(lambda x: x @ x)(x)[0, 0]); "
+        "print(af.jit(af.linalg.cholesky)(36 * np.eye(40))[0, 0]); "
+        "print([name for name in sys.modules if name.startswith('scipy')])"
+    )
+    command = [sys.executable, "-c", program]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["40.0", "6.0", "[]"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("n", [3, 20, 40])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_cholesky_factor_of_a_matrix_that_is_not_finite_is_nan(
+    n: int, dtype: Any, bad: float
+) -> None:
+    x = np.tile(3 * np.eye(n, dtype=dtype), (2, 1, 1))
+    x[1, 1, 0] = bad
+
+    def factor(x: Array) -> Any:
+        return anp.linalg.cholesky(x, symmetrize_input=False)
+
+    for have in (factor(x), af.jit(factor)(x), af.jit(factor, device="reference")(x)):
+        np.testing.assert_allclose(have[0], np.sqrt(3) * np.eye(n), rtol=1e-6)
+        assert np.isnan(have[1]).all()
+
+
+@pytest.mark.usefixtures("large")
+def test_lapack_has_as_many_threads_as_arrayfn_for_one_large_matrix() -> None:
+    library = threaded_blas()
+    if library is blas():
+        pytest.skip("NumPy and SciPy share a library, which has one thread")
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(library.get_threads)
+    put = ctypes.CFUNCTYPE(None, ctypes.c_int)(library.set_threads)
+    given: list[int] = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int64)
+    def record(count: int) -> None:
+        given.append(count)
+        put(count)
+
+    threads_before, count = get(), af.get_num_threads()
+    factor = af.jit(anp.linalg.cholesky)
+    state = threads.state()
+    kept = state.set_threads
+    x = positive(RNG.standard_normal((40, 40)))
+    try:
+        put(5)
+        af.set_num_threads(3)
+        state.set(set_threads=ctypes.cast(record, ctypes.c_void_p).value)
+        have = factor(x)
+        assert given == [3, 5]
+        factor(np.stack([x, x]))
+        assert get() == 5
+        assert given == [3, 5]
+    finally:
+        state.set(set_threads=kept)
+        af.set_num_threads(count)
+        put(threads_before)
+    np.testing.assert_allclose(have @ have.T, x, atol=1e-12)
+
+
+def test_single_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     x = np.random.default_rng(2).standard_normal((400, 400))
-    assert blocked.is_blocked(ArrayType(x.shape, x.dtype))
+    assert len(x) < factorizations.LARGE
 
     @af.jit
     def all_of(x: Any) -> Any:
@@ -430,8 +520,8 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
     count = af.get_num_threads()
     results = []
     try:
-        for threads in (1, 2, 3):
-            af.set_num_threads(threads)
+        for number in (1, 2, 3):
+            af.set_num_threads(number)
             results.append(all_of(x))
     finally:
         af.set_num_threads(count)
@@ -446,8 +536,8 @@ def test_large_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(400, 400), (430, 390)])
-def test_a_large_matrix_alone_and_in_a_batch_have_the_same_spectra(
+@pytest.mark.parametrize("shape", [(120, 120), (130, 90)])
+def test_a_matrix_alone_and_in_a_batch_have_the_same_spectra(
     shape: tuple[int, int], dtype: Any
 ) -> None:
     x = np.random.default_rng(3).standard_normal(shape).astype(dtype)
@@ -472,10 +562,10 @@ def test_a_large_matrix_alone_and_in_a_batch_have_the_same_spectra(
 @pytest.mark.parametrize(
     "spectrum", ["zero", "two values", "cluster", "graded", "tridiagonal"]
 )
-def test_eigenvectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
+def test_eigenvectors_are_orthogonal_whatever_the_spectrum(
     spectrum: str, dtype: Any
 ) -> None:
-    n = 520
+    n = 130
     q = np.linalg.qr(np.random.default_rng(4).standard_normal((n, n)))[0]
     matrix = {
         "zero": np.zeros((n, n)),
@@ -500,10 +590,10 @@ def test_eigenvectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
 @pytest.mark.parametrize(
     "spectrum", ["zero", "rank one", "cluster", "graded", "nilpotent", "bidiagonal"]
 )
-def test_singular_vectors_of_large_matrices_are_orthogonal_whatever_the_spectrum(
+def test_singular_vectors_are_orthogonal_whatever_the_spectrum(
     spectrum: str, dtype: Any
 ) -> None:
-    n = 400
+    n = 100
     rng = np.random.default_rng(4)
     p, q = np.linalg.qr(rng.standard_normal((2, n, n)))[0]
     x = {

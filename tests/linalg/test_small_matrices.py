@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn.backends.cpu.libraries.linear_algebra import symmetric_loops
-from arrayfn.backends.native.code import native_address, native_addresses
+from arrayfn.backends.native.code import native_addresses
 from arrayfn.scipy import linalg as sl
 
 DTYPES = [np.float32, np.float64]
@@ -151,7 +150,6 @@ def scalars(x: int, y: int) -> int:
     store(y + 8, div_f64(a, b))
     store(y + 16, sqrt_f64(a))
     store(y + 24, widen_f32(narrow_f64(a)))
-    store(y + 32, add_f64(mul_f64(a, b), a))
     return less_f64(b, a) + 2 * less_f64(a, b)
 
 @native
@@ -179,32 +177,11 @@ def test_floating_point_operations_of_native_routines(tmp_path: Any) -> None:
     prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     scalars, lanes = map(prototype, native_addresses(module.scalars, module.lanes))
     x = np.array([2.1, 0.5, -3.0, 4.0, 1.5, 2.5, -7.0, 0.25])
-    y = np.zeros(5)
+    y = np.zeros(4)
     assert scalars(x.ctypes.data, y.ctypes.data) == 1
-    wanted = [1.6, 4.2, float(np.sqrt(2.1)), float(np.float32(2.1)), 2.1 * 0.5 + 2.1]
+    wanted = [1.6, 4.2, float(np.sqrt(2.1)), float(np.float32(2.1))]
     assert y.tolist() == wanted
-    a, b, y = x[:4], x[4:], y[:4]
+    a, b = x[:4], x[4:]
     want = np.sqrt((((y + a * b) / b) - a * a) ** 2)
     lanes(x.ctypes.data, y.ctypes.data)
     assert np.array_equal(y, want)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("rows", "columns"), [(32, 8), (48, 4), (0, 4)])
-def test_a_strip_is_multiplied_both_ways_at_once(
-    rows: int, columns: int, dtype: Any
-) -> None:
-    import ctypes
-
-    address = native_address(symmetric_loops.symmetric_strip)
-    strip = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 9)(address)
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal((columns, rows + 3)).astype(dtype)
-    x, down = rng.standard_normal((2, columns)).astype(dtype)
-    across, right = rng.standard_normal((2, rows)).astype(dtype)
-    want = right + x @ a[:, :rows], down + a[:, :rows] @ across
-    size = a.itemsize
-    places = (v.ctypes.data for v in (across, right, x, down))
-    strip(a.ctypes.data, size * (rows + 3), rows, columns, *places, size)
-    np.testing.assert_allclose(right, want[0], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(down, want[1], rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.backends.cpu import runtime
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.gemm_tiles import gemm_tiles
@@ -90,6 +91,47 @@ def test_rows_are_cut_only_where_they_are_fewer_than_the_cores(
     assert [items["sort_codes_f32"] for items in found] == [5, 5, 10, 20, 40]
 
 
+def column_softmax(x: Any) -> Any:
+    p = anp.exp(x - anp.max(x, axis=0))
+    return p / anp.sum(p, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "width", "expected"),
+    [
+        (column_softmax, 1000, [2, 2, 8, 16, 16]),
+        (functools.partial(anp.cumsum, axis=0), 1024, [2, 2, 8, 16, 16]),
+        (functools.partial(anp.cumsum, axis=0), 100, [1, 2, 2, 2, 2]),
+    ],
+)
+def test_columns_are_shared_out_to_all_cores(
+    function: Callable[..., Any],
+    width: int,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = on_machines(function, (draw(3000, width),), monkeypatch)
+    assert [items["columns_0"] for items in found] == expected
+
+
+def test_small_columns_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = on_machines(column_softmax, (draw(3, 1024),), monkeypatch)
+    assert [items["columns_0"] for items in found] == [2] * 5
+
+
+def test_rows_and_elements_have_items_for_every_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = draw(512, 1000)
+    for function, kernel, items in (
+        (lambda x: anp.exp(x) * 2, "elementwise_0", 512_000),
+        (lambda x: anp.sum(anp.exp(x), axis=1), "rows_0", 512),
+        (anp.sum, "partial_0", 32),
+    ):
+        found = on_machines(function, (x,), monkeypatch)
+        assert [each[kernel] for each in found] == [items] * 5
+
+
 @pytest.mark.parametrize("n", [1, 256, 1024])
 def test_tiles_of_a_product_follow_from_its_shape(
     n: int, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +170,43 @@ def test_problems_of_a_batch_are_cut_where_they_are_few() -> None:
     dtype = np.dtype(np.float32)
     assert gemm_tiles(512, 512, 512, 4, dtype).items == 32
     assert gemm_tiles(512, 512, 512, 64, dtype).items == 64
+
+
+def test_windows_have_the_same_items_on_every_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, w = draw(2, 14, 14, 64), draw(3, 3, 64, 32)
+    layouts = "NHWC", "HWIO", "NHWC"
+
+    def loss(x: Any, w: Any) -> Any:
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layouts)
+        return anp.sum(anp.tanh(y))
+
+    found = on_machines(af.grad(loss, argnums=(0, 1)), (x, w), monkeypatch)
+    windows = {k: n for k, n in found[0].items() if "window" in k}
+    assert windows == {"windows_f32": 11, "window_sums_f32": 3}
+    assert all({**windows, **items} == items for items in found)
+
+
+def test_a_bundle_is_planned_for_the_machine_that_loads_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    x = special(1 << 20, "f4")
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    lowered = af.jit(lambda x: anp.sort(x) * 2).lower(x)
+    af.save(lowered, tmp_path)
+    results = {lowered.compile()(x).tobytes()}
+    for cores in CORES:
+        monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
+        loaded = af.load(tmp_path)
+        (sort,) = (
+            step
+            for step in kernel_calls(loaded.compiled.plan.steps)
+            if step.kernel == "sort_codes_f32"
+        )
+        assert sort.items == min(32, 1 << (cores - 1).bit_length())
+        results.add(loaded(x).tobytes())
+    assert len(results) == 1
 
 
 def test_the_cores_are_those_that_the_process_may_use() -> None:

@@ -10,7 +10,7 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())

@@ -10,9 +10,9 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.emulated_memory import EmulationError, Pointer
-from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import launch
+from arrayfn.backends.cuda.emulator.memory import EmulationError, Pointer
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.errors import ArgumentError
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.options import Options

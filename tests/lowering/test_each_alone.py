@@ -15,7 +15,7 @@ from hypothesis import given, note, settings
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import Program, Var
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import Options

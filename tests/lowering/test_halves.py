@@ -12,7 +12,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.lower import lower
 from arrayfn.tools.oracle import oracle
 from arrayfn.transforms import make_program

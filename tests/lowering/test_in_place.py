@@ -12,7 +12,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.plan import kernel_calls
 from tests.lowered_on_gpu import lowered
 

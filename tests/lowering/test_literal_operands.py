@@ -18,7 +18,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.errors import ArrayfnError
 from arrayfn.ir import Atom, Literal, Program, type_of
 from arrayfn.ir.builder import ProgramBuilder

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import ArrayType, Atom, Literal, Program
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lowering.cuda.config import GPU

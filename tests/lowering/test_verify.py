@@ -12,7 +12,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.dtypes import bfloat16, short_name
 from arrayfn.errors import VerificationError
 from arrayfn.ir import ArrayType

@@ -11,7 +11,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from tests.lowered_on_gpu import lowered
 
 SHAPES = [(0,), (0, 3), (3, 0), (2, 0, 3), (0, 0)]

@@ -12,7 +12,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.backends.cuda.emulated_plan import run_plan
+from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.dtypes import bfloat16, promote
 from tests.lowered_on_gpu import lowered
 

@@ -2,85 +2,32 @@
 
 They check every argument from its PyArrayObject struct, make the outputs, and run the
 plan. Nothing is run, and an ``int`` is returned, if an argument does not fit: 1 + the
-number of the first that does not. The struct offsets are those of CPython 3.11 to 3.13
-(with the GIL) and NumPy 2 (``ndarraytypes.h``).
+number of the first that does not. What they read of objects is in ``python_objects``,
+which says whether it is known to lie there; else ``portable_entry`` is called.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.frames import (
-    frame_give,
-    frame_scalars,
-    frame_take,
-    frames_free,
-)
+from arrayfn.backends.cpu.frames import frame_give, frame_take, frames_free
 from arrayfn.backends.cpu.heap import heap_give, heap_take
-from arrayfn.backends.cpu.image_layout import (
-    BOOL_TYPE,
-    FLOAT_TYPE,
-    FRAME_HEADER,
-    HEAP,
-    INPUT_COUNT,
-    INPUT_SPECS,
-    INT_TYPE,
-    KEEPALIVE,
-    MEMORY_HANDLER,
-    NDARRAY_TYPE,
-    NEW_FROM_DESCR,
-    OUTPUT_COUNT,
-    OUTPUT_SPECS,
-    TUPLE_ITEMS,
-)
+from arrayfn.backends.cpu.image_layout import Frame, Image, Layout, Number, Spec
 from arrayfn.backends.cpu.runner import run_frame
-from arrayfn.backends.native import (
-    CFunction,
-    call,
-    load,
-    load_i32,
-    load_u8,
-    narrow_f64,
-    native,
-    stack,
-    store,
-    store_i32,
+from arrayfn.backends.native import CFunction, cast, local, native
+from arrayfn.backends.native.python_objects import (
+    Py_DecRef,
+    Py_IncRef,
+    PyArrayDescr,
+    PyArrayObject,
+    PyCapsule_GetPointer,
+    PyErr_NoMemory,
+    PyLong_FromLongLong,
+    PyObject,
+    PyTuple_New,
+    PyTuple_SetItem,
 )
-
-# Byte offsets into the spec of an input or output.
-SPEC_DESCR: Final = 0  # a PyArray_Descr
-SPEC_NDIM: Final = 8
-SPEC_LAYOUT: Final = 16
-SPEC_SCALAR: Final = 24  # which Python numbers are accepted, and as what stored
-SPEC_BYTES: Final = 32
-SPEC_DIMS: Final = 40  # ndim extents, then ndim strides in bytes
-
-LAYOUT_C: Final = 0
-LAYOUT_F: Final = 1
-LAYOUT_STRIDED: Final = 2
-
-SCALAR_NONE: Final = 0
-SCALAR_F32: Final = 1
-SCALAR_F64: Final = 2
-SCALAR_INT: Final = 3  # of 8 bytes
-SCALAR_BOOL: Final = 4
-
-OBJECT_TYPE: Final = 8
-FLOAT_VALUE: Final = 16
-ARRAY_DATA: Final = 16
-ARRAY_NDIM: Final = 24
-ARRAY_DIMS: Final = 32
-ARRAY_STRIDES: Final = 40
-ARRAY_DESCR: Final = 56
-ARRAY_FLAGS: Final = 64
-ARRAY_HANDLER: Final = 88
-DESCR_KIND: Final = 24
-DESCR_BYTEORDER: Final = 26
-DESCR_TYPE_NUMBER: Final = 28
-DESCR_ITEMSIZE: Final = 40
-
-API_ARRAY_TYPE: Final = 2  # positions in NumPy's table of C functions
-API_NEW_FROM_DESCR: Final = 94
+from arrayfn.backends.native.structures import Array, Ref, f32, i32
 
 C_CONTIGUOUS: Final = 0x1
 F_CONTIGUOUS: Final = 0x2
@@ -91,242 +38,238 @@ KIND_VOID: Final = ord("V")
 SWAPPED: Final = ord(">")
 HEAP_FROM: Final = 1 << 17  # smaller outputs are NumPy's own
 
-Py_IncRef = CFunction("Py_IncRef", 1, "void")
-Py_DecRef = CFunction("Py_DecRef", 1, "void")
-PyCapsule_GetPointer = CFunction("PyCapsule_GetPointer", 2)
-PyLong_FromLongLong = CFunction("PyLong_FromLongLong", 1)
-PyLong_AsLongLongAndOverflow = CFunction("PyLong_AsLongLongAndOverflow", 2)
-PyObject_IsTrue = CFunction("PyObject_IsTrue", 1, "i32")
-PyTuple_New = CFunction("PyTuple_New", 1)
-PyErr_NoMemory = CFunction("PyErr_NoMemory", 0)
+PyFloat_AsDouble = CFunction[[PyObject], float]("PyFloat_AsDouble")
+PyLong_AsLongLongAndOverflow = CFunction[[PyObject, Array[i32]], int](
+    "PyLong_AsLongLongAndOverflow"
+)
+PyObject_IsTrue = CFunction[[PyObject], i32]("PyObject_IsTrue")
 
 
 @native
-def same_dtype(have: int, want: int) -> int:
+def same_dtype(have: PyArrayDescr, want: PyArrayDescr) -> bool:
     """Whether two descriptors are of the same data type in native byte order."""
-    if have == want:
-        return 1
-    if load_u8(have + DESCR_BYTEORDER) == SWAPPED:
-        return 0
-    if load_i32(have + DESCR_TYPE_NUMBER) == load_i32(want + DESCR_TYPE_NUMBER):
-        return load(have + DESCR_ITEMSIZE) == load(want + DESCR_ITEMSIZE)
-    kind = load_u8(have + DESCR_KIND)
-    if kind != load_u8(want + DESCR_KIND) or kind == KIND_VOID:
-        return 0
-    return load(have + DESCR_ITEMSIZE) == load(want + DESCR_ITEMSIZE)
+    if have is want:
+        return True
+    if have.byteorder == SWAPPED or have.elsize != want.elsize:
+        return False
+    if have.type_num == want.type_num:
+        return True
+    return have.kind == want.kind and have.kind != KIND_VOID
 
 
 @native
-def array_fits(image: int, array: int, spec: int, flags: int) -> int:
+def array_fits(image: Image, value: PyObject, spec: Spec, flags: int) -> bool:
     """Whether an object is an ndarray as ``spec`` says, with all of ``flags``."""
-    if load(array + OBJECT_TYPE) != load(image + NDARRAY_TYPE):
-        return 0
-    ndim = load(spec + SPEC_NDIM)
-    if (load_i32(array + ARRAY_NDIM)) != ndim:
-        return 0
-    layout = load(spec + SPEC_LAYOUT)
-    if layout == LAYOUT_C:
-        flags = flags | C_CONTIGUOUS
-    elif layout == LAYOUT_F:
-        flags = flags | F_CONTIGUOUS
-    if (load_i32(array + ARRAY_FLAGS) & flags) != flags:
-        return 0
-    dims = load(array + ARRAY_DIMS)
-    empty = 0
+    if value.ob_type is not image.ndarray_type:
+        return False
+    array = cast(PyArrayObject, value)
+    ndim = spec.ndim
+    if array.nd != ndim:
+        return False
+    layout = spec.layout
+    if layout == Layout.C:
+        flags |= C_CONTIGUOUS
+    elif layout == Layout.F:
+        flags |= F_CONTIGUOUS
+    if (array.flags & flags) != flags:
+        return False
+    empty = False
     for i in range(ndim):
-        extent = load(dims + 8 * i)
-        if extent != load(spec + SPEC_DIMS + 8 * i):
-            return 0
-        empty = empty | (extent == 0)
-    if same_dtype(load(array + ARRAY_DESCR), load(spec + SPEC_DESCR)) == 0:
-        return 0
-    if layout == LAYOUT_STRIDED and not empty:
-        strides = load(array + ARRAY_STRIDES)
+        if array.dimensions[i] != spec.shape[i]:
+            return False
+        empty = empty or spec.shape[i] == 0
+    if not same_dtype(array.descr, spec.descr):
+        return False
+    if layout == Layout.STRIDED and not empty:
         for j in range(ndim):
-            wanted = load(spec + SPEC_DIMS + 8 * (ndim + j))
-            if load(dims + 8 * j) != 1 and load(strides + 8 * j) != wanted:
-                return 0
-    return 1
+            if spec.shape[j] != 1 and array.strides[j] != spec.strides[j]:
+                return False
+    return True
 
 
 @native
-def scalar_fits(image: int, number: int, spec: int, value: int) -> int:
-    """Write a Python number given for a rank-0 array to ``value``; 0 if it can't."""
-    scalar = load(spec + SPEC_SCALAR)
-    kind = load(number + OBJECT_TYPE)
-    if scalar == SCALAR_NONE:
-        return 0
-    if scalar == SCALAR_BOOL:
-        if kind != load(image + BOOL_TYPE):
-            return 0
-        store(value, PyObject_IsTrue(number))
-        return 1
-    if scalar == SCALAR_INT:
-        if kind != load(image + INT_TYPE):
-            return 0
-        overflow = stack(1)
-        store(overflow, 0)
-        integer = PyLong_AsLongLongAndOverflow(number, overflow)
-        store(value, integer)
-        return load_i32(overflow) == 0
-    if kind != load(image + FLOAT_TYPE):
-        return 0
-    bits = load(number + FLOAT_VALUE)
-    if scalar == SCALAR_F32:
-        bits = narrow_f64(bits)
-    store(value, bits)
-    return 1
+def number_fits(
+    image: Image, number: PyObject, spec: Spec, storage: Array[int]
+) -> bool:
+    """Write a Python number given for a rank-0 array; False if it can't be."""
+    wanted = spec.number
+    kind = number.ob_type
+    if wanted == Number.NONE:
+        return False
+    if wanted == Number.BOOL:
+        if kind is not image.bool_type:
+            return False
+        storage[0] = PyObject_IsTrue(number)
+        return True
+    if wanted == Number.INT:
+        if kind is not image.int_type:
+            return False
+        overflow = local(i32, 1)
+        storage[0] = PyLong_AsLongLongAndOverflow(number, overflow)
+        return overflow[0] == 0
+    if kind is not image.float_type:
+        return False
+    if wanted == Number.F32:
+        cast(Array[f32], storage)[0] = PyFloat_AsDouble(number)
+    else:
+        cast(Array[float], storage)[0] = PyFloat_AsDouble(number)
+    return True
 
 
 @native
-def bind_inputs(image: int, frame: int, arguments: int) -> int:
+def bind_inputs(image: Image, frame: Frame, arguments: Array[Ref[PyObject]]) -> int:
     """Set the frame's input bases: 0, or 1 + the number of the first mismatch."""
-    specs = load(image + INPUT_SPECS)
-    bases = frame + FRAME_HEADER
-    for i in range(load(image + INPUT_COUNT)):
-        argument = load(arguments + 8 * i)
-        spec = load(specs + 8 * i)
+    for i in range(image.input_count):
+        argument = arguments[i]
+        spec = image.inputs[i]
         if array_fits(image, argument, spec, ALIGNED):
-            store(bases + 8 * i, load(argument + ARRAY_DATA))
+            frame.bases[i] = cast(PyArrayObject, argument).data
         else:
-            value = frame_scalars(image, frame) + 8 * i
-            if scalar_fits(image, argument, spec, value) == 0:
+            storage = frame.numbers + i
+            if not number_fits(image, argument, spec, storage):
                 return i + 1
-            store(bases + 8 * i, value)
+            frame.bases[i] = cast(int, storage)
     return 0
 
 
 @native
-def output_make(image: int, spec: int) -> int:
-    """A new array as ``spec`` says; 0 with an exception set if memory is out."""
-    size = load(spec + SPEC_BYTES)
-    ndim = load(spec + SPEC_NDIM)
-    dims = spec + SPEC_DIMS
-    strides = dims + 8 * ndim
-    descr = load(spec + SPEC_DESCR)
+def output_make(image: Image, spec: Spec) -> PyArrayObject | None:
+    """A new array as ``spec`` says; None with an exception set if memory is out."""
     data = 0
     flags = 0
-    if size >= HEAP_FROM:
-        data = heap_take(load(image + HEAP), size)
+    if spec.nbytes >= HEAP_FROM:
+        data = heap_take(image.heap, spec.nbytes)
         if data == 0:
-            return PyErr_NoMemory()
+            PyErr_NoMemory()
+            return None
         flags = WRITEABLE
-    if load(spec + SPEC_LAYOUT) == LAYOUT_C:
-        strides = 0
-    Py_IncRef(descr)
-    new = load(image + NEW_FROM_DESCR)
-    array = call(
-        new, load(image + NDARRAY_TYPE), descr, ndim, dims, strides, data, flags, 0
+    strides: Array[int] | None = None
+    if spec.layout != Layout.C:
+        strides = spec.strides
+    Py_IncRef(spec.descr)
+    array = image.new_from_descr(
+        image.ndarray_type,
+        spec.descr,
+        spec.ndim,
+        spec.shape,
+        strides,
+        data,
+        flags,
+        None,
     )
     if data != 0:
-        if array == 0:
-            heap_give(load(image + HEAP), data, size)
-            return 0
-        handler = load(image + MEMORY_HANDLER)
-        Py_IncRef(handler)
-        store(array + ARRAY_HANDLER, handler)
-        store_i32(array + ARRAY_FLAGS, load_i32(array + ARRAY_FLAGS) | OWNDATA)
+        if array is None:
+            heap_give(image.heap, data, spec.nbytes)
+            return None
+        Py_IncRef(image.memory_handler)
+        array.mem_handler = image.memory_handler
+        array.flags |= OWNDATA
     return array
 
 
 @native
-def call_with(self: int, arguments: int, count: int, single: int) -> int:
+def call_with(
+    self: PyObject, arguments: Array[Ref[PyObject]], count: int, single: bool
+) -> PyObject | None:
     """Check ``arguments``, run the plan on new outputs, and return them."""
-    image = PyCapsule_GetPointer(self, 0)
-    inputs = load(image + INPUT_COUNT)
+    image = cast(Image, PyCapsule_GetPointer(self, None))
+    inputs = image.input_count
     if count != inputs:
-        if count > inputs:
-            count = inputs
-        return PyLong_FromLongLong(count + 1)
+        return PyLong_FromLongLong(1 + (min(count, inputs)))
     frame = frame_take(image)
-    if frame == 0:
-        return PyErr_NoMemory()
+    if frame is None:
+        PyErr_NoMemory()
+        return None
     mismatch = bind_inputs(image, frame, arguments)
     if mismatch:
         frame_give(image, frame)
         return PyLong_FromLongLong(mismatch)
-    result = outputs_make(image, frame, single)
-    if result != 0 and run_frame(image, frame) == 0:
+    bases = frame.bases + inputs
+    if single:
+        result = single_make(image, bases)
+    else:
+        result = tuple_make(image, bases)
+    if result is not None and not run_frame(image, frame):
         Py_DecRef(result)
-        result = 0
+        result = None
     frame_give(image, frame)
     return result
 
 
 @native
-def outputs_make(image: int, frame: int, single: int) -> int:
-    """Make the outputs and set their bases: a tuple, or the one array if ``single``."""
-    specs = load(image + OUTPUT_SPECS)
-    bases = frame + FRAME_HEADER + 8 * load(image + INPUT_COUNT)
-    if single:
-        array = output_make(image, load(specs))
-        if array != 0:
-            store(bases, load(array + ARRAY_DATA))
-        return array
-    outputs = load(image + OUTPUT_COUNT)
-    result = PyTuple_New(outputs)
-    if result == 0:
-        return 0
-    items = result + load(image + TUPLE_ITEMS)
-    for i in range(outputs):
-        member = output_make(image, load(specs + 8 * i))
-        if member == 0:
+def single_make(image: Image, bases: Array[int]) -> PyObject | None:
+    """Make the only output and set its base."""
+    array = output_make(image, image.outputs[0])
+    if array is not None:
+        bases[0] = array.data
+    return array
+
+
+@native
+def tuple_make(image: Image, bases: Array[int]) -> PyObject | None:
+    """Make the outputs, a tuple, and set their bases."""
+    result = PyTuple_New(image.output_count)
+    if result is None:
+        return None
+    for i in range(image.output_count):
+        array = output_make(image, image.outputs[i])
+        if array is None:
             Py_DecRef(result)
-            return 0
-        store(items + 8 * i, member)
-        store(bases + 8 * i, load(member + ARRAY_DATA))
+            return None
+        PyTuple_SetItem(result, i, array)
+        bases[i] = array.data
     return result
 
 
 @native
-def call_tuple(self: int, arguments: int, count: int) -> int:
+def call_tuple(
+    self: PyObject, arguments: Array[Ref[PyObject]], count: int
+) -> PyObject | None:
     """``call(*inputs)``: the tuple of outputs, or an int."""
-    return call_with(self, arguments, count, 0)
+    return call_with(self, arguments, count, False)
 
 
 @native
-def call_single(self: int, arguments: int, count: int) -> int:
+def call_single(
+    self: PyObject, arguments: Array[Ref[PyObject]], count: int
+) -> PyObject | None:
     """``call_single(*inputs)``: the one output, or an int."""
-    return call_with(self, arguments, count, 1)
+    return call_with(self, arguments, count, True)
 
 
 @native
-def call_into(self: int, arguments: int, count: int) -> int:
+def call_into(
+    self: PyObject, arguments: Array[Ref[PyObject]], count: int
+) -> PyObject | None:
     """``call_into(*inputs, *outputs)``: 0 after running, or 1 + the first mismatch."""
-    image = PyCapsule_GetPointer(self, 0)
-    inputs = load(image + INPUT_COUNT)
-    outputs = load(image + OUTPUT_COUNT)
-    if count != inputs + outputs:
-        if count > inputs + outputs:
-            count = inputs + outputs
-        return PyLong_FromLongLong(count + 1)
+    image = cast(Image, PyCapsule_GetPointer(self, None))
+    inputs = image.input_count
+    wanted = inputs + image.output_count
+    if count != wanted:
+        return PyLong_FromLongLong(1 + (min(count, wanted)))
     frame = frame_take(image)
-    if frame == 0:
-        return PyErr_NoMemory()
+    if frame is None:
+        PyErr_NoMemory()
+        return None
     mismatch = bind_inputs(image, frame, arguments)
-    specs = load(image + OUTPUT_SPECS)
-    bases = frame + FRAME_HEADER + 8 * inputs
     i = 0
-    while i < outputs and mismatch == 0:
-        array = load(arguments + 8 * (inputs + i))
-        if array_fits(image, array, load(specs + 8 * i), ALIGNED | WRITEABLE):
-            store(bases + 8 * i, load(array + ARRAY_DATA))
+    while i < image.output_count and mismatch == 0:
+        output = arguments[inputs + i]
+        if array_fits(image, output, image.outputs[i], ALIGNED | WRITEABLE):
+            frame.bases[inputs + i] = cast(PyArrayObject, output).data
         else:
             mismatch = inputs + i + 1
         i += 1
-    ran = 1
+    ran = True
     if mismatch == 0:
         ran = run_frame(image, frame)
     frame_give(image, frame)
-    if ran == 0:
-        return 0
-    return PyLong_FromLongLong(mismatch)
+    return PyLong_FromLongLong(mismatch) if ran else None
 
 
 @native
-def image_free(capsule: int) -> int:
+def image_free(capsule: PyObject) -> None:
     """The destructor of an image's capsule."""
-    image = PyCapsule_GetPointer(capsule, 0)
+    image = cast(Image, PyCapsule_GetPointer(capsule, None))
     frames_free(image)
-    Py_DecRef(load(image + KEEPALIVE))
-    return 0
+    Py_DecRef(image.keepalive)

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cpu import image_layout
 from arrayfn.backends.cpu.code import kernel_unit
 from arrayfn.backends.cpu.entry import call_tuple, image_free
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
-from arrayfn.backends.cpu.libraries.blas import blas, products_blas
+from arrayfn.backends.cpu.libraries.blas import blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.runtime import Runtime, runtime
@@ -22,7 +21,7 @@ from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native.code import native_address, native_units
 from arrayfn.backends.native.engine import KernelCode
 from arrayfn.backends.native.loading import Unit, load
-from arrayfn.backends.native.objects import new_builtin, new_capsule
+from arrayfn.backends.native.objects import new_capsule
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType, in_place
 from arrayfn.lowering.plan import (
@@ -101,21 +100,20 @@ def bind(
             f"the plan calls kernels it does not have: {sorted(missing)}"
         )
     addresses = [int(c.__array_interface__["data"][0]) for c in constants]
-    words = encode(plan, entries, addresses, process)
-    kept = (words, tuple(constants), plan, codes)
-    address = int(words.__array_interface__["data"][0])
-    words[image_layout.KEEPALIVE // 8] = id(kept)
+    image, tables = encode(plan, entries, addresses, process)
+    kept = (image, tables, tuple(constants), plan, codes)
+    image.set(keepalive=id(kept))
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-    capsule = new_capsule(address, None, native_address(image_free))
-    entry = {name: new_builtin(m, capsule) for name, m in process.methods.items()}
+    capsule = new_capsule(ctypes.addressof(image), None, native_address(image_free))
+    types = {kind: _types(plan, kind) for kind in ("input", "output")}
+    entry = process.entries(capsule, types["input"], types["output"])
     if any(calls_python(kernel) for kernel in kernels):
         entry = {name: raising(function) for name, function in entry.items()}
-    types = {kind: _types(plan, kind) for kind in ("input", "output")}
     return Executable(
         plan=plan,
         input_types=types["input"],
         output_types=types["output"],
-        call=entry["call_tuple"],
+        call=entry["call"],
         call_single=entry["call_single"],
         call_into=entry["call_into"],
     )
@@ -150,17 +148,14 @@ def _entries(
             provider = providers[kernel.provider]
             address = native_address(provider.routine)
             words = provider_words(kernel.provider)
-            entries[kernel.name] = Entry(
-                address, words, provider.uses_blas, provider.pool
-            )
+            entries[kernel.name] = Entry(address, words, provider.uses_blas)
     return entries, tuple(codes.values())
 
 
 def _let_runner_set_threads(process: Runtime) -> None:
     """Tell the runner how it is to make BLAS single-threaded."""
-    address = process.blas + image_layout.BLAS_FIRST
-    for library in dict.fromkeys((products_blas(), blas())):
-        if library.set_threads:
-            words = (ctypes.c_int64 * 2).from_address(address)
-            words[:] = (library.get_threads, library.set_threads)
-            address += image_layout.BLAS_LIBRARY_BYTES
+    library = blas()
+    process.blas.set(
+        get_threads=library.get_threads,
+        set_threads=library.set_threads,
+    )

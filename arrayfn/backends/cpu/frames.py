@@ -14,148 +14,91 @@ from __future__ import annotations
 
 from arrayfn.backends.cpu.heap import free, posix_memalign
 from arrayfn.backends.cpu.image_layout import (
-    ARENA_BYTES,
-    COPY_BYTES,
-    FRAME_HEADER,
-    FRAME_NEXT,
-    FRAME_PATCHED,
-    FRAME_SINCE,
-    FRAME_THREADS,
-    FRAME_WORKSPACE,
-    FRAMES,
     INLINE_WORKSPACE,
-    INPUT_COUNT,
     LINE,
-    MOVING_COUNT,
-    OUTPUT_COUNT,
-    PATCH_COUNT,
-    PATCHES,
-    POOL,
-    SCRATCH_BYTES,
-    TEMPLATE,
-    TEMPLATE_WORDS,
-    WORKSPACE_PATCH_COUNT,
-    WORKSPACE_PATCHES,
+    Frame,
+    Image,
+    Patch,
 )
-from arrayfn.backends.cpu.pool import THREADS
-from arrayfn.backends.native import CFunction, load, native, stack, store
-
-memcpy = CFunction("memcpy", 3)
+from arrayfn.backends.native import cast, local, native, size_of
+from arrayfn.backends.native.structures import Array
 
 
 @native
-def frame_arguments(image: int, frame: int) -> int:
-    """The address of a frame's arguments."""
-    return frame_scalars(image, frame) + 8 * load(image + INPUT_COUNT)
-
-
-@native
-def frame_scalars(image: int, frame: int) -> int:
-    """The address of the words that hold the values of scalar inputs."""
-    bases = load(image + INPUT_COUNT) + load(image + OUTPUT_COUNT)
-    return frame + FRAME_HEADER + 8 * (bases + load(image + MOVING_COUNT))
-
-
-@native
-def frame_copies(image: int, frame: int) -> int:
-    """The address of the threads' copies of a step's arguments."""
-    return frame_arguments(image, frame) + 8 * load(image + TEMPLATE_WORDS)
-
-
-@native
-def frame_workspace_bytes(image: int, frame: int) -> int:
+def workspace_bytes(image: Image, threads: int) -> int:
     """The bytes of arena and scratch memory that a call needs."""
-    return load(image + ARENA_BYTES) + load(frame + FRAME_THREADS) * load(
-        image + SCRATCH_BYTES
-    )
+    return image.arena_bytes + threads * image.scratch_bytes
 
 
 @native
-def frame_make(image: int, threads: int) -> int:
-    """A frame for up to ``threads`` threads; 0 if memory is out."""
-    copies = frame_copies(image, 0) + threads * load(image + COPY_BYTES)
-    size = (copies + LINE - 1) & ~(LINE - 1)
-    workspace = load(image + ARENA_BYTES) + threads * load(image + SCRATCH_BYTES)
+def frame_make(image: Image, threads: int) -> Frame | None:
+    """A frame for up to ``threads`` threads; None if memory is out."""
+    bases = image.input_count + image.output_count + image.moving_count
+    words = bases + image.input_count + image.argument_count
+    size = size_of(Frame) + size_of(int) * words + threads * image.copy_bytes
+    size = (size + LINE - 1) & ~(LINE - 1)
+    workspace = workspace_bytes(image, threads)
     inline = workspace <= INLINE_WORKSPACE
-    total = size
-    if inline:
-        total += workspace
-    result = stack(1)
-    if posix_memalign(result, LINE, total) != 0:
-        return 0
-    frame = load(result)
-    store(frame + FRAME_THREADS, threads)
-    store(frame + FRAME_PATCHED, 0)
-    store(frame + FRAME_WORKSPACE, 0)
-    store(frame + FRAME_SINCE, 0)
-    if inline:
-        store(frame + FRAME_WORKSPACE, frame + size)
-    words = 8 * load(image + TEMPLATE_WORDS)
-    memcpy(frame_arguments(image, frame), load(image + TEMPLATE), words)
+    result = local(int, 1)
+    if posix_memalign(result, LINE, size + workspace if inline else size) != 0:
+        return None
+    frame = cast(Frame, result[0])
+    frame.threads = threads
+    frame.patched = 0
+    frame.workspace = result[0] + size if inline else 0
+    frame.since = 0
+    frame.bases = cast(Array[int], result[0] + size_of(Frame))
+    frame.numbers = frame.bases + bases
+    frame.arguments = frame.numbers + image.input_count
+    frame.copies = cast(int, frame.arguments + image.argument_count)
+    for k in range(image.argument_count):
+        frame.arguments[k] = image.template[k]
     return frame
 
 
 @native
-def frame_take(image: int) -> int:
-    """A free frame of the image, or a new one; 0 if memory is out."""
-    threads = load(load(image + POOL) + THREADS)
-    frame = load(image + FRAMES)
-    while frame != 0:
-        store(image + FRAMES, load(frame + FRAME_NEXT))
-        if load(frame + FRAME_THREADS) >= threads:
+def frame_take(image: Image) -> Frame | None:
+    """A free frame of the image, or a new one; None if memory is out."""
+    threads = image.pool.threads
+    frame = image.frames
+    while frame is not None:
+        image.frames = frame.next
+        if frame.threads >= threads:
             return frame
-        free(frame)
-        frame = load(image + FRAMES)
+        free(cast(int, frame))
+        frame = image.frames
     return frame_make(image, threads)
 
 
 @native
-def frame_give(image: int, frame: int) -> int:
+def frame_give(image: Image, frame: Frame) -> None:
     """Put a frame on its image's list."""
-    store(frame + FRAME_NEXT, load(image + FRAMES))
-    store(image + FRAMES, frame)
-    return 0
+    frame.next = image.frames
+    image.frames = frame
 
 
 @native
-def frames_free(image: int) -> int:
+def frames_free(image: Image) -> None:
     """Free all frames of an image that dies."""
-    frame = load(image + FRAMES)
-    while frame != 0:
-        store(image + FRAMES, load(frame + FRAME_NEXT))
-        free(frame)
-        frame = load(image + FRAMES)
-    return 0
+    frame = image.frames
+    while frame is not None:
+        image.frames = frame.next
+        free(cast(int, frame))
+        frame = image.frames
 
 
 @native
-def patch_workspace(image: int, frame: int, workspace: int) -> int:
+def patch_workspace(image: Image, frame: Frame, workspace: int) -> None:
     """Point the arguments at a workspace."""
-    arguments = frame_arguments(image, frame)
-    patch = load(image + WORKSPACE_PATCHES)
-    for _ in range(load(image + WORKSPACE_PATCH_COUNT)):
-        store(arguments + 8 * load(patch), workspace + load(patch + 8))
-        patch += 16
-    store(frame + FRAME_PATCHED, workspace)
-    return 0
+    for k in range(image.workspace_patch_count):
+        patch = image.workspace_patches[k]
+        frame.arguments[patch.argument] = workspace + patch.offset
+    frame.patched = workspace
 
 
 @native
-def patch_bases(image: int, frame: int) -> int:
-    """Point the arguments at the inputs and outputs that the frame's bases hold."""
-    return patch_arguments(
-        frame_arguments(image, frame),
-        frame + FRAME_HEADER,
-        load(image + PATCHES),
-        load(image + PATCH_COUNT),
-    )
-
-
-@native
-def patch_arguments(arguments: int, bases: int, patch: int, count: int) -> int:
+def patch_arguments(frame: Frame, patches: Array[Patch], count: int) -> None:
     """Set arguments from bases."""
-    for _ in range(count):
-        base = load(bases + 8 * load(patch + 8))
-        store(arguments + 8 * load(patch), base + load(patch + 16))
-        patch += 24
-    return 0
+    for k in range(count):
+        patch = patches[k]
+        frame.arguments[patch.argument] = frame.bases[patch.base] + patch.offset

@@ -4,112 +4,129 @@ Fresh pages cost more than most kernels: the system clears each on first touch. 
 of big outputs and workspaces therefore go to a list when they die, up to a limit of
 bytes, and are handed out again for the same size. The list is guarded by the GIL.
 Blocks reach NumPy arrays through a memory handler (NEP 49), so an output owns its data
-as any array.
+as any array. Blocks are addresses, 0 where memory is out.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Annotated, Final
 
-from arrayfn.backends.native import CFunction, load, native, stack, store
+from arrayfn.backends.native import CFunction, local, native
+from arrayfn.backends.native.structures import Array, Struct, i32, u8
 
-# Byte offsets into the heap.
-COUNT: Final = 0
-BYTES: Final = 8  # in all kept blocks
-LIMIT: Final = 16
-HUGE_ADVICE: Final = 24  # madvise's advice for big blocks, or 0
-BLOCKS: Final = 64  # pairs (address, bytes), oldest first
 MAX_BLOCKS: Final = 64
-HEAP_BYTES: Final = BLOCKS + 16 * MAX_BLOCKS
-
 PAGE: Final = 4096
 HUGE_PAGE: Final = 1 << 21
 HUGE_FROM: Final = 1 << 22
 
-posix_memalign = CFunction("posix_memalign", 3, "i32")
-free = CFunction("free", 1, "void")
-realloc = CFunction("realloc", 2)
-memset = CFunction("memset", 3)
-madvise = CFunction("madvise", 3, "i32")
+
+class Block(Struct):
+    """A block that nobody uses."""
+
+    address: int
+    size: int
+
+
+class Heap(Struct):
+    """The blocks that are kept, oldest first."""
+
+    count: int
+    size: int  # bytes in all of them
+    limit: int
+    huge_advice: int  # madvise's advice for big blocks, or 0
+    blocks: Annotated[Array[Block], MAX_BLOCKS]
+
+
+class MemoryHandler(Struct):
+    """NumPy's ``PyDataMem_Handler``, version 1 (NEP 49)."""
+
+    name: Annotated[Array[u8], 127]
+    version: u8
+    context: Heap
+    malloc: Callable[[Heap, int], int]
+    calloc: Callable[[Heap, int, int], int]
+    realloc: Callable[[Heap, int, int], int]
+    free: Callable[[Heap, int, int], None]
+
+
+posix_memalign = CFunction[[Array[int], int, int], i32]("posix_memalign")
+free = CFunction[[int], None]("free")
+realloc = CFunction[[int, int], int]("realloc")
+memset = CFunction[[int, i32, int], int]("memset")
+madvise = CFunction[[int, int, i32], i32]("madvise")
 
 
 @native
 def heap_round(size: int) -> int:
     """The bytes of the block that holds ``size`` bytes."""
-    unit = PAGE
-    if size >= HUGE_FROM:
-        unit = HUGE_PAGE
+    unit = HUGE_PAGE if size >= HUGE_FROM else PAGE
     return (size + unit - 1) & ~(unit - 1)
 
 
 @native
-def heap_take(heap: int, size: int) -> int:
-    """A block of at least ``size`` bytes, aligned to a page; 0 if memory is out."""
+def heap_take(heap: Heap, size: int) -> int:
+    """A block of at least ``size`` bytes, aligned to a page."""
     size = heap_round(size)
-    i = load(heap + COUNT) - 1
+    i = heap.count - 1
     while i >= 0:
-        if load(heap + BLOCKS + 16 * i + 8) == size:
+        if heap.blocks[i].size == size:
             return heap_remove(heap, i)
         i -= 1
-    alignment = PAGE
-    if size >= HUGE_FROM:
-        alignment = HUGE_PAGE
-    result = stack(1)
+    alignment = HUGE_PAGE if size >= HUGE_FROM else PAGE
+    result = local(int, 1)
     if posix_memalign(result, alignment, size) != 0:
         heap_shrink(heap, 0, 0)
         if posix_memalign(result, alignment, size) != 0:
             return 0
-    if size >= HUGE_FROM and load(heap + HUGE_ADVICE) != 0:
-        madvise(load(result), size, load(heap + HUGE_ADVICE))
-    return load(result)
+    if size >= HUGE_FROM and heap.huge_advice != 0:
+        madvise(result[0], size, heap.huge_advice)
+    return result[0]
 
 
 @native
-def heap_remove(heap: int, index: int) -> int:
+def heap_remove(heap: Heap, index: int) -> int:
     """Take block number ``index`` off the list; its address."""
-    address = load(heap + BLOCKS + 16 * index)
-    store(heap + BYTES, load(heap + BYTES) - load(heap + BLOCKS + 16 * index + 8))
-    count = load(heap + COUNT) - 1
-    for i in range(index, count):
-        store(heap + BLOCKS + 16 * i, load(heap + BLOCKS + 16 * i + 16))
-        store(heap + BLOCKS + 16 * i + 8, load(heap + BLOCKS + 16 * i + 24))
-    store(heap + COUNT, count)
+    blocks = heap.blocks
+    address = blocks[index].address
+    heap.size -= blocks[index].size
+    heap.count -= 1
+    for i in range(index, heap.count):
+        blocks[i].address = blocks[i + 1].address
+        blocks[i].size = blocks[i + 1].size
     return address
 
 
 @native
-def heap_shrink(heap: int, count: int, limit: int) -> int:
+def heap_shrink(heap: Heap, count: int, limit: int) -> None:
     """Free the oldest blocks until at most ``count`` and ``limit`` bytes are kept."""
-    while load(heap + COUNT) > count or load(heap + BYTES) > limit:
+    while heap.count > count or heap.size > limit:
         free(heap_remove(heap, 0))
-    return 0
 
 
 @native
-def heap_give(heap: int, address: int, size: int) -> int:
+def heap_give(heap: Heap, address: int, size: int) -> None:
     """Keep a dead block that ``heap_take`` gave for ``size``, or free it."""
     size = heap_round(size)
-    limit = load(heap + LIMIT)
-    if size > limit:
+    if size > heap.limit:
         free(address)
-        return 0
-    heap_shrink(heap, MAX_BLOCKS - 1, limit - size)
-    count = load(heap + COUNT)
-    store(heap + BLOCKS + 16 * count, address)
-    store(heap + BLOCKS + 16 * count + 8, size)
-    store(heap + COUNT, count + 1)
-    store(heap + BYTES, load(heap + BYTES) + size)
-    return 0
+        return
+    heap_shrink(heap, MAX_BLOCKS - 1, heap.limit - size)
+    block = heap.blocks[heap.count]
+    block.address = address
+    block.size = size
+    heap.count += 1
+    heap.size += size
 
 
 @native
-def handler_malloc(heap: int, size: int) -> int:
+def handler_malloc(heap: Heap, size: int) -> int:
     """``malloc`` of the memory handler."""
     return heap_take(heap, size)
 
 
 @native
-def handler_calloc(heap: int, count: int, size: int) -> int:
+def handler_calloc(heap: Heap, count: int, size: int) -> int:
     """``calloc`` of the memory handler."""
     address = heap_take(heap, count * size)
     if address != 0:
@@ -118,12 +135,12 @@ def handler_calloc(heap: int, count: int, size: int) -> int:
 
 
 @native
-def handler_realloc(heap: int, address: int, size: int) -> int:
+def handler_realloc(heap: Heap, address: int, size: int) -> int:
     """``realloc`` of the memory handler; ``ndarray.resize`` in place uses it."""
     return realloc(address, heap_round(size))
 
 
 @native
-def handler_free(heap: int, address: int, size: int) -> int:
+def handler_free(heap: Heap, address: int, size: int) -> None:
     """``free`` of the memory handler."""
-    return heap_give(heap, address, size)
+    heap_give(heap, address, size)

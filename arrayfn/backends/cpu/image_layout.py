@@ -1,109 +1,209 @@
-"""Where things stand in an image, its steps and tables, and a frame: byte offsets.
+"""What the native routines read: a plan's *image*, and the *frame* of one call.
 
-``image`` writes what is read by the native routines of ``frames``, ``runner`` and
-``entry``. An *image* is a plan encoded as words.
+An image is a plan encoded as structures, which ``image`` makes. A frame has what one
+call of it needs; see ``frames``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import IntEnum
 from typing import Final
 
-# Byte offsets into an image.
-INPUT_COUNT: Final = 0
-OUTPUT_COUNT: Final = 8
-INPUT_SPECS: Final = 16  # address of a table of addresses, one spec an input
-OUTPUT_SPECS: Final = 24
-STEP_COUNT: Final = 32
-STEPS: Final = 40
-TEMPLATE: Final = 48  # address of the arguments of all steps, constants filled in
-TEMPLATE_WORDS: Final = 56
-PATCHES: Final = (
-    64  # triples (argument word, base, offset); a base is an input or output
+from arrayfn.backends.cpu.heap import Heap
+from arrayfn.backends.cpu.pool import KernelEntry, Pool
+from arrayfn.backends.native.python_objects import (
+    PyArrayDescr,
+    PyArrayObject,
+    PyObject,
 )
-PATCH_COUNT: Final = 72
-WORKSPACE_PATCHES: Final = 80  # pairs (argument word, offset)
-WORKSPACE_PATCH_COUNT: Final = 88
-ARENA_BYTES: Final = 96
-SCRATCH_BYTES: Final = 104  # a thread
-COPY_BYTES: Final = 112  # of a thread's own copy of a step's arguments
-FRAMES: Final = 120  # head of the list of free frames
-FLAGS: Final = 128
-POOL: Final = 136
-HEAP: Final = 144
-BLAS: Final = 152
-NDARRAY_TYPE: Final = 160
-NEW_FROM_DESCR: Final = 168
-MEMORY_HANDLER: Final = 176
-FLOAT_TYPE: Final = 184
-INT_TYPE: Final = 192
-BOOL_TYPE: Final = 200
-TUPLE_ITEMS: Final = 208  # byte offset of a tuple's items
-KEEPALIVE: Final = 216
-MOVING_COUNT: Final = 224
-IMAGE_BYTES: Final = 256
+from arrayfn.backends.native.structures import Array, Struct, i32
 
-RELEASE_GIL: Final = 1
+RELEASE_GIL: Final = 1  # flags of an image
 PARALLEL: Final = 2
 USES_BLAS: Final = 4
 
-# Byte offsets into a step. A loop's or branch's arguments are the addresses it needs.
-STEP_KIND: Final = 0
-STEP_ENTRY: Final = 8
-STEP_ARGUMENTS: Final = 16  # word in the template where its arguments begin
-STEP_COUNT_ARGUMENTS: Final = 24
-STEP_ITEMS: Final = 32
-STEP_GRAIN: Final = 40
-STEP_SLOTS: Final = 48
-STEP_SLOT_COUNT: Final = 56
-STEP_PATCHES: Final = 64  # as PATCHES, of arguments that point to moving buffers
-STEP_PATCH_COUNT: Final = 72
-STEP_TABLE: Final = 80  # of a loop or branch
-STEP_POOL: Final = 88  # byte offset of the argument for the pool; negative: none
-STEP_WEIGHT: Final = 96  # how soon to look at signals after it: see LOOK_AFTER
-STEP_BYTES: Final = 104
 LOOK_AFTER: Final = 16
-
-KIND_CALL: Final = 0
-KIND_LOOP: Final = 1
-KIND_BRANCH: Final = 2
-
-# Byte offsets into the table of a loop. A slice is (base, argument with its begin,
-# stride). A carry is (base, base of what is next, argument with the initial address,
-# bytes); the addresses of the two places and of the result follow the initial one.
-LOOP_COUNT: Final = 0  # or -1: while the predicate is true
-LOOP_PREDICATE: Final = 8  # the argument with its address
-LOOP_STEPS: Final = 16
-LOOP_STEP_COUNT: Final = 24
-LOOP_SLICES: Final = 32
-LOOP_SLICE_COUNT: Final = 40
-LOOP_CARRIES: Final = 48
-LOOP_CARRY_COUNT: Final = 56
-LOOP_BYTES: Final = 64
-SLICE_BYTES: Final = 24
-CARRY_BYTES: Final = 32
-
-# Into the table of a branch: the number of branches, then (steps, their number) each.
-# Its only argument is the address of the index.
-BRANCH_COUNT: Final = 0
-BRANCH_TABLE: Final = 8
-
-# Byte offsets into a frame. Bases (a word an input, output or moving buffer), values of
-# scalar inputs, arguments, copies and the workspace follow the header.
-FRAME_NEXT: Final = 0
-FRAME_THREADS: Final = 8
-FRAME_PATCHED: Final = 16  # the workspace that the arguments point to
-FRAME_WORKSPACE: Final = 24  # its own, or 0 if the heap gives one for each call
-FRAME_SINCE: Final = 32  # weights of steps since signals were looked at
-FRAME_HEADER: Final = 64
 INLINE_WORKSPACE: Final = 1 << 16
 LINE: Final = 64
 
-# Byte offsets into the BLAS words: the number of plans that run and use BLAS, whose
-# thread count is 1 meanwhile; then words of each library, the last one's zeros.
-BLAS_USERS: Final = 0
-BLAS_FIRST: Final = 8
-BLAS_GET: Final = 0
-BLAS_SET: Final = 8
-BLAS_SAVED: Final = 16
-BLAS_LIBRARY_BYTES: Final = 24
-BLAS_BYTES: Final = BLAS_FIRST + 3 * BLAS_LIBRARY_BYTES
+
+class StepKind(IntEnum):
+    """What a step does."""
+
+    CALL = 0
+    LOOP = 1
+    BRANCH = 2
+
+
+class Layout(IntEnum):
+    """How the elements of an array lie."""
+
+    C = 0
+    F = 1
+    STRIDED = 2
+
+
+class Number(IntEnum):
+    """Which Python numbers are accepted for an array of rank 0, and what is stored."""
+
+    NONE = 0
+    F32 = 1
+    F64 = 2
+    INT = 3  # of 8 bytes
+    BOOL = 4
+
+
+class Spec(Struct):
+    """What an input is checked against, or an output made from."""
+
+    descr: PyArrayDescr
+    ndim: int
+    layout: int
+    number: int
+    nbytes: int
+    shape: Array[int]
+    strides: Array[int]  # in bytes
+
+
+class Patch(Struct):
+    """An argument that points ``offset`` bytes into an input, output or moving buffer.
+
+    It is number ``argument`` of the plan's, the buffer number ``base`` of a frame's.
+    """
+
+    argument: int
+    base: int
+    offset: int
+
+
+class WorkspacePatch(Struct):
+    """An argument that points ``offset`` bytes into the workspace."""
+
+    argument: int
+    offset: int
+
+
+class Slice(Struct):
+    """A buffer that is a slice of an array in a loop: another one in each iteration."""
+
+    base: int
+    argument: int  # of the loop: where the first slice begins
+    stride: int  # in bytes
+
+
+class Carry(Struct):
+    """A value that a loop carries.
+
+    The loop's arguments from ``argument`` on are its initial place, the two that it has
+    by turns, and where the result is to be.
+    """
+
+    base: int
+    next_base: int
+    argument: int
+    nbytes: int
+
+
+class Loop(Struct):
+    """A loop's steps and what it moves."""
+
+    count: int  # or -1: while the predicate is true
+    predicate: int  # the loop's argument with its address
+    steps: Array[Step]
+    step_count: int
+    slices: Array[Slice]
+    slice_count: int
+    carries: Array[Carry]
+    carry_count: int
+
+
+class Block(Struct):
+    """The steps of one branch."""
+
+    steps: Array[Step]
+    step_count: int
+
+
+class Branch(Struct):
+    """The blocks of steps of which a branch runs one: its only argument says which."""
+
+    blocks: Array[Block]
+    block_count: int
+
+
+class Step(Struct):
+    """A kernel's call, a loop, or a branch; the arguments of those are addresses."""
+
+    kind: int
+    entry: KernelEntry
+    arguments: int  # number of the first in the plan's arguments
+    argument_count: int
+    items: int
+    grain: int
+    slots: Array[int]  # the numbers of its arguments that point to scratch memory
+    slot_count: int
+    patches: Array[Patch]  # of arguments that point to moving buffers
+    patch_count: int
+    weight: int  # how soon to look at signals after it: see LOOK_AFTER
+    loop: Loop
+    branch: Branch
+
+
+class Blas(Struct):
+    """BLAS's number of threads, which is 1 while plans run that use it."""
+
+    users: int  # how many such plans run
+    saved: int  # the number before
+    get_threads: Callable[[], i32]
+    set_threads: Callable[[i32], None] | None
+
+
+class Frame(Struct):
+    """What one call of a plan needs; the arrays and a small workspace follow it."""
+
+    next: Frame | None  # in the image's list of free ones
+    threads: int
+    patched: int  # address of the workspace that the arguments point to
+    workspace: int  # its own, or 0 if the heap gives one for each call
+    since: int  # weights of steps since signals were looked at
+    bases: Array[int]  # addresses of inputs, outputs and moving buffers
+    numbers: Array[int]  # values of inputs that are Python numbers
+    arguments: Array[int]
+    copies: int  # address of the threads' own copies of a step's arguments
+
+
+class Image(Struct):
+    """A plan, its types, and what it needs of the process."""
+
+    inputs: Array[Spec]
+    input_count: int
+    outputs: Array[Spec]
+    output_count: int
+    steps: Array[Step]
+    step_count: int
+    template: Array[int]  # the arguments of all steps, constants filled in
+    argument_count: int
+    patches: Array[Patch]
+    patch_count: int
+    workspace_patches: Array[WorkspacePatch]
+    workspace_patch_count: int
+    moving_count: int
+    arena_bytes: int
+    scratch_bytes: int  # of a thread
+    copy_bytes: int  # of a thread's own copy of a step's arguments
+    flags: int
+    frames: Frame | None
+    pool: Pool
+    heap: Heap
+    blas: Blas
+    ndarray_type: PyObject
+    float_type: PyObject
+    int_type: PyObject
+    bool_type: PyObject
+    memory_handler: PyObject
+    new_from_descr: Callable[
+        [PyObject, PyArrayDescr, i32, Array[int], Array[int] | None, int, i32, None],
+        PyArrayObject | None,
+    ]
+    keepalive: PyObject

@@ -1,4 +1,4 @@
-"""The words that ``signals`` keeps: made with the engine, by its first code."""
+"""What ``signals`` keeps: made with the engine, by its first code."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import ctypes
 import os
 import threading
 
-from arrayfn.backends.cpu import signals
+from arrayfn.backends.cpu.signals import SYMBOL, Signals
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.objects import immortal
 
 
-def _make_words() -> int:
-    words = immortal(signals.WORDS_BYTES)
-    main = ctypes.c_int64.from_address(words + signals.MAIN)
-    stopped = ctypes.c_int64.from_address(words + signals.STOPPED)
-    main.value = threading.main_thread().ident or 0
+def _make_signals() -> int:
+    signals = immortal(Signals)
+    signals.main = threading.main_thread().ident or 0
 
     def begin_child() -> None:
-        main.value = threading.get_ident()
-        stopped.value = 0
+        signals.main = threading.get_ident()
+        signals.stopped = 0
 
     os.register_at_fork(after_in_child=begin_child)
-    return words
+    return ctypes.addressof(signals)
 
 
-ENGINE.define(signals.arrayfn_signal_words.symbol, _make_words)
+ENGINE.define(SYMBOL, _make_signals)

@@ -1,68 +1,44 @@
 """The thread pool: native routines that spread a kernel's work items over threads.
 
 One launch publishes a *job* (a kernel entry, its arguments, a number of chunks) by a
-ticket word: a count of launches in its high half, chunks not yet claimed in its low
-half. A thread claims a chunk by decrementing the ticket; who holds a chunk keeps the
-job's words valid, because the launching thread waits until every chunk is done. Threads
-that are late find no chunk, and are never waited for. Idle workers spin for a short
-while, as the next step of a plan mostly follows at once, then sleep on a condition
-variable. To wake a thread takes microseconds, so the launching thread wakes two, and
-each that wakes up wakes two more while chunks are left.
+ticket: a count of launches in its high half, chunks not yet claimed in its low half. A
+thread claims a chunk by decrementing the ticket; who holds a chunk keeps the job valid,
+because the launching thread waits until every chunk is done. Threads that are late find
+no chunk, and are never waited for. Idle workers spin for a short while, as the next
+step of a plan mostly follows at once, then sleep on a condition variable. To wake a
+thread takes microseconds, so the launching thread wakes two, and each that wakes up
+wakes two more while chunks are left.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Annotated, Final, TypeAlias
 
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import (
     CFunction,
-    address_of,
     atomic_add,
     atomic_exchange_if,
     atomic_load,
     atomic_store,
-    call,
-    load,
+    cast,
+    local,
     native,
     pause,
-    stack,
-    store,
+    size_of,
+)
+from arrayfn.backends.native.structures import (
+    Array,
+    Inline,
+    OwnLines,
+    Struct,
+    i32,
+    u8,
 )
 
-# Byte offsets into the pool. Words that threads fight for have their own cache lines.
-OWNER: Final = 0  # 1 while a plan uses the pool
-THREADS: Final = 8  # threads of a launch, the launching one included
-STARTED: Final = 16  # workers that exist
-STOP: Final = 24
-SPINS: Final = 32  # turns an idle worker spins before it sleeps
-# Addresses of C functions, or 0 where the system lacks them.
-GET_CORE: Final = 40
-GET_CORES: Final = 48
-SET_CORES: Final = 56
-MUTEX: Final = 128
-CONDITION: Final = 256
-SLEEPERS: Final = 384
-TICKET: Final = 512
-DONE: Final = 640
-JOB_ENTRY: Final = 768
-JOB_ARGUMENTS: Final = 776
-JOB_ITEMS: Final = 784
-JOB_CHUNK: Final = 792
-JOB_CHUNKS: Final = 800
-JOB_COUNT: Final = 808  # arguments
-JOB_SLOTS: Final = 816  # address of the numbers of the arguments that point to scratch
-JOB_SLOT_COUNT: Final = 824
-JOB_COPIES: Final = 832  # where workers keep their own copies of the arguments
-JOB_COPY_STRIDE: Final = 840
-JOB_SCRATCH_STRIDE: Final = 848
-JOB_CORE: Final = 856  # of the launching thread
-IDENTITIES: Final = 1024  # word t holds t: what worker t is started with
 MAX_THREADS: Final = 256
-POOL_BYTES: Final = IDENTITIES + 16 * MAX_THREADS
-HANDLES: Final = IDENTITIES + 8 * MAX_THREADS  # pthread_t of worker t
-
-REMAINING: Final = 0xFFFFFFFF
+REMAINING: Final = 0xFFFFFFFF  # of a ticket: the chunks
 LAUNCH: Final = 1 << 32
 CHUNKS_PER_THREAD: Final = 8
 LONG_CHUNK: Final = 512  # items: such chunks begin at whole cache lines
@@ -70,175 +46,220 @@ CHUNK_MULTIPLE: Final = 64
 WOKEN: Final = 2  # workers that a thread wakes
 YIELD_AFTER: Final = 4096
 CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
-LOW_HALF: Final = 0xFFFFFFFF
+LOCK_BYTES: Final = 128  # at least those of a pthread's mutex or condition variable
 
-pthread_create = CFunction("pthread_create", 4, "i32")
-pthread_join = CFunction("pthread_join", 2, "i32")
-pthread_mutex_init = CFunction("pthread_mutex_init", 2, "i32")
-pthread_mutex_lock = CFunction("pthread_mutex_lock", 1, "i32")
-pthread_mutex_unlock = CFunction("pthread_mutex_unlock", 1, "i32")
-pthread_cond_init = CFunction("pthread_cond_init", 2, "i32")
-pthread_cond_wait = CFunction("pthread_cond_wait", 2, "i32")
-pthread_cond_signal = CFunction("pthread_cond_signal", 1, "i32")
-pthread_cond_broadcast = CFunction("pthread_cond_broadcast", 1, "i32")
-sched_yield = CFunction("sched_yield", 0, "i32")
+KernelEntry: TypeAlias = Callable[[Array[int], int, int], int]
+"""What runs items of a step: arguments, the first item, the one after the last."""
+
+
+class Job(Struct):
+    """What the pool's threads work on."""
+
+    entry: KernelEntry
+    arguments: Array[int]
+    items: int
+    chunk: int  # items of one
+    chunks: int
+    argument_count: int
+    slots: Array[int]  # the numbers of the arguments that point to scratch memory
+    slot_count: int
+    copies: int  # address where workers keep their own copies of the arguments
+    copy_bytes: int  # of one worker
+    scratch_bytes: int  # of one thread
+    core: int  # of the launching thread
+
+
+class Worker(Struct):
+    """A thread of the pool."""
+
+    number: int  # from 1 on
+    thread: int  # its pthread_t
+    pool: Pool
+
+
+class Pool(Struct):
+    """The process's threads. What they fight for has cache lines of its own."""
+
+    owner: int  # 1 while a plan uses the pool
+    threads: int  # threads of a launch, the launching one included
+    started: int  # workers that exist
+    stop: int
+    spins: int  # turns an idle worker spins before it sleeps
+    # Functions of the C library; None where the system lacks them.
+    get_core: Callable[[], i32] | None
+    get_cores: Callable[[i32, int, Array[int]], i32] | None
+    set_cores: Callable[[i32, int, Array[int]], i32] | None
+    mutex: OwnLines[Annotated[Array[u8], LOCK_BYTES]]
+    condition: OwnLines[Annotated[Array[u8], LOCK_BYTES]]
+    sleepers: OwnLines[int]
+    ticket: OwnLines[int]
+    done: OwnLines[int]
+    job: OwnLines[Inline[Job]]
+    workers: Annotated[Array[Worker], MAX_THREADS]
+
+
+Lock: TypeAlias = Array[u8]
+pthread_create = CFunction[[Array[int], None, Callable[[Worker], int], Worker], i32](
+    "pthread_create"
+)
+pthread_join = CFunction[[int, None], i32]("pthread_join")
+pthread_mutex_init = CFunction[[Lock, None], i32]("pthread_mutex_init")
+pthread_mutex_lock = CFunction[[Lock], i32]("pthread_mutex_lock")
+pthread_mutex_unlock = CFunction[[Lock], i32]("pthread_mutex_unlock")
+pthread_cond_init = CFunction[[Lock, None], i32]("pthread_cond_init")
+pthread_cond_wait = CFunction[[Lock, Lock], i32]("pthread_cond_wait")
+pthread_cond_signal = CFunction[[Lock], i32]("pthread_cond_signal")
+pthread_cond_broadcast = CFunction[[Lock], i32]("pthread_cond_broadcast")
+sched_yield = CFunction[[], i32]("sched_yield")
 
 
 @native
-def pool_reset(pool: int) -> int:
+def pool_reset(pool: Pool) -> None:
     """Make a pool without workers, keeping the number of threads.
 
     Also what a forked child does: its parent's workers do not exist there.
     """
-    store(pool + OWNER, 0)
-    store(pool + STARTED, 0)
-    store(pool + STOP, 0)
-    store(pool + SLEEPERS, 0)
-    store(pool + TICKET, 0)
-    store(pool + DONE, 0)
-    pthread_mutex_init(pool + MUTEX, 0)
-    pthread_cond_init(pool + CONDITION, 0)
-    for worker in range(MAX_THREADS):
-        store(pool + IDENTITIES + 8 * worker, worker)
-    return 0
+    pool.owner = 0
+    pool.started = 0
+    pool.stop = 0
+    pool.sleepers = 0
+    pool.ticket = 0
+    pool.done = 0
+    pthread_mutex_init(pool.mutex, None)
+    pthread_cond_init(pool.condition, None)
 
 
 @native
-def pool_stop(pool: int) -> int:
+def pool_stop(pool: Pool) -> None:
     """End the workers and wait for them."""
-    atomic_store(pool + STOP, 1)
+    atomic_store(pool.stop, 1)
     pool_wake(pool)
-    for worker in range(1, load(pool + STARTED) + 1):
-        pthread_join(load(pool + HANDLES + 8 * worker), 0)
-    store(pool + STARTED, 0)
-    atomic_store(pool + STOP, 0)
-    return 0
+    for number in range(1, pool.started + 1):
+        pthread_join(pool.workers[number].thread, None)
+    pool.started = 0
+    atomic_store(pool.stop, 0)
 
 
 @native
-def pool_wake(pool: int) -> int:
+def pool_wake(pool: Pool) -> None:
     """Wake all sleeping workers."""
-    pthread_mutex_lock(pool + MUTEX)
-    pthread_cond_broadcast(pool + CONDITION)
-    pthread_mutex_unlock(pool + MUTEX)
-    return 0
+    pthread_mutex_lock(pool.mutex)
+    pthread_cond_broadcast(pool.condition)
+    pthread_mutex_unlock(pool.mutex)
 
 
 @native
-def pool_wake_some(pool: int, wanted: int) -> int:
+def pool_wake_some(pool: Pool, wanted: int) -> None:
     """Wake workers for ``wanted`` chunks that nobody awake is there for: some of them.
 
     Those wake others. Where there are workers that do not take part, all are woken.
     """
-    if wanted <= 0 or atomic_load(pool + SLEEPERS) == 0:
-        return 0
-    if load(pool + STARTED) >= load(pool + THREADS):
-        return pool_wake(pool)
-    if wanted > WOKEN:
-        wanted = WOKEN
-    pthread_mutex_lock(pool + MUTEX)
-    for _ in range(wanted):
-        pthread_cond_signal(pool + CONDITION)
-    pthread_mutex_unlock(pool + MUTEX)
-    return 0
+    if wanted <= 0 or atomic_load(pool.sleepers) == 0:
+        return
+    if pool.started >= pool.threads:
+        pool_wake(pool)
+        return
+    pthread_mutex_lock(pool.mutex)
+    for _ in range(min(wanted, WOKEN)):
+        pthread_cond_signal(pool.condition)
+    pthread_mutex_unlock(pool.mutex)
 
 
 @native
-def pool_grow(pool: int, workers: int) -> int:
+def pool_grow(pool: Pool, workers: int) -> None:
     """Start workers up to a number; those the system refuses are done without."""
-    worker = load(pool + STARTED) + 1
-    while worker <= workers:
-        identity = pool + IDENTITIES + 8 * worker
-        handle = pool + HANDLES + 8 * worker
-        if pthread_create(handle, 0, address_of(pool_worker), identity) != 0:
+    number = pool.started + 1
+    thread = local(int, 1)
+    while number <= workers:
+        worker = pool.workers[number]
+        worker.number = number
+        worker.pool = pool
+        if pthread_create(thread, None, pool_worker, worker) != 0:
             break
-        store(pool + STARTED, worker)
-        worker += 1
-    return 0
+        worker.thread = thread[0]
+        pool.started = number
+        number += 1
 
 
 @native
-def pool_has_work(pool: int, worker: int) -> int:
+def pool_has_work(pool: Pool, worker: int) -> bool:
     """Whether this worker may claim a chunk, or has to end."""
-    if atomic_load(pool + STOP):
-        return 1
-    return (atomic_load(pool + TICKET) & REMAINING) != 0 and worker < load(
-        pool + THREADS
-    )
+    if atomic_load(pool.stop):
+        return True
+    return (atomic_load(pool.ticket) & REMAINING) != 0 and worker < pool.threads
 
 
 @native
-def pool_worker(identity: int) -> int:
+def pool_worker(worker: Worker) -> int:
     """The life of a worker."""
-    worker = load(identity)
-    pool = identity - 8 * worker - IDENTITIES
+    pool = worker.pool
     spins = 0
-    while atomic_load(pool + STOP) == 0:
-        if pool_has_work(pool, worker):
+    while atomic_load(pool.stop) == 0:
+        if pool_has_work(pool, worker.number):
             pool_keep_apart(pool)
-            pool_work(pool, worker)
+            pool_work(pool, worker.number)
             spins = 0
-        elif spins < load(pool + SPINS):
+        elif spins < pool.spins:
             pause()
             spins += 1
         else:
-            pthread_mutex_lock(pool + MUTEX)
-            atomic_add(pool + SLEEPERS, 1)
-            while pool_has_work(pool, worker) == 0:
-                pthread_cond_wait(pool + CONDITION, pool + MUTEX)
-            atomic_add(pool + SLEEPERS, -1)
-            pthread_mutex_unlock(pool + MUTEX)
+            pthread_mutex_lock(pool.mutex)
+            atomic_add(pool.sleepers, 1)
+            while not pool_has_work(pool, worker.number):
+                pthread_cond_wait(pool.condition, pool.mutex)
+            atomic_add(pool.sleepers, -1)
+            pthread_mutex_unlock(pool.mutex)
             # One chunk is for this worker.
-            pool_wake_some(pool, (atomic_load(pool + TICKET) & REMAINING) - 1)
+            pool_wake_some(pool, (atomic_load(pool.ticket) & REMAINING) - 1)
             spins = 0
     return 0
 
 
 @native
-def pool_core(pool: int) -> int:
-    """The core that this thread runs on."""
-    if load(pool + GET_CORE) == 0:
-        return 0
-    return call(load(pool + GET_CORE)) & LOW_HALF
+def pool_core(pool: Pool) -> int:
+    """The core that this thread runs on; -1 if the system does not say."""
+    if pool.get_core is None:
+        return -1
+    return pool.get_core()
 
 
 @native
-def pool_keep_apart(pool: int) -> int:
+def pool_keep_apart(pool: Pool) -> None:
     """Leave the core of the launching thread, if this worker runs there too.
 
     A system may leave two busy threads on one core for seconds while another is idle:
     they look for work, and so seem to need no other.
     """
     core = pool_core(pool)
-    if load(pool + GET_CORE) == 0 or core != load(pool + JOB_CORE):
-        return 0
-    cores = stack(CORES_WORDS)
-    size = 8 * CORES_WORDS
-    if call(load(pool + GET_CORES), 0, size, cores) & LOW_HALF:
-        return 0
+    if core < 0 or core != pool.job.core or core >= 64 * CORES_WORDS:
+        return
+    if pool.get_cores is None or pool.set_cores is None:
+        return
+    cores = local(int, CORES_WORDS)
+    size = CORES_WORDS * size_of(int)
+    if pool.get_cores(0, size, cores):
+        return
     count = 0
     for k in range(CORES_WORDS):
-        bits = load(cores + 8 * k)
+        bits = cores[k]
         while bits != 0:
             bits &= bits - 1
             count += 1
-    if count < load(pool + THREADS) or core >= 64 * CORES_WORDS:
-        return 0
-    place = cores + 8 * (core // 64)
-    usable = load(place)
-    store(place, usable & ((1 << (core % 64)) ^ -1))
-    call(load(pool + SET_CORES), 0, size, cores)
-    store(place, usable)
-    call(load(pool + SET_CORES), 0, size, cores)
-    return 1
+    if count < pool.threads:
+        return
+    usable = cores[core // 64]
+    cores[core // 64] = usable & ~(1 << (core % 64))
+    pool.set_cores(0, size, cores)
+    cores[core // 64] = usable
+    pool.set_cores(0, size, cores)
 
 
 @native
-def pool_claim(pool: int) -> int:
+def pool_claim(pool: Pool) -> int:
     """Claim a chunk: how many were left with it, or 0 if none was."""
-    ticket = atomic_load(pool + TICKET)
+    ticket = atomic_load(pool.ticket)
     while ticket & REMAINING:
-        seen = atomic_exchange_if(pool + TICKET, ticket, ticket - 1)
+        seen = atomic_exchange_if(pool.ticket, ticket, ticket - 1)
         if seen == ticket:
             return ticket & REMAINING
         ticket = seen
@@ -246,91 +267,81 @@ def pool_claim(pool: int) -> int:
 
 
 @native
-def pool_work(pool: int, worker: int) -> int:
+def pool_work(pool: Pool, worker: int) -> None:
     """Claim and run chunks until none is left."""
     remaining = pool_claim(pool)
     while remaining:
-        pool_chunk(pool, worker, load(pool + JOB_CHUNKS) - remaining)
-        atomic_add(pool + DONE, 1)
+        pool_chunk(pool.job, worker, pool.job.chunks - remaining)
+        atomic_add(pool.done, 1)
         remaining = pool_claim(pool)
-    return 0
 
 
 @native
-def pool_chunk(pool: int, worker: int, chunk: int) -> int:
+def pool_chunk(job: Job, worker: int, chunk: int) -> None:
     """Run one chunk; with arguments of its own if some point to scratch memory."""
-    begin = chunk * load(pool + JOB_CHUNK)
-    end = begin + load(pool + JOB_CHUNK)
-    if end > load(pool + JOB_ITEMS):
-        end = load(pool + JOB_ITEMS)
-    arguments = load(pool + JOB_ARGUMENTS)
-    slot_count = load(pool + JOB_SLOT_COUNT)
-    if slot_count > 0 and worker > 0:
-        copy = load(pool + JOB_COPIES) + worker * load(pool + JOB_COPY_STRIDE)
-        for i in range(load(pool + JOB_COUNT)):
-            store(copy + 8 * i, load(arguments + 8 * i))
-        slots = load(pool + JOB_SLOTS)
-        shift = worker * load(pool + JOB_SCRATCH_STRIDE)
-        for j in range(slot_count):
-            slot = copy + 8 * load(slots + 8 * j)
-            store(slot, load(slot) + shift)
+    begin = chunk * job.chunk
+    end = min(begin + job.chunk, job.items)
+    arguments = job.arguments
+    if job.slot_count > 0 and worker > 0:
+        copy = cast(Array[int], job.copies + worker * job.copy_bytes)
+        for i in range(job.argument_count):
+            copy[i] = arguments[i]
+        for j in range(job.slot_count):
+            copy[job.slots[j]] += worker * job.scratch_bytes
         arguments = copy
-    call(load(pool + JOB_ENTRY), arguments, begin, end)
-    return 0
+    job.entry(arguments, begin, end)
 
 
 @native
-def pool_launch(pool: int, entry: int, arguments: int, items: int, grain: int) -> int:
-    """Run ``items`` of a kernel on the pool's threads. The other job words are set."""
-    threads = load(pool + THREADS)
-    if load(pool + STARTED) < threads - 1:
+def pool_launch(
+    pool: Pool, entry: KernelEntry, arguments: Array[int], items: int, grain: int
+) -> None:
+    """Run ``items`` of a kernel on the pool's threads. The job's rest is set."""
+    threads = pool.threads
+    if pool.started < threads - 1:
         pool_grow(pool, threads - 1)
-    parts = (items + grain - 1) // grain
-    if parts > threads * CHUNKS_PER_THREAD:
-        parts = threads * CHUNKS_PER_THREAD
+    parts = min((items + grain - 1) // grain, threads * CHUNKS_PER_THREAD)
     chunk = (items + parts - 1) // parts
     if chunk > LONG_CHUNK:
         chunk = (chunk + CHUNK_MULTIPLE - 1) // CHUNK_MULTIPLE * CHUNK_MULTIPLE
     chunks = (items + chunk - 1) // chunk
-    store(pool + JOB_ENTRY, entry)
-    store(pool + JOB_ARGUMENTS, arguments)
-    store(pool + JOB_ITEMS, items)
-    store(pool + JOB_CHUNK, chunk)
-    store(pool + JOB_CHUNKS, chunks)
-    store(pool + JOB_CORE, pool_core(pool))
-    atomic_store(pool + DONE, 0)
-    atomic_add(pool + TICKET, LAUNCH + chunks)
-    sleepers = atomic_add(pool + SLEEPERS, 0)
-    pool_wake_some(pool, chunks - 1 - (load(pool + STARTED) - sleepers))
+    job = pool.job
+    job.entry = entry
+    job.arguments = arguments
+    job.items = items
+    job.chunk = chunk
+    job.chunks = chunks
+    job.core = pool_core(pool)
+    atomic_store(pool.done, 0)
+    atomic_add(pool.ticket, LAUNCH + chunks)
+    awake = pool.started - atomic_add(pool.sleepers, 0)
+    pool_wake_some(pool, chunks - 1 - awake)
     pool_work(pool, 0)
     spins = 0
-    while atomic_load(pool + DONE) < chunks:
+    while atomic_load(pool.done) < chunks:
         pause()
         spins += 1
         if spins > YIELD_AFTER:
             sched_yield()
             look()  # workers may be in loops that end if it says so
-    return 0
 
 
 @native
-def pool_enter(pool: int) -> int:
-    """Take the pool for one plan: 1, or 0 if another thread has it."""
-    return atomic_exchange_if(pool + OWNER, 0, 1) == 0
+def pool_enter(pool: Pool) -> bool:
+    """Take the pool for one plan; False if another thread has it."""
+    return atomic_exchange_if(pool.owner, 0, 1) == 0
 
 
 @native
-def pool_leave(pool: int) -> int:
+def pool_leave(pool: Pool) -> None:
     """Give the pool back."""
-    atomic_store(pool + OWNER, 0)
-    return 0
+    atomic_store(pool.owner, 0)
 
 
 @native
-def pool_resize(pool: int, threads: int) -> int:
+def pool_resize(pool: Pool, threads: int) -> None:
     """Change the number of threads, between plans."""
-    while pool_enter(pool) == 0:
+    while not pool_enter(pool):
         sched_yield()
-    store(pool + THREADS, threads)
+    pool.threads = threads
     pool_leave(pool)
-    return 0

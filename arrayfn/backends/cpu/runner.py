@@ -7,305 +7,196 @@ The steps are those of an *image*, run on a *frame* (see ``image_layout`` and
 from __future__ import annotations
 
 from arrayfn.backends.cpu.frames import (
-    frame_arguments,
-    frame_copies,
-    frame_workspace_bytes,
     patch_arguments,
-    patch_bases,
     patch_workspace,
+    workspace_bytes,
 )
 from arrayfn.backends.cpu.heap import heap_give, heap_take
 from arrayfn.backends.cpu.image_layout import (
-    BLAS,
-    BLAS_FIRST,
-    BLAS_GET,
-    BLAS_LIBRARY_BYTES,
-    BLAS_SAVED,
-    BLAS_SET,
-    BLAS_USERS,
-    BRANCH_COUNT,
-    BRANCH_TABLE,
-    CARRY_BYTES,
-    COPY_BYTES,
-    FLAGS,
-    FRAME_HEADER,
-    FRAME_PATCHED,
-    FRAME_SINCE,
-    FRAME_THREADS,
-    FRAME_WORKSPACE,
-    HEAP,
-    KIND_CALL,
-    KIND_LOOP,
     LOOK_AFTER,
-    LOOP_CARRIES,
-    LOOP_CARRY_COUNT,
-    LOOP_COUNT,
-    LOOP_PREDICATE,
-    LOOP_SLICE_COUNT,
-    LOOP_SLICES,
-    LOOP_STEP_COUNT,
-    LOOP_STEPS,
     PARALLEL,
-    POOL,
     RELEASE_GIL,
-    SCRATCH_BYTES,
-    SLICE_BYTES,
-    STEP_ARGUMENTS,
-    STEP_BYTES,
-    STEP_COUNT,
-    STEP_COUNT_ARGUMENTS,
-    STEP_ENTRY,
-    STEP_GRAIN,
-    STEP_ITEMS,
-    STEP_KIND,
-    STEP_PATCH_COUNT,
-    STEP_PATCHES,
-    STEP_POOL,
-    STEP_SLOT_COUNT,
-    STEP_SLOTS,
-    STEP_TABLE,
-    STEP_WEIGHT,
-    STEPS,
     USES_BLAS,
+    Blas,
+    Branch,
+    Frame,
+    Image,
+    Loop,
+    Step,
+    StepKind,
 )
-from arrayfn.backends.cpu.pool import (
-    JOB_COPIES,
-    JOB_COPY_STRIDE,
-    JOB_COUNT,
-    JOB_SCRATCH_STRIDE,
-    JOB_SLOT_COUNT,
-    JOB_SLOTS,
-    THREADS,
-    pool_enter,
-    pool_launch,
-    pool_leave,
-)
+from arrayfn.backends.cpu.pool import Pool, pool_enter, pool_launch, pool_leave
 from arrayfn.backends.cpu.signals import leave_stopped, look, use_pool
-from arrayfn.backends.native import (
-    CFunction,
-    call,
-    load,
-    load_i32,
-    load_u8,
-    native,
-    store,
+from arrayfn.backends.native import CFunction, cast, native
+from arrayfn.backends.native.python_objects import (
+    PyErr_NoMemory,
+    PyEval_RestoreThread,
+    PyEval_SaveThread,
 )
+from arrayfn.backends.native.structures import Array, i32, u8
 
-PyEval_SaveThread = CFunction("PyEval_SaveThread", 0)
-PyEval_RestoreThread = CFunction("PyEval_RestoreThread", 1, "void")
-PyErr_NoMemory = CFunction("PyErr_NoMemory", 0)
-memcpy = CFunction("memcpy", 3)
+memcpy = CFunction[[int, int, int], int]("memcpy")
 
 
 @native
-def run_frame(image: int, frame: int) -> int:
-    """Run the plan on a frame whose bases are set: 1, or 0 with an error set.
+def run_frame(image: Image, frame: Frame) -> bool:
+    """Run the plan on a frame whose bases are set; False with an error set.
 
     That is that memory is out, or what a signal's handler raised.
     """
-    patch_bases(image, frame)
-    workspace = load(frame + FRAME_WORKSPACE)
-    size = frame_workspace_bytes(image, frame)
+    patch_arguments(frame, image.patches, image.patch_count)
+    workspace = frame.workspace
+    size = workspace_bytes(image, frame.threads)
     if workspace == 0:
-        workspace = heap_take(load(image + HEAP), size)
+        workspace = heap_take(image.heap, size)
         if workspace == 0:
             PyErr_NoMemory()
-            return 0
-    if load(frame + FRAME_PATCHED) != workspace:
+            return False
+    if frame.patched != workspace:
         patch_workspace(image, frame, workspace)
-    flags = load(image + FLAGS)
-    if flags & USES_BLAS:
-        blas_enter(load(image + BLAS))
-    if flags & RELEASE_GIL:
+    if image.flags & USES_BLAS:
+        blas_enter(image.blas)
+    if image.flags & RELEASE_GIL:
         state = PyEval_SaveThread()
         run_plan(image, frame)
         PyEval_RestoreThread(state)
     else:
         run_plan(image, frame)
-    if flags & USES_BLAS:
-        blas_leave(load(image + BLAS))
-    if load(frame + FRAME_WORKSPACE) == 0:
-        heap_give(load(image + HEAP), workspace, size)
-    return 1 - leave_stopped()
+    if image.flags & USES_BLAS:
+        blas_leave(image.blas)
+    if frame.workspace == 0:
+        heap_give(image.heap, workspace, size)
+    return not leave_stopped()
 
 
 @native
-def run_plan(image: int, frame: int) -> int:
+def run_plan(image: Image, frame: Frame) -> None:
     """Run all steps, on the pool where they are large enough and it is free."""
-    pool = load(image + POOL)
-    shared = 0
-    if (load(image + FLAGS) & PARALLEL) and load(pool + THREADS) > 1:
-        shared = load(pool + THREADS) <= load(frame + FRAME_THREADS) and pool_enter(
-            pool
-        )
-    if shared:
+    pool = image.pool
+    threads = pool.threads if image.flags & PARALLEL else 1
+    if threads > 1 and frame.threads >= threads and pool_enter(pool):
         use_pool()
-        store(pool + JOB_COPIES, frame_copies(image, frame))
-        store(pool + JOB_COPY_STRIDE, load(image + COPY_BYTES))
-        store(pool + JOB_SCRATCH_STRIDE, load(image + SCRATCH_BYTES))
-        pool_of_plan = pool
-    else:
-        pool_of_plan = 0
-    run_steps(
-        frame_arguments(image, frame),
-        frame + FRAME_HEADER,
-        pool_of_plan,
-        load(image + STEPS),
-        load(image + STEP_COUNT),
-    )
-    if shared:
+        pool.job.copies = frame.copies
+        pool.job.copy_bytes = image.copy_bytes
+        pool.job.scratch_bytes = image.scratch_bytes
+        run_steps(frame, pool, image.steps, image.step_count)
         pool_leave(pool)
-    return 0
+    else:
+        run_steps(frame, None, image.steps, image.step_count)
 
 
 @native
-def run_steps(arguments: int, bases: int, pool: int, step: int, count: int) -> int:
-    """Run ``count`` steps from ``step`` on; on ``pool`` unless it is 0.
-
-    1 if the plan is to end before it is done.
-    """
-    since = bases - FRAME_HEADER + FRAME_SINCE
-    for _ in range(count):
-        moving = load(step + STEP_PATCH_COUNT)
-        if moving:
-            patch_arguments(arguments, bases, load(step + STEP_PATCHES), moving)
-        own = arguments + 8 * load(step + STEP_ARGUMENTS)
-        kind = load(step + STEP_KIND)
-        if kind == KIND_CALL:
-            items = load(step + STEP_ITEMS)
-            shared = pool != 0 and items > load(step + STEP_GRAIN)
-            if load(step + STEP_POOL) >= 0:
-                store(own + load(step + STEP_POOL), pool * (1 - shared))
-            if shared:
-                store(pool + JOB_COUNT, load(step + STEP_COUNT_ARGUMENTS))
-                store(pool + JOB_SLOTS, load(step + STEP_SLOTS))
-                store(pool + JOB_SLOT_COUNT, load(step + STEP_SLOT_COUNT))
-                entry = load(step + STEP_ENTRY)
-                pool_launch(pool, entry, own, items, load(step + STEP_GRAIN))
+def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -> bool:
+    """Run steps, on ``pool`` if there is one; True if the plan is to end before."""
+    for k in range(count):
+        step = steps[k]
+        if step.patch_count:
+            patch_arguments(frame, step.patches, step.patch_count)
+        own = frame.arguments + step.arguments
+        kind = step.kind
+        if kind == StepKind.CALL:
+            if pool is not None and step.items > step.grain:
+                pool.job.argument_count = step.argument_count
+                pool.job.slots = step.slots
+                pool.job.slot_count = step.slot_count
+                pool_launch(pool, step.entry, own, step.items, step.grain)
             else:
-                call(load(step + STEP_ENTRY), own, 0, items)
-            weight = load(since) + load(step + STEP_WEIGHT)
-            store(since, weight)
-            if weight >= LOOK_AFTER:
-                store(since, 0)
+                step.entry(own, 0, step.items)
+            frame.since += step.weight
+            if frame.since >= LOOK_AFTER:
+                frame.since = 0
                 if look():
-                    return 1
-        elif kind == KIND_LOOP:
-            if run_loop(arguments, bases, pool, own, load(step + STEP_TABLE)):
-                return 1
-        elif run_branch(arguments, bases, pool, own, load(step + STEP_TABLE)):
-            return 1
-        step += STEP_BYTES
-    return 0
+                    return True
+        elif kind == StepKind.LOOP:
+            if run_loop(frame, pool, own, step.loop):
+                return True
+        elif run_branch(frame, pool, own, step.branch):
+            return True
+    return False
 
 
 @native
-def run_loop(arguments: int, bases: int, pool: int, own: int, loop: int) -> int:
-    """Run a loop whose own arguments are at ``own``; 1 if the plan is to end."""
-    enter_loop(bases, own, loop)
-    steps = load(loop + LOOP_STEPS)
-    step_count = load(loop + LOOP_STEP_COUNT)
-    left = load(loop + LOOP_COUNT)
-    predicate = 0
+def run_loop(frame: Frame, pool: Pool | None, own: Array[int], loop: Loop) -> bool:
+    """Run a loop whose own arguments are at ``own``; True if the plan is to end."""
+    enter_loop(frame.bases, own, loop)
+    left = loop.count
+    predicate: Array[u8] | None = None
     if left < 0:
-        predicate = load(own + 8 * load(loop + LOOP_PREDICATE))
+        predicate = cast(Array[u8], own[loop.predicate])
     while left:
-        if predicate != 0 and load_u8(predicate) == 0:
-            left = 0
-        else:
-            if run_steps(arguments, bases, pool, steps, step_count):
-                return 1
-            advance_loop(bases, own, loop)
-            left -= 1
-    return leave_loop(bases, own, loop)
+        if predicate is not None and predicate[0] == 0:
+            break
+        if run_steps(frame, pool, loop.steps, loop.step_count):
+            return True
+        advance_loop(frame.bases, own, loop)
+        left -= 1
+    leave_loop(frame.bases, own, loop)
+    return False
 
 
 @native
-def enter_loop(bases: int, own: int, loop: int) -> int:
+def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
     """Put a loop's moving buffers where the first iteration has them."""
-    piece = load(loop + LOOP_SLICES)
-    for _ in range(load(loop + LOOP_SLICE_COUNT)):
-        store(bases + 8 * load(piece), load(own + 8 * load(piece + 8)))
-        piece += SLICE_BYTES
-    carry = load(loop + LOOP_CARRIES)
-    for _ in range(load(loop + LOOP_CARRY_COUNT)):
-        places = own + 8 * load(carry + 16)
-        store(bases + 8 * load(carry), load(places))
-        store(bases + 8 * load(carry + 8), load(places + 8))
-        carry += CARRY_BYTES
-    return 0
+    for k in range(loop.slice_count):
+        part = loop.slices[k]
+        bases[part.base] = own[part.argument]
+    for k in range(loop.carry_count):
+        carry = loop.carries[k]
+        bases[carry.base] = own[carry.argument]
+        bases[carry.next_base] = own[carry.argument + 1]
 
 
 @native
-def advance_loop(bases: int, own: int, loop: int) -> int:
+def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
     """Move a loop's buffers to where the next iteration has them."""
-    piece = load(loop + LOOP_SLICES)
-    for _ in range(load(loop + LOOP_SLICE_COUNT)):
-        base = bases + 8 * load(piece)
-        store(base, load(base) + load(piece + 16))
-        piece += SLICE_BYTES
-    carry = load(loop + LOOP_CARRIES)
-    for _ in range(load(loop + LOOP_CARRY_COUNT)):
-        places = own + 8 * load(carry + 16)
-        following = bases + 8 * load(carry + 8)
-        written = load(following)
-        store(bases + 8 * load(carry), written)
-        store(following, load(places + 8) + load(places + 16) - written)
-        carry += CARRY_BYTES
-    return 0
+    for k in range(loop.slice_count):
+        part = loop.slices[k]
+        bases[part.base] += part.stride
+    for k in range(loop.carry_count):
+        carry = loop.carries[k]
+        written = bases[carry.next_base]
+        bases[carry.base] = written
+        both = own[carry.argument + 1] + own[carry.argument + 2]
+        bases[carry.next_base] = both - written
 
 
 @native
-def leave_loop(bases: int, own: int, loop: int) -> int:
+def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
     """Bring a loop's values to where its results are to be."""
-    carry = load(loop + LOOP_CARRIES)
-    for _ in range(load(loop + LOOP_CARRY_COUNT)):
-        result = load(own + 8 * load(carry + 16) + 24)
-        value = load(bases + 8 * load(carry))
+    for k in range(loop.carry_count):
+        carry = loop.carries[k]
+        result = own[carry.argument + 3]
+        value = bases[carry.base]
         if value != result:
-            memcpy(result, value, load(carry + 24))
-        carry += CARRY_BYTES
-    return 0
+            memcpy(result, value, carry.nbytes)
 
 
 @native
-def run_branch(arguments: int, bases: int, pool: int, own: int, table: int) -> int:
-    """Run the branch whose number is at the address that is the only argument.
+def run_branch(
+    frame: Frame, pool: Pool | None, own: Array[int], branch: Branch
+) -> bool:
+    """Run the block whose number is at the address that is the only argument.
 
-    1 if the plan is to end.
+    True if the plan is to end.
     """
-    index = load_i32(load(own))
-    last = load(table + BRANCH_COUNT) - 1
-    if index > last:
-        index = last
-    if index < 0:
-        index = 0
-    branch = table + BRANCH_TABLE + 16 * index
-    return run_steps(arguments, bases, pool, load(branch), load(branch + 8))
+    index = cast(Array[i32], own[0])[0]
+    block = branch.blocks[max(min(index, branch.block_count - 1), 0)]
+    return run_steps(frame, pool, block.steps, block.step_count)
 
 
 @native
-def blas_enter(blas: int) -> int:
+def blas_enter(blas: Blas) -> None:
     """Make BLAS single-threaded; the GIL guards the count of plans that need it so."""
-    users = load(blas + BLAS_USERS)
-    store(blas + BLAS_USERS, users + 1)
-    library = blas + BLAS_FIRST
-    while users == 0 and load(library + BLAS_GET):
-        store(library + BLAS_SAVED, call(load(library + BLAS_GET)) & 0xFFFF)
-        if load(library + BLAS_SAVED) != 1:
-            call(load(library + BLAS_SET), 1)
-        library += BLAS_LIBRARY_BYTES
-    return 0
+    if blas.users == 0 and blas.set_threads is not None:
+        blas.saved = blas.get_threads()
+        if blas.saved != 1:
+            blas.set_threads(1)
+    blas.users += 1
 
 
 @native
-def blas_leave(blas: int) -> int:
+def blas_leave(blas: Blas) -> None:
     """Give BLAS its threads back when the last plan that uses it ends."""
-    users = load(blas + BLAS_USERS) - 1
-    store(blas + BLAS_USERS, users)
-    library = blas + BLAS_FIRST
-    while users == 0 and load(library + BLAS_GET):
-        if load(library + BLAS_SAVED) != 1:
-            call(load(library + BLAS_SET), load(library + BLAS_SAVED))
-        library += BLAS_LIBRARY_BYTES
-    return 0
+    blas.users -= 1
+    if blas.users == 0 and blas.set_threads is not None and blas.saved != 1:
+        blas.set_threads(blas.saved)

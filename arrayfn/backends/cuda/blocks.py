@@ -10,163 +10,154 @@ Shelves and the stock are never freed: blocks may die when nothing else is left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from arrayfn.backends.native import (
-    CFunction,
-    address_of,
-    call,
-    load,
-    native,
-    stack,
-    store,
+from arrayfn.backends.native import CFunction, cast, local, native, size_of
+from arrayfn.backends.native.python_objects import (
+    PyCapsule_GetContext,
+    PyCapsule_GetPointer,
+    PyCapsule_New,
+    PyCapsule_SetContext,
+    PyObject,
 )
-
-# Byte offsets into the stock.
-IDLE_BYTES: Final = 0  # on all shelves
-MOST_IDLE: Final = 8  # from here on, dead blocks go back to the driver
-CONTEXT: Final = 16
-STREAM: Final = 24
-POOL: Final = 32
-SET_CURRENT: Final = 40  # addresses of the driver's functions, from here on
-ALLOCATE: Final = 48
-FREE: Final = 56
-SYNCHRONIZE: Final = 64
-STOCK_BYTES: Final = 72
-
-# Byte offsets into a shelf.
-SIZE: Final = 0  # of its blocks
-KEEPS: Final = 8  # whether it keeps any
-COUNT: Final = 16
-CAPACITY: Final = 24
-BLOCKS: Final = 32  # the address of their addresses
-STOCK: Final = 40
-SHELF_BYTES: Final = 48
+from arrayfn.backends.native.structures import Array, Struct, i32
 
 FIRST_CAPACITY: Final = 16
 SHARED: Final = 1  # added to a block's shelf: another library has seen the memory
-I32: Final = 0xFFFFFFFF
 
-realloc = CFunction("realloc", 2)
-PyCapsule_New = CFunction("PyCapsule_New", 3)
-PyCapsule_GetPointer = CFunction("PyCapsule_GetPointer", 2)
-PyCapsule_GetContext = CFunction("PyCapsule_GetContext", 1)
-PyCapsule_SetContext = CFunction("PyCapsule_SetContext", 2, "i32")
+
+class DeviceMemory(Struct):
+    """A device's memory: what is on the shelves, and the driver's functions."""
+
+    idle_bytes: int  # on all shelves
+    most_idle: int  # from here on, dead blocks go back to the driver
+    context: int
+    stream: int
+    pool: int
+    set_current: Callable[[int], i32]
+    allocate: Callable[[Array[int], int, int, int], i32]
+    free: Callable[[int, int], i32]
+    synchronize: Callable[[], i32]
+
+
+class Shelf(Struct):
+    """The idle blocks of one size."""
+
+    size: int  # of its blocks
+    keeps: int  # whether it keeps any
+    count: int
+    capacity: int
+    blocks: Array[int]
+    memory: DeviceMemory
+
+
+realloc = CFunction[[Array[int], int], Array[int] | None]("realloc")
 
 
 @native
-def shelf_take(shelf: int) -> int:
+def shelf_take(shelf: Shelf) -> int:
     """The lowest block of a shelf, or else a new one; 0 if there is no memory."""
-    last = load(shelf + COUNT) - 1
+    last = shelf.count - 1
     if last < 0:
         return shelf_new_block(shelf)
-    blocks = load(shelf + BLOCKS)
-    lowest = load(blocks)
-    moved = load(blocks + 8 * last)
-    place = 0
+    blocks = shelf.blocks
+    lowest = blocks[0]
+    moved = blocks[last]
+    index = 0
     child = 1
     while child < last:
-        beside = blocks + 8 * child + 8
-        if child + 1 < last and load(beside) < load(beside - 8):
+        if child + 1 < last and blocks[child + 1] < blocks[child]:
             child += 1
-        if load(blocks + 8 * child) >= moved:
+        if blocks[child] >= moved:
             break
-        store(blocks + 8 * place, load(blocks + 8 * child))
-        place = child
-        child = 2 * place + 1
-    store(blocks + 8 * place, moved)
-    store(shelf + COUNT, last)
-    stock = load(shelf + STOCK)
-    store(stock + IDLE_BYTES, load(stock + IDLE_BYTES) - load(shelf + SIZE))
+        blocks[index] = blocks[child]
+        index = child
+        child = 2 * index + 1
+    blocks[index] = moved
+    shelf.count = last
+    shelf.memory.idle_bytes -= shelf.size
     return lowest
 
 
 @native
-def shelf_new_block(shelf: int) -> int:
+def shelf_new_block(shelf: Shelf) -> int:
     """A block from the driver; 0 if it has none."""
-    stock = load(shelf + STOCK)
-    result = stack(1)
-    if call(load(stock + SET_CURRENT), load(stock + CONTEXT)) & I32:
+    memory = shelf.memory
+    result = local(int, 1)
+    if memory.set_current(memory.context):
         return 0
-    pool = load(stock + POOL)
-    size = load(shelf + SIZE)
-    if call(load(stock + ALLOCATE), result, size, pool, load(stock + STREAM)) & I32:
+    if memory.allocate(result, shelf.size, memory.pool, memory.stream):
         return 0
-    return load(result)
+    return result[0]
 
 
 @native
-def shelf_give(shelf: int, block: int) -> int:
+def shelf_give(shelf: Shelf, block: int) -> None:
     """Put a block that died on its shelf, or give it back to the driver."""
-    stock = load(shelf + STOCK)
-    if load(shelf + KEEPS) == 0 or load(stock + IDLE_BYTES) >= load(stock + MOST_IDLE):
-        return block_free(stock, block)
-    place = load(shelf + COUNT)
-    if place == load(shelf + CAPACITY):
-        grown = 2 * place + FIRST_CAPACITY
-        blocks = realloc(load(shelf + BLOCKS), 8 * grown)
-        if blocks == 0:
-            return block_free(stock, block)
-        store(shelf + BLOCKS, blocks)
-        store(shelf + CAPACITY, grown)
-    store(shelf + COUNT, place + 1)
-    store(stock + IDLE_BYTES, load(stock + IDLE_BYTES) + load(shelf + SIZE))
-    blocks = load(shelf + BLOCKS)
-    while place > 0:
-        parent = (place - 1) >> 1
-        if load(blocks + 8 * parent) <= block:
+    memory = shelf.memory
+    if shelf.keeps == 0 or memory.idle_bytes >= memory.most_idle:
+        block_free(memory, block)
+        return
+    index = shelf.count
+    if index == shelf.capacity:
+        grown = 2 * index + FIRST_CAPACITY
+        larger = realloc(shelf.blocks, size_of(int) * grown)
+        if larger is None:
+            block_free(memory, block)
+            return
+        shelf.blocks = larger
+        shelf.capacity = grown
+    shelf.count = index + 1
+    memory.idle_bytes += shelf.size
+    blocks = shelf.blocks
+    while index > 0:
+        parent = (index - 1) >> 1
+        if blocks[parent] <= block:
             break
-        store(blocks + 8 * place, load(blocks + 8 * parent))
-        place = parent
-    store(blocks + 8 * place, block)
-    return 0
+        blocks[index] = blocks[parent]
+        index = parent
+    blocks[index] = block
 
 
 @native
-def shelf_clear(shelf: int) -> int:
+def shelf_clear(shelf: Shelf) -> None:
     """Give all blocks of a shelf back to the driver."""
-    stock = load(shelf + STOCK)
-    count = load(shelf + COUNT)
-    for k in range(count):
-        block_free(stock, load(load(shelf + BLOCKS) + 8 * k))
-    store(shelf + COUNT, 0)
-    store(stock + IDLE_BYTES, load(stock + IDLE_BYTES) - count * load(shelf + SIZE))
-    return 0
+    for k in range(shelf.count):
+        block_free(shelf.memory, shelf.blocks[k])
+    shelf.memory.idle_bytes -= shelf.count * shelf.size
+    shelf.count = 0
 
 
 @native
-def block_free(stock: int, block: int) -> int:
+def block_free(memory: DeviceMemory, block: int) -> None:
     """Give memory back to the driver, once what is enqueued has run."""
-    call(load(stock + SET_CURRENT), load(stock + CONTEXT))
-    call(load(stock + FREE), block, load(stock + STREAM))
-    return 0
+    memory.set_current(memory.context)
+    memory.free(block, memory.stream)
 
 
 @native
-def block_object(shelf: int, block: int) -> int:
-    """The object that a block dies with; 0 with an exception set if there is none."""
-    made = PyCapsule_New(block, 0, address_of(block_die))
-    if made != 0:
-        PyCapsule_SetContext(made, shelf)
+def block_object(shelf: Shelf, block: int) -> PyObject | None:
+    """The object that a block dies with; None with an exception set without memory."""
+    made = PyCapsule_New(block, None, block_die)
+    if made is not None:
+        PyCapsule_SetContext(made, cast(int, shelf))
     return made
 
 
 @native
-def block_die(made: int) -> int:
+def block_die(made: PyObject) -> None:
     """The destructor of a block's object."""
-    shelf = PyCapsule_GetContext(made)
-    if shelf & SHARED:
-        shelf -= SHARED
+    context = PyCapsule_GetContext(made)
+    shelf = cast(Shelf, context & ~SHARED)
+    if context & SHARED:
         # Another library's work on it may not have run yet.
-        stock = load(shelf + STOCK)
-        call(load(stock + SET_CURRENT), load(stock + CONTEXT))
-        call(load(stock + SYNCHRONIZE))
-    shelf_give(shelf, PyCapsule_GetPointer(made, 0))
-    return 0
+        shelf.memory.set_current(shelf.memory.context)
+        shelf.memory.synchronize()
+    shelf_give(shelf, PyCapsule_GetPointer(made, None))
 
 
 @native
-def block_share(made: int) -> int:
+def block_share(made: PyObject) -> None:
     """Note that another library has seen a block."""
     PyCapsule_SetContext(made, PyCapsule_GetContext(made) | SHARED)
-    return 0

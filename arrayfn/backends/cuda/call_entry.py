@@ -10,18 +10,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda import entry, runner
+from arrayfn.backends.cuda import entry
 from arrayfn.backends.cuda.device_array import DeviceArray
+from arrayfn.backends.cuda.entry import Call, Input, Output
 from arrayfn.backends.cuda.runner import Plan
-from arrayfn.backends.native.code import native_address
 from arrayfn.backends.native.objects import METH_FASTCALL, builtin_of
+from arrayfn.backends.native.python_objects import PyObject, reads_objects
+from arrayfn.backends.native.structures import Struct, i32
 from arrayfn.ir import ArrayType
 
-_SLOTS: Final = ("__arrayfn_type__", "pointer", "owner", "shared", "writable")
-_MEMBER: Final = 40  # of a slot's descriptor: its PyMemberDef, and in this the offset
-_MEMBER_OFFSET: Final = 16
+_SLOTS: Final = {
+    "type": "__arrayfn_type__",
+    "pointer": "pointer",
+    "owner": "owner",
+    "shared": "shared",
+    "writable": "writable",
+}
 ALWAYS: Final = 1 << 62
-_TUPLE_ITEMS: Final = tuple.__basicsize__
 
 
 @dataclass(frozen=True)
@@ -48,54 +53,45 @@ class CallEntry:
     ) -> None:
         """``buffers`` are addresses; ``arena`` is its buffer, and its shelf or 0."""
         self._buffers = np.array(buffers, np.int64)
-        self._inputs = np.array([(id(t), b, 0, 0) for t, b in inputs], np.int64)
-        outputs = [(id(r.type), r.buffer, r.shelf) for r in results]
-        self._outputs = np.array(outputs, np.int64)
+        self._inputs = (Input * len(inputs))(
+            *(Input(type=id(type), buffer=buffer) for type, buffer in inputs)
+        )
+        self._outputs = (Output * len(results))(
+            *(Output(id(r.type), r.buffer, r.shelf) for r in results)
+        )
         self._recorded: tuple[object, ...] = ()
         self.plan: Plan | None = None
         self._kept = inputs, results
-        self._words = np.zeros(entry.CALL_BYTES // 8, np.int64)
-        self._set(
-            {
-                entry.ARRAY_TYPE: id(DeviceArray),
-                entry.FALSE: id(False),
-                entry.TUPLE_ITEMS: _TUPLE_ITEMS,
-                entry.BUFFERS: _address(self._buffers),
-                entry.BUFFER_COUNT: len(self._buffers),
-                entry.INPUTS: _address(self._inputs),
-                entry.INPUT_COUNT: len(inputs),
-                entry.OUTPUTS: _address(self._outputs),
-                entry.OUTPUT_COUNT: len(results),
-                entry.ARENA: arena[0],
-                entry.ARENA_SHELF: arena[1],
-                entry.RUN: native_address(runner.run),
-            }
+        self._call = Call(
+            array_type=id(DeviceArray),
+            false=id(False),
+            buffers=_address(self._buffers),
+            buffer_count=len(buffers),
+            inputs=ctypes.addressof(self._inputs),
+            input_count=len(inputs),
+            outputs=ctypes.addressof(self._outputs),
+            output_count=len(results),
+            arena=arena[0],
+            arena_shelf=arena[1],
         )
-        for k, offset in enumerate(slot_offsets()):
-            self._set({entry.SLOTS + 8 * k: offset})
-
-    def _set(self, words: Mapping[int, int]) -> None:
-        for word, value in words.items():
-            self._words[word // 8] = value
 
     def run(self, plan: Plan, left: int = ALWAYS) -> None:
         """Have the next ``left`` calls for which there is no other one run ``plan``."""
         if plan is not self.plan:
-            self._set({entry.LEFT: 0})
-            self._set({entry.PLAN: plan.address})
+            self._call.left = 0
+            self._call.set(plan=plan.address)
             self.plan = plan
-        self._set({entry.LEFT: left})
+        self._call.left = left
 
     def know(self, number: int, value: object, address: int) -> None:
         """Have input ``number`` be at ``address`` where it is ``value`` itself.
 
         The caller keeps ``value`` until it says another one.
         """
-        row = self._inputs[number]
         # Other threads may call between these lines.
-        row[2] = 0
-        row[3] = address
-        row[2] = id(value)
+        self._inputs[number].set(known=0)
+        self._inputs[number].set(address=address)
+        self._inputs[number].set(known=id(value))
 
     def publish(self, plans: Mapping[bytes, Plan]) -> None:
         """Have calls run ``plans``, which are by the addresses of all buffers."""
@@ -104,16 +100,22 @@ class CallEntry:
             record[0] = plan.address
             record[1:] = np.frombuffer(key, np.int64)
         # Other threads may call between these lines.
-        self._set({entry.RECORDED_COUNT: 0})
-        self._set({entry.RECORDED: _address(records)})
+        self._call.recorded_count = 0
+        self._call.set(recorded=_address(records))
         self._recorded = records, *plans.values()
-        self._set({entry.RECORDED_COUNT: len(plans)})
+        self._call.recorded_count = len(plans)
 
     def functions(
         self, call: Callable[..., Any], call_single: Callable[..., Any]
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The entries for tuples and for the only result, with their fallbacks."""
-        address = _address(self._words)
+        """The entries for tuples and for the only result, with their fallbacks.
+
+        These alone, where native code cannot read objects.
+        """
+        if not reads_objects():
+            return call, call_single
+        self._call.set(**slot_numbers())
+        address = ctypes.addressof(self._call)
         return (
             builtin_of(entry.call_tuple, METH_FASTCALL, (address, call, self)),
             builtin_of(entry.call_single, METH_FASTCALL, (address, call_single, self)),
@@ -125,11 +127,33 @@ def _address(words: Any) -> int:
 
 
 @cache
-def slot_offsets() -> tuple[int, ...]:
-    """Where the slots of a DeviceArray are, from its own address on."""
-    return tuple(_offset(getattr(DeviceArray, name)) for name in _SLOTS)
+def slot_numbers() -> dict[str, int]:
+    """Which words of a DeviceArray its slots are, by the fields that say so."""
+    return {
+        f"{field}_slot": _offset(getattr(DeviceArray, name))
+        // ctypes.sizeof(ctypes.c_int64)
+        for field, name in _SLOTS.items()
+    }
 
 
 def _offset(descriptor: Any) -> int:
-    member = ctypes.c_int64.from_address(id(descriptor) + _MEMBER).value
-    return ctypes.c_int64.from_address(member + _MEMBER_OFFSET).value
+    """Where a slot is, from its object's address on."""
+    member = _MemberDescriptor.from_address(id(descriptor)).member
+    return _Member.from_address(member).offset
+
+
+class _Member(Struct):
+    """CPython's ``PyMemberDef``."""
+
+    name: int
+    type: i32
+    offset: int
+
+
+class _MemberDescriptor(PyObject):
+    """CPython's ``PyMemberDescrObject``."""
+
+    owner: PyObject
+    name: PyObject
+    qualified_name: PyObject
+    member: int

@@ -18,10 +18,7 @@ from arrayfn.backends.cuda.device_array import (
     put,
 )
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.graphs import segments
-from arrayfn.backends.cuda.image import Image
-from arrayfn.backends.cuda.replay import Replay
-from arrayfn.backends.cuda.staging import Staging, parts_of
+from arrayfn.backends.cuda.graphs.dispatch import Dispatch
 from arrayfn.dtypes import is_python_scalar
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import type_of
@@ -30,7 +27,7 @@ from arrayfn.lowering.plan import BufferAllocation
 
 
 class Executable:
-    """A plan, ready to run on the GPU.
+    """A plan, ready to run on the GPU. ``Dispatch`` decides how it is launched.
 
     ``call(*inputs)`` returns a tuple of new DeviceArrays, ``call_single(*inputs)`` the
     only one; both are builtin functions where a native entry takes what calls it can.
@@ -61,18 +58,14 @@ class Executable:
                 self._addresses[number] = self._constants[buffer.index].pointer
         donors = [plan.buffers[number].donor for number in self._outputs]
         self._donors = donors if any(d is not None for d in donors) else None
-        self._image = Image(compiled, self._arena)
-        parts = segments(self._image.nodes)
-        whole = parts[0] if len(parts) == 1 else None
-        staging = self._staging() if whole is not None and whole.by_graph else None
-        self._parts = [
-            Replay(self._image, self._addresses, part, staging) for part in parts
-        ]
+        self._dispatch = Dispatch(
+            compiled, self._inputs, self._outputs, self._addresses
+        )
         self.call: Callable[..., tuple[DeviceArray, ...] | int] = self._call
         self.call_single: Callable[..., DeviceArray | int] = self._call_single
-        if whole is not None and self._donors is None:
+        if self._dispatch.is_single and self._donors is None:
             self._entry = entry = self._native_entry()
-            self._parts[0].inform(entry)
+            self._dispatch.attach(entry)
             self.call, self.call_single = entry.functions(self._call, self._call_single)
 
     def _native_entry(self) -> CallEntry:
@@ -85,13 +78,6 @@ class Executable:
             [Result(t, b, gpu.shelf(buffers[b].nbytes)) for t, b in numbered],
             (self._arena, gpu.shelf(self.plan.arena) if self.plan.arena else 0),
         )
-
-    def _staging(self) -> Staging | None:
-        """Memory for a graph of the plan that serves all addresses, if it is little."""
-        plan = self.plan
-        numbers = self._inputs, self._outputs
-        parts = parts_of(self.input_types, *numbers, plan.buffers, plan.arena)
-        return Staging(parts, plan.arena) if parts else None
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
         """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
@@ -146,7 +132,7 @@ class Executable:
         types = self.input_types
         if len(inputs) != len(types):
             return 1
-        addresses, places = self._addresses, self._inputs
+        addresses, numbers = self._addresses, self._inputs
         held: dict[int, DeviceArray] = {}
         for n, x in enumerate(inputs):
             if type(x) is not DeviceArray or x.__arrayfn_type__ is not types[n]:
@@ -154,9 +140,9 @@ class Executable:
                 if fitting is None:
                     return n + 1
                 held[n] = fitting
-                addresses[places[n]] = fitting.address()
+                addresses[numbers[n]] = fitting.address()
             else:
-                addresses[places[n]] = x.pointer or x.address()
+                addresses[numbers[n]] = x.pointer or x.address()
         return held
 
     def _fitting(self, x: Any, number: int) -> DeviceArray | None:
@@ -187,7 +173,7 @@ class Executable:
         held: dict[int, DeviceArray],
     ) -> None:
         """Let results over donated inputs have the inputs' addresses."""
-        used = [self._addresses[place] for place in self._inputs]
+        used = [self._addresses[number] for number in self._inputs]
         for output, donor in zip(self._outputs, donors, strict=True):
             if donor is None:
                 continue
@@ -219,9 +205,7 @@ class Executable:
         temporaries: object = None
         if self.plan.arena:
             addresses[self._arena], temporaries = gpu.block(self.plan.arena)
-        key = bytes(addresses)
-        for part in self._parts:
-            part.enqueue(key)
+        self._dispatch.enqueue(bytes(addresses))
         del temporaries  # what comes later on the stream may have their memory
         return owners
 

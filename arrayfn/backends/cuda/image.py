@@ -13,24 +13,22 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import cublas, libraries, runner
-from arrayfn.backends.cuda.captures import Access
 from arrayfn.backends.cuda.code import OVERLAPS_FROM, functions
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.nodes import (
+from arrayfn.backends.cuda.plan_nodes import (
+    Access,
     BranchNode,
     HostCall,
     LoopNode,
     NativeRun,
     Node,
     Touches,
-)
-from arrayfn.backends.cuda.runner import WORKSPACE_WORD, Plan, Stage
-from arrayfn.backends.cuda.windows import (
     is_apart,
     window_length,
     writes_in,
     writes_of,
 )
+from arrayfn.backends.cuda.runner import Plan, Stage, StepKind
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
@@ -61,8 +59,8 @@ class Image:
             [k for k in compiled.kernels if isinstance(k, Kernel)]
         )
         self._slots: dict[tuple[int, int], int] = {}
-        self._rows: list[list[int]] = []
-        self._touches: list[Touches] = []  # by the rows
+        self._steps: list[runner.Step] = []
+        self._touches: list[Touches] = []  # by the steps
         self._kept: list[object] = []
         self._has_products = False
         self._moves = dict(_moves(plan.steps))
@@ -71,17 +69,17 @@ class Image:
         self.nodes = self._nodes(plan.steps)
         slots = [(self._address(slot), *at) for at, slot in self._slots.items()]
         given = {
-            runner.CONTEXT: gpu.context,
-            runner.STREAM: gpu.stream,
-            **{word: gpu.address(name) for word, name in runner.FUNCTIONS.items()},
+            "context": gpu.context,
+            "stream": gpu.stream,
+            **{field: gpu.address(name) for field, name in runner.FUNCTIONS.items()},
         }
-        if gpu.arch >= OVERLAPS_FROM:
-            given |= runner.OVERLAPPING
         if self._has_products:
-            given[runner.MULTIPLY] = cublas.library().matmul
-            given[runner.SET_ATTRIBUTE] = cublas.library().set_attribute
-        self.plan = Plan(given, slots, self._rows)
-        self._part = self.plan.of(self._rows)
+            given["multiply"] = cublas.library().matmul
+            given["set_attribute"] = cublas.library().set_attribute
+        self.plan = Plan(given, slots, self._steps)
+        if gpu.arch >= OVERLAPS_FROM:
+            self.plan.overlap()
+        self._part = self.plan.of(self._steps)
         self._run = runner.runner()
 
     @property
@@ -100,12 +98,15 @@ class Image:
         if status:
             _raise_status(status)
 
-    def kernels(self, nodes: Sequence[Node]) -> list[list[int]] | None:
+    def kernels(self, nodes: Sequence[Node]) -> list[runner.Kernel] | None:
         """The steps of ``nodes``, if they are ordinary kernels one after the other."""
         if len(nodes) != 1 or not isinstance(nodes[0], NativeRun):
             return None
-        rows = self._rows[nodes[0].first :][: nodes[0].count]
-        return rows if all(row[0] == runner.KERNEL for row in rows) else None
+        steps = self._steps[nodes[0].first :][: nodes[0].count]
+        kernels = [step for step in steps if isinstance(step, runner.Kernel)]
+        are_all = len(kernels) == len(steps)
+        is_ordinary = all(step.kind == StepKind.KERNEL for step in kernels)
+        return kernels if are_all and is_ordinary else None
 
     def accesses(
         self, node: NativeRun | HostCall, addresses: Any
@@ -173,14 +174,14 @@ class Image:
                 if isinstance(made, HostCall):
                     nodes.append(made)
                     continue
-                self._rows.append(made)
+                self._steps.append(made)
                 self._touches.append(self._touched(step, made))
                 last = nodes[-1] if nodes else None
-                row = len(self._rows) - 1
-                if isinstance(last, NativeRun) and last.first + last.count == row:
+                number = len(self._steps) - 1
+                if isinstance(last, NativeRun) and last.first + last.count == number:
                     nodes[-1] = NativeRun(last.first, last.count + 1)
                 else:
-                    nodes.append(NativeRun(row, 1))
+                    nodes.append(NativeRun(number, 1))
         return tuple(nodes)
 
     def _loop(self, loop: Loop) -> LoopNode:
@@ -206,7 +207,7 @@ class Image:
         place = self._place(argument)
         return self._address(self._slots.setdefault(place, len(self._slots)))
 
-    def _call(self, step: KernelCall) -> list[int] | HostCall:
+    def _call(self, step: KernelCall) -> runner.Step | HostCall:
         kernel = self._kernels[step.kernel]
         if isinstance(kernel, LibraryKernel):
             if kernel.provider.startswith("gemm_"):
@@ -229,21 +230,25 @@ class Image:
         parameters = np.array(pointers, np.int64)
         self._kept.append(parameters)
         function = self._functions[kernel.name]
-        shape = [step.items, kernel.threads, parameters.ctypes.data, kernel.shared]
-        kind = runner.COOPERATIVE if kernel.cooperative else runner.KERNEL
-        return [kind, function, *shape]
+        return runner.Kernel(
+            kind=StepKind.COOPERATIVE if kernel.cooperative else StepKind.KERNEL,
+            function=function,
+            blocks=step.items,
+            threads=kernel.threads,
+            parameters=parameters.ctypes.data,
+            shared=kernel.shared,
+        )
 
-    def _touched(self, step: KernelCall, words: list[int]) -> Touches:
+    def _touched(self, step: KernelCall, made: runner.Step) -> Touches:
         own, nbytes = (0, 0), self._bytes(step)
         lasts = _launches(nbytes)
         small = not lasts
-        if words[0] == runner.KERNEL:
+        if made.kind == StepKind.KERNEL:
             # A few blocks take as long as if all multiprocessors had as much.
             shares = max(1, device().multiprocessors // step.items)
             lasts = _launches(nbytes * shares)
-        if words[0] == runner.PRODUCT:
-            begin, nbytes = words[WORKSPACE_WORD : WORKSPACE_WORD + 2]
-            own = begin, begin + nbytes
+        if isinstance(made, runner.Product):
+            own = made.workspace, made.workspace + made.workspace_bytes
             kernel = self._kernels[step.kernel]
             assert isinstance(kernel, LibraryKernel)
             _, p = self._named(step, kernel)
@@ -270,11 +275,12 @@ class Image:
                 arrays[parameter.name] = argument
         return arrays, integers
 
-    def _product(self, step: KernelCall, kernel: LibraryKernel) -> list[int]:
+    def _product(self, step: KernelCall, kernel: LibraryKernel) -> runner.Step:
         arrays, values = self._named(step, kernel)
         if not values["k"]:
             output = self._buffers[step.writes[0]]
-            return [runner.ZEROS, self._slot(arrays["c"]), output.nbytes]
+            slot = self._slot(arrays["c"])
+            return runner.Zeros(StepKind.ZEROS, slot, output.nbytes)
         self._has_products = True
         a, b, c = (arrays[name] for name in "abc")
         added = arrays.get("added", c)
@@ -289,26 +295,27 @@ class Image:
         made = cublas.library().product(kernel.provider, values, offsets)
         self._kept.append(made)
         second, first, addend, result = made.layouts
-        return [
-            runner.PRODUCT,
-            made.handle,
-            made.operation,
-            made.alpha,
-            self._slot(b),
-            second,
-            self._slot(a),
-            first,
-            made.beta,
-            self._slot(c),
-            result,
-            made.algorithm,
-            made.workspace,
-            made.workspace_bytes,
-            self._slot(arrays["bias"]) if "bias" in arrays else 0,
-            self._slot(added),
-            addend,
-            self._slot(arrays["alpha"]) if "alpha" in arrays else 0,
-        ]
+        return runner.Product(
+            kind=StepKind.PRODUCT,
+            handle=made.handle,
+            operation=made.operation,
+            alpha=made.alpha,
+            # Its matrices are column-major: C^T = B^T A^T.
+            a=self._slot(b),
+            a_layout=second,
+            b=self._slot(a),
+            b_layout=first,
+            beta=made.beta,
+            added=self._slot(added),
+            added_layout=addend,
+            result=self._slot(c),
+            result_layout=result,
+            algorithm=made.algorithm,
+            workspace=made.workspace,
+            workspace_bytes=made.workspace_bytes,
+            bias=self._slot(arrays["bias"]) if "bias" in arrays else 0,
+            alpha_slot=self._slot(arrays["alpha"]) if "alpha" in arrays else 0,
+        )
 
     def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:
         arrays, integers = self._named(step, kernel)

@@ -1,12 +1,8 @@
 """The native plan runner: one call launches all steps of a plan, or a run of them.
 
-``run(plan, buffers)`` takes two addresses. ``buffers`` holds a 64-bit address for each
-buffer of the plan. ``plan`` is words of 64 bits: a header, then the tables that it
-points to:
-
-* slots, ``address of the slot, buffer, offset``: a kernel's pointer argument is read
-  from its slot, which is written before each run;
-* steps, of ``STEP_BYTES``. The first word is the step's kind, and says what follows.
+``run(plan, buffers)`` takes a ``LaunchPlan`` and a 64-bit address for each buffer of
+the plan. A kernel's pointer argument is read from its *slot*, which is written before
+each run. Steps are structures that begin with their kind.
 
 The result is 0, or ``status * 256 + stage`` of the first call that failed (``Stage``).
 The caller holds the GIL, so slots are not written by two threads at once.
@@ -18,70 +14,35 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import Final
+from typing import Annotated, Final
 
-import numpy as np
-
-from arrayfn.backends.cuda.blocks import I32
-from arrayfn.backends.native import call, load, native, stack, store
+from arrayfn.backends.native import cast, local, native
 from arrayfn.backends.native.code import native_address
+from arrayfn.backends.native.structures import (
+    Array,
+    Inline,
+    Ref,
+    Struct,
+    i32,
+    u8,
+    u32,
+    u64,
+)
 
-# Byte offsets into the header.
-CONTEXT: Final = 0
-STREAM: Final = 8
-SLOTS: Final = 16
-SLOT_COUNT: Final = 24
-STEPS: Final = 32
-STEP_COUNT: Final = 40
-SET_CURRENT: Final = 48  # addresses of functions, from here on
-LAUNCH: Final = 56
-FILL: Final = 64
-TOGETHER: Final = 72
-LAUNCH_GRAPH: Final = 80
-SET_PARAMETERS: Final = 88
-MULTIPLY: Final = 96
-SET_ATTRIBUTE: Final = 104
-ATTRIBUTES: Final = 112  # of a kernel's launch: how many, then they themselves
-HEADER_BYTES: Final = 192
-
-FUNCTIONS: Final = {
-    SET_CURRENT: "cuCtxSetCurrent",
-    LAUNCH: "cuLaunchKernelEx",
-    FILL: "cuMemsetD8Async",
-    TOGETHER: "cuLaunchCooperativeKernel",
-    LAUNCH_GRAPH: "cuGraphLaunch",
-    SET_PARAMETERS: "cuGraphExecKernelNodeSetParams",
-}
-"""The driver's, by where their addresses are."""
-
-OVERLAPPING: Final = {ATTRIBUTES: 1, ATTRIBUTES + 8: 6, ATTRIBUTES + 16: 1}
-"""Words of the header: kernels may begin before what they wait for has ended.
-
-One attribute, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
-"""
-
-SLOT_BYTES: Final = 24
-
-# Kinds of steps. A kernel: function, blocks, threads, parameters, bytes of shared
-# memory, 1 if it may begin before others end; the blocks of a cooperative one all run
-# at once, and it doesn't. A product: handle, operation,
-# alpha, slot of a, layout of a, slot of b, layout of b, beta, slot of c, layout of c,
-# algorithm, workspace, its bytes, slot of the bias or 0, slot of what is added times
-# beta, its layout, slot of alpha or 0. Zeros: slot, bytes. A graph: itself. What a
-# graph's kernel is given: the graph, the node, its CUDA_KERNEL_NODE_PARAMS. A kernel as
-# it was recorded, without slots: CUlaunchConfig, function, parameters.
-KERNEL: Final = 0
-PRODUCT: Final = 1
-ZEROS: Final = 2
-COOPERATIVE: Final = 3
-GRAPH: Final = 4
-PARAMETERS: Final = 5
-RECORDED: Final = 6
-
-STEP_WORDS: Final = 18
-STEP_BYTES: Final = 8 * STEP_WORDS
-WORKSPACE_WORD: Final = 12  # of a product, then its bytes
 BIAS_POINTER: Final = 8  # CUBLASLT_MATMUL_DESC_BIAS_POINTER
+PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6  # a CUlaunchAttributeID
+
+
+class StepKind(IntEnum):
+    """What a step does."""
+
+    KERNEL = 0
+    PRODUCT = 1
+    ZEROS = 2
+    COOPERATIVE = 3
+    GRAPH = 4
+    PARAMETERS = 5
+    RECORDED = 6
 
 
 class Stage(IntEnum):
@@ -97,155 +58,289 @@ class Stage(IntEnum):
     RECORDED = 7
 
 
+class LaunchAttribute(Struct):
+    """CUlaunchAttribute."""
+
+    number: u64  # a CUlaunchAttributeID
+    value: Annotated[Array[u64], 8]
+
+
+class LaunchConfig(Struct):
+    """CUlaunchConfig."""
+
+    blocks: Annotated[Array[u32], 3]
+    threads: Annotated[Array[u32], 3]
+    shared: u32
+    stream: int
+    attributes: Array[LaunchAttribute]
+    attribute_count: u32
+
+
+class Slot(Struct):
+    """Where the address of a buffer, and an offset into it, is written to."""
+
+    address: Array[int]
+    buffer: int
+    offset: int
+
+
+class Step(Struct):
+    """A step: one of the classes below, as its kind says."""
+
+    kind: int
+
+
+class Kernel(Step):
+    """A launch of blocks of threads; those of a cooperative one all run at once."""
+
+    function: int
+    blocks: int
+    threads: int
+    parameters: int
+    shared: int  # bytes of shared memory
+
+
+class Product(Step):
+    """A matrix product of cuBLASLt. Factors are addresses, arrays are slots."""
+
+    handle: int
+    operation: int
+    alpha: int
+    a: Array[int]
+    a_layout: int
+    b: Array[int]
+    b_layout: int
+    beta: int
+    added: Array[int]  # what is added times beta
+    added_layout: int
+    result: Array[int]
+    result_layout: int
+    algorithm: int
+    workspace: int
+    workspace_bytes: int
+    bias: Array[int] | None
+    alpha_slot: Array[int] | None  # where alpha is in memory of the GPU
+
+
+class Zeros(Step):
+    """A fill with zeros, of the memory that a slot says."""
+
+    target: Array[int]
+    nbytes: int
+
+
+class GraphLaunch(Step):
+    """A launch of a graph."""
+
+    graph: int
+
+
+class Parameters(Step):
+    """What a graph's kernel is given from now on: its CUDA_KERNEL_NODE_PARAMS."""
+
+    graph: int
+    node: int
+    parameters: int
+
+
+class Recorded(Step):
+    """A launch of a kernel as it was recorded, without slots."""
+
+    config: LaunchConfig
+    function: int
+    parameters: int
+
+
+class LaunchPlan(Struct):
+    """What the runner reads: steps, slots, and the functions that it calls."""
+
+    context: int
+    stream: int
+    slots: Array[Slot]
+    slot_count: int
+    steps: Array[Ref[Step]]
+    step_count: int
+    set_current: Callable[[int], i32]
+    launch: Callable[[LaunchConfig, int, int, None], i32]
+    fill: Callable[[int, u8, int, int], i32]
+    launch_cooperative: Callable[
+        [int, u32, u32, u32, u32, u32, u32, u32, int, int], i32
+    ]
+    launch_graph: Callable[[int, int], i32]
+    set_parameters: Callable[[int, int, int], i32]
+    multiply: Callable[..., i32]  # of 64 bits each
+    set_attribute: Callable[[int, i32, Array[int], int], i32]
+    attribute_count: int  # of every kernel's launch
+    attribute: Inline[LaunchAttribute]
+
+
+FUNCTIONS: Final = {
+    "set_current": "cuCtxSetCurrent",
+    "launch": "cuLaunchKernelEx",
+    "fill": "cuMemsetD8Async",
+    "launch_cooperative": "cuLaunchCooperativeKernel",
+    "launch_graph": "cuGraphLaunch",
+    "set_parameters": "cuGraphExecKernelNodeSetParams",
+}
+"""The driver's, by the fields that hold their addresses."""
+
+
 @native
-def run(plan: int, buffers: int) -> int:
+def run(plan: LaunchPlan, buffers: Array[int]) -> int:
     """Launch the steps of ``plan`` on ``buffers``."""
-    status = call(load(plan + SET_CURRENT), load(plan + CONTEXT)) & I32
+    status = plan.set_current(plan.context)
     if status != 0:
         return status << 8
-    slot = load(plan + SLOTS)
-    for _ in range(load(plan + SLOT_COUNT)):
-        base = load(buffers + 8 * load(slot + 8))
-        store(load(slot), base + load(slot + 16))
-        slot += SLOT_BYTES
-    step = load(plan + STEPS)
-    for _ in range(load(plan + STEP_COUNT)):
-        status = step_run(plan, step) & I32
+    for k in range(plan.slot_count):
+        slot = plan.slots[k]
+        slot.address[0] = buffers[slot.buffer] + slot.offset
+    for k in range(plan.step_count):
+        step = plan.steps[k]
+        status = step_run(plan, step)
         if status != 0:
-            return (status << 8) | (load(step) + 1)
-        step += STEP_BYTES
+            return (status << 8) | (step.kind + 1)
     return 0
 
 
 @native
-def step_run(plan: int, step: int) -> int:
+def step_run(plan: LaunchPlan, step: Step) -> int:
     """Launch one step: the status."""
-    kind = load(step)
-    stream = load(plan + STREAM)
-    if kind == KERNEL:
-        return kernel_run(plan, step)
-    if kind == PRODUCT:
-        return product_run(plan, step)
-    if kind == ZEROS:
-        target = load(load(step + 8))
-        return call(load(plan + FILL), target, 0, load(step + 16), stream)
-    if kind == COOPERATIVE:
-        return call(
-            load(plan + TOGETHER),
-            load(step + 8),
-            load(step + 16),
-            1,
-            1,
-            load(step + 24),
-            1,
-            1,
-            load(step + 40),
-            stream,
-            load(step + 32),
-        )
-    if kind == RECORDED:
-        config = load(step + 8)
-        function = load(step + 16)
-        return call(load(plan + LAUNCH), config, function, load(step + 24), 0)
-    if kind == GRAPH:
-        return call(load(plan + LAUNCH_GRAPH), load(step + 8), stream)
-    set_parameters = load(plan + SET_PARAMETERS)
-    return call(set_parameters, load(step + 8), load(step + 16), load(step + 24))
+    kind = step.kind
+    if kind == StepKind.KERNEL:
+        return kernel_run(plan, cast(Kernel, step))
+    if kind == StepKind.RECORDED:
+        made = cast(Recorded, step)
+        return plan.launch(made.config, made.function, made.parameters, None)
+    if kind == StepKind.PRODUCT:
+        return product_run(plan, cast(Product, step))
+    if kind == StepKind.ZEROS:
+        zeros = cast(Zeros, step)
+        return plan.fill(zeros.target[0], 0, zeros.nbytes, plan.stream)
+    if kind == StepKind.COOPERATIVE:
+        return cooperative_run(plan, cast(Kernel, step))
+    if kind == StepKind.GRAPH:
+        return plan.launch_graph(cast(GraphLaunch, step).graph, plan.stream)
+    update = cast(Parameters, step)
+    return plan.set_parameters(update.graph, update.node, update.parameters)
 
 
 @native
-def kernel_run(plan: int, step: int) -> int:
+def kernel_run(plan: LaunchPlan, step: Kernel) -> int:
     """Launch a kernel."""
-    config = stack(7)  # a CUlaunchConfig
-    store(config, load(step + 16) | 1 << 32)
-    store(config + 8, 1 | load(step + 24) << 32)
-    store(config + 16, 1 | 1 << 32)
-    store(config + 24, load(step + 40))
-    store(config + 32, load(plan + STREAM))
-    store(config + 40, plan + ATTRIBUTES + 8)
-    store(config + 48, load(plan + ATTRIBUTES))
-    return call(load(plan + LAUNCH), config, load(step + 8), load(step + 32), 0)
+    config = local(LaunchConfig, 1)[0]
+    config.blocks[0] = step.blocks
+    config.blocks[1] = 1
+    config.blocks[2] = 1
+    config.threads[0] = step.threads
+    config.threads[1] = 1
+    config.threads[2] = 1
+    config.shared = step.shared
+    config.stream = plan.stream
+    config.attributes = cast(Array[LaunchAttribute], plan.attribute)
+    config.attribute_count = plan.attribute_count
+    return plan.launch(config, step.function, step.parameters, None)
 
 
 @native
-def product_run(plan: int, step: int) -> int:
+def cooperative_run(plan: LaunchPlan, step: Kernel) -> int:
+    """Launch a kernel whose blocks all run at once."""
+    return plan.launch_cooperative(
+        step.function,
+        step.blocks,
+        1,
+        1,
+        step.threads,
+        1,
+        1,
+        step.shared,
+        plan.stream,
+        step.parameters,
+    )
+
+
+@native
+def product_run(plan: LaunchPlan, step: Product) -> int:
     """Launch a matrix product."""
-    bias = load(step + 112)
-    if bias != 0:
-        set_attribute = load(plan + SET_ATTRIBUTE)
-        status = call(set_attribute, load(step + 16), BIAS_POINTER, bias, 8) & I32
+    if step.bias is not None:
+        status = plan.set_attribute(step.operation, BIAS_POINTER, step.bias, 8)
         if status != 0:
             return status
-    alpha = load(step + 24)
-    if load(step + 136) != 0:
-        alpha = load(load(step + 136))
-    return call(
-        load(plan + MULTIPLY),
-        load(step + 8),
-        load(step + 16),
+    alpha = step.alpha
+    if step.alpha_slot is not None:
+        alpha = step.alpha_slot[0]
+    return plan.multiply(
+        step.handle,
+        step.operation,
         alpha,
-        load(load(step + 32)),
-        load(step + 40),
-        load(load(step + 48)),
-        load(step + 56),
-        load(step + 64),
-        load(load(step + 120)),
-        load(step + 128),
-        load(load(step + 72)),
-        load(step + 80),
-        load(step + 88),
-        load(step + 96),
-        load(step + 104),
-        load(plan + STREAM),
+        step.a[0],
+        step.a_layout,
+        step.b[0],
+        step.b_layout,
+        step.beta,
+        step.added[0],
+        step.added_layout,
+        step.result[0],
+        step.result_layout,
+        step.algorithm,
+        step.workspace,
+        step.workspace_bytes,
+        plan.stream,
     )
 
 
 class Plan:
-    """What the runner reads: ``words``, and all that they point to.
+    """What the runner reads, ``launches``, and all that it points to.
 
-    ``given`` are words of the header by their offsets, ``slots`` and ``rows`` what the
-    slots and the steps begin with. ``kept`` lives as long: what these point to.
+    ``given`` are fields of it by name, ``slots`` and ``steps`` its tables. ``kept``
+    lives as long: what these point to.
     """
 
     def __init__(
         self,
-        given: Mapping[int, int],
+        given: Mapping[str, int],
         slots: Sequence[tuple[int, int, int]],
-        rows: Sequence[Sequence[int]],
+        steps: Sequence[Step],
         kept: object = None,
     ) -> None:
+        self.steps = tuple(steps)
         self._given = given
         self._kept = kept
         self._slots = slots
-        self._places = np.array(slots, np.int64)
-        self._steps = np.zeros((len(rows), STEP_WORDS), np.int64)
-        for step, row in zip(self._steps, rows, strict=True):
-            step[: len(row)] = row
-        self.words = np.zeros(HEADER_BYTES // 8, np.int64)
-        for word, value in {
-            **given,
-            SLOTS: self._places.ctypes.data,
-            SLOT_COUNT: len(slots),
-            STEPS: self._steps.ctypes.data,
-            STEP_COUNT: len(rows),
-        }.items():
-            self.words[word // 8] = value
-        self.address = int(self.words.ctypes.data)
+        self._slot_table = (Slot * len(slots))(*slots)
+        self._step_table = (ctypes.c_int64 * len(steps))(*map(ctypes.addressof, steps))
+        self.launches = LaunchPlan(
+            slots=ctypes.addressof(self._slot_table),
+            slot_count=len(slots),
+            steps=ctypes.addressof(self._step_table),
+            step_count=len(steps),
+        )
+        self.launches.set(**given)
+        self.address = ctypes.addressof(self.launches)
+
+    def overlap(self) -> None:
+        """Let kernels begin before what they wait for has ended."""
+        attribute = self.launches.attribute
+        attribute.number = PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value[0] = self.launches.attribute_count = 1
 
     def of(
         self,
-        rows: Sequence[Sequence[int]],
+        steps: Sequence[Step],
         slots: Sequence[tuple[int, int, int]] | None = None,
         kept: object = None,
     ) -> Plan:
-        """Another one of these ``rows``, with the same ``slots`` if none are given."""
-        return Plan(self._given, self._slots if slots is None else slots, rows, kept)
+        """Another one of these ``steps``, with the same ``slots`` if none are given."""
+        made = Plan(self._given, self._slots if slots is None else slots, steps, kept)
+        if self.launches.attribute_count:
+            made.overlap()
+        return made
 
     def part(self, first: int, count: int, stream: int) -> None:
         """Have only some of the steps run, and on another stream."""
-        self.words[STREAM // 8] = stream
-        self.words[STEPS // 8] = self._steps.ctypes.data + STEP_BYTES * first
-        self.words[STEP_COUNT // 8] = count
+        begin = (
+            ctypes.addressof(self._step_table) + ctypes.sizeof(ctypes.c_int64) * first
+        )
+        self.launches.set(stream=stream, steps=begin, step_count=count)
 
 
 @cache

@@ -12,18 +12,19 @@ from functools import cache
 from typing import Any, Final
 
 from arrayfn.backends.cuda import blocks
+from arrayfn.backends.cuda.blocks import DeviceMemory, Shelf
 from arrayfn.backends.cuda.memory import LARGEST_IDLE, block_size
 from arrayfn.backends.native import Routine
 from arrayfn.backends.native.code import native_address
-from arrayfn.backends.native.objects import immortal_words
+from arrayfn.backends.native.objects import immortal
 
 FUNCTIONS: Final = {
-    blocks.SET_CURRENT: "cuCtxSetCurrent",
-    blocks.ALLOCATE: "cuMemAllocFromPoolAsync",
-    blocks.FREE: "cuMemFreeAsync",
-    blocks.SYNCHRONIZE: "cuCtxSynchronize",
+    "set_current": "cuCtxSetCurrent",
+    "allocate": "cuMemAllocFromPoolAsync",
+    "free": "cuMemFreeAsync",
+    "synchronize": "cuCtxSynchronize",
 }
-"""What the native routines call, by where its address is in the stock."""
+"""What the native routines call, by the fields that hold the addresses."""
 
 
 class Stock:
@@ -37,16 +38,14 @@ class Stock:
         pool: int,
         most_idle: int,
     ) -> None:
-        self._words = immortal_words(blocks.STOCK_BYTES)
-        values = {
-            blocks.MOST_IDLE: most_idle,
-            blocks.CONTEXT: context,
-            blocks.STREAM: stream,
-            blocks.POOL: pool,
-            **{word: addresses[name] for word, name in FUNCTIONS.items()},
-        }
-        for word, value in values.items():
-            self._words[word // 8] = value
+        self._memory = immortal(DeviceMemory)
+        self._memory.set(
+            most_idle=most_idle,
+            context=context,
+            stream=stream,
+            pool=pool,
+            **{field: addresses[name] for field, name in FUNCTIONS.items()},
+        )
         self._shelves: dict[int, int] = {}
         self._given: dict[int, int] = {}
         self._take = _function(blocks.shelf_take)
@@ -58,7 +57,7 @@ class Stock:
     @property
     def idle_bytes(self) -> int:
         """How much is on the shelves."""
-        return self._words[blocks.IDLE_BYTES // 8]
+        return self._memory.idle_bytes
 
     def shelf(self, nbytes: int) -> int:
         """The address of the shelf that has blocks for ``nbytes``."""
@@ -66,11 +65,10 @@ class Stock:
         known = self._shelves.get(size)
         if known is not None:
             return known
-        words = immortal_words(blocks.SHELF_BYTES)
-        words[blocks.SIZE // 8] = size
-        words[blocks.KEEPS // 8] = size <= LARGEST_IDLE
-        words[blocks.STOCK // 8] = ctypes.addressof(self._words)
-        self._shelves[size] = made = ctypes.addressof(words)
+        shelf = immortal(Shelf)
+        memory = ctypes.addressof(self._memory)
+        shelf.set(size=size, keeps=size <= LARGEST_IDLE, memory=memory)
+        self._shelves[size] = made = ctypes.addressof(shelf)
         return made
 
     def block(self, nbytes: int) -> tuple[int, object] | None:
@@ -102,7 +100,7 @@ class Stock:
 
 
 @cache
-def _function(routine: Routine) -> Callable[..., Any]:
+def _function(routine: Routine[..., Any]) -> Callable[..., Any]:
     """A native routine as a function of integers; the GIL stays held."""
     result = ctypes.py_object if routine is blocks.block_object else ctypes.c_int64
     words = [ctypes.c_int64] * routine.arity

@@ -11,8 +11,8 @@ _MOST_THREADS: Final = 512
 
 def try_plan(compiled: CompiledProgram) -> bool:
     """Run ``compiled`` if it is small; whether it was run."""
-    from arrayfn.backends.cuda import emulated_memory as memory
-    from arrayfn.backends.cuda.emulated_plan import run_plan
+    from arrayfn.backends.cuda.emulator import memory
+    from arrayfn.backends.cuda.emulator.plan import run_plan
     from arrayfn.lowering.verify import trial
 
     if not trial.is_small(compiled, _MOST_THREADS):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from arrayfn.backends.cuda import entry
-from arrayfn.backends.native.objects import METH_NOARGS, builtin_of, immortal_words
+from arrayfn.backends.native.objects import METH_NOARGS, builtin_of, immortal
 
 _SPINS: Final = 32  # queries, of some 0.3 us each, before other threads may go on
 
@@ -21,13 +21,6 @@ def waiter(stream: int, query: int, cycles: int = _CYCLES) -> Callable[[], int]:
     After some ``cycles`` it returns NOT_READY, so that Python handles the signals that
     have come, and is to be called again.
     """
-    values = {
-        entry.WAIT_STREAM: stream,
-        entry.WAIT_QUERY: query,
-        entry.WAIT_SPINS: _SPINS,
-        entry.WAIT_CYCLES: cycles,
-    }
-    words = immortal_words(entry.WAIT_BYTES)
-    for word, value in values.items():
-        words[word // 8] = value
-    return builtin_of(entry.wait, METH_NOARGS, ctypes.addressof(words))
+    made = immortal(entry.Wait)
+    made.set(stream=stream, query=query, spins=_SPINS, cycles=cycles)
+    return builtin_of(entry.wait, METH_NOARGS, ctypes.addressof(made))

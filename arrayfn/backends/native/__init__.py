@@ -1,9 +1,9 @@
-"""The vocabulary of native routines: memory, atomics and C functions, all in 64 bits.
+"""The vocabulary of native routines: memory, atomics and C functions.
 
-The runtime's own routines (thread pool, plan runner, call entry, GEMM tiles) are
-written as Python functions over integers: every value is an i64, and addresses are
-integers. ``compiler`` turns them into LLVM IR. The functions below are the
-operations that integer arithmetic does not cover; they exist only in compiled code.
+The runtime's own routines (thread pool, plan runner, heap, call entry) are written as
+typed Python functions: numbers, structures with named fields, arrays, and C functions
+(see ``structures``). ``compiler`` turns them into LLVM IR. The functions below are the
+operations that Python has no sign for; they exist only in compiled code.
 
 A Python module with native routines is compiled as one, when one of its routines is
 first needed (``code``). Where it says ``LOOPS_OVER_DATA: Final = True`` it is
@@ -13,10 +13,18 @@ loops that would gain by it.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
+
+from arrayfn.backends.native.structures import Array, function_types, i32
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class NativeOnlyError(RuntimeError):
@@ -27,53 +35,172 @@ def _native_only() -> NativeOnlyError:
     return NativeOnlyError("this operation exists only in compiled native code")
 
 
-@dataclass(frozen=True, slots=True)
-class CFunction:
-    """A C function of this process, called with i64 arguments."""
+class CFunction(Generic[P, R]):
+    """A C function of this process: ``CFunction[[Array[u8], int], None]("name")``.
 
-    symbol: str
-    arity: int
-    returns: Literal["i64", "i32", "void"] = "i64"
+    Without types it is one of ``arity`` integers.
+    """
 
-    def __call__(self, *arguments: int) -> int:
+    def __init__(
+        self,
+        symbol: str,
+        arity: int = 0,
+        returns: Literal["i64", "i32", "void"] = "i64",
+    ) -> None:
+        self.symbol = symbol
+        self._arity = arity
+        self._returns = returns
+
+    def types(self) -> tuple[list[Any], Any]:
+        """The annotated types of its parameters, and of its result."""
+        given = typing.get_args(getattr(self, "__orig_class__", None))
+        if given:
+            kinds, result = given
+            return list(kinds), result
+        return [int] * self._arity, _RESULTS[self._returns]
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.types()}"
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
         raise _native_only()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Routine:
+class Routine(Generic[P, R]):
     """A native routine. Called from Python, it runs as Python, as far as it can.
 
-    ``symbol`` is its name in object code, that of its module and its own; ``variables``
-    are its local ones, the ``arity`` parameters first; ``module`` has the names of its
-    module. ``is_inlined`` if it exists in its callers only.
+    ``symbol`` is its name in object code, that of its module and its own; ``module``
+    has the names of its module. ``is_inlined`` if it exists in its callers only.
+    A generic one has type variables; ``bound`` are types by the names of these.
     """
 
-    function: Callable[..., int]
+    function: Callable[P, R]
     symbol: str
     arity: int
-    variables: tuple[str, ...]
     module: Mapping[str, Any]
     is_inlined: bool = False
+    is_generic: bool = False
+    bound: tuple[tuple[str, Any], ...] = ()
 
-    def __call__(self, *arguments: int) -> int:
-        return self.function(*arguments)
+    def types(self) -> tuple[list[Any], Any]:
+        """The annotated types of its parameters, and of its result."""
+        return _types(self.function, self.bound)
+
+    def of(self, **kinds: Any) -> Routine[..., Any]:
+        """The generic routine for types: ``Array[T]`` is ``Array[f32]`` for ``T=f32``.
+
+        Its module has a name for it, or a dictionary with it. Generic routines of the
+        module that it calls are of the same types.
+        """
+        names = ",".join(kind.__name__ for kind in kinds.values())
+        symbol, bound = f"{self.symbol}[{names}]", tuple(kinds.items())
+        return replace(self, symbol=symbol, bound=bound, is_generic=False)
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        return self.function(*arguments, **named)
 
 
-def native(function: FunctionType) -> Routine:
-    """Mark a function of integers as native."""
+_types = cache(function_types)
+_RESULTS: Final = {"i64": int, "i32": i32, "void": type(None)}
+
+
+def routines_in(names: Mapping[str, Any]) -> list[Routine[..., Any]]:
+    """The routines that a module has by name, or in dictionaries; no generic ones."""
+    found: dict[Routine[..., Any], None] = {}
+    for value in names.values():
+        held = value.values() if isinstance(value, dict) else (value,)
+        found |= {x: None for x in held if isinstance(x, Routine) and not x.is_generic}
+    return list(found)
+
+
+def native(function: Callable[P, R]) -> Routine[P, R]:
+    """Mark a function as native."""
+    assert isinstance(function, FunctionType)
     symbol = f"{function.__module__}.{function.__name__}"
-    code = function.__code__
-    arity, variables = code.co_argcount, code.co_varnames
-    return Routine(function, symbol, arity, variables, function.__globals__)
+    arity = function.__code__.co_argcount
+    return Routine(function, symbol, arity, function.__globals__)
 
 
-def inlined(function: FunctionType) -> Routine:
+def generic(function: Callable[P, R]) -> Routine[P, R]:
+    """Mark a function as native, for types that ``Routine.of`` gives."""
+    return replace(native(function), is_generic=True)
+
+
+def inlined(function: Callable[P, R]) -> Routine[P, R]:
     """Mark a function as native and part of whatever routine of its module calls it.
 
     In a module that loops over data, one text so serves several widths or kinds: each
     caller has a copy made for the constants that it gives.
     """
     return replace(native(function), is_inlined=True)
+
+
+@overload
+def cast(kind: type[T], pointer: object) -> T: ...
+
+
+@overload
+def cast(kind: Any, pointer: object) -> Any: ...
+
+
+def cast(kind: Any, pointer: object) -> Any:
+    """A pointer or address as a pointer of another type, or as an address: ``int``."""
+    raise _native_only()
+
+
+def local(kind: type[T], count: int) -> Array[T]:
+    """``count`` (a constant) elements on the routine's stack."""
+    raise _native_only()
+
+
+def pointer(location: T) -> Array[T]:
+    """The address of a field or element, as an array of one."""
+    raise _native_only()
+
+
+def size_of(kind: type[Any]) -> int:
+    """The bytes of an element of an array."""
+    raise _native_only()
+
+
+def atomic_load(location: int) -> int:
+    """The integer at a field or element; later reads are not moved before (acquire)."""
+    raise _native_only()
+
+
+def atomic_store(location: int, value: int) -> None:
+    """Write a field or element; earlier writes are seen by who reads it (release)."""
+    raise _native_only()
+
+
+def atomic_add(location: int, value: int) -> int:
+    """Add to a field or element, sequentially consistent; the value before."""
+    raise _native_only()
+
+
+def atomic_exchange_if(location: int, expected: int, value: int) -> int:
+    """Write ``value`` if there is ``expected``, seq. consistent; what there was."""
+    raise _native_only()
+
+
+def sqrt(x: float) -> float:
+    """The square root."""
+    raise _native_only()
+
+
+def cycles() -> int:
+    """A counter of some 10^9 a second: of the core's cycles, or a timer."""
+    raise _native_only()
+
+
+def pause() -> None:
+    """Tell the core that this is a spinning loop."""
+    raise _native_only()
+
+
+# Untyped words, which linear algebra is still written in: addresses are integers, and
+# floating-point numbers are bits. They go with its last routines.
 
 
 def load(address: int) -> int:
@@ -83,11 +210,6 @@ def load(address: int) -> int:
 
 def load_i32(address: int) -> int:
     """The i32 at ``address``, sign-extended."""
-    raise _native_only()
-
-
-def load_u8(address: int) -> int:
-    """The byte at ``address``."""
     raise _native_only()
 
 
@@ -111,36 +233,6 @@ def stack(words: int) -> int:
     raise _native_only()
 
 
-def atomic_load(address: int) -> int:
-    """The i64 at ``address``; later reads are not moved before it (acquire)."""
-    raise _native_only()
-
-
-def atomic_store(address: int, value: int) -> None:
-    """Write an i64; earlier writes are seen by whoever reads it (release)."""
-    raise _native_only()
-
-
-def atomic_add(address: int, value: int) -> int:
-    """Add to an i64, sequentially consistent; the value before."""
-    raise _native_only()
-
-
-def atomic_exchange_if(address: int, expected: int, value: int) -> int:
-    """Write ``value`` if the i64 is ``expected``, seq. consistent; what it was."""
-    raise _native_only()
-
-
-def cycles() -> int:
-    """A counter of some 10^9 a second: of the core's cycles, or a timer."""
-    raise _native_only()
-
-
-def pause() -> None:
-    """Tell the core that this is a spinning loop."""
-    raise _native_only()
-
-
 def narrow_f64(bits: int) -> int:
     """The bits of the f32 nearest to the f64 with these bits."""
     raise _native_only()
@@ -148,16 +240,6 @@ def narrow_f64(bits: int) -> int:
 
 def widen_f32(bits: int) -> int:
     """The bits of the f64 that the f32 with these low 32 bits is."""
-    raise _native_only()
-
-
-def add_f64(a: int, b: int) -> int:
-    """The bits of the sum of two f64, given by their bits."""
-    raise _native_only()
-
-
-def mul_f64(a: int, b: int) -> int:
-    """The bits of the product of two f64."""
     raise _native_only()
 
 
@@ -210,90 +292,6 @@ def lanes_sqrt(y: int) -> None:
     raise _native_only()
 
 
-LINE_BYTES = 64
-"""The bytes of a line: 8 f64, or 16 f32. Lines are at multiples of a number's bytes."""
-
-
-def columns_products_f64(
-    y: int, x: int, a: int, step: int, length: int, factors: int, totals: int
-) -> None:
-    """Products with four columns of ``length`` bytes, whole lines, ``step`` apart.
-
-    To ``y`` is added the sum of the columns times the four ``factors``, to the four
-    ``totals`` the products of the columns with ``x``. Columns are read once.
-    """
-    raise _native_only()
-
-
-def columns_products_f32(
-    y: int, x: int, a: int, step: int, length: int, factors: int, totals: int
-) -> None:
-    """As ``columns_products_f64``, of f32."""
-    raise _native_only()
-
-
-def columns_update_products(
-    a: int,
-    step: int,
-    length: int,
-    v: int,
-    w: int,
-    x: int,
-    y: int,
-    factors: int,
-    totals: int,
-) -> None:
-    """Take ``v f + w g`` from four columns of f64, and multiply what is left.
-
-    Columns are ``length`` bytes, whole lines, ``step`` apart. To ``y`` is added their
-    sum times h, to the four ``totals`` their products with x. The four f of the columns
-    are at ``factors``, then the four g, then the four h.
-    """
-    raise _native_only()
-
-
-def lines_product(x: int, y: int, length: int) -> int:
-    """The bits of the inner product of ``length`` bytes of f64, whole lines."""
-    raise _native_only()
-
-
-def lines_rotate(x: int, y: int, length: int, cosine: int, sine: int) -> None:
-    """``x, y = c x - s y, s x + c y``, of ``length`` bytes of f64, whole lines.
-
-    c and s are given by their bits.
-    """
-    raise _native_only()
-
-
-def secular_sums(
-    poles: int, weights: int, length: int, origin: int, shift: int, sums: int
-) -> None:
-    """Sums of a secular equation over ``length`` bytes of f64, whole lines.
-
-    A term is ``w / ((p - origin) - shift)``, of a weight w and its pole p; the last two
-    are given by their bits. The three ``sums`` are written: of each term times its
-    weight, of its square, and of the magnitude of the former.
-    """
-    raise _native_only()
-
-
-def secular_square_sums(
-    poles: int, weights: int, length: int, origin: int, shift: int, sums: int
-) -> None:
-    """As ``secular_sums``, of terms ``w / ((p - origin) (p + origin) - shift)``."""
-    raise _native_only()
-
-
-def float_of(value: int) -> int:
-    """The bits of the f64 nearest to the integer ``value``."""
-    raise _native_only()
-
-
 def call(address: int, *arguments: int) -> int:
     """Call the function at ``address`` with i64 arguments."""
-    raise _native_only()
-
-
-def address_of(function: Routine | CFunction) -> int:
-    """The address of a native routine or C function."""
     raise _native_only()

@@ -10,7 +10,9 @@ attribute of its module, and is there when a provider asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +21,14 @@ from arrayfn.backends import native
 from arrayfn.backends.native import (
     CFunction,
     Routine,
+    calls,
     compiler,
-    line_operations,
+    emitter,
+    expressions,
+    memory,
     operations,
+    routines_in,
+    structures,
     target,
 )
 from arrayfn.backends.native.engine import ENGINE
@@ -29,10 +36,19 @@ from arrayfn.backends.native.loading import Unit, load, toolchain
 from arrayfn.backends.object_cache import content_key
 
 Module = Mapping[str, Any]  # by its names, as ``vars`` gives them
-_COMPILER: Final = (native, compiler, operations, line_operations)
+_COMPILER: Final = (
+    native,
+    structures,
+    compiler,
+    expressions,
+    calls,
+    memory,
+    emitter,
+    operations,
+)
 
 
-def native_address(routine: Routine) -> int:
+def native_address(routine: Routine[..., Any]) -> int:
     """The address of ``routine``, whose module is compiled or found in the cache.
 
     Raises NativeSyntaxError where a routine uses what its language does not have.
@@ -42,23 +58,23 @@ def native_address(routine: Routine) -> int:
     return ENGINE.address(routine.symbol)
 
 
-def native_addresses(*routines: Routine) -> tuple[int, ...]:
+def native_addresses(*routines: Routine[..., Any]) -> tuple[int, ...]:
     """The addresses of ``routines``."""
     return tuple(map(native_address, routines))
 
 
-def native_units(*routines: Routine) -> list[Unit]:
+def native_units(*routines: Routine[..., Any]) -> list[Unit]:
     """The code of the modules of ``routines``, as far as it is not loaded.
 
     A module is behind those that it imports routines from.
     """
     modules: dict[str, Module] = {}
 
-    def add(routine: Routine) -> None:
+    def add(routine: Routine[..., Any]) -> None:
         module = routine.module
         if module["__name__"] not in modules and ENGINE.find(routine.symbol) is None:
             for part in (module, *compiler.inlined_modules(module)):
-                for used in _routines(part):
+                for used in routines_in(part):
                     if used.module is not module and not used.is_inlined:
                         add(used)
             modules[module["__name__"]] = module
@@ -71,7 +87,7 @@ def native_units(*routines: Routine) -> list[Unit]:
 def _unit(module: Module) -> Unit:
     symbols = tuple(
         routine.symbol
-        for routine in _routines(module)
+        for routine in routines_in(module)
         if routine.module is module and not routine.is_inlined
     )
     return Unit(_key(module), symbols, partial(_prepare, module))
@@ -84,11 +100,6 @@ def _prepare(module: Module) -> Callable[[], bytes]:
     return partial(target.compile_quickly, text)
 
 
-def _routines(module: Module) -> list[Routine]:
-    """The native routines of a module, and those that it imports."""
-    return [value for value in module.values() if isinstance(value, Routine)]
-
-
 @cache
 def _compiler() -> str:
     """What all native code depends on besides its module."""
@@ -99,15 +110,37 @@ def _compiler() -> str:
 def _key(module: Module) -> str:
     """The cache key: the text of all that is compiled, and what it has from elsewhere.
 
-    That is its symbols, and the numbers and functions that it imports.
+    That is its symbols, the numbers and functions that it imports, and structures.
     """
     parts = (module, *compiler.inlined_modules(module))
     names = sorted(
-        f"{part['__name__']}.{name}="
-        f"{value.symbol if isinstance(value, Routine) else value}"
+        f"{part['__name__']}.{name}={text}"
         for part in parts
         for name, value in part.items()
-        if isinstance(value, (int, CFunction, Routine))
+        if (text := _imported(value))
     )
-    sources = (Path(part["__file__"]).read_text("utf-8") for part in parts)
+    paths = {part["__file__"]: None for part in (*parts, *_structure_modules(module))}
+    sources = (Path(path).read_text("utf-8") for path in paths)
     return content_key("native", *sources, "\n".join(names), _compiler())
+
+
+def _imported(value: object) -> str:
+    """What code depends on of one name of its module."""
+    if isinstance(value, Routine):
+        return f"{value.symbol}{value.function.__annotations__}"
+    if isinstance(value, type) and issubclass(value, IntEnum):
+        return str(list(value))
+    kinds = (int, float, CFunction, structures.External)
+    return str(value) if isinstance(value, kinds) else ""
+
+
+def _structure_modules(module: Module) -> Iterator[Module]:
+    """The modules whose structures ``module`` can name, or these can."""
+    seen = {module["__name__"]}
+    modules = [module]
+    while modules:
+        for value in modules.pop().values():
+            if structures.is_struct(value) and value.__module__ not in seen:
+                seen.add(value.__module__)
+                modules.append(vars(sys.modules[value.__module__]))
+                yield modules[-1]

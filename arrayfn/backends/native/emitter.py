@@ -1,34 +1,91 @@
-"""What operations of the native vocabulary write into: a routine's instructions."""
+"""A routine's instructions while it is compiled, as text of LLVM's language."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import collections.abc
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from arrayfn.backends.native.structures import Array, is_struct
 
 
-class Emitter(Protocol):
-    """The routine that is compiled. Values are texts of i64 operands."""
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand, and the type that it has: int, float, None, or a pointer's."""
 
-    architecture: str
-    terminated: bool
+    operand: str
+    type: Any = int
+
+    @property
+    def llvm(self) -> str:
+        """LLVM's type of it."""
+        return llvm_type(self.type)
+
+
+def llvm_type(kind: Any) -> str:
+    """LLVM's type of values of a type."""
+    if kind is int:
+        return "i64"
+    return "double" if kind is float else "ptr"
+
+
+def is_pointer(kind: Any) -> bool:
+    """Whether values of a type are pointers."""
+    origin = typing.get_origin(kind)
+    return (
+        is_struct(kind) or Array in (kind, origin) or origin is collections.abc.Callable
+    )
+
+
+class Emitter:
+    """What a routine is made of: variables at its entry, then blocks."""
+
+    def __init__(self, architecture: str) -> None:
+        self.architecture = architecture
+        self.entry: list[str] = []
+        self.body: list[str] = []
+        self.count = 0
+        self.terminated = False
 
     def emit(self, instruction: str) -> None:
-        """Append an instruction."""
+        """Append an instruction to the current block."""
+        if not self.terminated:
+            self.body.append(f"  {instruction}")
+
+    def fresh(self) -> str:
+        """A new operand name."""
+        self.count += 1
+        return f"%.v{self.count}"
 
     def value_of(self, instruction: str) -> str:
         """Append an instruction with a result; its operand."""
-        ...
+        result = self.fresh()
+        self.emit(f"{result} = {instruction}")
+        return result
 
     def pointer(self, address: str) -> str:
         """An address as a pointer."""
-        ...
-
-    def fresh(self) -> str:
-        """A new operand's name."""
-        ...
+        return self.value_of(f"inttoptr i64 {address} to ptr")
 
     def label(self) -> str:
-        """A new block's label."""
-        ...
+        """A new block label."""
+        self.count += 1
+        return f".b{self.count}"
+
+    def branch(self, label: str) -> None:
+        """End the block with a jump."""
+        self.emit(f"br label %{label}")
+        self.terminated = True
+
+    def branch_if(self, condition: str, yes: str, no: str) -> None:
+        """End the block with a jump to one of two blocks."""
+        self.emit(f"br i1 {condition}, label %{yes}, label %{no}")
+        self.terminated = True
 
     def begin(self, label: str) -> None:
         """Start a block, falling into it where the last one is open."""
+        if not self.terminated:
+            self.branch(label)
+        self.terminated = False
+        self.body.append(f"{label}:")

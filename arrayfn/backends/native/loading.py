@@ -110,15 +110,14 @@ class _Compilation(threading.Thread):
     def begin(self) -> None:
         """Compile in a thread; in this one, where the system gives no other.
 
-        Raises MemoryError where that is for want of memory: LLVM would end the process.
+        Raises MemoryError where there is too little: LLVM, and its memory for a new
+        thread, would end the process.
         """
+        if not target.has_room(_COMPILER_BYTES):
+            raise MemoryError("there is no address space left to compile")
         try:
             self.start()
-        except RuntimeError as error:
-            if not target.has_room(_COMPILER_BYTES):
-                raise MemoryError(
-                    "there is no address space left to compile"
-                ) from error
+        except RuntimeError:
             self.run()
 
     def run(self) -> None:

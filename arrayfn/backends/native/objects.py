@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from arrayfn.backends.native import Routine
 from arrayfn.backends.native.code import native_address
+from arrayfn.backends.native.structures import Struct
 
 METH_NOARGS: Final = 0x4
 METH_FASTCALL: Final = 0x80
@@ -25,31 +26,30 @@ class MethodDef(ctypes.Structure):
 
 
 @cache
-def method(routine: Routine, flags: int) -> MethodDef:
+def method(routine: Routine[..., Any], flags: int) -> MethodDef:
     """What a builtin function of ``routine`` is made of."""
     name = routine.function.__name__.encode()
     return MethodDef(name, native_address(routine), flags, None)
 
 
-def builtin_of(routine: Routine, flags: int, owner: Any) -> Any:
+def builtin_of(routine: Routine[..., Any], flags: int, owner: Any) -> Any:
     """A builtin function of ``routine`` with ``owner`` as its ``self``."""
     return new_builtin(method(routine, flags), owner)
 
 
-def immortal_words(size: int) -> Any:
-    """``immortal`` memory as an array of 64-bit integers."""
-    return (ctypes.c_int64 * (size // 8)).from_address(immortal(size))
+S = TypeVar("S", bound=Struct)
 
 
-def immortal(size: int) -> int:
-    """Zeroed memory, aligned to a page, that outlives the interpreter's objects."""
+def immortal(kind: type[S]) -> S:
+    """A zeroed structure, aligned to a page, that is never freed."""
     libc = ctypes.CDLL(None)
     libc.posix_memalign.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
     address = ctypes.c_void_p()
+    size = ctypes.sizeof(kind)
     if libc.posix_memalign(ctypes.byref(address), 4096, size) or not address.value:
         raise MemoryError
     ctypes.memset(address, 0, size)
-    return address.value
+    return kind.from_address(address.value)
 
 
 _CAPSULE_NAMES: Final[dict[bytes, ctypes.c_char_p]] = {}

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from arrayfn.backends.native import line_operations
+from arrayfn.backends.native import LANES
 from arrayfn.backends.native.emitter import Emitter
 
+_LANES: Final = f"<{LANES} x double>"
 _FUNCTIONS: Final = (
     "declare double @llvm.sqrt.f64(double)",
+    f"declare {_LANES} @llvm.sqrt.v{LANES}f64({_LANES})",
     "declare i64 @llvm.readcyclecounter()",
     "declare i64 @llvm.readsteadycounter()",
-    *line_operations.DECLARATIONS,
 )
 _CYCLES_A_TICK_BITS: Final = 5  # of an ARM timer, of 24 MHz to 1 GHz
 _PAUSE: Final = {
@@ -37,10 +38,10 @@ def declarations(architecture: str) -> tuple[str, ...]:
 # Memory.
 
 
-def _load(r: Emitter, kind: str, extend: str, address: str) -> str:
+def _load_i32(r: Emitter, address: str) -> str:
     """A load of a narrower integer."""
-    narrow = r.value_of(f"load {kind}, ptr {r.pointer(address)}")
-    return r.value_of(f"{extend} {kind} {narrow} to i64")
+    narrow = r.value_of(f"load i32, ptr {r.pointer(address)}")
+    return r.value_of(f"sext i32 {narrow} to i64")
 
 
 def _store_narrow(r: Emitter, kind: str, address: str, value: str) -> str:
@@ -50,20 +51,22 @@ def _store_narrow(r: Emitter, kind: str, address: str, value: str) -> str:
     return "0"
 
 
-def _store(r: Emitter, address: str, value: str, atomic: bool = False) -> str:
+def _store(r: Emitter, address: str, value: str) -> str:
     """A store of an i64."""
-    pointer = r.pointer(address)
-    if atomic:
-        r.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
-    else:
-        r.emit(f"store i64 {value}, ptr {pointer}")
+    r.emit(f"store i64 {value}, ptr {r.pointer(address)}")
     return "0"
 
 
-def _exchange_if(r: Emitter, address: str, expected: str, value: str) -> str:
+def _atomic_store(r: Emitter, pointer: str, value: str) -> str:
+    """A store that releases what was written before."""
+    r.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
+    return "0"
+
+
+def _exchange_if(r: Emitter, pointer: str, expected: str, value: str) -> str:
     """A compare-and-exchange."""
     pair = r.value_of(
-        f"cmpxchg ptr {r.pointer(address)}, i64 {expected}, i64 {value} seq_cst seq_cst"
+        f"cmpxchg ptr {pointer}, i64 {expected}, i64 {value} seq_cst seq_cst"
     )
     return r.value_of(f"extractvalue {{ i64, i1 }} {pair}, 0")
 
@@ -87,12 +90,6 @@ def _widen(r: Emitter, bits: str) -> str:
     return r.value_of(f"bitcast double {wide} to i64")
 
 
-def _float_of(r: Emitter, value: str) -> str:
-    """An integer to f64 bits."""
-    wide = r.value_of(f"sitofp i64 {value} to double")
-    return r.value_of(f"bitcast double {wide} to i64")
-
-
 def _real(r: Emitter, operation: str, *bits: str) -> str:
     """An operation of f64 bits whose result is an f64."""
     operands = [r.value_of(f"bitcast i64 {b} to double") for b in bits]
@@ -108,6 +105,20 @@ def _less(r: Emitter, a: str, b: str) -> str:
     left, right = (r.value_of(f"bitcast i64 {x} to double") for x in (a, b))
     condition = r.value_of(f"fcmp olt double {left}, {right}")
     return r.value_of(f"zext i1 {condition} to i64")
+
+
+def _lanes(r: Emitter, operation: str, *addresses: str) -> str:
+    """The lanes at the first address, as they follow from what is at all of them."""
+    places = [r.pointer(address) for address in addresses]
+    y, *others = (r.value_of(f"load {_LANES}, ptr {p}, align 8") for p in places)
+    if operation == "sqrt":
+        made = r.value_of(f"call {_LANES} @llvm.sqrt.v{LANES}f64({_LANES} {y})")
+    else:
+        if len(others) == 2:
+            others = [r.value_of(f"fmul {_LANES} {others[0]}, {others[1]}")]
+        made = r.value_of(f"{operation} {_LANES} {y}, {others[0]}")
+    r.emit(f"store {_LANES} {made}, ptr {places[0]}, align 8")
+    return "0"
 
 
 # Calls and hints.
@@ -136,30 +147,32 @@ def _call(r: Emitter, address: str, *values: str) -> str:
 
 OPERATIONS: Final[dict[str, Callable[..., str]]] = {
     "load": lambda r, a: r.value_of(f"load i64, ptr {r.pointer(a)}"),
-    "load_i32": lambda r, a: _load(r, "i32", "sext", a),
-    "load_u8": lambda r, a: _load(r, "i8", "zext", a),
+    "load_i32": _load_i32,
     "store": _store,
     "store_i32": lambda r, a, v: _store_narrow(r, "i32", a, v),
     "store_u8": lambda r, a, v: _store_narrow(r, "i8", a, v),
-    "atomic_load": lambda r, a: r.value_of(
-        f"load atomic i64, ptr {r.pointer(a)} acquire, align 8"
-    ),
-    "atomic_store": lambda r, a, v: _store(r, a, v, atomic=True),
-    "atomic_add": lambda r, a, v: r.value_of(
-        f"atomicrmw add ptr {r.pointer(a)}, i64 {v} seq_cst"
-    ),
-    "atomic_exchange_if": _exchange_if,
     "pause": _pause,
     "cycles": _cycles,
     "narrow_f64": _narrow,
     "widen_f32": _widen,
-    "float_of": _float_of,
-    "add_f64": lambda r, a, b: _real(r, "fadd", a, b),
-    "mul_f64": lambda r, a, b: _real(r, "fmul", a, b),
     "sub_f64": lambda r, a, b: _real(r, "fsub", a, b),
     "div_f64": lambda r, a, b: _real(r, "fdiv", a, b),
     "sqrt_f64": lambda r, a: _real(r, "sqrt", a),
     "less_f64": _less,
-    **line_operations.OPERATIONS,
+    "lanes_add_product": lambda r, y, a, b: _lanes(r, "fadd", y, a, b),
+    "lanes_sub_product": lambda r, y, a, b: _lanes(r, "fsub", y, a, b),
+    "lanes_mul": lambda r, y, a: _lanes(r, "fmul", y, a),
+    "lanes_div": lambda r, y, a: _lanes(r, "fdiv", y, a),
+    "lanes_sqrt": lambda r, y: _lanes(r, "sqrt", y),
     "call": _call,
 }
+
+ATOMIC: Final[dict[str, Callable[..., str]]] = {
+    "atomic_load": lambda r, p: r.value_of(
+        f"load atomic i64, ptr {p} acquire, align 8"
+    ),
+    "atomic_store": _atomic_store,
+    "atomic_add": lambda r, p, v: r.value_of(f"atomicrmw add ptr {p}, i64 {v} seq_cst"),
+    "atomic_exchange_if": _exchange_if,
+}
+"""Operations at a pointer to 64 bits, which several threads may do at once."""

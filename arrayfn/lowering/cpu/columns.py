@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.lowering.cpu.elementwise import BlockPrinter
-from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
+from arrayfn.lowering.cpu.schedule import (
+    CPU,
+    chunk_size,
+    columns_per_item,
+    grain_of,
+)
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.cpu.sums import (
     COLUMN_BLOCK,
@@ -101,8 +106,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         height = math.prod(self.nest.axes[k].extent for k in reduced)
         # Values kept of a column block would be as large as the block: compute again.
         self.plan_stages(keep=False)
-        variables = self.open_blocks(outer, inner, CPU.column_block)
-        self.grain = grain_of(self.nest, min(width, CPU.column_block) * height)
+        blocks = math.prod(self.nest.axes[k].extent for k in outer)
+        size = columns_per_item(self.nest, blocks, width, height)
+        variables = self.open_blocks(outer, inner, size)
+        self.grain = grain_of(self.nest, min(width, size) * height)
         column = f"i{inner}"
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
             if self.outer_statements(stage):

@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.kernel_ir import Compute, Nest, Reduce
 
 Shape = Literal["elementwise", "rows", "columns"]
@@ -34,6 +35,7 @@ class CpuConfig:
     tile_bytes: int = 1 << 15  # of a tile: it is to stay in a core's first cache
     near: int = 1024  # elements of each matrix of a batch that needs no tiles
     column_block: int = 512  # columns in one item
+    least_columns: int = 64
     chunk: int = 16384  # elements of a chunk of a split reduction
     far_bytes: int = 1 << 24  # results larger than this are written past the caches
     item_ns: float = 0.5  # a statement on one element, with its share of memory
@@ -110,6 +112,22 @@ def grain_of(nest: Nest, elements_per_item: int) -> int:
     """The least number of items worth giving to a thread."""
     item = max(1.0, work_per_element(nest) * elements_per_item)
     return max(1, math.ceil(CPU.chunk_ns / item))
+
+
+def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
+    """The columns of an item, of ``blocks`` blocks of ``width`` columns in all.
+
+    Fewer where there would be fewer items than cores, and each is worth giving to a
+    thread. Columns do not meet, so no bits depend on it.
+    """
+    size = CPU.column_block
+    while (
+        size > CPU.least_columns
+        and blocks * math.ceil(width / size) < machine.cores()
+        and grain_of(nest, min(width, size // 2) * height) == 1
+    ):
+        size //= 2
+    return size
 
 
 def chunk_size(extent: int, per_index: int) -> int:

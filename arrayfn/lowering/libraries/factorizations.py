@@ -1,7 +1,8 @@
 """Factorizations of matrices by LAPACK. A work item is one matrix of a batch.
 
-Scratch memory is what LAPACK's manual says of each function's workspace, with blocks
-of ``BLOCK`` columns where it says that more is faster.
+A single large matrix is factored on threads of LAPACK's own. Scratch memory is what
+LAPACK's manual says of each function's workspace, with blocks of ``BLOCK`` columns
+where it says that more is faster.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Equation
-from arrayfn.lowering.libraries import blocked
-from arrayfn.lowering.libraries.blocked import INTEGER_BYTES
 from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
@@ -24,45 +23,69 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.passes.reads import Reads
 
 BLOCK: Final = 64
+INTEGER_BYTES: Final = 8  # at most
+# The extent from which a single matrix is factored on LAPACK's own threads. These wait
+# for each other at each block of columns, for spectra at each column. Where one of them
+# has to wait for a core, as on two cores with other work, 1024 rows took: eigh 2000 ms
+# and 460 by one thread (float64), QR 1500 and 230, Cholesky 19 to 4300 and 9 (float32).
+LARGE: Final = 2048
+MOST_WORDS: Final = 1 << 31  # of workspace, where integers may have 32 bits
 
 
-def _provider(name: str, type: ArrayType) -> str:
-    return f"{name}_{dtypes.short_name(type.dtype)}"
-
-
-def _count(type: ArrayType) -> int:
-    return math.prod(type.shape[:-2])
+def _call(
+    name: str,
+    x: ArrayType,
+    reads: dict[str, Place],
+    writes: dict[str, Place],
+    scratch: dict[str, int],
+    integers: dict[str, int],
+    work: float,
+) -> LibraryCall:
+    """One call for all matrices of ``x``; ``work`` is that of each in multiply-adds."""
+    items = math.prod(x.shape[:-2])
+    is_large = (
+        items == 1
+        and min(x.shape[-2:]) >= LARGE
+        and max(integers.values()) < MOST_WORDS
+    )
+    return LibraryCall(
+        provider=f"{name}{'_large' * is_large}_{dtypes.short_name(x.dtype)}",
+        reads=reads,
+        writes=writes,
+        scratch=scratch,
+        integers=integers,
+        items=items,
+        grain=grain_of(work),
+        library="LAPACK",
+    )
 
 
 def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """potrf over the operand. Its lower triangle is, by columns, an upper one."""
-    output = equation.outputs[0]
-    if blocked.is_blocked(output.type):
-        yield from blocked.cholesky(equation)
-        return
-    n = output.type.shape[-1]
-    yield blocked.factor(Place(output), n, n, _count(output.type), whole=True)
+    (x,) = equation.outputs
+    n = x.type.shape[-1]
+    if n:
+        work = n * n * (n / 6 + START) + START
+        yield _call("potrf", x.type, {}, {"a": Place(x)}, {}, {"n": n}, work)
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """getrf over the operand, which lies by columns."""
     factors, pivots, permutation = equation.outputs
-    if blocked.is_blocked(factors.type):
-        yield from blocked.lu(equation)
-        return
     columns, rows = factors.type.shape[-2:]
-    yield LibraryCall(
-        provider=_provider("getrf", factors.type),
-        reads={},
-        writes={
+    k = min(rows, columns)
+    yield _call(
+        "getrf",
+        factors.type,
+        {},
+        {
             "a": Place(factors),
             "pivots": Place(pivots),
             "permutation": Place(permutation),
         },
-        integers={"rows": rows, "columns": columns},
-        items=_count(factors.type),
-        grain=grain_of(rows * columns * (min(rows, columns) / 2 + START) + START),
-        library="LAPACK",
+        {"integers": k * INTEGER_BYTES},
+        {"rows": rows, "columns": columns, "leading": max(1, rows)},
+        rows * columns * (k / 2 + START) + START,
     )
 
 
@@ -70,7 +93,7 @@ def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryC
     """As after getrf, from pivots alone."""
     pivots, order = equation.inputs[0].type, equation.outputs[0]
     yield LibraryCall(
-        provider=_provider("pivots_to_permutation", pivots),
+        provider=f"pivots_to_permutation_{dtypes.short_name(pivots.dtype)}",
         reads={"pivots": place_of(equation.inputs[0], reads)},
         writes={"permutation": Place(order)},
         integers={"rows": order.type.shape[-1], "count": pivots.shape[-1]},
@@ -83,26 +106,30 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gelqf and orglq: by columns, the transposed matrix is L Q."""
     q, r = equation.outputs
     x = equation.inputs[0].type
-    if blocked.is_blocked(x):
-        yield from blocked.qr(equation, reads)
-        return
     rows, columns = x.shape[-2:]
-    inner = q.type.shape[-1]
+    inner, k = q.type.shape[-1], min(rows, columns)
     size = x.dtype.itemsize
     words = BLOCK * max(columns, inner, 1)
-    yield LibraryCall(
-        provider=_provider("gelqf", x),
-        reads={"x": place_of(equation.inputs[0], reads)},
-        writes={"q": Place(q), "r": Place(r)},
-        scratch={
+    yield _call(
+        "gelqf",
+        x,
+        {"x": place_of(equation.inputs[0], reads)},
+        {"q": Place(q), "r": Place(r)},
+        {
             "a": rows * columns * size,
-            "tau": max(1, min(rows, columns)) * size,
+            "tau": max(1, k) * size,
             "work": words * size,
         },
-        integers={"rows": rows, "columns": columns, "inner": inner, "words": words},
-        items=_count(x),
-        grain=grain_of(rows * columns * (2 * min(rows, columns) + START) + START),
-        library="LAPACK",
+        {
+            "rows": rows,
+            "columns": columns,
+            "inner": inner,
+            "least": k,
+            "leading_a": max(1, columns),
+            "leading_q": max(1, inner),
+            "words": words,
+        },
+        rows * columns * (2 * k + START) + START,
     )
 
 
@@ -113,7 +140,7 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     size = x.dtype.itemsize
     words = (columns + 1) * BLOCK + 2 * columns
     yield LibraryCall(
-        provider=_provider("geqp3", x),
+        provider=f"geqp3_{dtypes.short_name(x.dtype)}",
         reads={"x": place_of(equation.inputs[0], reads)},
         writes={"order": Place(order)},
         scratch={
@@ -121,9 +148,15 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             "tau": max(1, min(rows, columns)) * size,
             "work": words * size,
             "real_work": 2 * max(1, columns) * size,
+            "integers": columns * INTEGER_BYTES,
         },
-        integers={"rows": rows, "columns": columns, "words": words},
-        items=_count(x),
+        integers={
+            "rows": rows,
+            "columns": columns,
+            "leading": max(1, rows),
+            "words": words,
+        },
+        items=math.prod(x.shape[:-2]),
         grain=grain_of(2 * rows * columns * min(rows, columns)),
         library="LAPACK",
     )
@@ -132,148 +165,147 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd with vectors, over the operand."""
     vectors, values = equation.outputs
-    if blocked.is_blocked_spectrum(vectors.type):
-        yield from blocked.eigh(equation)
-        return
-    writes = {"a": Place(vectors), "w": Place(values)}
-    yield _syevd(equation.inputs[0].type, {}, writes, vectors=True)
+    places = {"a": Place(vectors), "w": Place(values)}
+    yield from _syevd("syevd", equation.inputs[0].type, {}, places, copied=0)
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd without vectors, over a copy of the operand."""
     x = equation.inputs[0]
-    if blocked.is_blocked_spectrum(x.type):
-        yield from blocked.eigvalsh(equation, reads)
-        return
-    given = {"x": place_of(x, reads)}
-    yield _syevd(x.type, given, {"w": Place(equation.outputs[0])}, vectors=False)
+    given = {"a": place_of(x, reads)}
+    values = {"w": Place(equation.outputs[0])}
+    yield from _syevd("syevd_values", x.type, given, values, copied=x.type.shape[-1])
 
 
 def _syevd(
+    name: str,
     x: ArrayType,
     given: dict[str, Place],
     written: dict[str, Place],
     *,
-    vectors: bool,
-) -> LibraryCall:
-    n = x.shape[-1]
-    is_complex = x.dtype in dtypes.COMPLEX
-    real = dtypes.real_of(x.dtype).itemsize
-    if is_complex:
+    copied: int,
+) -> Iterable[LibraryCall]:
+    n, size = x.shape[-1], x.dtype.itemsize
+    if not n:
+        return
+    if x.dtype in dtypes.COMPLEX:
         words = 2 * n + n * n + BLOCK * n
         real_words = 1 + 5 * n + 2 * n * n
     else:
         words = 1 + 6 * n + 2 * n * n + BLOCK * n
         real_words = 1
     integers = 3 + 5 * n
-    scratch = {
-        "work": words * x.dtype.itemsize,
-        "real_work": real_words * real,
-        "integer_work": integers * INTEGER_BYTES,
-    }
-    if not vectors:
-        scratch["a"] = n * n * x.dtype.itemsize
-    return LibraryCall(
-        provider=_provider("syevd" if vectors else "syevd_values", x),
-        reads=given,
-        writes=written,
-        scratch=scratch,
-        integers={
+    yield _call(
+        name,
+        x,
+        given,
+        written,
+        {
+            "copy": copied * n * size,
+            "work": words * size,
+            "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
+            "integer_work": integers * INTEGER_BYTES,
+        },
+        {
             "n": n,
             "words": words,
             "real_words": real_words,
             "integer_words": integers,
         },
-        items=_count(x) if n else 0,
-        grain=grain_of(5 * n**3),
-        library="LAPACK",
+        5 * n**3,
     )
 
 
 def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """geev with right eigenvectors."""
     vectors, values = equation.outputs
-    writes = {"v": Place(vectors), "w": Place(values)}
-    yield _geev(equation, reads, writes, "geev")
+    writes = {"w": Place(values), "v": Place(vectors)}
+    yield from _geev("geev", equation, reads, writes, {})
 
 
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """geev without vectors."""
-    yield _geev(equation, reads, {"w": Place(equation.outputs[0])}, "geev_values")
+    writes = {"w": Place(equation.outputs[0])}
+    yield from _geev("geev_values", equation, reads, writes, {"v": 0})
 
 
 def _geev(
-    equation: Equation, reads: Reads, writes: dict[str, Place], name: str
-) -> LibraryCall:
+    name: str,
+    equation: Equation,
+    reads: Reads,
+    writes: dict[str, Place],
+    more: dict[str, int],
+) -> Iterable[LibraryCall]:
     x = equation.inputs[0].type
-    n = x.shape[-1]
-    size = x.dtype.itemsize
-    words = (BLOCK + 4) * max(1, n)
-    return LibraryCall(
-        provider=_provider(name, x),
-        reads={"x": place_of(equation.inputs[0], reads)},
-        writes=writes,
-        scratch={
-            "a": n * n * size,
-            "vectors": n * n * size,
-            "values": 2 * n * size,
-            "work": words * size,
-        },
-        integers={"n": n, "words": words},
-        items=_count(x) if n else 0,
-        grain=grain_of(20 * n**3),
-        library="LAPACK",
-    )
+    n, size = x.shape[-1], x.dtype.itemsize
+    words = (BLOCK + 4) * n
+    if n:
+        yield _call(
+            name,
+            x,
+            {"x": place_of(equation.inputs[0], reads)},
+            writes,
+            {
+                **more,
+                "copy": n * n * size,
+                "packed": n * n * size,
+                "parts": 2 * n * size,
+                "work": words * size,
+            },
+            {"n": n, "words": words},
+            20 * n**3,
+        )
 
 
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gesdd with vectors. The operand lies by columns, and so do they."""
     u, s, vh = equation.outputs
-    if blocked.is_blocked_svd(equation.inputs[0].type):
-        yield from blocked.svd(equation, reads)
-        return
-    full = int(equation.params["full"])
-    writes = {"u": Place(u), "s": Place(s), "vh": Place(vh)}
-    columns, rows = equation.inputs[0].type.shape[-2:]
-    integers = {"rows": rows, "columns": columns, "full": full}
-    yield _gesdd(equation, reads, writes, "gesdd", integers)
+    writes = {"s": Place(s), "u": Place(u), "vh": Place(vh)}
+    extents = {
+        "u_columns": u.type.shape[-2],
+        "vh_rows": vh.type.shape[-1],
+        "full": int(equation.params["full"]),
+    }
+    yield from _gesdd("gesdd", equation, reads, writes, {}, extents)
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gesdd without vectors, of the transposed matrices: they lie by columns."""
     writes = {"s": Place(equation.outputs[0])}
-    columns, rows = equation.inputs[0].type.shape[-2:]
-    integers = {"rows": rows, "columns": columns}
-    yield _gesdd(equation, reads, writes, "gesdd_values", integers)
+    extents = {"u_columns": 0, "vh_rows": 0, "full": 0}
+    none = {"u": 0, "vh": 0}
+    yield from _gesdd("gesdd_values", equation, reads, writes, none, extents)
 
 
 def _gesdd(
+    name: str,
     equation: Equation,
     reads: Reads,
     writes: dict[str, Place],
-    name: str,
-    integers: dict[str, int],
-) -> LibraryCall:
+    more: dict[str, int],
+    extents: dict[str, int],
+) -> Iterable[LibraryCall]:
     x = equation.inputs[0].type
-    rows, columns = integers["rows"], integers["columns"]
+    columns, rows = x.shape[-2:]
     small, large = min(rows, columns), max(rows, columns)
     words = 4 * small * small + 7 * small + large + 2 * BLOCK * (small + large)
     real_words = 1
     if x.dtype in dtypes.COMPLEX:
         real_words = small * max(5 * small + 7, 2 * large + 2 * small + 1) + 1
     size = x.dtype.itemsize
-    return LibraryCall(
-        provider=_provider(name, x),
-        reads={"x": place_of(equation.inputs[0], reads)},
-        writes=writes,
-        scratch={
-            "a": rows * columns * size,
-            "work": words * size,
-            "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
-            "integer_work": 8 * max(1, small) * INTEGER_BYTES,
-        },
-        integers={"words": words, **integers},
-        items=_count(x) if rows * columns else 0,
-        grain=grain_of(10 * rows * columns * small),
-        library="LAPACK",
-    )
+    if small:
+        yield _call(
+            name,
+            x,
+            {"x": place_of(equation.inputs[0], reads)},
+            writes,
+            {
+                **more,
+                "copy": rows * columns * size,
+                "work": words * size,
+                "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
+                "integer_work": 8 * small * INTEGER_BYTES,
+            },
+            {"rows": rows, "columns": columns, **extents, "words": words},
+            10 * rows * columns * small,
+        )

@@ -12,7 +12,7 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of
 from arrayfn.passes.reads import Reads
 
 BLOCK: Final = 64
-INTEGER_BYTES: Final = 4
+INTEGER_BYTES: Final = 8  # at most
 
 
 def _call(
@@ -57,8 +57,9 @@ def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     t, z = equation.outputs
     n = t.type.shape[-1]
     scratch = {
-        "values": 2 * n * t.type.dtype.itemsize,
-        "integer_work": n * INTEGER_BYTES,
+        "values": n * t.type.dtype.itemsize,
+        "more": n * t.type.dtype.itemsize,
+        "flags": n * INTEGER_BYTES,
     }
     writes = {"a": Place(t), "z": Place(z)}
     yield _call("gees", t.type, writes, 20 * n**3, scratch)

@@ -14,14 +14,10 @@ from arrayfn.backends.cpu.libraries.linear_algebra import (
     cholesky,
     eig,
     eigh,
-    eigh_blocks,
     lu,
-    lu_blocks,
     qr,
-    qr_blocks,
     reductions,
     svd,
-    svd_blocks,
     triangular,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -39,14 +35,10 @@ PROVIDERS: Final[dict[str, Provider]] = {
     **fourier.PROVIDERS,
     **cholesky.PROVIDERS,
     **lu.PROVIDERS,
-    **lu_blocks.PROVIDERS,
     **qr.PROVIDERS,
-    **qr_blocks.PROVIDERS,
     **eigh.PROVIDERS,
-    **eigh_blocks.PROVIDERS,
     **eig.PROVIDERS,
     **svd.PROVIDERS,
-    **svd_blocks.PROVIDERS,
     **reductions.PROVIDERS,
 }
 

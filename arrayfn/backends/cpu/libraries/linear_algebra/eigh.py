@@ -1,7 +1,8 @@
 """Eigenvalues of Hermitian matrices: LAPACK's syevd and heevd, in place.
 
-The lower triangle, mirrored, is that of the same matrix by columns. The eigenvectors,
-by columns and conjugated, are the rows of V^H. What does not converge is NaN.
+The lower triangle, mirrored, is that of the same matrix by columns: so signs of
+eigenvectors are NumPy's. These, by columns and conjugated, are the rows of V^H. What is
+not finite, and what does not converge, is NaN.
 """
 
 from __future__ import annotations
@@ -11,160 +12,119 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
-    COMPLEX,
-    FUNCTIONS,
+from arrayfn.backends.cpu.libraries.blas import Blas
+from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
+    CALL_BYTES,
+    CALLS,
     ITEM_BYTES,
-    LETTER_L,
-    LETTER_N,
-    LETTER_V,
     NAN,
+    REAL_BYTES,
+    fields,
+    lapack,
+    lapack_words,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    all_finite,
     copy_negated,
     copy_real,
     fill_words,
-    lapack_words,
+    least,
     memcpy,
-    real_bytes,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.native import (
-    call,
-    load,
-    load_i32,
-    native,
-    stack,
-    store_i32,
-    store_u8,
-)
+from arrayfn.backends.native import load, native, stack, store
 
-SYEVD: Final = FUNCTIONS
-# With vectors: the matrix, the values. Without: the operand, the values.
-FIRST: Final = FUNCTIONS + 8
-VALUES: Final = FUNCTIONS + 16
-WORK: Final = FUNCTIONS + 24
-REAL_WORK: Final = FUNCTIONS + 32
-INTEGER_WORK: Final = FUNCTIONS + 40
-# With vectors; without, a copy comes before them.
-SIZE: Final = FUNCTIONS + 48
-COPY: Final = FUNCTIONS + 48
-AFTER_COPY: Final = 8
+VECTORS_CALL: Final = CALLS
+VALUES_CALL: Final = CALLS + CALL_BYTES
+PLACES: Final = fields(
+    2, "a", "w", "copy", "work", "real_work", "integer_work",
+    "n", "words", "real_words", "integer_words",
+)  # fmt: skip
+MATRIX: Final = PLACES["a"]
+VALUES: Final = PLACES["w"]
+COPY: Final = PLACES["copy"]
+SIZE: Final = PLACES["n"]
+TILE: Final = 16  # rows that are written at once, each a line in the cache
 
 
 @native
 def eigh_run(arguments: int, begin: int, end: int) -> int:
     """Decompose matrices ``begin`` to ``end`` in place."""
     n = load(arguments + SIZE)
-    step = n * n * load(arguments + ITEM_BYTES)
+    size = load(arguments + ITEM_BYTES)
+    real = load(arguments + REAL_BYTES)
+    step = n * n * size
     for item in range(begin, end):
-        matrix = load(arguments + FIRST) + item * step
-        mirror_lower(arguments, matrix, n)
-        values = load(arguments + VALUES) + item * n * real_bytes(arguments)
-        if syevd(arguments, arguments + SIZE, LETTER_V, matrix, values) != 0:
+        matrix = load(arguments + MATRIX) + item * step
+        if decompose(arguments, VECTORS_CALL, item, matrix) != 0:
             fill_words(matrix, step, load(arguments + NAN))
-        elif load(arguments + COMPLEX):
-            conjugate(matrix, n * n, real_bytes(arguments))
+        elif size != real:
+            for k in range(n * n):
+                imaginary = matrix + k * size + real
+                copy_negated(imaginary, imaginary, real)
     return 0
 
 
 @native
 def eigvalsh_run(arguments: int, begin: int, end: int) -> int:
     """The eigenvalues of matrices ``begin`` to ``end``."""
-    sizes = arguments + COPY + AFTER_COPY
-    n = load(sizes)
+    n = load(arguments + SIZE)
     step = n * n * load(arguments + ITEM_BYTES)
     for item in range(begin, end):
         matrix = load(arguments + COPY)
-        values = load(arguments + VALUES) + item * n * real_bytes(arguments)
-        memcpy(matrix, load(arguments + FIRST) + item * step, step)
-        mirror_lower(arguments, matrix, n)
-        syevd(arguments, sizes, LETTER_N, matrix, values)
+        memcpy(matrix, load(arguments + MATRIX) + item * step, step)
+        decompose(arguments, VALUES_CALL, item, matrix)
     return 0
 
 
 @native
-def mirror_lower(arguments: int, matrix: int, n: int) -> int:
-    """Write the lower triangle of a row-major matrix above the diagonal."""
-    real = real_bytes(arguments)
+def decompose(arguments: int, table: int, item: int, matrix: int) -> int:
+    """One decomposition; not 0 if it failed, and then the values are NaN."""
+    n = load(arguments + SIZE)
     size = load(arguments + ITEM_BYTES)
-    for row in range(1, n):
-        source = matrix + row * n * size
-        target = matrix + row * size
-        for column in range(row):
-            copy_real(target + column * n * size, source + column * size, real)
-            if size != real:
-                copy_real(
-                    target + column * n * size + real,
-                    source + column * size + real,
-                    real,
-                )
-    return 0
-
-
-@native
-def conjugate(address: int, count: int, real: int) -> int:
-    """Conjugate complex numbers."""
-    for k in range(count):
-        imaginary = address + (2 * k + 1) * real
-        copy_negated(imaginary, imaginary, real)
-    return 0
-
-
-@native
-def syevd(arguments: int, sizes: int, job: int, matrix: int, values: int) -> int:
-    """One decomposition; not 0 if it failed, and then the values are NaN.
-
-    At ``sizes`` are the extent, and those of the workspaces.
-    """
-    n = load(sizes)
-    letters = stack(1)
-    ints = stack(3)
-    store_u8(letters, job)
-    store_u8(letters + 1, LETTER_L)
-    store_i32(ints, n)
-    store_i32(ints + 4, load(sizes + 8))
-    store_i32(ints + 8, load(sizes + 16))
-    store_i32(ints + 12, load(sizes + 24))
-    if load(arguments + COMPLEX):
-        call(
-            load(arguments + SYEVD),
-            letters,
-            letters + 1,
-            ints,
-            matrix,
-            ints,
-            values,
-            load(arguments + WORK),
-            ints + 4,
-            load(arguments + REAL_WORK),
-            ints + 8,
-            load(arguments + INTEGER_WORK),
-            ints + 12,
-            ints + 16,
-        )
-    else:
-        call(
-            load(arguments + SYEVD),
-            letters,
-            letters + 1,
-            ints,
-            matrix,
-            ints,
-            values,
-            load(arguments + WORK),
-            ints + 4,
-            load(arguments + INTEGER_WORK),
-            ints + 12,
-            ints + 16,
-        )
-    failed = load_i32(ints + 16)
+    real = load(arguments + REAL_BYTES)
+    own = stack(2)
+    values = load(arguments + VALUES) + item * n * real
+    store(own, matrix)
+    store(own + 8, values)
+    mirror_lower(matrix, n, size, real)
+    failed = 1
+    if all_finite(matrix, n * n * size, real):
+        failed = lapack(arguments, table, own)
     if failed != 0:
-        fill_words(values, n * real_bytes(arguments), load(arguments + NAN))
+        fill_words(values, n * real, load(arguments + NAN))
     return failed
 
 
-def words(dtype: str) -> tuple[int, ...]:
+@native
+def mirror_lower(matrix: int, n: int, size: int, real: int) -> int:
+    """Write the lower triangle of a row-major matrix above the diagonal."""
+    for first in range((n + TILE - 1) // TILE):
+        last = least(first * TILE + TILE, n)
+        for row in range(first * TILE + 1, n):
+            source = matrix + row * n * size
+            target = matrix + row * size
+            for column in range(first * TILE, least(last, row)):
+                above = target + column * n * size
+                copy_real(above, source + column * size, real)
+                if size != real:
+                    beside = source + column * size + real
+                    copy_real(above + real, beside, real)
+    return 0
+
+
+def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The words before the arguments."""
-    return lapack_words(dtype, "?syevd|?heevd")
+    rest = "$1 work &words {}integer_work &integer_words info"
+    calls = [
+        (
+            f"?syevd {job} L &n $0 &n {rest.format('')}",
+            f"?heevd {job} L &n $0 &n {rest.format('real_work &real_words ')}",
+        )
+        for job in "VN"
+    ]
+    return lapack_words(dtype, PLACES, *calls, library=library)
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
@@ -183,7 +143,7 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
 def unjitted_values(given: Mapping[str, Any], items: int) -> None:
     """The values of all matrices, by NumPy."""
     n = int(given["n"])
-    matrices = given["x"].array((items, n, n))
+    matrices = given["a"].array((items, n, n))
     values = given["w"].array((items, n))
     for matrix, w in zip(matrices, values, strict=True):
         try:
@@ -193,6 +153,10 @@ def unjitted_values(given: Mapping[str, Any], items: int) -> None:
 
 
 PROVIDERS: Final = {
-    "syevd": Provider(eigh_run, words, unjitted, uses_blas=True),
-    "syevd_values": Provider(eigvalsh_run, words, unjitted_values, uses_blas=True),
+    **with_large("syevd", Provider(eigh_run, words, unjitted, uses_blas=True), words),
+    **with_large(
+        "syevd_values",
+        Provider(eigvalsh_run, words, unjitted_values, uses_blas=True),
+        words,
+    ),
 }

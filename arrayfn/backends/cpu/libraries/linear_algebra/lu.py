@@ -10,16 +10,23 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
-    FUNCTIONS,
+from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
+    CALL_BYTES,
+    CALLS,
+    INTEGER_BYTES,
     ITEM_BYTES,
+    fields,
+    lapack,
     lapack_words,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     least,
-    least_one,
     small_address,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.small_matrices import LIMIT
+from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import (
     LANES,
@@ -28,18 +35,22 @@ from arrayfn.backends.native import (
     load_i32,
     native,
     stack,
+    store,
     store_i32,
 )
 
 Array = np.ndarray[Any, Any]
 
-GETRF: Final = FUNCTIONS
-SMALL: Final = FUNCTIONS + 8
-MATRIX: Final = FUNCTIONS + 16
-PIVOTS: Final = FUNCTIONS + 24
-PERMUTATION: Final = FUNCTIONS + 32
-ROWS: Final = FUNCTIONS + 40
-COLUMNS: Final = FUNCTIONS + 48
+SMALL: Final = CALLS + CALL_BYTES
+PLACES: Final = fields(
+    1, "a", "pivots", "permutation", "integers", "rows", "columns", "leading", more=1
+)
+MATRIX: Final = PLACES["a"]
+PIVOTS: Final = PLACES["pivots"]
+PERMUTATION: Final = PLACES["permutation"]
+INTEGERS: Final = PLACES["integers"]
+ROWS: Final = PLACES["rows"]
+COLUMNS: Final = PLACES["columns"]
 
 
 @native
@@ -48,31 +59,21 @@ def lu_run(arguments: int, begin: int, end: int) -> int:
     rows = load(arguments + ROWS)
     columns = load(arguments + COLUMNS)
     step = rows * columns * load(arguments + ITEM_BYTES)
-    k = rows
-    if columns < k:
-        k = columns
-    ints = stack(2)
-    store_i32(ints, rows)
-    store_i32(ints + 4, columns)
-    store_i32(ints + 8, least_one(rows))
+    integers = load(arguments + INTEGERS)
+    width = load(arguments + INTEGER_BYTES)
+    k = least(rows, columns)
+    own = stack(1)
     if rows <= LIMIT and columns <= LIMIT and load(arguments + SMALL):
         return small_lus(arguments, begin, end)
     for item in range(begin, end):
         pivots = load(arguments + PIVOTS) + 4 * k * item
-        permutation = load(arguments + PERMUTATION) + 4 * rows * item
+        store(own, load(arguments + MATRIX) + item * step)
         if k > 0:
-            call(
-                load(arguments + GETRF),
-                ints,
-                ints + 4,
-                load(arguments + MATRIX) + item * step,
-                ints + 8,
-                pivots,
-                ints + 12,
-            )
+            lapack(arguments, CALLS, own)
         for row in range(k):
-            store_i32(pivots + 4 * row, load_i32(pivots + 4 * row) - 1)
-        permute(permutation, rows, pivots, k)
+            # LAPACK counts from 1; of a word the low half comes first.
+            store_i32(pivots + 4 * row, load_i32(integers + width * row) - 1)
+        permute(load(arguments + PERMUTATION) + 4 * rows * item, rows, pivots, k)
     return 0
 
 
@@ -128,9 +129,11 @@ def permute(permutation: int, rows: int, pivots: int, count: int) -> int:
     return 0
 
 
-def words(dtype: str) -> tuple[int, ...]:
+def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The words before the arguments."""
-    return *lapack_words(dtype, "?getrf"), small_address(small_matrices.small_lu, dtype)
+    text = "?getrf &rows &columns $0 &leading integers info"
+    small = small_address(small_matrices.small_lu, dtype)
+    return *lapack_words(dtype, PLACES, text, library=library), small
 
 
 def eliminate(matrix: Array, pivots: Array) -> None:
@@ -183,7 +186,7 @@ def no_words(dtype: str) -> tuple[int, ...]:
 
 
 PROVIDERS: Final = {
-    "getrf": Provider(lu_run, words, unjitted, uses_blas=True),
+    **with_large("getrf", Provider(lu_run, words, unjitted, uses_blas=True), words),
     "pivots_to_permutation": Provider(
         pivots_to_permutation_run, no_words, unjitted_permutation
     ),

@@ -11,19 +11,25 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
-    COMPLEX,
-    FUNCTIONS,
+from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
+    CALL_BYTES,
+    CALLS,
+    INTEGER_BYTES,
     ITEM_BYTES,
+    fields,
+    lapack,
     lapack_words,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     least,
-    least_one,
     memcpy,
     memset,
     small_address,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.small_matrices import LIMIT
+from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import (
     LANES,
@@ -32,35 +38,36 @@ from arrayfn.backends.native import (
     load_i32,
     native,
     stack,
+    store,
     store_i32,
 )
 from arrayfn.primitives import linalg_qr
 
-GELQF: Final = FUNCTIONS
-ORGLQ: Final = FUNCTIONS + 8
-SMALL: Final = FUNCTIONS + 16
-X: Final = FUNCTIONS + 24
-Q: Final = FUNCTIONS + 32
-R: Final = FUNCTIONS + 40
-COPY: Final = FUNCTIONS + 48
-TAU: Final = FUNCTIONS + 56
-WORK: Final = FUNCTIONS + 64
-ROWS: Final = FUNCTIONS + 72
-COLUMNS: Final = FUNCTIONS + 80
-INNER: Final = FUNCTIONS + 88
-WORDS: Final = FUNCTIONS + 96
+GELQF: Final = CALLS
+ORGLQ: Final = CALLS + CALL_BYTES
+SMALL: Final = CALLS + 2 * CALL_BYTES
+PLACES: Final = fields(
+    2, "x", "q", "r", "a", "tau", "work",
+    "rows", "columns", "inner", "least", "leading_a", "leading_q", "words", more=1,
+)  # fmt: skip
+X: Final = PLACES["x"]
+Q: Final = PLACES["q"]
+R: Final = PLACES["r"]
+COPY: Final = PLACES["a"]
+ROWS: Final = PLACES["rows"]
+COLUMNS: Final = PLACES["columns"]
+INNER: Final = PLACES["inner"]
 
-# geqp3
-GEQP3: Final = FUNCTIONS
-GIVEN: Final = FUNCTIONS + 8
-ORDER: Final = FUNCTIONS + 16
-GEQP3_COPY: Final = FUNCTIONS + 24
-GEQP3_TAU: Final = FUNCTIONS + 32
-GEQP3_WORK: Final = FUNCTIONS + 40
-REAL_WORK: Final = FUNCTIONS + 48
-GEQP3_ROWS: Final = FUNCTIONS + 56
-GEQP3_COLUMNS: Final = FUNCTIONS + 64
-GEQP3_WORDS: Final = FUNCTIONS + 72
+ORDER_PLACES: Final = fields(
+    1, "x", "order", "a", "tau", "work", "real_work", "integers",
+    "rows", "columns", "leading", "words",
+)  # fmt: skip
+GIVEN: Final = ORDER_PLACES["x"]
+ORDER: Final = ORDER_PLACES["order"]
+ORDER_COPY: Final = ORDER_PLACES["a"]
+INTEGERS: Final = ORDER_PLACES["integers"]
+ORDER_ROWS: Final = ORDER_PLACES["rows"]
+ORDER_COLUMNS: Final = ORDER_PLACES["columns"]
 
 
 @native
@@ -103,33 +110,12 @@ def qr_matrix(arguments: int, x: int, q: int, r: int) -> int:
     inner = load(arguments + INNER)
     size = load(arguments + ITEM_BYTES)
     a = load(arguments + COPY)
-    k = rows
-    if columns < k:
-        k = columns
-    ints = stack(4)
-    store_i32(ints, columns)
-    store_i32(ints + 4, rows)
-    store_i32(ints + 8, least_one(columns))
-    store_i32(ints + 12, load(arguments + WORDS))
-    store_i32(ints + 16, inner)
-    store_i32(ints + 20, k)
-    store_i32(ints + 24, least_one(inner))
+    own = stack(1)
+    store(own, q)
     memcpy(a, x, rows * columns * size)
-    call(
-        load(arguments + GELQF),
-        ints,
-        ints + 4,
-        a,
-        ints + 8,
-        load(arguments + TAU),
-        load(arguments + WORK),
-        ints + 12,
-        ints + 28,
-    )
+    lapack(arguments, GELQF, own)
     for row in range(inner):
-        below = row
-        if below > columns:
-            below = columns
+        below = least(row, columns)
         target = r + row * columns * size
         memset(target, 0, below * size)
         memcpy(
@@ -138,87 +124,51 @@ def qr_matrix(arguments: int, x: int, q: int, r: int) -> int:
             (columns - below) * size,
         )
     for row in range(rows):
-        memcpy(q + row * inner * size, a + row * columns * size, k * size)
-    call(
-        load(arguments + ORGLQ),
-        ints + 16,
-        ints + 4,
-        ints + 20,
-        q,
-        ints + 24,
-        load(arguments + TAU),
-        load(arguments + WORK),
-        ints + 12,
-        ints + 28,
-    )
-    return 0
+        memcpy(
+            q + row * inner * size,
+            a + row * columns * size,
+            least(rows, columns) * size,
+        )
+    return lapack(arguments, ORGLQ, own)
 
 
 @native
 def column_order_run(arguments: int, begin: int, end: int) -> int:
     """The orders of matrices ``begin`` to ``end``."""
-    rows = load(arguments + GEQP3_ROWS)
-    columns = load(arguments + GEQP3_COLUMNS)
+    rows = load(arguments + ORDER_ROWS)
+    columns = load(arguments + ORDER_COLUMNS)
     step = rows * columns * load(arguments + ITEM_BYTES)
-    a = load(arguments + GEQP3_COPY)
-    ints = stack(2)
-    store_i32(ints, rows)
-    store_i32(ints + 4, columns)
-    store_i32(ints + 8, least_one(rows))
-    store_i32(ints + 12, load(arguments + GEQP3_WORDS))
+    integers = load(arguments + INTEGERS)
+    width = load(arguments + INTEGER_BYTES)
     for item in range(begin, end):
         order = load(arguments + ORDER) + 4 * item * columns
-        memcpy(a, load(arguments + GIVEN) + item * step, step)
+        memcpy(
+            load(arguments + ORDER_COPY), load(arguments + GIVEN) + item * step, step
+        )
         # 0: LAPACK may take any column first.
-        memset(order, 0, 4 * columns)
+        memset(integers, 0, width * columns)
         if rows > 0:
-            pivoted_factors(arguments, ints, a, order)
+            lapack(arguments, CALLS, 0)
         for column in range(columns):
-            place = load_i32(order + 4 * column) - 1
+            # It counts from 1; of a word the low half comes first.
+            place = load_i32(integers + width * column) - 1
             if place < 0:
                 place = column
             store_i32(order + 4 * column, place)
     return 0
 
 
-@native
-def pivoted_factors(arguments: int, ints: int, a: int, order: int) -> int:
-    """One call of geqp3, which has workspace of real numbers if it is complex."""
-    info = stack(1)
-    tau = load(arguments + GEQP3_TAU)
-    work = load(arguments + GEQP3_WORK)
-    if load(arguments + COMPLEX):
-        return call(
-            load(arguments + GEQP3),
-            ints,
-            ints + 4,
-            a,
-            ints + 8,
-            order,
-            tau,
-            work,
-            ints + 12,
-            load(arguments + REAL_WORK),
-            info,
-        )
-    return call(
-        load(arguments + GEQP3),
-        ints,
-        ints + 4,
-        a,
-        ints + 8,
-        order,
-        tau,
-        work,
-        ints + 12,
-        info,
-    )
-
-
-def words(dtype: str) -> tuple[int, ...]:
+def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The words before the arguments."""
+    calls = (
+        "?gelqf &columns &rows a &leading_a tau work &words info",
+        (
+            "?orglq &inner &rows &least $0 &leading_q tau work &words info",
+            "?unglq &inner &rows &least $0 &leading_q tau work &words info",
+        ),
+    )
     small = small_address(small_matrices.small_qr, dtype)
-    return *lapack_words(dtype, "?gelqf", "?orglq|?unglq"), small
+    return *lapack_words(dtype, PLACES, *calls, library=library), small
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
@@ -236,7 +186,9 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
 
 def order_words(dtype: str) -> tuple[int, ...]:
     """Those of ``column_order_run``."""
-    return lapack_words(dtype, "?geqp3")
+    text = "?geqp3 &rows &columns a &leading integers tau work &words {}info"
+    call = text.format(""), text.format("real_work ")
+    return lapack_words(dtype, ORDER_PLACES, call)
 
 
 def unjitted_order(given: Mapping[str, Any], items: int) -> None:
@@ -247,6 +199,6 @@ def unjitted_order(given: Mapping[str, Any], items: int) -> None:
 
 
 PROVIDERS: Final = {
-    "gelqf": Provider(qr_run, words, unjitted, uses_blas=True),
+    **with_large("gelqf", Provider(qr_run, words, unjitted, uses_blas=True), words),
     "geqp3": Provider(column_order_run, order_words, unjitted_order, uses_blas=True),
 }

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
-    LETTER_G,
-    is_zero,
-)
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import is_zero
 from arrayfn.backends.native import (
     call,
     load,
@@ -19,7 +16,6 @@ from arrayfn.backends.native import (
     native,
     stack,
     store,
-    store_i32,
     store_u8,
 )
 
@@ -28,6 +24,7 @@ BIAS_F32: Final = 127
 # Exponents up to these, either way, are left alone.
 PLAIN_F64: Final = 400
 PLAIN_F32: Final = 30
+LETTER_G: Final = ord("G")
 
 
 @native
@@ -78,24 +75,13 @@ def scale_of(exponent: int, real: int) -> int:
 
 
 @native
-def scale_of_both(a: int, count: int, b: int, count_b: int, real: int) -> int:
-    """The bits of the power of two in the greatest number of either; 0 for zeros."""
-    exponent = largest_exponent(a, count, real)
-    other = largest_exponent(b, count_b, real)
-    if exponent < other:
-        exponent = other
-    if real == 8:
-        return exponent << 52
-    return exponent << 23
-
-
-@native
 def rescale(
     lascl: int, scale: int, up: int, rows: int, columns: int, a: int, real: int
 ) -> int:
     """Divide a matrix (by columns, without gaps) by ``scale``; multiply if ``up``."""
     numbers = stack(2)
-    ints = stack(3)
+    # Words of 64 bits serve a library with integers of 32 bits too.
+    ints = stack(4)
     letters = stack(1)
     one = BIAS_F64 << 52
     if real == 4:
@@ -106,9 +92,9 @@ def rescale(
     if up:
         store(numbers, one)
         store(numbers + 8, scale)
-    store_i32(ints, 0)
-    store_i32(ints + 4, rows)
-    store_i32(ints + 8, columns)
+    store(ints, 0)
+    store(ints + 8, rows)
+    store(ints + 16, columns)
     return call(
         lascl,
         letters,
@@ -116,9 +102,9 @@ def rescale(
         ints,
         numbers,
         numbers + 8,
-        ints + 4,
         ints + 8,
+        ints + 16,
         a,
-        ints + 4,
-        ints + 12,
+        ints + 8,
+        ints + 24,
     )

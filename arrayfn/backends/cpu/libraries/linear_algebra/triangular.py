@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, blas
-from arrayfn.backends.cpu.libraries.gemm import at_least
 from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     least,
@@ -30,7 +29,6 @@ from arrayfn.backends.native import (
     native,
     stack,
     store,
-    store_i32,
     store_u8,
 )
 from arrayfn.dtypes import BY_SHORT_NAME
@@ -50,10 +48,6 @@ LEFT: Final = 88
 LOWER: Final = 96
 TRANSPOSE: Final = 104
 UNIT: Final = 112
-LEADING_A: Final = 120
-LEADING_B: Final = 128
-STRIDE_A: Final = 136
-STRIDE_B: Final = 144
 
 LETTER_L: Final = ord("L")
 LETTER_U: Final = ord("U")
@@ -81,21 +75,23 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
 def triangular_small(arguments: int, begin: int, end: int) -> int:
     """Solve for a few right-hand sides of small real matrices, some at once."""
     size = load(arguments + ITEM_BYTES)
-    stride_a = load(arguments + STRIDE_A) * size
-    stride_b = load(arguments + STRIDE_B) * size
+    rows = load(arguments + ROWS)
+    columns = load(arguments + COLUMNS)
+    stride_a = rows * rows * size
+    stride_b = rows * columns * size
     item = begin
     while item < end:
         call(
             load(arguments + SMALL),
             load(arguments + A) + item * stride_a,
             stride_a,
-            load(arguments + LEADING_A),
+            rows,
             load(arguments + B) + item * stride_b,
             stride_b,
-            load(arguments + LEADING_B),
+            columns,
             least(LANES, end - item),
-            load(arguments + ROWS),
-            load(arguments + COLUMNS),
+            rows,
+            columns,
             load(arguments + LOWER),
             load(arguments + TRANSPOSE),
             load(arguments + UNIT),
@@ -108,6 +104,7 @@ def triangular_small(arguments: int, begin: int, end: int) -> int:
 @native
 def triangular_vectors(arguments: int, begin: int, end: int) -> int:
     """Solve for one right-hand side of each matrix."""
+    rows = load(arguments + ROWS)
     size = load(arguments + ITEM_BYTES)
     letters = stack(1)
     ints = stack(2)
@@ -120,9 +117,8 @@ def triangular_vectors(arguments: int, begin: int, end: int) -> int:
     store_u8(letters + 2, LETTER_N)
     if load(arguments + UNIT):
         store_u8(letters + 2, LETTER_U)
-    store_i32(ints, load(arguments + ROWS))
-    store_i32(ints + 4, at_least(load(arguments + LEADING_A), 1))
-    store_i32(ints + 8, load(arguments + LEADING_B))
+    store(ints, rows)
+    store(ints + 8, 1)
     for item in range(begin, end):
         call(
             load(arguments + TRSV),
@@ -130,9 +126,9 @@ def triangular_vectors(arguments: int, begin: int, end: int) -> int:
             letters + 1,
             letters + 2,
             ints,
-            load(arguments + A) + item * load(arguments + STRIDE_A) * size,
-            ints + 4,
-            load(arguments + B) + item * load(arguments + STRIDE_B) * size,
+            load(arguments + A) + item * rows * rows * size,
+            ints,
+            load(arguments + B) + item * rows * size,
             ints + 8,
         )
     return 0
@@ -147,8 +143,11 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
     chunk = load(arguments + CHUNK)
     chunks = load(arguments + CHUNKS)
     left = load(arguments + LEFT)
+    n = columns
+    if left:
+        n = rows
     letters = stack(1)
-    ints = stack(2)
+    ints = stack(4)
     one = stack(2)
     store(one, load(arguments + ONE))
     store(one + 8, 0)
@@ -166,17 +165,16 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
     store_u8(letters + 3, LETTER_N)
     if load(arguments + UNIT):
         store_u8(letters + 3, LETTER_U)
-    leading = load(arguments + LEADING_B)
     # Rows of zeros stay so where substitution begins with them and divides by ones.
     forward = load(arguments + LOWER) == (load(arguments + TRANSPOSE) == 0)
     skips = forward and load(arguments + UNIT)
-    store_i32(ints + 8, at_least(load(arguments + LEADING_A), 1))
-    store_i32(ints + 12, at_least(leading, 1))
+    store(ints + 16, n)
+    store(ints + 24, max(columns, 1))
     for item in range(begin, end):
         problem = item // chunks
         first = item % chunks * chunk
-        a = load(arguments + A) + problem * load(arguments + STRIDE_A) * size
-        b = load(arguments + B) + problem * load(arguments + STRIDE_B) * size
+        a = load(arguments + A) + problem * n * n * size
+        b = load(arguments + B) + problem * rows * columns * size
         if left:
             width = columns - first
             if width > chunk:
@@ -184,18 +182,18 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
             b += first * size
             skipped = 0
             if skips:
-                skipped = zero_rows(b, rows, leading * size, width * size)
-            a += skipped * (load(arguments + LEADING_A) + 1) * size
-            b += skipped * leading * size
-            store_i32(ints, width)
-            store_i32(ints + 4, rows - skipped)
+                skipped = zero_rows(b, rows, columns * size, width * size)
+            a += skipped * (n + 1) * size
+            b += skipped * columns * size
+            store(ints, width)
+            store(ints + 8, rows - skipped)
         else:
             width = rows - first
             if width > chunk:
                 width = chunk
-            b += first * leading * size
-            store_i32(ints, columns)
-            store_i32(ints + 4, width)
+            b += first * columns * size
+            store(ints, columns)
+            store(ints + 8, width)
         call(
             load(arguments + TRSM),
             letters,
@@ -203,12 +201,12 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
             letters + 2,
             letters + 3,
             ints,
-            ints + 4,
+            ints + 8,
             one,
             a,
-            ints + 8,
+            ints + 16,
             b,
-            ints + 12,
+            ints + 24,
         )
     return 0
 
@@ -242,10 +240,8 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
     left = bool(given["left"])
     n = rows if left else columns
     batch = items // int(given["chunks"])
-    strides = int(given["stride_a"]), int(given["leading_a"]), 1
-    a = given["a"].array((batch, n, n), strides)
-    strides = int(given["stride_b"]), int(given["leading_b"]), 1
-    b = given["b"].array((batch, rows, columns), strides)
+    a = given["a"].array((batch, n, n))
+    b = given["b"].array((batch, rows, columns))
     unit = bool(given["unit"])
     for matrix, sides in zip(a, b, strict=True):
         triangle = np.tril(matrix) if given["lower"] else np.triu(matrix)

@@ -8,203 +8,118 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.native import (
-    CFunction,
-    inlined,
-    load,
-    load_i32,
-    native,
-    store,
-    store_i32,
-)
+from arrayfn.backends.native import CFunction, generic, size_of
+from arrayfn.backends.native.structures import Array, Integer, i32, u32
 
 LOOPS_OVER_DATA: Final = True
-memcpy = CFunction("memcpy", 3)
+memcpy = CFunction[[Array[Integer], Array[Integer], int], int]("memcpy")
 
-SIGN_64: Final = -0x8000000000000000
-LOW_HALF: Final = 0xFFFFFFFF
+SIGN_64: Final = -(1 << 63)
 
-
-@inlined
-def read(address: int, size: int) -> int:
-    """A number; one of 32 bits is sign-extended."""
-    if size == 4:
-        return load_i32(address)
-    return load(address)
+# ``flip`` is SIGN_64 for unsigned integers of 64 bits, else 0: x ^ flip orders as x.
 
 
-@inlined
-def write(address: int, bits: int, size: int) -> int:
-    """Write a number."""
-    if size == 4:
-        store_i32(address, bits)
-    else:
-        store(address, bits)
-    return 0
-
-
-@inlined
-def key(bits: int, signed: int, size: int) -> int:
-    """The signed integer that orders as an element does."""
-    if signed:
-        return bits
-    if size == 4:
-        return bits & LOW_HALF
-    return bits ^ SIGN_64
-
-
-@inlined
-def least(a: int, b: int) -> int:
-    """The lesser of two integers."""
-    if a < b:
-        return a
-    return b
-
-
-@inlined
-def most(a: int, b: int) -> int:
-    """The greater of two integers."""
-    if a > b:
-        return a
-    return b
-
-
-@inlined
+@generic
 def split(
-    a: int, count_a: int, b: int, count_b: int, place: int, signed: int, size: int
+    a: Array[Integer],
+    count_a: int,
+    b: Array[Integer],
+    count_b: int,
+    rank: int,
+    flip: int,
 ) -> int:
-    """How many of the first ``place`` merged elements are a's."""
-    low = most(0, place - count_b)
-    high = least(place, count_a)
+    """How many of the first ``rank`` merged elements are a's."""
+    low = max(0, rank - count_b)
+    high = min(rank, count_a)
     while low < high:
         middle = (low + high) >> 1
-        left = key(read(a + size * middle, size), signed, size)
-        if left <= key(read(b + size * (place - 1 - middle), size), signed, size):
+        if (a[middle] ^ flip) <= (b[rank - 1 - middle] ^ flip):
             low = middle + 1
         else:
             high = middle
     return low
 
 
-@inlined
+@generic
 def span(
-    a: int,
+    a: Array[Integer],
     count_a: int,
-    b: int,
+    b: Array[Integer],
     count_b: int,
-    target: int,
+    target: Array[Integer],
     i: int,
     k: int,
     stop: int,
-    signed: int,
-    size: int,
-) -> int:
+    flip: int,
+) -> None:
     """Merged elements ``k`` to ``stop``, of which a has had ``i``."""
     j = k - i
     while k < stop:
-        steps = least(stop - k, least(count_a - i, count_b - j))
+        steps = min(stop - k, count_a - i, count_b - j)
         if steps == 0:
-            if i < count_a:
-                memcpy(target + size * k, a + size * i, size * (stop - k))
-            else:
-                memcpy(target + size * k, b + size * j, size * (stop - k))
+            rest = a + i if i < count_a else b + j
+            memcpy(target + k, rest, size_of(Integer) * (stop - k))
             k = stop
         for step in range(steps):
-            x = read(a + size * i, size)
-            y = read(b + size * j, size)
-            value = x
-            later = 0
-            if key(y, signed, size) < key(x, signed, size):
-                value = y
-                later = 1
-            write(target + size * (k + step), value, size)
+            x = a[i]
+            y = b[j]
+            later = (y ^ flip) < (x ^ flip)
+            target[k + step] = y if later else x
             j += later
             i += 1 - later
         k += steps
-    return 0
 
 
-@inlined
+@generic
 def merge(
-    a: int,
+    a: Array[Integer],
     count_a: int,
-    b: int,
+    b: Array[Integer],
     count_b: int,
-    target: int,
+    target: Array[Integer],
     begin: int,
     end: int,
-    signed: int,
-    size: int,
-) -> int:
+    flip: int,
+) -> None:
     """Elements ``begin`` to ``end`` of two merged runs; of equal ones a's first.
 
     Two halves at a time: each waits for its own loads.
     """
-    stop = least(end, count_a + count_b)
-    if begin < stop:
-        middle = (begin + stop) >> 1
-        i = split(a, count_a, b, count_b, begin, signed, size)
-        u = split(a, count_a, b, count_b, middle, signed, size)
-        j = begin - i
-        v = middle - u
-        k = 0
-        steps = 1
-        while steps > 0:
-            steps = least(middle - begin - k, stop - middle - k)
-            steps = least(steps, least(count_a - i, count_b - j))
-            steps = least(steps, least(count_a - u, count_b - v))
-            for step in range(steps):
-                x = read(a + size * i, size)
-                y = read(b + size * j, size)
-                value = x
-                later = 0
-                if key(y, signed, size) < key(x, signed, size):
-                    value = y
-                    later = 1
-                x = read(a + size * u, size)
-                y = read(b + size * v, size)
-                second = x
-                behind = 0
-                if key(y, signed, size) < key(x, signed, size):
-                    second = y
-                    behind = 1
-                write(target + size * (begin + k + step), value, size)
-                write(target + size * (middle + k + step), second, size)
-                j += later
-                i += 1 - later
-                v += behind
-                u += 1 - behind
-            k += steps
-        span(a, count_a, b, count_b, target, i, begin + k, middle, signed, size)
-        span(a, count_a, b, count_b, target, u, middle + k, stop, signed, size)
-    return 0
+    stop = min(end, count_a + count_b)
+    if begin >= stop:
+        return
+    middle = (begin + stop) >> 1
+    i = split(a, count_a, b, count_b, begin, flip)
+    u = split(a, count_a, b, count_b, middle, flip)
+    j = begin - i
+    v = middle - u
+    k = 0
+    steps = 1
+    while steps > 0:
+        steps = min(middle - begin - k, stop - middle - k)
+        steps = min(steps, count_a - i, count_b - j)
+        steps = min(steps, count_a - u, count_b - v)
+        for step in range(steps):
+            x = a[i]
+            y = b[j]
+            later = (y ^ flip) < (x ^ flip)
+            value = y if later else x
+            x = a[u]
+            y = b[v]
+            behind = (y ^ flip) < (x ^ flip)
+            target[begin + k + step] = value
+            target[middle + k + step] = y if behind else x
+            j += later
+            i += 1 - later
+            v += behind
+            u += 1 - behind
+        k += steps
+    span(a, count_a, b, count_b, target, i, begin + k, middle, flip)
+    span(a, count_a, b, count_b, target, u, middle + k, stop, flip)
 
 
-@native
-def merge_32(
-    a: int,
-    count_a: int,
-    b: int,
-    count_b: int,
-    target: int,
-    begin: int,
-    end: int,
-    signed: int,
-) -> int:
-    """``merge`` of elements of 32 bits."""
-    return merge(a, count_a, b, count_b, target, begin, end, signed, 4)
-
-
-@native
-def merge_64(
-    a: int,
-    count_a: int,
-    b: int,
-    count_b: int,
-    target: int,
-    begin: int,
-    end: int,
-    signed: int,
-) -> int:
-    """``merge`` of elements of 64 bits."""
-    return merge(a, count_a, b, count_b, target, begin, end, signed, 8)
+MERGE: Final = {
+    "i32": merge.of(Integer=i32),
+    "u32": merge.of(Integer=u32),
+    "i64": merge.of(Integer=int),
+}

@@ -1,15 +1,8 @@
-"""Sorting: NumPy's own functions over rows and chunks, and merges of sorted chunks.
-
-NumPy keeps a table of functions for each dtype (``PyArray_ArrFuncs``); its sorts take
-an address and a count, and touch no Python object. Those of 32 and 64 bits are the
-vectorised quicksorts behind ``np.sort``, those of 8 and 16 bits radix sorts.
-"""
+"""Sorting: NumPy's own functions over rows and chunks, and merges of sorted chunks."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -17,210 +10,155 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.sorting import merging, sorting_loops
-from arrayfn.backends.native import CFunction, call, load, native, store
-from arrayfn.backends.native.code import native_addresses
-from arrayfn.dtypes import BY_SHORT_NAME, DType
+from arrayfn.backends.cpu.libraries.sorting.numpy_sorts import (
+    ARGSORT,
+    QUICK,
+    SORT,
+    STABLE,
+    NumpyArgsort,
+    NumpySort,
+    sort_function,
+)
+from arrayfn.backends.native import CFunction, cast, native
+from arrayfn.backends.native.code import native_address, native_addresses
+from arrayfn.backends.native.structures import Array, Struct
+from arrayfn.dtypes import BY_SHORT_NAME
 
-memcpy = CFunction("memcpy", 3)
-
-API_GET_FUNCTIONS: Final = 365  # a position in NumPy's table of C functions
-TABLE_SORT: Final = 33  # positions in a dtype's table: quick, heap, stable
-TABLE_ARGSORT: Final = 36
-QUICK: Final = 0
-STABLE: Final = 2
-
-# Arguments of sort and argsort: words, then those of ``lowering.libraries.sorting``.
-ITEM_BYTES: Final = 0
-SORT: Final = 8  # of the elements, or of 64-bit integers
-ENCODE: Final = 16  # of floats; of argsort: what packs, or makes keys
-DECODE: Final = 24  # of floats; of argsort: what unpacks, or orders ties
-METHOD: Final = 32  # of argsort; of sort: the function for short rows
-ARGSORT: Final = 40
-X: Final = 48
-SORTED: Final = 56
-KEYS: Final = 64
-N: Final = 72
-CHUNK: Final = 80
-CHUNKS: Final = 88
-INFINITY: Final = 96
+memcpy = CFunction[[int, int, int], int]("memcpy")
 
 SHORT: Final = 256  # elements that a radix sort is too slow for
 
-PACKED: Final = 0
-KEYED: Final = 1
-PLAIN: Final = 2
 
-# Arguments of merge.
-MERGE: Final = 0
-IS_SIGNED: Final = 8
-MERGED_BYTES: Final = 16
-UNPACK: Final = 24
-RUNS: Final = 32
-MERGED: Final = 40
-LENGTH: Final = 48
-RUN: Final = 56
-PAIRS: Final = 64
-PART: Final = 72
-PARTS: Final = 80
-UNPACKED: Final = 88
+class Sort(Struct):
+    """What ``words`` gives; then the arguments of ``lowering.libraries.sorting``."""
+
+    item_bytes: int
+    sort: NumpySort
+    sort_short: NumpySort
+    encode: Callable[[int, int, int, int], None] | None  # of floats
+    decode: Callable[[int, int, int], None] | None
+    x: int
+    sorted: int
+    keys: int
+    n: int
+    chunk: int
+    chunks: int
+    infinity: int
+
+
+class Argsort(Struct):
+    """As ``Sort``. Elements are packed, or have keys, or are ordered by NumPy."""
+
+    item_bytes: int
+    sort: NumpySort  # of 64-bit integers
+    argsort: NumpyArgsort  # of keys, or of elements
+    pack: Callable[[int, int, int, int, int], None] | None
+    unpack: Callable[[int, int, int], None]
+    make_keys: Callable[[int, int, int], None] | None
+    order_ties: Callable[[int, int, int, NumpySort], None]
+    x: int
+    sorted: int
+    keys: int
+    n: int
+    chunk: int
+    chunks: int
+    infinity: int
+
+
+class Merge(Struct):
+    """What ``merge_words`` gives; then the arguments of the lowering."""
+
+    item_bytes: int
+    merge: Callable[[int, int, int, int, int, int, int, int], None]
+    flip: int
+    decode: Callable[[int, int, int], None]  # makes elements of what was merged
+    runs: int
+    merged: int
+    n: int
+    run: int
+    pairs: int
+    part: int
+    parts: int
+    unpack: int  # whether to decode
 
 
 @native
-def sort_run(arguments: int, begin: int, end: int) -> int:
+def sort_run(a: Sort, begin: int, end: int) -> None:
     """Sort chunks ``begin`` to ``end``: each copied, then sorted where it is."""
-    size = load(arguments + ITEM_BYTES)
-    n = load(arguments + N)
-    chunk = load(arguments + CHUNK)
-    chunks = load(arguments + CHUNKS)
-    infinity = load(arguments + INFINITY)
     for item in range(begin, end):
-        first = item % chunks * chunk
-        count = n - first
-        if count > chunk:
-            count = chunk
-        place = (item // chunks * n + first) * size
+        first = item % a.chunks * a.chunk
+        count = min(a.n - first, a.chunk)
+        offset = (item // a.chunks * a.n + first) * a.item_bytes
         if count > 0:
-            target = load(arguments + SORTED) + place
-            source = load(arguments + X) + place
-            if load(arguments + ENCODE) != 0:
-                call(load(arguments + ENCODE), source, target, count, infinity)
+            target = a.sorted + offset
+            if a.encode is not None:
+                a.encode(a.x + offset, target, count, a.infinity)
             else:
-                memcpy(target, source, count * size)
+                memcpy(target, a.x + offset, count * a.item_bytes)
             if count < SHORT:
-                call(load(arguments + METHOD), target, count, 0)
+                a.sort_short(cast(Array[int], target), count, None)
             else:
-                call(load(arguments + SORT), target, count, 0)
-            if load(arguments + DECODE) != 0 and chunks == 1:
-                call(load(arguments + DECODE), target, count, infinity)
-    return 0
+                a.sort(cast(Array[int], target), count, None)
+            if a.decode is not None and a.chunks == 1:
+                a.decode(target, count, a.infinity)
 
 
 @native
-def argsort_run(arguments: int, begin: int, end: int) -> int:
+def argsort_run(a: Argsort, begin: int, end: int) -> None:
     """Order chunks ``begin`` to ``end``."""
-    size = load(arguments + ITEM_BYTES)
-    n = load(arguments + N)
-    chunk = load(arguments + CHUNK)
-    chunks = load(arguments + CHUNKS)
     for item in range(begin, end):
-        first = item % chunks * chunk
-        count = n - first
-        if count > chunk:
-            count = chunk
-        place = item // chunks * n + first
+        first = item % a.chunks * a.chunk
+        count = min(a.n - first, a.chunk)
+        offset = item // a.chunks * a.n + first
         if count > 0:
-            source = load(arguments + X) + place * size
-            target = load(arguments + SORTED) + place * 8
-            order_chunk(arguments, source, target, count, first)
-    return 0
+            source = a.x + offset * a.item_bytes
+            order_chunk(a, source, cast(Array[int], a.sorted) + offset, count, first)
 
 
 @native
 def order_chunk(
-    arguments: int, source: int, target: int, count: int, first: int
-) -> int:
+    a: Argsort, source: int, order: Array[int], count: int, first: int
+) -> None:
     """Order one chunk, whose positions begin with ``first``."""
-    method = load(arguments + METHOD)
-    encode = load(arguments + ENCODE)
-    if method == PACKED:
-        call(encode, source, target, count, first, load(arguments + INFINITY))
-        call(load(arguments + SORT), target, count, 0)
-        if load(arguments + CHUNKS) == 1:
-            call(load(arguments + DECODE), target, count, 0)
-        return 0
+    target = cast(int, order)
+    if a.pack is not None:
+        a.pack(source, target, count, first, a.infinity)
+        a.sort(order, count, None)
+        if a.chunks == 1:
+            a.unpack(target, count, 0)
+        return
     for k in range(count):
-        store(target + 8 * k, k)
-    if method == PLAIN:
-        call(load(arguments + ARGSORT), source, target, count, 0)
-        return 0
-    keys = load(arguments + KEYS)
-    call(encode, source, keys, count)
-    call(load(arguments + ARGSORT), keys, target, count, 0)
-    call(load(arguments + DECODE), keys, target, count, load(arguments + SORT))
-    return 0
+        order[k] = k
+    if a.make_keys is None:
+        a.argsort(cast(Array[int], source), order, count, None)
+        return
+    a.make_keys(source, a.keys, count)
+    a.argsort(cast(Array[int], a.keys), order, count, None)
+    a.order_ties(a.keys, target, count, a.sort)
 
 
 @native
-def merge_run(arguments: int, begin: int, end: int) -> int:
+def merge_run(a: Merge, begin: int, end: int) -> None:
     """Merge parts ``begin`` to ``end`` of pairs of runs."""
-    size = load(arguments + MERGED_BYTES)
-    n = load(arguments + LENGTH)
-    run = load(arguments + RUN)
-    pairs = load(arguments + PAIRS)
-    part = load(arguments + PART)
-    parts = load(arguments + PARTS)
     for item in range(begin, end):
-        first = item // parts % pairs * 2 * run
-        row = item // (parts * pairs) * n
-        middle = first + run
-        if middle > n:
-            middle = n
-        last = middle + run
-        if last > n:
-            last = n
-        start = item % parts * part
-        stop = start + part
-        if stop > last - first:
-            stop = last - first
+        first = item // a.parts % a.pairs * 2 * a.run
+        row = item // (a.parts * a.pairs) * a.n
+        middle = min(first + a.run, a.n)
+        last = min(middle + a.run, a.n)
+        start = item % a.parts * a.part
+        stop = min(start + a.part, last - first)
         if start < stop:
-            source = load(arguments + RUNS) + (row + first) * size
-            target = load(arguments + MERGED) + (row + first) * size
-            call(
-                load(arguments + MERGE),
-                source,
-                middle - first,
-                source + (middle - first) * size,
-                last - middle,
-                target,
-                start,
-                stop,
-                load(arguments + IS_SIGNED),
-            )
-            if load(arguments + UNPACKED) != 0:
-                place = target + start * size
-                call(load(arguments + UNPACK), place, stop - start, 0)
-    return 0
+            offset = (row + first) * a.item_bytes
+            left = a.runs + offset
+            right = left + (middle - first) * a.item_bytes
+            target = a.merged + offset
+            lengths = middle - first
+            a.merge(left, lengths, right, last - middle, target, start, stop, a.flip)
+            if a.unpack:
+                a.decode(target + start * a.item_bytes, stop - start, 0)
 
 
-# The words before the arguments.
-
-PACKERS: Final = {
-    "bool": sorting_loops.pack_u8,
-    "i8": sorting_loops.pack_i8,
-    "u8": sorting_loops.pack_u8,
-    "i16": sorting_loops.pack_i16,
-    "u16": sorting_loops.pack_u16,
-    "i32": sorting_loops.pack_i32,
-    "u32": sorting_loops.pack_u32,
-    "f16": sorting_loops.pack_halves,
-    "bf16": sorting_loops.pack_halves,
-    "f32": sorting_loops.pack_f32,
-}
-ENCODERS: Final = {
-    "i64": sorting_loops.keys_i64,
-    "u64": sorting_loops.keys_u64,
-    "f64": sorting_loops.keys_f64,
-}
-_CODES: Final = {
-    "f32": (dtypes.int32, sorting_loops.encode_f32, sorting_loops.decode_f32),
-    "f64": (dtypes.int64, sorting_loops.encode_f64, sorting_loops.decode_f64),
-}
-_MERGES: Final = {4: merging.merge_32, 8: merging.merge_64}
-
-
-@cache
-def sort_function(dtype: DType, position: int) -> int:
-    """The address of one of the functions in a dtype's table."""
-    capsule = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype = ctypes.c_void_p
-    pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    api = int(pointer(capsule, None))
-    word = ctypes.c_int64.from_address
-    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
-        word(api + 8 * API_GET_FUNCTIONS).value
-    )
-    return word(get(dtype) + 8 * position).value
+_CODES: Final = {"f32": dtypes.int32, "f64": dtypes.int64}
 
 
 def sort_words(dtype: str) -> tuple[int, ...]:
@@ -230,45 +168,46 @@ def sort_words(dtype: str) -> tuple[int, ...]:
     # A radix sort of the bits, made to order as integers.
     halves = kind in dtypes.HALVES
     sorted_as = dtypes.uint16 if halves else kind
-    quick = sort_function(sorted_as, TABLE_SORT + QUICK)
-    best = sort_function(sorted_as, TABLE_SORT + STABLE) if narrow else quick
+    quick = sort_function(sorted_as, SORT + QUICK)
+    best = sort_function(sorted_as, SORT + STABLE) if narrow else quick
     codes = (0, 0)
     if halves:
         codes = native_addresses(
             sorting_loops.encode_halves, sorting_loops.decode_halves
         )
-    return kind.itemsize, best, *codes, quick, 0
+    return kind.itemsize, best, quick, *codes
 
 
 def argsort_words(dtype: str) -> tuple[int, ...]:
     """The words of ``argsort``."""
     kind = BY_SHORT_NAME[dtype]
-    integers = sort_function(dtypes.int64, TABLE_SORT + QUICK)
+    integers = sort_function(dtypes.int64, SORT + QUICK)
     if kind.kind == "c":
-        order = sort_function(kind, TABLE_ARGSORT + STABLE)
-        return kind.itemsize, integers, 0, 0, PLAIN, order
+        order = sort_function(kind, ARGSORT + STABLE)
+        return kind.itemsize, integers, order, 0, 0, 0, 0
     if kind.itemsize == 8:
-        order = sort_function(dtypes.int64, TABLE_ARGSORT + QUICK)
-        loops = native_addresses(ENCODERS[dtype], sorting_loops.order_ties)
-        return kind.itemsize, integers, *loops, KEYED, order
-    loops = native_addresses(PACKERS[dtype], sorting_loops.unpack)
-    return kind.itemsize, integers, *loops, PACKED, 0
+        order = sort_function(dtypes.int64, ARGSORT + QUICK)
+        loops = native_addresses(sorting_loops.KEYS[dtype], sorting_loops.order_ties)
+        return kind.itemsize, integers, order, 0, 0, *loops
+    loops = native_addresses(sorting_loops.PACK[dtype], sorting_loops.unpack)
+    return kind.itemsize, integers, 0, *loops, 0, 0
 
 
 def sort_codes_words(dtype: str) -> tuple[int, ...]:
     """The words of ``sort_codes``."""
-    integers, *loops = _CODES[dtype]
-    quick = sort_function(integers, TABLE_SORT + QUICK)
-    codes = native_addresses(*loops)
-    return integers.itemsize, quick, *codes, quick, 0
+    integers = _CODES[dtype]
+    quick = sort_function(integers, SORT + QUICK)
+    loops = sorting_loops.ENCODE[dtype], sorting_loops.DECODE[dtype]
+    return integers.itemsize, quick, quick, *native_addresses(*loops)
 
 
 def merge_words(dtype: str) -> tuple[int, ...]:
     """The words of ``merge``."""
     kind = BY_SHORT_NAME[dtype]
-    decode = _CODES[dtype][2] if dtype in _CODES else sorting_loops.unpack
-    merge, unpack = native_addresses(_MERGES[kind.itemsize], decode)
-    return merge, int(kind.kind != "u"), kind.itemsize, unpack
+    signed = "u32" if dtype == "u32" else f"i{8 * kind.itemsize}"
+    merge = native_address(merging.MERGE[signed])
+    decode = native_address(sorting_loops.DECODE.get(dtype, sorting_loops.unpack))
+    return kind.itemsize, merge, merging.SIGN_64 if dtype == "u64" else 0, decode
 
 
 # Without a compiler.

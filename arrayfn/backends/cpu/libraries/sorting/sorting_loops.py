@@ -2,271 +2,208 @@
 
 Keys order as their elements do, but as signed integers: the bits of a float without its
 sign, negated if it was negative (so -0.0 is 0.0), and all NaNs after everything else.
+Elements are given as integers of their size.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.backends.cpu.libraries.sorting.numpy_sorts import NumpySort
 from arrayfn.backends.native import (
     CFunction,
-    call,
-    load,
-    load_i32,
-    load_u8,
+    generic,
+    inlined,
     native,
-    store,
-    store_i32,
-    store_u8,
+    pointer,
+    size_of,
+)
+from arrayfn.backends.native.structures import (
+    Array,
+    Integer,
+    i8,
+    i16,
+    i32,
+    u8,
+    u16,
+    u32,
 )
 
 LOOPS_OVER_DATA: Final = True
-memcpy = CFunction("memcpy", 3)
+memcpy = CFunction[[Array[int], Array[int], int], int]("memcpy")
 
-MAGNITUDE_32: Final = 0x7FFFFFFF
+GREATEST_64: Final = (1 << 63) - 1
 INFINITY_32: Final = 0x7F800000
-MAGNITUDE_64: Final = 0x7FFFFFFFFFFFFFFF
 INFINITY_64: Final = 0x7FF0000000000000
-NAN_32: Final = 0x7FC00000
-NAN_64: Final = 0x7FF8000000000000
-SIGN_64: Final = -0x8000000000000000
-MAGNITUDE_16: Final = 0x7FFF
+SIGN_64: Final = -(1 << 63)
 LOW_HALF: Final = 0xFFFFFFFF
-HIGH_HALF: Final = -0x100000000
+HIGH_HALF: Final = -(1 << 32)
 
 
-@native
-def load_u16(address: int) -> int:
-    """Two bytes."""
-    return load_u8(address) | (load_u8(address + 1) << 8)
-
-
-@native
-def half_key(bits: int, infinity: int) -> int:
-    """The key of a float of 16 bits."""
-    magnitude = bits & MAGNITUDE_16
+@inlined
+def float_key(bits: int, greatest: int, infinity: int) -> int:
+    """The key of a float; ``greatest`` is the greatest integer of its size."""
+    magnitude = bits & greatest
     if magnitude > infinity:
-        return MAGNITUDE_16 + 1
-    if bits != magnitude:
-        return 0 - magnitude
-    return magnitude
+        return greatest
+    return magnitude if bits == magnitude else -magnitude
 
 
 @native
-def encode_halves(source: int, target: int, count: int, infinity: int) -> int:
+def encode_halves(
+    source: Array[u16], target: Array[u16], count: int, infinity: int
+) -> None:
     """Floats of 16 bits become unsigned integers of the same order."""
     for k in range(count):
-        place = target + 2 * k
-        bits = load_u16(source + 2 * k)
-        magnitude = bits & MAGNITUDE_16
-        code = bits | 0x8000
-        if bits != magnitude:
-            code = bits ^ 0xFFFF
-        if magnitude > infinity:
-            code = 0xFFFF
-        store_u8(place, code)
-        store_u8(place + 1, code >> 8)
-    return 0
+        bits = source[k]
+        magnitude = bits & 0x7FFF
+        code = bits | 0x8000 if bits == magnitude else bits ^ 0xFFFF
+        target[k] = 0xFFFF if magnitude > infinity else code
 
 
 @native
-def decode_halves(address: int, count: int, infinity: int) -> int:
+def decode_halves(codes: Array[u16], count: int, infinity: int) -> None:
     """The inverse of ``encode_halves``; every NaN is the same one."""
     for k in range(count):
-        place = address + 2 * k
-        code = load_u16(place)
-        bits = code ^ 0xFFFF
-        if code > MAGNITUDE_16:
-            bits = code & MAGNITUDE_16
-        store_u8(place, bits)
-        store_u8(place + 1, bits >> 8)
-    return 0
+        code = codes[k]
+        codes[k] = code & 0x7FFF if code > 0x7FFF else code ^ 0xFFFF
 
 
-@native
-def encode_f32(source: int, target: int, count: int, infinity: int) -> int:
+@generic
+def encode_floats(
+    source: Array[Integer], target: Array[Integer], count: int, infinity: int
+) -> None:
     """Floats become signed integers of the same order; NaNs the greatest."""
+    greatest = (1 << (8 * size_of(Integer) - 1)) - 1
+    nan = infinity | (1 << (22 if size_of(Integer) == 4 else 51))
     for k in range(count):
-        bits = load_i32(source + 4 * k)
-        code = bits
-        if bits < 0:
-            code = bits ^ MAGNITUDE_32
-        if (bits & MAGNITUDE_32) > infinity:
-            code = NAN_32
-        store_i32(target + 4 * k, code)
-    return 0
+        bits = source[k]
+        code = bits ^ greatest if bits < 0 else bits
+        target[k] = nan if (bits & greatest) > infinity else code
+
+
+@generic
+def decode_floats(codes: Array[Integer], count: int, infinity: int) -> None:
+    """The inverse of ``encode_floats``; every NaN is the same one."""
+    greatest = (1 << (8 * size_of(Integer) - 1)) - 1
+    for k in range(count):
+        code = codes[k]
+        codes[k] = code ^ greatest if code < 0 else code
+
+
+ENCODE: Final = {
+    "f32": encode_floats.of(Integer=i32),
+    "f64": encode_floats.of(Integer=int),
+}
+DECODE: Final = {
+    "f32": decode_floats.of(Integer=i32),
+    "f64": decode_floats.of(Integer=int),
+}
+
+
+# Elements and their positions, packed into 64 bits: keys in the high halves, positions
+# from ``first`` on in the low.
 
 
 @native
-def decode_f32(address: int, count: int, infinity: int) -> int:
-    """The inverse of ``encode_f32``; every NaN is the same one."""
+def pack_floats(
+    source: Array[i32], target: Array[int], count: int, first: int, infinity: int
+) -> None:
+    """Pack floats of 32 bits."""
     for k in range(count):
-        code = load_i32(address + 4 * k)
-        bits = code
-        if code < 0:
-            bits = code ^ MAGNITUDE_32
-        store_i32(address + 4 * k, bits)
-    return 0
+        key = float_key(source[k], 0x7FFFFFFF, INFINITY_32)
+        target[k] = (key << 32) | (first + k)
 
 
 @native
-def encode_f64(source: int, target: int, count: int, infinity: int) -> int:
-    """As ``encode_f32``."""
+def pack_halves(
+    source: Array[u16], target: Array[int], count: int, first: int, infinity: int
+) -> None:
+    """Pack floats of 16 bits."""
     for k in range(count):
-        bits = load(source + 8 * k)
-        code = bits
-        if bits < 0:
-            code = bits ^ MAGNITUDE_64
-        if (bits & MAGNITUDE_64) > infinity:
-            code = NAN_64
-        store(target + 8 * k, code)
-    return 0
+        key = float_key(source[k], 0x7FFF, infinity)
+        target[k] = (key << 32) | (first + k)
+
+
+@generic
+def pack_integers(
+    source: Array[Integer], target: Array[int], count: int, first: int, infinity: int
+) -> None:
+    """Pack integers that fit 32 bits with a sign."""
+    for k in range(count):
+        target[k] = (source[k] << 32) | (first + k)
 
 
 @native
-def decode_f64(address: int, count: int, infinity: int) -> int:
-    """As ``decode_f32``."""
+def pack_u32(
+    source: Array[u32], target: Array[int], count: int, first: int, infinity: int
+) -> None:
+    """Pack unsigned integers of 32 bits."""
     for k in range(count):
-        code = load(address + 8 * k)
-        bits = code
-        if code < 0:
-            bits = code ^ MAGNITUDE_64
-        store(address + 8 * k, bits)
-    return 0
+        target[k] = ((source[k] ^ (1 << 31)) << 32) | (first + k)
 
 
-# Elements and their positions, packed into 64 bits.
+PACK: Final = {
+    "bool": pack_integers.of(Integer=u8),
+    "i8": pack_integers.of(Integer=i8),
+    "u8": pack_integers.of(Integer=u8),
+    "i16": pack_integers.of(Integer=i16),
+    "u16": pack_integers.of(Integer=u16),
+    "i32": pack_integers.of(Integer=i32),
+    "u32": pack_u32,
+    "f16": pack_halves,
+    "bf16": pack_halves,
+    "f32": pack_floats,
+}
 
 
 @native
-def pack_f32(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """Keys of floats in the high halves; positions from ``first`` on in the low."""
-    for k in range(count):
-        bits = load_i32(source + 4 * k)
-        magnitude = bits & MAGNITUDE_32
-        key = magnitude
-        if bits < 0:
-            key = 0 - magnitude
-        if magnitude > INFINITY_32:
-            key = MAGNITUDE_32
-        store(target + 8 * k, (key << 32) | (first + k))
-    return 0
-
-
-@native
-def pack_i32(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """As ``pack_f32``, of signed integers."""
-    for k in range(count):
-        store(target + 8 * k, (load_i32(source + 4 * k) << 32) | (first + k))
-    return 0
-
-
-@native
-def pack_u32(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """As ``pack_f32``, of unsigned integers."""
-    for k in range(count):
-        key = load_i32(source + 4 * k) ^ 0x80000000
-        store(target + 8 * k, (key << 32) | (first + k))
-    return 0
-
-
-@native
-def pack_halves(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """As ``pack_f32``, of floats of 16 bits."""
-    for k in range(count):
-        key = half_key(load_u16(source + 2 * k), infinity)
-        store(target + 8 * k, (key << 32) | (first + k))
-    return 0
-
-
-@native
-def pack_i16(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """As ``pack_f32``, of signed integers of 16 bits."""
-    for k in range(count):
-        key = load_u16(source + 2 * k) ^ 0x8000
-        store(target + 8 * k, (key << 32) | (first + k))
-    return 0
-
-
-@native
-def pack_u16(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """As ``pack_f32``, of unsigned integers of 16 bits."""
-    for k in range(count):
-        store(target + 8 * k, (load_u16(source + 2 * k) << 32) | (first + k))
-    return 0
-
-
-@native
-def pack_i8(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """As ``pack_f32``, of signed bytes."""
-    for k in range(count):
-        key = load_u8(source + k) ^ 0x80
-        store(target + 8 * k, (key << 32) | (first + k))
-    return 0
-
-
-@native
-def pack_u8(source: int, target: int, count: int, first: int, infinity: int) -> int:
-    """As ``pack_f32``, of unsigned bytes and bools."""
-    for k in range(count):
-        store(target + 8 * k, (load_u8(source + k) << 32) | (first + k))
-    return 0
-
-
-@native
-def unpack(target: int, count: int, infinity: int) -> int:
+def unpack(packed: Array[int], count: int, infinity: int) -> None:
     """The positions alone."""
     for k in range(count):
-        store(target + 8 * k, load(target + 8 * k) & LOW_HALF)
-    return 0
+        packed[k] &= LOW_HALF
 
 
 # Elements of 64 bits: their keys, and the positions of equal ones in order.
 
 
 @native
-def keys_f64(source: int, target: int, count: int) -> int:
+def keys_f64(source: Array[int], keys: Array[int], count: int) -> None:
     """The keys of floats."""
     for k in range(count):
-        bits = load(source + 8 * k)
-        magnitude = bits & MAGNITUDE_64
-        key = magnitude
-        if bits < 0:
-            key = 0 - magnitude
-        if magnitude > INFINITY_64:
-            key = MAGNITUDE_64
-        store(target + 8 * k, key)
-    return 0
+        keys[k] = float_key(source[k], GREATEST_64, INFINITY_64)
 
 
 @native
-def keys_i64(source: int, target: int, count: int) -> int:
+def keys_i64(source: Array[int], keys: Array[int], count: int) -> None:
     """The keys of signed integers."""
-    memcpy(target, source, 8 * count)
-    return 0
+    memcpy(keys, source, size_of(int) * count)
 
 
 @native
-def keys_u64(source: int, target: int, count: int) -> int:
+def keys_u64(source: Array[int], keys: Array[int], count: int) -> None:
     """The keys of unsigned integers."""
     for k in range(count):
-        store(target + 8 * k, load(source + 8 * k) ^ SIGN_64)
-    return 0
+        keys[k] = source[k] ^ SIGN_64
+
+
+KEYS: Final = {"i64": keys_i64, "u64": keys_u64, "f64": keys_f64}
 
 
 @native
-def order_ties(keys: int, order: int, count: int, sort: int) -> int:
+def order_ties(
+    keys: Array[int], order: Array[int], count: int, sort: NumpySort
+) -> None:
     """Sort the positions of equal keys: ``order`` becomes that of a stable sort."""
     first = 0
     while first < count:
-        key = load(keys + 8 * load(order + 8 * first))
+        key = keys[order[first]]
         last = first + 1
-        while last < count and load(keys + 8 * load(order + 8 * last)) == key:
+        while last < count and keys[order[last]] == key:
             last += 1
         if last - first > 1:
-            call(sort, order + 8 * first, last - first, 0)
+            sort(pointer(order[first]), last - first, None)
         first = last
-    return 0
 
 
 # The first few of an order that descends.
@@ -274,31 +211,34 @@ def order_ties(keys: int, order: int, count: int, sort: int) -> int:
 
 @native
 def select_packed(
-    packed: int, count: int, k: int, buffer: int, room: int, sort: int
-) -> int:
+    packed: Array[int],
+    count: int,
+    k: int,
+    buffer: Array[int],
+    room: int,
+    sort: NumpySort,
+) -> None:
     """The ``k`` greatest of packed elements, in the order of the descending sort.
 
     Candidates are collected in a ``buffer`` with ``room`` for them, and thinned out to
     ``k`` when it is full; from then on only what is greater than the least is one.
     """
     have = 0
-    limit = MAGNITUDE_64
+    limit = GREATEST_64
     for position in range(count):
-        value = load(packed + 8 * position) ^ HIGH_HALF
+        value = packed[position] ^ HIGH_HALF
         if value < limit:
-            store(buffer + 8 * have, value)
+            buffer[have] = value
             have += 1
             if have == room:
-                call(sort, buffer, have, 0)
+                sort(buffer, have, None)
                 have = k
-                limit = load(buffer + 8 * (k - 1))
-    call(sort, buffer, have, 0)
-    return 0
+                limit = buffer[k - 1]
+    sort(buffer, have, None)
 
 
 @native
-def reverse_keys(keys: int, count: int) -> int:
+def reverse_keys(keys: Array[int], count: int) -> None:
     """Keys of the opposite order."""
     for k in range(count):
-        store(keys + 8 * k, load(keys + 8 * k) ^ -1)
-    return 0
+        keys[k] = ~keys[k]

@@ -5,7 +5,7 @@ Elements of 64 bits, with which no position fits into a word, are sorted as a wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,81 +13,72 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.cpu.libraries.sorting import sorting_loops
-from arrayfn.backends.cpu.libraries.sorting.sorting import (
-    ENCODERS,
-    PACKERS,
+from arrayfn.backends.cpu.libraries.sorting.numpy_sorts import (
+    ARGSORT,
     QUICK,
-    TABLE_ARGSORT,
-    TABLE_SORT,
+    SORT,
+    NumpyArgsort,
+    NumpySort,
     sort_function,
-    values_of,
 )
-from arrayfn.backends.native import CFunction, call, load, native, store, store_i32
+from arrayfn.backends.cpu.libraries.sorting.sorting import memcpy, values_of
+from arrayfn.backends.native import cast, native
 from arrayfn.backends.native.code import native_addresses
+from arrayfn.backends.native.structures import Array, Struct, i32
 from arrayfn.dtypes import BY_SHORT_NAME
-
-memcpy = CFunction("memcpy", 3)
-
-# Arguments: words, then those of ``lowering.libraries.sorting``.
-ITEM_BYTES: Final = 0
-ENCODE: Final = 8  # what packs, or makes keys
-SELECT: Final = 16  # of packed elements; else what orders ties
-SORT: Final = 24  # of 64-bit integers
-ARGSORT: Final = 32  # of 64-bit integers; 0 where elements are packed
-REVERSE: Final = 40
-X: Final = 48
-VALUES: Final = 56
-INDICES: Final = 64
-KEYS: Final = 72
-BUFFER: Final = 80
-N: Final = 88
-K: Final = 96
-ROOM: Final = 104
-INFINITY: Final = 112
 
 POSITION: Final = 0xFFFFFFFF
 
 
+class TopK(Struct):
+    """What ``words`` gives; then the arguments of ``lowering.libraries.sorting``."""
+
+    item_bytes: int
+    sort: NumpySort  # of 64-bit integers
+    pack: Callable[[int, int, int, int, int], None] | None
+    select: Callable[[int, int, int, Array[int], int, NumpySort], None]
+    make_keys: Callable[[int, int, int], None]
+    reverse: Callable[[int, int], None]
+    argsort: NumpyArgsort
+    order_ties: Callable[[int, Array[int], int, NumpySort], None]
+    x: int
+    values: int
+    indices: Array[i32]
+    keys: int
+    buffer: Array[int]
+    n: int
+    k: int
+    room: int
+    infinity: int
+
+
 @native
-def top_k_run(arguments: int, begin: int, end: int) -> int:
+def top_k_run(a: TopK, begin: int, end: int) -> None:
     """Select from rows ``begin`` to ``end``."""
-    size = load(arguments + ITEM_BYTES)
-    n = load(arguments + N)
-    k = load(arguments + K)
-    buffer = load(arguments + BUFFER)
+    size = a.item_bytes
     for row in range(begin, end):
-        source = load(arguments + X) + row * n * size
-        order_row(arguments, source)
-        for rank in range(k):
-            position = load(buffer + 8 * rank) & POSITION
-            place = row * k + rank
-            store_i32(load(arguments + INDICES) + 4 * place, position)
-            target = load(arguments + VALUES) + place * size
-            memcpy(target, source + position * size, size)
-    return 0
+        source = a.x + row * a.n * size
+        order_row(a, source)
+        for rank in range(a.k):
+            position = a.buffer[rank] & POSITION
+            index = row * a.k + rank
+            a.indices[index] = position
+            memcpy(a.values + index * size, source + position * size, size)
 
 
 @native
-def order_row(arguments: int, source: int) -> int:
+def order_row(a: TopK, source: int) -> None:
     """Fill the buffer with the positions of the greatest, in its low halves."""
-    n = load(arguments + N)
-    k = load(arguments + K)
-    keys = load(arguments + KEYS)
-    buffer = load(arguments + BUFFER)
-    sort = load(arguments + SORT)
-    encode = load(arguments + ENCODE)
-    if load(arguments + ARGSORT) == 0:
-        call(encode, source, keys, n, 0, load(arguments + INFINITY))
-        room = load(arguments + ROOM)
-        call(load(arguments + SELECT), keys, n, k, buffer, room, sort)
-        return 0
-    call(encode, source, keys, n)
-    call(load(arguments + REVERSE), keys, n)
-    for position in range(n):
-        store(buffer + 8 * position, position)
-    call(load(arguments + ARGSORT), keys, buffer, n, 0)
-    call(load(arguments + SELECT), keys, buffer, n, sort)
-    return 0
+    if a.pack is not None:
+        a.pack(source, a.keys, a.n, 0, a.infinity)
+        a.select(a.keys, a.n, a.k, a.buffer, a.room, a.sort)
+        return
+    a.make_keys(source, a.keys, a.n)
+    a.reverse(a.keys, a.n)
+    for position in range(a.n):
+        a.buffer[position] = position
+    a.argsort(cast(Array[int], a.keys), a.buffer, a.n, None)
+    a.order_ties(a.keys, a.buffer, a.n, a.sort)
 
 
 def words(dtype: str) -> tuple[int, ...]:
@@ -95,15 +86,17 @@ def words(dtype: str) -> tuple[int, ...]:
     kind = BY_SHORT_NAME[dtype]
     if kind.kind == "c":
         raise KeyError(dtype)
-    sort = sort_function(dtypes.int64, TABLE_SORT + QUICK)
+    sort = sort_function(dtypes.int64, SORT + QUICK)
     if kind.itemsize == 8:
-        order = sort_function(dtypes.int64, TABLE_ARGSORT + QUICK)
-        encode, ties, reverse = native_addresses(
-            ENCODERS[dtype], sorting_loops.order_ties, sorting_loops.reverse_keys
+        order = sort_function(dtypes.int64, ARGSORT + QUICK)
+        keys, reverse, ties = native_addresses(
+            sorting_loops.KEYS[dtype],
+            sorting_loops.reverse_keys,
+            sorting_loops.order_ties,
         )
-        return kind.itemsize, encode, ties, sort, order, reverse
-    pack, select = native_addresses(PACKERS[dtype], sorting_loops.select_packed)
-    return kind.itemsize, pack, select, sort, 0, 0
+        return kind.itemsize, sort, 0, 0, keys, reverse, order, ties
+    loops = native_addresses(sorting_loops.PACK[dtype], sorting_loops.select_packed)
+    return kind.itemsize, sort, *loops, 0, 0, 0, 0
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:

@@ -11,212 +11,182 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries import gemm
 from arrayfn.backends.cpu.libraries.gemm import (
-    ITEM_BYTES,
-    LDA,
-    LDB,
-    LDC,
-    ONE,
-    TRANSPOSE_A,
-    TRANSPOSE_B,
-    K,
-    matrix_matrix,
-    matrix_matrix_onto,
+    Multiplier,
+    Product,
+    multiply,
+    words,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.libraries.windows import window_loops
-from arrayfn.backends.native import call, load, native, stack, store
-from arrayfn.backends.native.code import native_address
+from arrayfn.backends.cpu.libraries.windows.window_loops import (
+    Windows,
+    copy_windows,
+    memcpy,
+)
+from arrayfn.backends.native import cast, local, native, size_of
+from arrayfn.backends.native.structures import Inline, Struct
 
-# Arguments: the words of a GEMM, the address of the copying loop, then those of
-# ``lowering.libraries.windows``.
-COPY: Final = 32
-X: Final = 40
-RIGHT: Final = 48
-PRODUCT: Final = 56
-WINDOWS: Final = 64
-ROWS: Final = 72
-COLUMNS: Final = 80
-INNER: Final = 88
-RIGHT_STEP: Final = 96
-PRODUCT_STEP: Final = 104
-TRANSPOSE: Final = 112
-TILE: Final = 120
-DIMENSIONS: Final = 144  # after the batch's, which is one element
+# The arguments of the three products are those of ``lowering.libraries.windows``.
+
+
+class ByRows(Struct):
+    """Windows are the rows of the result: an item has ``tile`` of them."""
+
+    blas: Inline[Multiplier]
+    x: int
+    b: int
+    c: int
+    windows: int  # scratch memory, for the copy
+    m: int
+    n: int
+    k: int
+    ldb: int
+    ldc: int
+    transpose_b: int
+    tile: int
+    dimensions: Inline[Windows]
+
+
+class BySums(Struct):
+    """Windows are summed over: an item has a part of them, and a piece of its rows.
+
+    A piece is some indices of the columns' dimension that is ``cut``, of ``inner``
+    columns each.
+    """
+
+    blas: Inline[Multiplier]
+    x: int
+    b: int
+    c: int
+    windows: int
+    m: int
+    n: int
+    k: int
+    ldb: int
+    transpose_b: int
+    tile: int
+    part: int
+    piece: int
+    pieces: int
+    cut: int
+    inner: int
+    dimensions: Inline[Windows]
+
+
+class ByColumns(Struct):
+    """Windows are the columns of the result: an item has ``tile`` indices of an axis.
+
+    It is the columns' dimension that is ``cut``, of ``inner`` columns each.
+    """
+
+    blas: Inline[Multiplier]
+    a: int
+    x: int
+    c: int
+    windows: int
+    m: int
+    n: int
+    k: int
+    lda: int
+    transpose_a: int
+    batch_stride_a: int
+    tile: int
+    tiles: int
+    cut: int
+    inner: int
+    dimensions: Inline[Windows]
 
 
 @native
-def windows_run(arguments: int, begin: int, end: int) -> int:
+def windows_run(given: ByRows, begin: int, end: int) -> None:
     """Compute the rows of items ``begin`` to ``end``."""
-    own = stack(21)
-    for word in range(4):
-        store(own + 8 * word, load(arguments + 8 * word))
-    k = load(arguments + INNER)
-    step = load(arguments + PRODUCT_STEP)
-    store(own + K, k)
-    store(own + LDA, k)
-    store(own + LDB, load(arguments + RIGHT_STEP))
-    store(own + LDC, step)
-    store(own + TRANSPOSE_A, 0)
-    store(own + TRANSPOSE_B, load(arguments + TRANSPOSE))
-    size = load(arguments + ITEM_BYTES)
-    tile = load(arguments + TILE)
-    windows = load(arguments + WINDOWS)
+    size = given.blas.item_bytes
+    p = local(Product, 1)[0]
+    p.blas = given.blas
+    p.a = given.windows
+    p.b = given.b
+    p.n = given.n
+    p.k = given.k
+    p.lda = given.k
+    p.ldb = given.ldb
+    p.ldc = given.ldc
+    p.transpose_a = 0
+    p.transpose_b = given.transpose_b
     for item in range(begin, end):
-        first = item * tile
-        last = first + tile
-        if last > load(arguments + ROWS):
-            last = load(arguments + ROWS)
-        call(
-            load(arguments + COPY),
-            load(arguments + X),
-            windows,
-            first,
-            last,
-            arguments + DIMENSIONS,
-            size,
-        )
-        product = load(arguments + PRODUCT) + first * step * size
-        columns = load(arguments + COLUMNS)
-        right = load(arguments + RIGHT)
-        matrix_matrix(own, windows, right, product, last - first, columns)
-    return 0
-
-
-# Arguments of a sum over windows; those before are the same.
-SUM_ROWS: Final = 72
-SUM_COLUMNS: Final = 80
-SUMMED: Final = 88
-SUM_RIGHT_STEP: Final = 96
-SUM_TRANSPOSE: Final = 104
-SUM_TILE: Final = 112
-PART: Final = 120
-PIECE: Final = 128
-PIECES: Final = 136
-SUM_CUT: Final = 144
-PIECE_COLUMNS: Final = 152
-SUM_DIMENSIONS: Final = 176
+        first = item * given.tile
+        last = min(first + given.tile, given.m)
+        copy_windows(given.x, given.windows, first, last, given.dimensions, size)
+        p.c = given.c + first * given.ldc * size
+        p.m = last - first
+        multiply(p, 0.0)
 
 
 @native
-def window_sums_run(arguments: int, begin: int, end: int) -> int:
+def window_sums_run(given: BySums, begin: int, end: int) -> None:
     """Sum up the items ``begin`` to ``end``: each tile onto those before."""
-    own = stack(21)
-    for word in range(4):
-        store(own + 8 * word, load(arguments + 8 * word))
-    m = load(arguments + SUM_ROWS)
-    n = load(arguments + SUM_COLUMNS)
-    step = load(arguments + SUM_RIGHT_STEP)
-    transpose = load(arguments + SUM_TRANSPOSE)
-    store(own + LDB, step)
-    store(own + LDC, n)
-    store(own + TRANSPOSE_A, 1)
-    store(own + TRANSPOSE_B, transpose)
-    if transpose != 0:
-        step = 1
-    size = load(arguments + ITEM_BYTES)
-    tile = load(arguments + SUM_TILE)
-    windows = load(arguments + WINDOWS)
-    pieces = load(arguments + PIECES)
-    inner = load(arguments + PIECE_COLUMNS)
-    dimensions = stack(16)
-    for word in range(16):
-        store(dimensions + 8 * word, load(arguments + SUM_DIMENSIONS + 8 * word))
-    # Of the columns' dimension that is cut: extent and stride.
-    cut = arguments + SUM_DIMENSIONS + 64 + 16 * load(arguments + SUM_CUT)
+    size = given.blas.item_bytes
+    step = 1 if given.transpose_b else given.ldb
+    p = local(Product, 1)[0]
+    p.blas = given.blas
+    p.a = given.windows
+    p.n = given.n
+    p.ldb = given.ldb
+    p.ldc = given.n
+    p.transpose_a = 1
+    p.transpose_b = given.transpose_b
+    own = local(Windows, 1)[0]
+    memcpy(cast(int, own), cast(int, given.dimensions), size_of(Windows))
+    whole = given.dimensions.columns[given.cut]
     for item in range(begin, end):
-        part = item // pieces
-        start = item % pieces * load(arguments + PIECE)
-        count = load(cut) - start
-        if count > load(arguments + PIECE):
-            count = load(arguments + PIECE)
-        store(dimensions + 64 + 16 * load(arguments + SUM_CUT), count)
-        height = count * inner
-        store(own + LDA, height)
-        x = load(arguments + X) + start * load(cut + 8) * size
-        first = part * load(arguments + PART)
-        stop = first + load(arguments + PART)
-        if stop > load(arguments + SUMMED):
-            stop = load(arguments + SUMMED)
-        product = load(arguments + PRODUCT) + (part * m + start * inner) * n * size
-        onto = 0
+        part = item // given.pieces
+        start = item % given.pieces * given.piece
+        count = min(whole.extent - start, given.piece)
+        own.columns[given.cut].extent = count
+        p.m = count * given.inner
+        p.lda = p.m
+        p.c = given.c + (part * given.m + start * given.inner) * given.n * size
+        x = given.x + start * whole.step * size
+        first = part * given.part
+        stop = min(first + given.part, given.k)
+        onto = 0.0
         while first < stop:
-            last = first + tile
-            if last > stop:
-                last = stop
-            call(load(arguments + COPY), x, windows, first, last, dimensions, size)
-            store(own + K, last - first)
-            right = load(arguments + RIGHT) + first * step * size
-            matrix_matrix_onto(own, windows, right, product, height, n, onto)
-            onto = load(arguments + ONE)
+            last = min(first + given.tile, stop)
+            copy_windows(x, given.windows, first, last, own, size)
+            p.k = last - first
+            p.b = given.b + first * step * size
+            multiply(p, onto)
+            onto = 1.0
             first = last
-    return 0
-
-
-# Arguments of a product from the right; those before are the same.
-LEFT: Final = 40
-RIGHT_X: Final = 48
-LEFT_ROWS: Final = 72
-RIGHT_COLUMNS: Final = 80
-RIGHT_INNER: Final = 88
-LEFT_STEP: Final = 96
-LEFT_TRANSPOSE: Final = 104
-LEFT_BATCH: Final = 112
-RIGHT_TILE: Final = 120
-RIGHT_TILES: Final = 128
-CUT: Final = 136
-CUT_COLUMNS: Final = 144
-BATCH_STEP: Final = 160
-RIGHT_DIMENSIONS: Final = 168
 
 
 @native
-def windows_right_run(arguments: int, begin: int, end: int) -> int:
+def windows_right_run(given: ByColumns, begin: int, end: int) -> None:
     """Compute the columns of items ``begin`` to ``end``."""
-    own = stack(21)
-    for word in range(4):
-        store(own + 8 * word, load(arguments + 8 * word))
-    m = load(arguments + LEFT_ROWS)
-    n = load(arguments + RIGHT_COLUMNS)
-    k = load(arguments + RIGHT_INNER)
-    store(own + K, k)
-    store(own + LDA, load(arguments + LEFT_STEP))
-    store(own + LDC, n)
-    store(own + TRANSPOSE_A, load(arguments + LEFT_TRANSPOSE))
-    store(own + TRANSPOSE_B, 0)
-    size = load(arguments + ITEM_BYTES)
-    tile = load(arguments + RIGHT_TILE)
-    tiles = load(arguments + RIGHT_TILES)
-    inner = load(arguments + CUT_COLUMNS)
-    windows = load(arguments + WINDOWS)
-    dimensions = stack(16)
-    for word in range(16):
-        store(dimensions + 8 * word, load(arguments + RIGHT_DIMENSIONS + 8 * word))
-    # Of the columns' dimension that is cut: extent and stride.
-    cut = arguments + RIGHT_DIMENSIONS + 64 + 16 * load(arguments + CUT)
+    size = given.blas.item_bytes
+    p = local(Product, 1)[0]
+    p.blas = given.blas
+    p.b = given.windows
+    p.m = given.m
+    p.k = given.k
+    p.lda = given.lda
+    p.ldc = given.n
+    p.transpose_a = given.transpose_a
+    p.transpose_b = 0
+    own = local(Windows, 1)[0]
+    memcpy(cast(int, own), cast(int, given.dimensions), size_of(Windows))
+    whole = given.dimensions.columns[given.cut]
     for item in range(begin, end):
-        problem = item // tiles
-        first = item % tiles * tile
-        count = load(cut) - first
-        if count > tile:
-            count = tile
-        store(dimensions + 64 + 16 * load(arguments + CUT), count)
-        place = problem * load(arguments + BATCH_STEP) + first * load(cut + 8)
-        x = load(arguments + RIGHT_X) + place * size
-        call(load(arguments + COPY), x, windows, 0, k, dimensions, size)
-        width = count * inner
-        store(own + LDB, width)
-        left = load(arguments + LEFT) + problem * load(arguments + LEFT_BATCH) * size
-        place = problem * m * n + first * inner
-        product = load(arguments + PRODUCT) + place * size
-        matrix_matrix(own, left, windows, product, m, width)
-    return 0
-
-
-def words(dtype: str) -> tuple[int, ...]:
-    """The words before the arguments."""
-    return *gemm.words(dtype), native_address(window_loops.copy_windows)
+        problem = item // given.tiles
+        first = item % given.tiles * given.tile
+        count = min(whole.extent - first, given.tile)
+        own.columns[given.cut].extent = count
+        offset = problem * given.dimensions.problem.step + first * whole.step
+        copy_windows(given.x + offset * size, given.windows, 0, given.k, own, size)
+        p.n = count * given.inner
+        p.ldb = p.n
+        p.a = given.a + problem * given.batch_stride_a * size
+        p.c = given.c + (problem * given.m * given.n + first * given.inner) * size
+        multiply(p, 0.0)
 
 
 def _windows(given: Mapping[str, Any]) -> Any:

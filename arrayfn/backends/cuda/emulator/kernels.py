@@ -1,0 +1,271 @@
+"""Runs CUDA kernels without a GPU: every thread a generator, one after the other.
+
+A kernel's source is parsed, and each call at which threads meet (a barrier, a shuffle)
+becomes a ``yield``. The threads of a block run until they meet; then the barrier opens
+or the values change lanes. Blocks run in order. It is slow and meant for small shapes;
+what it finds besides wrong numbers is an error:
+
+* threads that meet at different places, or not at all (a divergent barrier);
+* shared memory that one thread writes and another touches with no barrier between;
+* two threads that write the same element of an array, accesses outside an array, and
+  vector accesses off their alignment;
+* where a result lies over an operand, an element that one thread writes and another
+  reads with no barrier between;
+* where all blocks run at once, an element that one block writes and another touches
+  with no grid barrier between.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn.backends.cuda.emulator import matrices
+from arrayfn.backends.cuda.emulator.boards import never_posted, posted, postings
+from arrayfn.backends.cuda.emulator.memory import (
+    Accesses,
+    EmulationError,
+    GlobalMemory,
+    Pointer,
+)
+from arrayfn.backends.cuda.emulator.threads import (
+    Block,
+    Meeting,
+    Thread,
+    has_come,
+    signal_of,
+)
+from arrayfn.backends.cuda.emulator.warps import exchanged
+from arrayfn.lowering.cuda import vocabulary
+from arrayfn.lowering.cuda.vocabulary import (
+    FUNCTIONS,
+    WARP,
+)
+
+
+class _Meetings(ast.NodeTransformer):
+    """Turns calls of collective functions into yields of a ``Meeting``.
+
+    The functions of the source itself are parts of the kernel, which meet likewise.
+    """
+
+    def __init__(self, parts: frozenset[str]) -> None:
+        self.parts = parts
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.func, ast.Name):
+            return node
+        if node.func.id in self.parts:
+            return ast.copy_location(ast.YieldFrom(node), node)
+        if node.func.id not in vocabulary.COLLECTIVE:
+            return node
+        meeting = ast.Call(
+            ast.Name("_meeting", ast.Load()),
+            [
+                ast.Constant(node.func.id),
+                ast.Constant(node.lineno),
+                ast.Tuple(node.args, ast.Load()),
+            ],
+            [],
+        )
+        return ast.copy_location(ast.Yield(meeting), node)
+
+
+def generator_of(
+    source: str, name: str
+) -> Callable[..., Generator[Meeting, Any, None]]:
+    """The kernel ``name`` of ``source`` as a generator function."""
+    tree = ast.parse(source)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    tree = _Meetings(frozenset(f.name for f in functions)).visit(tree)
+    for function in functions:
+        function.decorator_list = []
+        # One without any meeting is a generator too.
+        nothing = ast.Expr(ast.Yield(ast.Constant(None)))
+        function.body.append(ast.If(ast.Constant(False), [nothing], []))
+    namespace: dict[str, Any] = {"_meeting": Meeting}
+    exec(compile(ast.fix_missing_locations(tree), f"<{name}>", "exec"), namespace)
+    return namespace[name]
+
+
+def launch(
+    source: str,
+    name: str,
+    grid: int,
+    threads: int,
+    arguments: Sequence[Pointer | int],
+    cluster: int = 1,
+    *,
+    cooperative: bool = False,
+) -> None:
+    """Run ``grid`` blocks of ``threads`` threads of the kernel ``name`` of ``source``.
+
+    ``cluster`` blocks run at a time, or all if they are ``cooperative``. Raises
+    EmulationError where the kernel does what is undefined on a GPU.
+    """
+    kernel = generator_of(source, name)
+    known: dict[tuple[int, int], Accesses] = {}
+    passed: list[GlobalMemory | int] = []
+    places = Counter(_place(a) for a in arguments if isinstance(a, Pointer))
+    for k, a in enumerate(arguments):
+        if not isinstance(a, Pointer):
+            passed.append(a)
+            continue
+        in_place = places[_place(a)] > 1 and not cooperative
+        key = _place(a) if cooperative or in_place else (k, 0)
+        made = Accesses(
+            readers={} if cooperative else None, threads={} if in_place else None
+        )
+        accesses = known.setdefault(key, made)
+        passed.append(GlobalMemory(a, f"argument {k}", accesses))
+    together = list(known.values()) if cooperative else []
+    if cooperative:
+        cluster = grid
+    if grid % cluster:
+        raise EmulationError(f"{grid} blocks are no whole clusters of {cluster}")
+    with np.errstate(all="ignore"):
+        for first in range(0, grid, cluster):
+            blocks = range(first, first + cluster)
+            _run_cluster(blocks, kernel, threads, passed, together)
+
+
+def _place(pointer: Pointer) -> tuple[int, int]:
+    """Which memory it is, and of elements of which size."""
+    return pointer.array.ctypes.data, pointer.array.itemsize
+
+
+def _run_cluster(
+    indices: Sequence[int],
+    kernel: Callable[..., Generator[Meeting, Any, None]],
+    threads: int,
+    arguments: Sequence[Any],
+    accesses: Sequence[Accesses],
+) -> None:
+    blocks = [Block(index) for index in indices]
+    running: list[list[Thread]] = []
+    for block in blocks:
+        block.cluster = blocks
+        running.append([Thread(block, index) for index in range(threads)])
+        for thread in running[-1]:
+            thread.body = kernel(*arguments)
+            thread.resume(None)
+    while any(thread.body is not None for block in running for thread in block):
+        # Blocks go on until all of them stand at the cluster's barrier, or are done.
+        if not any(_go_on(block) for block in running):
+            for known in accesses:
+                known.forget()
+            _open_cluster(running)
+
+
+def _go_on(block: Sequence[Thread]) -> bool:
+    """Let the threads of a block do what they can: whether they could do anything."""
+    if _at_cluster_wait(block) or all(t.body is None for t in block):
+        return False
+    found = ((thread, _come(thread)) for thread in block if _awaits(thread))
+    come = [pair for pair in found if pair[1] is not None]
+    for thread, value in come:
+        thread.resume(value)
+    warps = [block[k : k + WARP] for k in range(0, len(block), WARP)]
+    exchanged = [_shuffle(warp) for warp in warps if not any(map(_awaits, warp))]
+    if come or any(exchanged):
+        return True
+    if any(map(_awaits, block)):
+        return False
+    _open_barrier(block)
+    return True
+
+
+def _awaits(thread: Thread) -> bool:
+    """Whether a thread waits by itself, for a signal or for what is posted."""
+    waiting = thread.waiting
+    return waiting is not None and waiting.function.startswith(_BY_ITSELF)
+
+
+def _come(thread: Thread) -> Any:
+    """What a thread that waits by itself goes on with; None if it has to wait."""
+    assert thread.waiting is not None
+    if thread.waiting.function == "await_signal":
+        return has_come(thread) or None
+    function = FUNCTIONS[thread.waiting.function]
+    found = posted if function.kind == "posted" else postings
+    return found(thread.block, function, thread.waiting.arguments)
+
+
+_BY_ITSELF = ("await", "posted", "postings")
+_OF_BLOCKS = ("cluster_wait", "grid_barrier")
+"""Where blocks meet."""
+
+
+def _at_cluster_wait(block: Sequence[Thread]) -> bool:
+    waiting = [thread.waiting for thread in block]
+    return all(m is not None and m.function in _OF_BLOCKS for m in waiting)
+
+
+def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
+    for thread in (thread for block in running for thread in block):
+        if _awaits(thread):
+            assert thread.waiting is not None
+            if thread.waiting.function != "await_signal":
+                function = FUNCTIONS[thread.waiting.function]
+                raise never_posted(thread.block, function, thread.waiting.arguments)
+            signals, k, _ = thread.waiting.arguments
+            signal = signal_of((signals, k))
+            raise EmulationError(
+                f"signal {k} never comes to block {thread.block.index}: "
+                f"{signal.bytes} bytes arrive of {signal.expected}"
+            )
+    if not all(_at_cluster_wait(block) for block in running):
+        raise EmulationError("blocks of a cluster part: some wait for one that is done")
+    for block in running:
+        block[0].block.met = True
+    _open_barrier([thread for block in running for thread in block])
+
+
+def _shuffle(warp: Sequence[Thread]) -> bool:
+    """Exchange values among the lanes if they all stand at a shuffle."""
+    meetings = [thread.waiting for thread in warp]
+    if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in meetings):
+        return False
+    if len({(m.function, m.line) if m else None for m in meetings}) != 1:
+        places = sorted(
+            {f"{m.function} at line {m.line}" if m else "done" for m in meetings}
+        )
+        raise EmulationError(f"the lanes of a warp part: {', '.join(places)}")
+    (met, *_), arguments = meetings, [m.arguments for m in meetings if m]
+    assert met is not None
+    function = FUNCTIONS[met.function]
+    if function.kind in matrices.ACTIONS:
+        if len(warp) != WARP:
+            raise EmulationError(f"{met.function} is of {WARP} lanes, not {len(warp)}")
+        GlobalMemory.running = warp[0]  # what a warp does together its first lane does
+        matrices.ACTIONS[function.kind](function, arguments)
+        for thread in warp:
+            thread.resume(None)
+        return True
+    if function.kind == "warp_barrier":
+        block, number = warp[0].block, warp[0].index // WARP
+        block.warps[number] = block.warps.get(number, 0) + 1
+        for thread in warp:
+            thread.resume(None)
+        return True
+    for thread, value in zip(warp, exchanged(function, arguments), strict=True):
+        thread.resume(value)
+    return True
+
+
+def _open_barrier(running: Sequence[Thread]) -> None:
+    lines = {thread.waiting.line if thread.waiting else None for thread in running}
+    if len(lines) != 1:
+        stand = ", ".join(
+            "done" if n is None else f"line {n}" for n in sorted(lines, key=str)
+        )
+        raise EmulationError(f"threads of a block part at a barrier: {stand}")
+    for block in {id(thread.block): thread.block for thread in running}.values():
+        block.epoch += 1
+    for thread in running:
+        thread.resume(None)

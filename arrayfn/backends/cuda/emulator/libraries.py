@@ -1,0 +1,234 @@
+"""What NVIDIA's libraries compute, by NumPy and LAPACK: for plans run without a GPU.
+
+As the libraries do, solvers read and write column-major matrices in place, pivots that
+count from 1, V instead of V^H, and leave alone what is not theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cuda.emulator.memory import Pointer
+from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of
+from arrayfn.lowering.cuda.windows.convolutions import roles_of
+from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
+
+Array = np.ndarray[Any, Any]
+Given = Mapping[str, Any]
+
+
+class _Call:
+    """The arrays and integers of a call, whose first word has gone."""
+
+    def __init__(self, dtype: str, given: Given) -> None:
+        self.given = given
+        self.dtype = BY_SHORT_NAME[dtype]
+        self.lapack: Any = importlib.import_module("scipy.linalg.lapack")
+
+    def __getitem__(self, name: str) -> int:
+        value: int = self.given[name]
+        return value
+
+    def function(self, *names: str) -> Any:
+        """LAPACK's function; of two names the second is that for complex numbers."""
+        name = names[-1] if self.dtype.kind == "c" else names[0]
+        (found,) = self.lapack.get_lapack_funcs((name,), dtype=self.dtype)
+        return found
+
+    def columns(self, name: str, rows: int, columns: int, dtype: Any = None) -> Array:
+        """An array's matrices by columns, [matrices, rows, columns]."""
+        pointer: Pointer = self.given[name]
+        strides = (rows * columns, 1, rows)
+        shape = (self["matrices"], rows, columns)
+        return pointer.elements(name, np.dtype(dtype or self.dtype), shape, strides)
+
+    def rows(self, name: str, count: int, dtype: Any = None) -> Array:
+        """An array's vectors, [matrices, count]."""
+        return self.columns(name, count, 1, dtype=dtype)[:, :, 0]
+
+    def array(self, name: str, rows: int, columns: int, dtype: Any) -> Array:
+        """An array, row by row."""
+        pointer: Pointer = self.given[name]
+        flat = pointer.array[pointer.start :].view(dtype)
+        return flat[: rows * columns].reshape(rows, columns)
+
+    def status(self) -> Array:
+        """The status of each matrix."""
+        return self.rows("status", 1, np.int32)[:, 0]
+
+
+def _potrf(c: _Call) -> None:
+    n, run = c["n"], c.function("potrf")
+    a, status = c.columns("a", n, n), c.status()
+    for k in range(c["matrices"]):
+        factor, status[k] = run(a[k], lower=1 - c["upper"], clean=0)
+        a[k] = factor
+
+
+def _trsm(c: _Call) -> None:
+    n, sides = c["n"], c["sides"]
+    a, b = c.columns("a", n, n), c.columns("b", n, sides)
+    for k in range(c["matrices"]):
+        triangle = np.tril(a[k])
+        if c["unit"]:
+            np.fill_diagonal(triangle, 1)
+        b[k] = np.linalg.solve(triangle, b[k])
+
+
+def _trsm_batched(c: _Call) -> None:
+    rows, columns = c["rows"], c["columns"]
+    n = rows if c["left"] else columns
+    a, b = c.columns("a", n, n), c.columns("b", columns, rows)
+    for k in range(c["matrices"]):
+        triangle = np.triu(a[k]) if c["lower"] else np.tril(a[k])
+        if c["unit"]:
+            np.fill_diagonal(triangle, 1)
+        triangle = triangle.T if c["transpose"] else triangle
+        triangle = triangle.conj() if c["transpose"] == 2 else triangle
+        if c["left"]:
+            b[k] = np.linalg.solve(triangle.T, b[k].T).T
+        else:
+            b[k] = np.linalg.solve(triangle, b[k])
+
+
+def _getrf(c: _Call) -> None:
+    rows, columns, run = c["rows"], c["columns"], c.function("getrf")
+    a, pivots = (
+        c.columns("a", rows, columns),
+        c.rows("pivots", min(rows, columns), "i4"),
+    )
+    status = c.status()
+    for k in range(c["matrices"]):
+        a[k], found, status[k] = run(a[k])
+        pivots[k] = found + 1
+
+
+def _geqrf(c: _Call) -> None:
+    rows, columns, run = c["rows"], c["columns"], c.function("geqrf")
+    a, tau = (
+        c.columns("a", rows, columns),
+        c.rows("tau", min(rows, columns)),
+    )
+    status = c.status()
+    for k in range(c["matrices"]):
+        a[k], tau[k], _, status[k] = run(a[k])
+
+
+def _syevd(c: _Call) -> None:
+    n, run = c["n"], c.function("syevd", "heevd")
+    a, w = c.columns("a", n, n), c.rows("w", n, real_of(c.dtype))
+    status = c.status()
+    for k in range(c["matrices"]):
+        w[k], vectors, status[k] = run(a[k], compute_v=c["vectors"], lower=0)
+        a[k] = vectors
+
+
+def _geev(c: _Call) -> None:
+    n, status = c["n"], c.status()
+    a, w = c.columns("a", n, n), c.rows("w", n, complex_of(c.dtype))
+    v = c.columns("v", n, n) if "v" in c.given else None
+    run = c.function("geev")
+    for k in range(c["matrices"]):
+        *parts, _, vectors, status[k] = run(a[k], compute_vl=0)
+        w[k] = parts[0] + 1j * parts[1] if len(parts) == 2 else parts[0]
+        if v is not None:
+            v[k] = vectors
+
+
+def _gesvd(c: _Call) -> None:
+    rows, columns, full = c["rows"], c["columns"], c["full"]
+    small, run, status = min(rows, columns), c.function("gesdd"), c.status()
+    a, s = c.columns("a", rows, columns), c.rows("s", small, real_of(c.dtype))
+    widths = (rows, columns) if full else (small, small)
+    for k in range(c["matrices"]):
+        u, s[k], vh, status[k] = run(a[k], full_matrices=full)
+        if c["vectors"]:
+            c.columns("u", rows, widths[0])[k] = u
+            c.columns("v", columns, widths[1])[k] = vh.conj().T
+
+
+def _transform(kind: str) -> Callable[[_Call], None]:
+    """cuFFT's transform of each row, which no factor is applied to."""
+    norm = "backward" if kind in ("fft", "rfft") else "forward"
+
+    def transform(c: _Call) -> None:
+        length, half = c["length"], c["length"] // 2 + 1
+        given = half if kind == "irfft" else length
+        made = half if kind == "rfft" else length
+        dtype = {"rfft": complex_of, "irfft": real_of}.get(kind, lambda d: d)(c.dtype)
+        x = c.array("x", c["rows"], given, c.dtype)
+        function = getattr(np.fft, kind)
+        c.array("transformed", c["rows"], made, dtype)[:] = function(
+            x, length, norm=norm
+        )
+
+    return transform
+
+
+_LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
+    "potrf": _potrf,
+    "trsm": _trsm,
+    "trsmbatched": _trsm_batched,
+    "getrf": _getrf,
+    "geqrf": _geqrf,
+    "syevd": _syevd,
+    "syevjbatched": _syevd,
+    "geev": _geev,
+    "geevvalues": _geev,
+    "gesvdj": _gesvd,
+    "gesvdjbatched": _gesvd,
+    "gesvdp": _gesvd,
+    **{kind: _transform(kind) for kind in ("fft", "ifft", "rfft", "irfft")},
+}
+
+
+def has_library(provider: str) -> bool:
+    """Whether ``provider`` is one of these."""
+    return provider.partition("_")[0] in (*_LIBRARIES, "convolution")
+
+
+def call_library(provider: str, given: Given) -> None:
+    """Do what ``provider`` does: with arrays and integers by their names."""
+    kind, _, dtype = provider.partition("_")
+    if kind == "convolution":
+        _convolve(provider, given)
+    else:
+        _LIBRARIES[kind](_Call(dtype, given))
+
+
+def _convolve(provider: str, given: Given) -> None:
+    _, gives, name, *_ = provider.split("_")
+    dtype, axes = BY_SHORT_NAME[name], range(given["axes"])
+    roles = roles_of(given["axes"], bool(given["last"]), given["groups"] > 1)
+    space = {
+        "operand": [given[f"extent{k}"] for k in axes],
+        "kernel": [given[f"size{k}"] for k in axes],
+        "output": [given[f"count{k}"] for k in axes],
+    }
+    counts = {
+        "operand": [given[k] for k in ("groups", "batch", "inner")],
+        "kernel": [given[k] for k in ("groups", "outer", "inner")],
+        "output": [given[k] for k in ("groups", "batch", "outer")],
+    }
+
+    def array(name: str) -> Array:
+        places = [axis for role in roles[name] for axis in role]
+        extents = [*counts[name][given["groups"] == 1 :], *space[name]]
+        shape = [extents[places.index(axis)] for axis in range(len(places))]
+        pointer: Pointer = given[name]
+        flat = pointer.array[pointer.start :].view(dtype)
+        return flat[: int(np.prod(shape))].reshape(shape)
+
+    array(gives)[...] = padded_convolution.reference(
+        *(array(name) for name in ARRAYS[gives]),
+        gives=gives,
+        **{key: roles[name] for name, key in ROLES.items()},
+        strides=tuple(given[f"stride{k}"] for k in axes),
+        dilations=tuple(given[f"dilation{k}"] for k in axes),
+        padding=tuple((given[f"low{k}"], given[f"high{k}"]) for k in axes),
+        extents=() if gives == "output" else tuple(space[gives]),
+    )

@@ -1,0 +1,275 @@
+"""Runs plans for a GPU without one: kernels emulated, libraries by NumPy and SciPy."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cuda.code import ENTRY, neutral
+from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
+from arrayfn.backends.cuda.emulator.libraries import call_library, has_library
+from arrayfn.backends.cuda.emulator.names import unassigned_names
+from arrayfn.backends.cuda.missing import missing_packages
+from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.dtypes import BY_SHORT_NAME
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.host_steps import HOST_STEPS
+from arrayfn.lowering.plan import (
+    BufferAllocation,
+    BufferArgument,
+    ExecutionPlan,
+    Kernel,
+    KernelCall,
+    LibraryKernel,
+    Loop,
+    Step,
+)
+from arrayfn.lowering.scalars.conversions import stored as stored_half
+from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+
+Array = np.ndarray[Any, Any]
+
+_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"  # imports numba-cuda
+
+
+def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
+    """Run all steps of ``compiled`` on NumPy arrays: its outputs.
+
+    Inputs keep their layout, as they do on their way to a GPU. An output over a donated
+    input lies where a copy of that was. Memory that nothing has written holds NaNs, or
+    large numbers.
+    """
+    plan = compiled.plan
+    run = _Run(compiled, _memory(plan, inputs, compiled.constants))
+    run.steps(plan.steps)
+    outputs = [
+        b for b in zip(plan.buffers, run.memory, strict=True) if b[0].kind == "output"
+    ]
+    return [
+        _strided(bytes_.pointer(buffer.type.dtype), buffer.type).copy()
+        for buffer, bytes_ in sorted(outputs, key=lambda pair: pair[0].index)
+    ]
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """Allocated bytes; an array's first element is at ``start``, not the lowest."""
+
+    array: Array
+    start: int = 0
+
+    def pointer(self, dtype: Any, offset: int = 0) -> Pointer:
+        """What points ``offset`` bytes from the first element."""
+        start = (self.start + offset) // dtype.itemsize
+        return Pointer(self.array.view(dtype), start)
+
+    def window(self, begin: int, size: int) -> _Bytes:
+        """``size`` bytes from ``begin`` on."""
+        return _Bytes(self.array[self.start + begin :][:size])
+
+
+def _memory(
+    plan: ExecutionPlan, inputs: Sequence[Array], constants: Sequence[Array]
+) -> list[_Bytes]:
+    arena = _bytes(plan.arena)
+    given = {"input": inputs, "constant": constants}
+    memory: list[_Bytes] = []
+    for buffer in plan.buffers:
+        if buffer.kind == "temporary":
+            own = arena[buffer.offset : buffer.offset + buffer.nbytes]
+            memory.append(_Bytes(own))
+        elif buffer.kind in ("slice", "carried"):
+            memory.append(_Bytes(arena[:0]))  # its loop puts it somewhere
+        elif buffer.donor is not None:
+            memory.append(memory[buffer.donor])  # inputs come first
+        elif buffer.kind in given:
+            memory.append(_put(given[buffer.kind][buffer.index], buffer))
+        else:
+            memory.append(_Bytes(_bytes(buffer.nbytes)))
+    return memory
+
+
+def _put(x: Any, buffer: BufferAllocation) -> _Bytes:
+    """Memory with a copy of ``x`` in its layout: the bytes that its buffer has."""
+    type = buffer.type
+    low, count = type.span()
+    size = type.dtype.itemsize
+    whole = _bytes(count * size)
+    _strided(Pointer(whole.view(type.dtype), -low), type)[...] = x
+    return _Bytes(whole[: buffer.nbytes], -low * size)
+
+
+class _Run:
+    """One run of a plan; the memory of buffers that move is replaced as they do."""
+
+    def __init__(self, compiled: CompiledProgram, memory: list[_Bytes]) -> None:
+        self.plan = compiled.plan
+        self.kernels = {k.name: k for k in compiled.kernels}
+        self.memory = memory
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, KernelCall):
+                self.call(step)
+            elif isinstance(step, Loop):
+                self.loop(step)
+            else:
+                index = int(self.memory[step.index].array.view(np.int32)[0])
+                self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
+
+    def call(self, step: KernelCall) -> None:
+        kernel = self.kernels[step.kernel]
+        arguments: list[Pointer | int] = []
+        for argument, parameter in zip(step.arguments, kernel.parameters, strict=True):
+            if isinstance(argument, BufferArgument):
+                dtype = DTYPES[stored_dtype(parameter.kind.removesuffix("*"))]
+                memory = self.memory[argument.buffer]
+                arguments.append(memory.pointer(dtype, argument.offset))
+            else:
+                assert isinstance(argument, int)
+                arguments.append(argument)
+        if isinstance(kernel, Kernel):
+            shape = step.items, kernel.threads
+            launch(
+                checked(kernel).source,
+                ENTRY,
+                *shape,
+                arguments,
+                kernel.cluster,
+                cooperative=kernel.cooperative,
+            )
+        elif kernel.provider.startswith("reference_"):
+            self.reference(kernel, arguments)
+        else:
+            names = [parameter.name for parameter in kernel.parameters]
+            given = dict(zip(names, arguments, strict=True))
+            if has_library(kernel.provider):
+                call_library(kernel.provider, given)
+            else:
+                _product(kernel, given)
+
+    def reference(
+        self, kernel: LibraryKernel, arguments: Sequence[Pointer | int]
+    ) -> None:
+        """A step on the host, which is where everything is here."""
+        step = HOST_STEPS.find(int(kernel.provider.rpartition("_")[2]))
+        types = (*step.operands, *step.results)
+        pointers = [a for a in arguments if isinstance(a, Pointer)]
+        arrays = [_strided(p, type) for p, type in zip(pointers, types, strict=True)]
+        count = len(step.operands)
+        assert step.function is not None
+        results = step.function(*(np.array(a) for a in arrays[:count]))
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for array, result in zip(arrays[count:], results, strict=True):
+            array[...] = result
+
+    def loop(self, loop: Loop) -> None:
+        memory, sizes = self.memory, [b.nbytes for b in self.plan.buffers]
+        places = {c.current: memory[c.initial] for c in loop.carries}
+        for turn in count():
+            for c in loop.carries:
+                memory[c.current] = places[c.current]
+                memory[c.next] = memory[(c.first, c.second)[turn % 2]]
+            if loop.predicate is None:
+                goes_on = turn != loop.count
+            else:
+                goes_on = bool(memory[loop.predicate].array[0])
+            if not goes_on:
+                break
+            for s in loop.slices:
+                begin = s.offset + turn * s.stride
+                memory[s.buffer] = memory[s.source].window(begin, sizes[s.buffer])
+            self.steps(loop.body)
+            places = {c.current: memory[c.next] for c in loop.carries}
+        for c in loop.carries:
+            value, result = places[c.current].array, memory[c.result].array
+            if not np.shares_memory(value, result):
+                result[: sizes[c.result]] = value[: sizes[c.result]]
+
+
+@lru_cache(maxsize=4096)
+def checked(kernel: Kernel) -> Kernel:
+    """``kernel`` with the text that a GPU gets.
+
+    Raises EmulationError if some path of it reads what it has not assigned, or if it is
+    generated and the compiler of generated kernels, where it is installed, refuses it.
+    """
+    made = neutral(kernel)
+    unassigned = unassigned_names(made.source)
+    if unassigned:
+        raise EmulationError(
+            f"{kernel.name} reads what may not be assigned: {', '.join(unassigned)}"
+        )
+    if not kernel.is_replaced and not missing_packages():
+        try:
+            importlib.import_module(_COMPILER).printed_ir(made)
+        except UntypedKernelError as error:
+            raise EmulationError(f"{kernel.name} does not compile: {error}") from error
+    return made
+
+
+def _strided(pointer: Pointer, type: ArrayType) -> Array:
+    """The array of ``type`` that begins where ``pointer`` points."""
+    steps = type.layout.strides(type.shape)
+    return pointer.elements("an array", type.dtype, type.shape, steps)
+
+
+def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
+    """The library's matrix product, by NumPy, and what follows it in the same call."""
+    dtypes_of = {p.name: p.kind.removesuffix("*") for p in kernel.parameters}
+
+    def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
+        dtype = BY_SHORT_NAME[dtypes_of[name]]
+        steps = (given[f"batch_stride_{name}"], given[ld], 1)
+        shape = given["batch"], rows, columns
+        pointer: Pointer = given[name]
+        return pointer.elements(name, dtype, shape, steps)
+
+    def factor(name: str, rows: int, columns: int, ld: str) -> Array:
+        transpose = given[f"transpose_{name}"]
+        if not transpose:
+            return matrix(name, rows, columns, ld)
+        stored = matrix(name, columns, rows, ld).swapaxes(1, 2)
+        return stored.conj() if transpose == 2 else stored
+
+    m, n, k = given["m"], given["n"], given["k"]
+    if not given["batch"] * m * n:
+        return
+    left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
+    wide = np.result_type(left.dtype, np.float32 if left.dtype.kind != "i" else int)
+    result = left.astype(wide) @ right.astype(wide)
+    alpha = given.get("alpha")
+    if isinstance(alpha, Pointer):
+        flat = alpha.array[alpha.start :].view(BY_SHORT_NAME[dtypes_of["alpha"]])
+        result *= flat[0]
+    elif alpha is not None:
+        result *= np.int64(alpha).view(np.float64)
+    if "added" in given:
+        beta = np.int64(given["beta"]).view(np.float64)
+        result += beta * matrix("added", m, n, "ld_added").astype(wide)
+    if "bias" in given:
+        pointer: Pointer = given["bias"]
+        dtype = BY_SHORT_NAME[dtypes_of["bias"]]
+        result += pointer.elements("bias", dtype, (n,), (1,)).astype(wide)
+    if kernel.provider.endswith("relu"):
+        result = np.maximum(result, 0)
+    matrix("c", m, n, "ldc")[:] = result
+
+
+def stored_dtype(dtype: str) -> str:
+    """The dtype of the elements that kernels see behind a pointer."""
+    return "u8" if dtype == "bool" else stored_half(dtype)
+
+
+def _bytes(count: int) -> Array:
+    """Memory aligned as a GPU's allocations are."""
+    memory = np.full(count + 256, 0xFF, np.uint8)
+    start = -memory.ctypes.data % 256
+    return memory[start : start + count]

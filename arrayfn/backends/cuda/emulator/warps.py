@@ -1,0 +1,36 @@
+"""What the lanes of an emulated warp get from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn.backends.cuda.emulator.memory import EmulationError
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+
+
+def exchanged(function: DeviceFunction, arguments: Sequence[tuple[Any, ...]]) -> Any:
+    """The value of ``function`` for each lane, of the arguments of all."""
+    if function.kind == "ballot":
+        return [_lanes(truth for (truth,) in arguments)] * len(arguments)
+    if function.kind in ("match_byte", "match_word"):
+        bits = 255 if function.kind == "match_byte" else 2**32 - 1
+        words = [int(value) & bits for (value,) in arguments]
+        return [_lanes(other == word for other in words) for word in words]
+    values, lanes = zip(*arguments, strict=True)
+    found: list[Any] = []
+    for lane, k in enumerate(map(int, lanes)):
+        source = {"shuffle_xor": lane ^ k, "shuffle_up": lane - k}.get(function.kind, k)
+        source = lane if source < 0 else source
+        if source >= len(values):
+            raise EmulationError(f"lane {lane} reads lane {source}, which is not there")
+        found.append(values[source])
+    return found
+
+
+def _lanes(truths: Any) -> Any:
+    """The i32 whose bits are the lanes where it is so."""
+    bits = sum(1 << lane for lane, truth in enumerate(truths) if truth)
+    return np.uint32(bits).astype(np.int32)

@@ -1,0 +1,346 @@
+"""Conditional nodes of CUDA graphs: loops and branches that a stream capture adds.
+
+A WHILE node repeats its body graph as long as its condition is not 0; a SWITCH node
+runs the body graph that its condition selects. Kernels of a few instructions set the
+condition from a value in the GPU's memory: before the node and, for a loop, at the end
+of its body. Loops with a trip count are counted there too. So nothing waits for the
+host. Body graphs are captured on a stream of their own for each depth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from math import gcd
+from typing import Final
+
+from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device
+from arrayfn.backends.cuda.graphs.capture import (
+    ConcurrentCapture,
+    capture_info,
+    set_dependencies,
+)
+from arrayfn.backends.cuda.modules import load
+
+Enqueue = Callable[[int], None]
+"""Enqueues work on the stream that it is given."""
+
+Scalar = tuple[str, int]
+"""A scalar in the GPU's memory: its kind, "u8" or "i32", and its address."""
+
+StridedAddress = tuple[int, int]
+"""An address in iteration 0 of a graph's loop, and its stride in bytes."""
+
+# Names and numbers of cuda.h.
+_CONDITIONAL: Final = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
+_WHILE, _SWITCH = 1, 2  # CUgraphConditionalNodeType
+
+# Kernels call cudaGraphSetConditional, which the driver links. The condition is the
+# scalar at `number`, clamped to 0 to `last`.
+_HEAD: Final = """
+.version 8.0
+.target sm_80
+.address_size 64
+"""
+_SET: Final = """
+.extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
+.visible .entry set_condition(
+  .param .u64 handle, .param .u64 number, .param .u64 last)
+{
+  .reg .b64 %h, %p, %m;
+  .reg .b32 %v, %l;
+  ld.param.u64 %h, [handle];
+  ld.param.u64 %p, [number];
+  ld.param.u64 %m, [last];
+  cvta.to.global.u64 %p, %p;
+  cvt.u32.u64 %l, %m;
+  LOAD
+  max.s32 %v, %v, 0;
+  min.s32 %v, %v, %l;
+  {
+  .param .b64 to;
+  .param .b32 value;
+  st.param.b64 [to], %h;
+  st.param.b32 [value], %v;
+  call.uni cudaGraphSetConditional, (to, value);
+  }
+  ret;
+}
+"""
+_LOADS: Final = {"u8": "ld.global.u8 %v, [%p];", "i32": "ld.global.s32 %v, [%p];"}
+
+# Counts an iteration, or with a `step` of 0 resets the counter. The condition is
+# whether there is another iteration before the trip count, `turns`.
+_COUNT: Final = """
+.extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
+.visible .entry count_turn(
+  .param .u64 handle, .param .u64 counter, .param .u64 step, .param .u64 turns)
+{
+  .reg .pred %more;
+  .reg .b64 %h, %p, %n, %s, %m;
+  .reg .b32 %v;
+  ld.param.u64 %h, [handle];
+  ld.param.u64 %p, [counter];
+  ld.param.u64 %s, [step];
+  ld.param.u64 %m, [turns];
+  cvta.to.global.u64 %p, %p;
+  ld.global.u64 %n, [%p];
+  add.u64 %n, %n, 1;
+  mul.lo.u64 %n, %n, %s;
+  st.global.u64 [%p], %n;
+  setp.lt.u64 %more, %n, %m;
+  selp.u32 %v, 1, 0, %more;
+  {
+  .param .b64 to;
+  .param .b32 value;
+  st.param.b64 [to], %h;
+  st.param.b32 [value], %v;
+  call.uni cudaGraphSetConditional, (to, value);
+  }
+  ret;
+}
+"""
+
+# Each thread copies UNIT bytes from `source` to `target`, which are strided by the
+# counter.
+_COPY: Final = """
+.visible .entry move(
+  .param .u64 target, .param .u64 source, .param .u64 counter,
+  .param .u64 target_step, .param .u64 source_step, .param .u64 units)
+{
+  .reg .pred %over;
+  .reg .b64 %t, %s, %c, %n, %i, %k, %step;
+  .reg .b32 %block, %size, %thread, %a, %b, %d, %e;
+  ld.param.u64 %n, [units];
+  mov.u32 %block, %ctaid.x;
+  mov.u32 %size, %ntid.x;
+  mov.u32 %thread, %tid.x;
+  mul.wide.u32 %i, %block, %size;
+  cvt.u64.u32 %k, %thread;
+  add.u64 %i, %i, %k;
+  setp.ge.u64 %over, %i, %n;
+  @%over ret;
+  ld.param.u64 %t, [target];
+  ld.param.u64 %s, [source];
+  ld.param.u64 %c, [counter];
+  cvta.to.global.u64 %t, %t;
+  cvta.to.global.u64 %s, %s;
+  cvta.to.global.u64 %c, %c;
+  ld.global.u64 %c, [%c];
+  ld.param.u64 %step, [target_step];
+  mad.lo.u64 %t, %c, %step, %t;
+  ld.param.u64 %step, [source_step];
+  mad.lo.u64 %s, %c, %step, %s;
+  mad.lo.u64 %t, %i, UNIT, %t;
+  mad.lo.u64 %s, %i, UNIT, %s;
+  ld.global.WORD, [%s];
+  st.global.STORED;
+  ret;
+}
+"""
+_UNITS: Final = {
+    16: ("v4.u32 {%a, %b, %d, %e}", "v4.u32 [%t], {%a, %b, %d, %e}"),
+    4: ("u32 %a", "u32 [%t], %a"),
+    1: ("u8 %a", "u8 [%t], %a"),
+}
+_COPY_THREADS: Final = 256
+
+
+def set_condition_ptx(kind: str) -> str:
+    """The kernel that sets a condition to a scalar of ``kind``: "u8" or "i32"."""
+    return _HEAD + _SET.replace("LOAD", _LOADS[kind])
+
+
+def count_turn_ptx() -> str:
+    """The kernel that counts an iteration, and sets the condition for another one."""
+    return _HEAD + _COUNT
+
+
+def copy_ptx(unit: int) -> str:
+    """The kernel that copies ``unit`` bytes per thread: 16, 4 or 1."""
+    load, store = _UNITS[unit]
+    text = _COPY.replace("WORD", load).replace("STORED", store)
+    return _HEAD + text.replace("UNIT", str(unit))
+
+
+class _NodeParams(ctypes.Structure):
+    """CUgraphNodeParams of a conditional node."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+        ("handle", ctypes.c_uint64),
+        ("kind", ctypes.c_int),
+        ("size", ctypes.c_uint),
+        ("graphs", ctypes.POINTER(ctypes.c_void_p)),
+        ("context", ctypes.c_void_p),
+        ("padding", ctypes.c_longlong * 25),
+        ("reserved_too", ctypes.c_longlong),
+    )
+
+
+class ConditionalNodes:
+    """Adds conditional nodes to the graphs that streams are captured into."""
+
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
+        self._library = gpu.library
+        self._kernels: dict[str, int] = {}
+        self._streams: list[ctypes.c_void_p] = []
+        self._depth = 0
+
+    def concurrent(self, stream: int) -> ConcurrentCapture:
+        """Captures steps into a stream, each after its dependencies only."""
+        return ConcurrentCapture(stream)
+
+    def create_handle(self, stream: int) -> int:
+        """A new conditional handle of the graph that ``stream`` is captured into."""
+        graph, _ = capture_info(stream)
+        handle = ctypes.c_uint64()
+        status = self._library.cuGraphConditionalHandleCreate(
+            ctypes.byref(handle),
+            ctypes.c_void_p(graph),
+            ctypes.c_void_p(self._gpu.context),
+            0,
+            0,
+        )
+        self._check(status)
+        return handle.value
+
+    def set_condition(
+        self, stream: int, handle: int, scalar: Scalar, last: int
+    ) -> None:
+        """Capture a kernel that sets a condition to a scalar, clamped to ``last``."""
+        kind, address = scalar
+        text = set_condition_ptx(kind)
+        self._launch(stream, text, "set_condition", (handle, address, last))
+
+    def while_node(self, stream: int, handle: int, body: Enqueue) -> None:
+        """Add a loop: ``body``, which sets the condition, while that is not 0."""
+        (graph,) = self._add(stream, handle, _WHILE, 1)
+        with self._capture_to(graph) as inner:
+            body(inner)
+
+    def switch_node(
+        self, stream: int, handle: int, branches: Sequence[Enqueue]
+    ) -> None:
+        """Add a branch: the one of ``branches`` that the condition selects."""
+        graphs = self._add(stream, handle, _SWITCH, len(branches))
+        for graph, branch in zip(graphs, branches, strict=True):
+            with self._capture_to(graph) as inner:
+                branch(inner)
+
+    def counted_loop(
+        self, stream: int, counter: int, trip_count: int, body: Enqueue
+    ) -> None:
+        """Add a loop of ``trip_count`` iterations of ``body``.
+
+        The 64 bits at the address ``counter`` hold the number of the iteration.
+        """
+        handle = self.create_handle(stream)
+        text = count_turn_ptx()
+
+        def count(on: int, step: int) -> None:
+            self._launch(on, text, "count_turn", (handle, counter, step, trip_count))
+
+        def iteration(inner: int) -> None:
+            body(inner)
+            count(inner, 1)
+
+        count(stream, 0)
+        self.while_node(stream, handle, iteration)
+
+    def copy_strided(
+        self,
+        stream: int,
+        target: StridedAddress,
+        source: StridedAddress,
+        counter: int,
+        nbytes: int,
+    ) -> None:
+        """Capture a copy between addresses that are strided by ``counter``."""
+        if not nbytes:
+            return
+        (to, to_stride), (begin, begin_stride) = target, source
+        common = gcd(to, to_stride, begin, begin_stride, nbytes)
+        unit = next(unit for unit in _UNITS if not common % unit)
+        units = nbytes // unit
+        strides = to_stride % 2**64, begin_stride % 2**64
+        values = (to, begin, counter, *strides, units)
+        blocks = -(-units // _COPY_THREADS)
+        self._launch(stream, copy_ptx(unit), "move", values, blocks, _COPY_THREADS)
+
+    def _check(self, status: int) -> None:
+        self._gpu.check(status, "in a conditional node")
+
+    def _launch(
+        self,
+        stream: int,
+        text: str,
+        entry: str,
+        values: Sequence[int],
+        blocks: int = 1,
+        threads: int = 1,
+    ) -> None:
+        """Launch a kernel, and load it before its first launch."""
+        if text not in self._kernels:
+            self._kernels[text] = load(text.encode() + b"\0", entry)
+        arguments = [ctypes.c_uint64(v) for v in values]
+        pointers = map(ctypes.addressof, arguments)
+        parameters = (ctypes.c_void_p * len(arguments))(*pointers)
+        status = self._library.cuLaunchKernel(
+            ctypes.c_void_p(self._kernels[text]),
+            *(blocks, 1, 1, threads, 1, 1, 0),
+            ctypes.c_void_p(stream),
+            parameters,
+            None,
+        )
+        self._check(status)
+
+    def _add(
+        self, stream: int, handle: int, kind: int, size: int
+    ) -> list[ctypes.c_void_p]:
+        """Add a conditional node after what ``stream`` has captured: its bodies."""
+        graph, nodes = capture_info(stream)
+        parameters = _NodeParams(_CONDITIONAL)
+        parameters.handle, parameters.kind = handle, kind
+        parameters.size, parameters.context = size, self._gpu.context
+        node = ctypes.c_void_p()
+        status = self._library.cuGraphAddNode_v2(
+            ctypes.byref(node),
+            ctypes.c_void_p(graph),
+            (ctypes.c_void_p * max(1, len(nodes)))(*nodes),
+            None,
+            ctypes.c_size_t(len(nodes)),
+            ctypes.byref(parameters),
+        )
+        self._check(status)
+        set_dependencies(stream, [int(node.value or 0)])
+        return [ctypes.c_void_p(parameters.graphs[k]) for k in range(size)]
+
+    @contextmanager
+    def _capture_to(self, graph: ctypes.c_void_p) -> Generator[int]:
+        """A stream whose work is captured into ``graph``."""
+        if self._depth == len(self._streams):
+            self._streams.append(self._gpu.new_stream())
+        stream = self._streams[self._depth]
+        self._depth += 1
+        status = self._library.cuStreamBeginCaptureToGraph(
+            stream, graph, None, None, ctypes.c_size_t(0), CAPTURE_RELAXED
+        )
+        self._check(status)
+        try:
+            yield int(stream.value or 0)
+        finally:
+            self._depth -= 1
+            ended = ctypes.c_void_p()
+            status = self._library.cuStreamEndCapture(stream, ctypes.byref(ended))
+        self._check(status)
+
+
+@cache
+def conditional_nodes() -> ConditionalNodes:
+    """Those of the GPU. Captures are made one at a time, under the device's lock."""
+    return ConditionalNodes(device())

@@ -1,0 +1,323 @@
+"""Walks: enqueue the nodes of a plan on a stream, loops and branches included.
+
+``Walk`` launches directly. For the predicate of a while loop, and for the index of a
+branch, it synchronizes and reads the value, once an iteration. ``CapturingWalk``
+enqueues on a stream that is being captured. There loops and branches become conditional
+nodes, which read the value on the GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.graphs.capture import ConcurrentCapture
+from arrayfn.backends.cuda.graphs.conditional import (
+    ConditionalNodes,
+    Scalar,
+    StridedAddress,
+)
+from arrayfn.backends.cuda.image import Image
+from arrayfn.backends.cuda.plan_nodes import (
+    BranchNode,
+    HostCall,
+    LoopNode,
+    NativeRun,
+    Node,
+    one_by_one,
+)
+from arrayfn.lowering.plan import Loop
+
+_COUNTER_BYTES: Final = 8
+_SCALAR_BYTES: Final = {"u8": 1, "i32": 4}
+
+
+class Walk:
+    """Enqueues nodes of ``image`` on the buffers at ``addresses``."""
+
+    def __init__(self, image: Image, addresses: Any) -> None:
+        self.image = image
+        self.addresses = addresses
+
+    def run(self, nodes: Sequence[Node], stream: int) -> None:
+        """Enqueue ``nodes`` on ``stream``."""
+        addresses = self.addresses
+        for node in nodes:
+            if isinstance(node, NativeRun):
+                self.image.launch(node, addresses, stream)
+            elif isinstance(node, HostCall):
+                pointers = (addresses[b] + offset for b, offset in node.arguments)
+                node.enqueue(stream, *pointers)
+            elif isinstance(node, BranchNode):
+                self.branch(node, stream)
+            elif node.loop.count is None:
+                self.while_loop(node, stream)
+            else:
+                self.counted_loop(node, stream)
+
+    def address(self, buffer: int) -> int:
+        """The address of a buffer."""
+        return self.image.place(buffer, self.addresses)
+
+    def copy(self, target: int, source: int, stream: int) -> None:
+        """Copy the value at the address ``source`` to the buffer ``target``."""
+        address = self.address(target)
+        if address != source:
+            self.image.copy(target, address, source, stream)
+
+    def counted_loop(self, node: LoopNode, stream: int) -> None:
+        """A loop with a trip count."""
+        loop = node.loop
+        values = [self.address(c.initial) for c in loop.carries]
+        origins = [self.address(s.source) + s.offset for s in loop.slices]
+        iterations = range(loop.count or 0)
+        values = self.iterate(node, iterations, values, origins, stream)
+        self.finish(loop, values, stream)
+
+    def iterate(
+        self,
+        node: LoopNode,
+        iterations: Iterable[int],
+        values: Sequence[int],
+        origins: Sequence[int],
+        stream: int,
+    ) -> Sequence[int]:
+        """Enqueue iterations of a loop. Returns the addresses of the carries' values.
+
+        Before them these are at ``values``. The slices of iteration 0 are at
+        ``origins``, even if that is not one of ``iterations``.
+        """
+        loop = node.loop
+        pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]
+        for k in iterations:
+            following = [pair[k % 2] for pair in pairs]
+            self.set_carries(loop, values, following)
+            for s, origin in zip(loop.slices, origins, strict=True):
+                self.addresses[s.buffer] = origin + k * s.stride
+            self.run(node.body, stream)
+            values = following
+        return values
+
+    def set_carries(
+        self, loop: Loop, values: Sequence[int], following: Sequence[int]
+    ) -> None:
+        """Set the addresses of the carries' current and next values."""
+        for carry, value, later in zip(loop.carries, values, following, strict=True):
+            self.addresses[carry.current] = value
+            self.addresses[carry.next] = later
+
+    def finish(self, loop: Loop, values: Sequence[int], stream: int) -> None:
+        """Copy the final values of a loop to its results."""
+        for carry, value in zip(loop.carries, values, strict=True):
+            self.copy(carry.result, value, stream)
+        # Graphs are found by all addresses: those that a loop sets belong to no call.
+        for c in loop.carries:
+            self.addresses[c.current] = self.addresses[c.next] = 0
+        for s in loop.slices:
+            self.addresses[s.buffer] = 0
+
+    def while_loop(self, node: LoopNode, stream: int) -> None:
+        """A loop that ends by its predicate, which the host reads."""
+        loop = node.loop
+        assert loop.predicate is not None
+        pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]
+        values = [self.address(c.initial) for c in loop.carries]
+        iteration = 0
+        while _read(self.address(loop.predicate), ctypes.c_uint8):
+            following = [pair[iteration % 2] for pair in pairs]
+            self.set_carries(loop, values, following)
+            self.run(node.body, stream)
+            values = following
+            iteration += 1
+        self.finish(loop, values, stream)
+
+    def branch(self, node: BranchNode, stream: int) -> None:
+        """The branch that its index selects, which the host reads."""
+        index = _read(self.address(node.branch.index), ctypes.c_int32)
+        last = len(node.branches) - 1
+        self.run(node.branches[min(max(index, 0), last)], stream)
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """A conditional handle, and the scalar from 0 to ``last`` that it is set to."""
+
+    handle: int
+    scalar: Scalar
+    last: int
+
+
+class CapturingWalk(Walk):
+    """Enqueues nodes on a stream that is being captured."""
+
+    def __init__(self, image: Image, addresses: Any, graph: ConditionalNodes) -> None:
+        super().__init__(image, addresses)
+        self.graph = graph
+
+    def run(
+        self, nodes: Sequence[Node], stream: int, condition: _Condition | None = None
+    ) -> None:
+        """Enqueue ``nodes``; small steps that are independent run concurrently.
+
+        ``condition`` is set at the end, and waits only for what writes its scalar.
+        """
+        steps = self.graph.concurrent(stream)
+        for node in one_by_one(nodes):
+            is_step = isinstance(node, (NativeRun, HostCall))
+            if is_step and self.image.is_small(node):
+                accesses = self.image.accesses(node, self.addresses)
+                steps.add(accesses, partial(super().run, (node,), stream))
+            elif isinstance(node, BranchNode):
+                self._switch(node, stream, steps)
+            else:
+                steps.join()
+                super().run((node,), stream)
+                steps.restart()
+        if condition is not None:
+            self._set(condition, stream, steps)
+        steps.join()
+
+    def _set(
+        self, condition: _Condition, stream: int, steps: ConcurrentCapture
+    ) -> None:
+        """Set a condition after the step that writes its scalar."""
+        kind, address = condition.scalar
+        accesses = ((address, address + _SCALAR_BYTES[kind], False),)
+        given = condition.handle, condition.scalar, condition.last
+        steps.add(accesses, partial(self.graph.set_condition, stream, *given))
+
+    def _switch(self, node: BranchNode, stream: int, steps: ConcurrentCapture) -> None:
+        """A SWITCH node, after ``steps``."""
+        handle = self.graph.create_handle(stream)
+        index = "i32", self.address(node.branch.index)
+        self._set(_Condition(handle, index, len(node.branches) - 1), stream, steps)
+        steps.join()
+        branches = [partial(self.run, branch) for branch in node.branches]
+        self.graph.switch_node(stream, handle, branches)
+        steps.restart()
+
+    def counted_loop(self, node: LoopNode, stream: int) -> None:
+        """A loop with a trip count: unrolled, or a WHILE node where it has a window.
+
+        An iteration of the WHILE node is a window of the plan's iterations, unrolled.
+        Addresses in a graph are fixed, so the slices of a window are copied to memory
+        of its own, and the written ones back. The remainder is unrolled after it.
+        """
+        if not node.window:
+            super().counted_loop(node, stream)
+            return
+        loop, length, count = node.loop, node.window, node.loop.count or 0
+        origins = [self.address(s.source) + s.offset for s in loop.slices]
+        seconds = [self.address(c.second) for c in loop.carries]
+        for c in loop.carries:
+            self.copy(c.second, self.address(c.initial), stream)
+        counter = self.image.own(node, 0, _COUNTER_BYTES)
+        windows = [
+            _Window(self.image.own(node, 1 + k, size), origin, s.stride, length, size)
+            for k, (s, origin) in enumerate(zip(loop.slices, origins, strict=True))
+            for size in [(length - 1) * abs(s.stride) + self.image.nbytes(s.buffer)]
+        ]
+
+        def body(inner: int) -> None:
+            for w in windows:
+                self.graph.copy_strided(inner, w.window, w.source, counter, w.nbytes)
+            begins = [w.begin for w in windows]
+            self.iterate(node, range(length), seconds, begins, inner)
+            for s, w in zip(loop.slices, windows, strict=True):
+                if s.buffer in node.written:
+                    self.graph.copy_strided(
+                        inner, w.source, w.window, counter, w.nbytes
+                    )
+
+        self.graph.counted_loop(stream, counter, count // length, body)
+        remainder = range(count - count % length, count)
+        values = self.iterate(node, remainder, seconds, origins, stream)
+        self.finish(loop, values, stream)
+
+    def while_loop(self, node: LoopNode, stream: int) -> None:
+        """A loop that ends by its predicate: a WHILE node.
+
+        Carries are double-buffered, and are in ``second`` at first. An iteration of the
+        WHILE node is two of the plan's. If the predicate ends the loop between them,
+        ``first`` is copied to ``second``.
+        """
+        loop = node.loop
+        assert loop.predicate is not None
+        flag = "u8", self.address(loop.predicate)
+        first = [self.address(c.first) for c in loop.carries]
+        second = [self.address(c.second) for c in loop.carries]
+        for c in loop.carries:
+            self.copy(c.second, self.address(c.initial), stream)
+        outer = _Condition(self.graph.create_handle(stream), flag, 1)
+        self.graph.set_condition(stream, outer.handle, flag, 1)
+
+        def iteration(
+            values: Sequence[int],
+            following: Sequence[int],
+            condition: _Condition,
+            inner: int,
+        ) -> None:
+            self.set_carries(loop, values, following)
+            self.run(node.body, inner, condition)
+
+        def end(inner: int) -> None:
+            for c, value in zip(loop.carries, first, strict=True):
+                self.copy(c.second, value, inner)
+            self.graph.set_condition(inner, outer.handle, flag, 1)
+
+        def body(inner: int) -> None:
+            if not loop.carries:
+                iteration(second, first, outer, inner)
+                return
+            between = _Condition(self.graph.create_handle(inner), flag, 1)
+            iteration(second, first, between, inner)
+            other = partial(iteration, first, second, outer)
+            self.graph.switch_node(inner, between.handle, (end, other))
+
+        self.graph.while_node(stream, outer.handle, body)
+        self.finish(loop, second, stream)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A copy at ``address`` of what ``length`` iterations of a loop slice.
+
+    The slice of iteration 0 is at ``origin``; ``stride`` is in bytes.
+    """
+
+    address: int
+    origin: int
+    stride: int
+    length: int
+    nbytes: int
+
+    @property
+    def _lowest(self) -> int:
+        """The offset of the lowest address from that of the first slice."""
+        return min(0, (self.length - 1) * self.stride)
+
+    @property
+    def begin(self) -> int:
+        """The address of the first slice in the copy."""
+        return self.address - self._lowest
+
+    @property
+    def window(self) -> StridedAddress:
+        """The address of the copy, the same in all iterations."""
+        return self.address, 0
+
+    @property
+    def source(self) -> StridedAddress:
+        """The address of what is copied."""
+        return self.origin + self._lowest, self.length * self.stride
+
+
+def _read(address: int, kind: Any) -> int:
+    """A number in the GPU's memory, read after all that is enqueued has run."""
+    value = kind()
+    device().copy_out(ctypes.addressof(value), address, ctypes.sizeof(value))
+    return int(value.value)

@@ -1,0 +1,197 @@
+"""Calls in native routines: the vocabulary, C functions, routines, and pointers."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import typing
+from typing import Any
+
+from arrayfn.backends import native
+from arrayfn.backends.native import CFunction, Routine, memory, operations
+from arrayfn.backends.native.emitter import Value, is_pointer, llvm_type
+from arrayfn.backends.native.expressions import Expressions, named
+from arrayfn.backends.native.structures import Array, element_c_type, value_type
+
+
+class Calls(Expressions):
+    """The calls of one routine."""
+
+    def call(self, node: ast.Call, function: ast.expr, given: list[ast.expr]) -> Value:
+        """A call of the vocabulary, of a C function, of a routine, or of a pointer."""
+        target: Any = None
+        if isinstance(function, ast.Name) and function.id not in self.locals:
+            target = self.module.get(function.id)
+            if target is None and function.id in ("float", "int"):
+                return self.number(node, function.id, given)
+            if target is None and function.id in ("min", "max"):
+                return self.extreme(function.id, [self.integer(x) for x in given])
+        elif isinstance(function, ast.Attribute):
+            target = self.member(function)
+        word = getattr(target, "__name__", "")
+        if target is not None and getattr(native, word, None) is target:
+            return self.operation(node, word, given)
+        if isinstance(target, (CFunction, Routine)):
+            if isinstance(target, Routine) and target.is_generic:
+                target = target.of(**dict(self.routine.bound))
+                target = self.instances.setdefault(target.symbol, target)
+            kinds, result = target.types()
+            return self.call_of(
+                node, f"@{self.symbol(target)}", kinds, result, given, target
+            )
+        if target is None and not isinstance(function, ast.Name):
+            return self.call_pointer(node, self.value(function), given)
+        if isinstance(function, ast.Name) and function.id in self.locals:
+            return self.call_pointer(node, self.value(function), given)
+        raise self.error(node, f"{ast.unparse(function)!r} is not a native routine")
+
+    def number(self, node: ast.AST, kind: str, given: list[ast.expr]) -> Value:
+        """``float(x)`` or ``int(x)``."""
+        value = self.value(given[0])
+        if kind == "float":
+            return self.converted(node, value, float)
+        if value.type is float:
+            return Value(self.value_of(f"fptosi double {value.operand} to i64"))
+        return self.converted(node, value, int)
+
+    def extreme(self, kind: str, values: list[str]) -> Value:
+        """``min`` or ``max`` of integers."""
+        order = "slt" if kind == "min" else "sgt"
+        chosen, *others = values
+        for other in others:
+            condition = self.value_of(f"icmp {order} i64 {other}, {chosen}")
+            operands = f"i1 {condition}, i64 {other}, i64 {chosen}"
+            chosen = self.value_of(f"select {operands}")
+        return Value(chosen)
+
+    def operation(self, node: ast.Call, word: str, given: list[ast.expr]) -> Value:
+        """An operation of the vocabulary."""
+        if word == "cast":
+            return self.cast(node, self.annotation(given[0]), self.value(given[1]))
+        if word == "local":
+            return self.local(node, *given)
+        if word == "size_of":
+            return Value(str(ctypes.sizeof(element_c_type(self.annotation(given[0])))))
+        if word == "pointer":
+            location = self.location(given[0])
+            return Value(location.operand, Array[location.type])
+        if word in operations.ATOMIC:
+            location = self.location(given[0])
+            if memory.memory_type(location.type) != "i64":
+                raise self.error(node, "atomic operations are of 64-bit integers")
+            rest = [self.integer(x) for x in given[1:]]
+            return Value(operations.ATOMIC[word](self, location.operand, *rest))
+        if word == "stack":
+            return self.stack(node, given[0])
+        values = [self.value(x) for x in given]
+        if word == "sqrt":
+            x = self.converted(node, values[0], float).operand
+            return Value(
+                self.value_of(f"call double @llvm.sqrt.f64(double {x})"), float
+            )
+        if word not in operations.OPERATIONS:
+            raise self.error(node, f"{word!r} is not a native routine")
+        if any(value.type is not int for value in values):
+            raise self.error(node, f"{word} takes integers")
+        made = operations.OPERATIONS[word](self, *(value.operand for value in values))
+        return Value(made)
+
+    def cast(self, node: ast.AST, kind: Any, value: Value) -> Value:
+        """A pointer as one of another type, as an integer, or made of one."""
+        kind = value_type(kind)
+        if kind is int and value.llvm == "ptr":
+            return Value(self.value_of(f"ptrtoint ptr {value.operand} to i64"))
+        if is_pointer(kind) and value.type is int:
+            return Value(self.pointer(value.operand), kind)
+        if is_pointer(kind) and value.llvm == "ptr":
+            return Value(value.operand, kind)
+        raise self.error(node, "a cast is of pointers, and of integers to pointers")
+
+    def local(self, node: ast.Call, kind: ast.expr, count: ast.expr) -> Value:
+        """An array on the stack, of the routine's whole life."""
+        number = self.integer(count)
+        if number.startswith("%"):
+            raise self.error(node, "local takes a constant number of elements")
+        element = self.annotation(kind)
+        size = ctypes.sizeof(element_c_type(element)) * int(number)
+        slot = self.fresh()
+        self.entry.append(f"  {slot} = alloca [{size} x i8], align 16")
+        return Value(slot, Array[element])
+
+    def call_pointer(
+        self, node: ast.Call, function: Value, given: list[ast.expr]
+    ) -> Value:
+        """A call through a pointer; with ``...`` for its types, of any."""
+        parts = typing.get_args(function.type)
+        if not (is_pointer(function.type) and len(parts) == 2):
+            raise self.error(node, f"{named(function.type)} is not a function")
+        kinds, result = parts
+        if kinds is Ellipsis:
+            kinds = [...] * len(given)
+        return self.call_of(node, function.operand, kinds, result, given, None)
+
+    def call_of(
+        self,
+        node: ast.Call,
+        pointer: str,
+        kinds: list[Any],
+        result: Any,
+        given: list[ast.expr],
+        target: CFunction[..., Any] | Routine[..., Any] | None,
+    ) -> Value:
+        """A call with arguments of the annotated types."""
+        if len(given) != len(kinds):
+            name = ast.unparse(node.func) if target is None else target.symbol
+            raise self.error(node, f"{name} takes {len(kinds)} arguments")
+        is_routine = isinstance(target, Routine)
+        operands: list[str] = []
+        for argument, kind in zip(given, kinds, strict=True):
+            value = self.value(argument)
+            if kind is not Ellipsis:
+                value = self.converted(argument, value, value_type(kind))
+            if is_routine or kind is Ellipsis:
+                operands.append(f"{value.llvm} {value.operand}")
+            else:
+                narrow = memory.narrowed(self, value.operand, kind)
+                operands.append(f"{memory.memory_type(kind)} {narrow}")
+        arguments = ", ".join(operands)
+        if value_type(result) is None:
+            self.emit(f"call void {pointer}({arguments})")
+            return Value("0")
+        if is_routine:
+            kind = value_type(result)
+            made = self.value_of(f"call {llvm_type(kind)} {pointer}({arguments})")
+            return Value(made, kind)
+        returns = memory.memory_type(result)
+        made = self.value_of(f"call {returns} {pointer}({arguments})")
+        return memory.widened(self, made, result)
+
+    def symbol(self, function: CFunction[..., Any] | Routine[..., Any]) -> str:
+        """The symbol of a function, which is declared if another module defines it."""
+        symbol = f'"{function.symbol}"'
+        if isinstance(function, Routine) and (
+            function.module is self.target
+            or function.is_inlined
+            or function.symbol in self.instances
+        ):
+            return symbol
+        kinds, result = function.types()
+        if isinstance(function, Routine):
+            parameters = [llvm_type(value_type(kind)) for kind in kinds]
+            returns = llvm_type(value_type(result))
+        else:
+            parameters = [memory.memory_type(kind) for kind in kinds]
+            returns = memory.memory_type(result)
+        if value_type(result) is None:
+            returns = "void"
+        self.externals[symbol] = f"declare {returns} @{symbol}({', '.join(parameters)})"
+        return symbol
+
+    def stack(self, node: ast.Call, argument: ast.expr) -> Value:
+        """Words on the stack, of the routine's whole life."""
+        words = self.integer(argument)
+        if words.startswith("%"):
+            raise self.error(node, "stack takes a constant")
+        slot = self.fresh()
+        self.entry.append(f"  {slot} = alloca [{words} x i64], align 16")
+        return Value(self.value_of(f"ptrtoint ptr {slot} to i64"))

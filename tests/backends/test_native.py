@@ -1,0 +1,384 @@
+"""The language of native routines: what it computes, reads, writes and refuses."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arrayfn.backends.native import code, compiler, target
+from arrayfn.backends.native.code import native_address, native_addresses
+from arrayfn.backends.native.engine import ENGINE
+
+NATIVE = """
+from arrayfn.backends.native import native, load, store, stack, call, cast
+
+LIMIT = 40
+
+@native
+def triangle(n: int, unused: int) -> int:
+    total = 0
+    for i in range(1, n + 1):
+        if i % 2 == 0 and i != 4 or i == 5:
+            continue
+        if i > LIMIT:
+            break
+        total += i
+    return total
+
+@native
+def collatz(n: int, unused: int) -> int:
+    words = stack(2)
+    store(words, 0)
+    while not n == 1:
+        if n & 1:
+            n = 3 * n + 1
+        else:
+            n = n >> 1
+        store(words, load(words) + 1)
+    return load(words)
+
+@native
+def through_a_pointer(n: int, unused: int) -> int:
+    return -call(cast(int, triangle), n, 0) * (n > 3)
+"""
+
+
+def native_module(path: Any, source: str, name: str = "routines") -> ModuleType:
+    path.write_text(source)
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # where structures look names up
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_native_routines_compute_as_python_does(tmp_path):
+    module = native_module(tmp_path / "routines.py", NATIVE)
+    addresses = native_addresses(
+        module.triangle, module.collatz, module.through_a_pointer
+    )
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    triangle, collatz, through = (prototype(address) for address in addresses)
+    assert [triangle(n, 0) for n in (0, 3, 50)] == [
+        module.triangle(n, 0) for n in (0, 3, 50)
+    ]
+    assert collatz(27, 0) == 111
+    assert [through(n, 0) for n in (3, 4)] == [0, -module.triangle(4, 0)]
+
+
+INLINED = """
+from typing import Final
+from arrayfn.backends.native import inlined, load, load_i32, native
+
+LOOPS_OVER_DATA: Final = True
+
+@inlined
+def total(place: int, count: int, size: int) -> int:
+    total = 0
+    for k in range(count):
+        if size == 4:
+            total += load_i32(place + 4 * k)
+        else:
+            total += load(place + 8 * k)
+    return total
+
+@native
+def total_32(place: int, count: int) -> int:
+    return total(place, count, 4)
+
+@native
+def total_64(place: int, count: int) -> int:
+    return total(place, count, 8)
+"""
+
+
+def test_equal_texts_of_two_modules_are_two_modules(tmp_path):
+    (first, second) = (
+        native_module(tmp_path / "same.py", INLINED, name) for name in ("one", "other")
+    )
+    addresses = native_addresses(first.total_32, second.total_32)
+    assert len(set(addresses)) == 2
+
+
+def test_one_inlined_routine_serves_two_widths(tmp_path):
+    module = native_module(tmp_path / "widths.py", INLINED, "widths")
+    addresses = native_addresses(module.total_32, module.total_64)
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    for address, dtype in zip(addresses, (np.int32, np.int64), strict=True):
+        x = np.array([3, -5, 40], dtype)
+        assert prototype(address)(x.ctypes.data, 3) == 38
+    assert ENGINE.find(module.total.symbol) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    return n / 2", "not an operator"),
+        ("    return 'n'", "not an expression"),
+        ("    return None", "None is not int"),
+        ("    return n.count", "int has no 'count'"),
+        ("    return n[0]", "int has no elements"),
+        ("    x = None", "x needs a type"),
+        ("    return missing", "neither a variable nor an integer constant"),
+        ("    return 1.5", "float is not int"),
+        ("    with n: pass", "not a statement"),
+        ("    for i in n: pass", "not a statement"),
+        ("    return len(n)", "is not a native routine"),
+    ],
+)
+def test_what_native_routines_cannot_say_is_an_error_with_its_line(
+    tmp_path, body, message
+):
+    source = f"from arrayfn.backends.native import native\n@native\ndef f(n):\n{body}\n"
+    module = native_module(tmp_path / "routines.py", source)
+    with pytest.raises(compiler.NativeSyntaxError, match=message) as caught:
+        compiler.compile_module(vars(module), target.host().triple)
+    assert (caught.value.lineno, caught.value.filename) == (4, module.__file__)
+
+
+STRUCTURES = """
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Annotated
+
+from arrayfn.backends.native import (
+    CFunction, atomic_add, atomic_exchange_if, atomic_load, cast, local, native,
+    size_of, sqrt,
+)
+from arrayfn.backends.native.structures import (
+    Array, Inline, OwnLines, Ref, Struct, f32, i8, i16, i32, u8, u16, u32, u64,
+)
+
+class Color(IntEnum):
+    RED = 1
+    BLUE = 7
+
+class Point(Struct):
+    x: f32
+    y: float
+    color: u8
+
+class Node(Struct):
+    next: Node | None
+    points: Annotated[Array[Point], 3]
+    origin: Inline[Point]
+    value: int
+
+class Numbers(Struct):
+    a: i8
+    b: u8
+    c: i16
+    d: u16
+    e: i32
+    f: u32
+    g: u64
+    apart: OwnLines[int]
+    later: Later
+    function: Callable[[i32, float], float]
+
+class Later(Struct):
+    count: int
+
+labs = CFunction[[int], int]("labs")
+ldexp = CFunction[[float, i32], float]("ldexp")
+
+@native
+def total(node: Node | None) -> float:
+    sum = 0.0
+    while node is not None:
+        for k in range(3):
+            point = node.points[k]
+            sum += point.x + 2 * point.y if point.color == Color.BLUE else -point.x
+        sum = sum - node.origin.y / 4
+        node.value += labs(-3)
+        node = node.next
+    return sqrt(sum * sum)
+
+@native
+def widths(n: Numbers) -> int:
+    n.a += 1
+    n.b += 1
+    n.c -= 1
+    n.d -= 1
+    n.e = n.e * 2
+    n.f = n.f * 2
+    n.later.count = atomic_add(n.apart, 5)
+    atomic_exchange_if(n.apart, 8, 9)
+    sum = 0
+    for each in range(n.a, n.a + 2):
+        sum += each
+    return sum + 100 * atomic_load(n.apart)
+
+@native
+def pointers(places: Array[Ref[Point]], count: int) -> float:
+    first: Point | None = None
+    for k in range(count):
+        if places[k].color == Color.RED:
+            first = places[k]
+            break
+    if first is None:
+        return -1
+    pair = local(Point, 2)
+    pair[1].x = first.x
+    rest = pair + 1
+    return float(cast(int, rest) - cast(int, pair) - size_of(Point)) + rest[0].x
+
+@native
+def indirect(n: Numbers, x: float) -> float:
+    n.function = ldexp_of
+    return n.function(-3, x) + int(2.75)
+
+@native
+def ldexp_of(n: int, x: float) -> float:
+    return ldexp(x, n)
+"""
+
+
+@pytest.fixture(scope="module")
+def routines(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("native") / "structures.py"
+    module = native_module(path, STRUCTURES, "native_structures")
+    yield module
+    del sys.modules["native_structures"]
+
+
+def function(routine: Any, result: Any, *arguments: Any) -> Any:
+    """A routine as a function of Python."""
+    return ctypes.CFUNCTYPE(result, *arguments)(native_address(routine))
+
+
+def test_routines_follow_pointers_to_structures_with_inner_ones(routines):
+    nodes = [routines.Node(value=k) for k in (10, 20)]
+    nodes[0].set(next=ctypes.addressof(nodes[1]))
+    points = [(1.5, 2.0, 7), (4.0, 1.0, 1), (-2.0, 8.0, 7)]
+    for node in nodes:
+        for point, (x, y, color) in zip(node.points, points, strict=True):
+            point.x, point.y, point.color = x, y, color
+        node.origin.y = 100.0
+    total = function(routines.total, ctypes.c_double, ctypes.c_int64)
+    each = 1.5 + 2 * 2.0 - 4.0 - 2.0 + 2 * 8.0 - 25.0
+    assert total(ctypes.addressof(nodes[0])) == abs(2 * each)
+    assert [node.value for node in nodes] == [13, 23]
+    assert total(0) == 0
+
+
+def test_numbers_in_memory_wrap_at_their_widths(routines):
+    later = routines.Later()
+    n = routines.Numbers(127, 255, -(2**15), 0, -(2**30), 2**31, 2**63, apart=3)
+    n.set(later=ctypes.addressof(later))
+    widths = function(routines.widths, ctypes.c_int64, ctypes.c_int64)
+    assert widths(ctypes.addressof(n)) == (-128) + (-127) + 900
+    assert (n.a, n.b, n.c, n.d) == (-128, 0, 2**15 - 1, 2**16 - 1)
+    assert (n.e, n.f, n.g, n.apart, later.count) == (-(2**31), 0, 2**63, 9, 3)
+    offsets = [getattr(routines.Numbers, x).offset for x in ("apart", "later")]
+    assert offsets == [128, 256]
+
+
+def test_arrays_of_pointers_and_of_structures(routines):
+    points = [routines.Point(x, 0.0, color) for x, color in ((2.5, 7), (0.1, 1))]
+    places = (ctypes.c_int64 * 2)(*map(ctypes.addressof, points))
+    run = function(routines.pointers, ctypes.c_double, ctypes.c_int64, ctypes.c_int64)
+    assert run(ctypes.addressof(places), 2) == np.float32(0.1)
+    assert run(ctypes.addressof(places), 1) == -1
+
+
+def test_functions_are_called_through_fields(routines):
+    n = routines.Numbers()
+    run = function(routines.indirect, ctypes.c_double, ctypes.c_int64, ctypes.c_double)
+    assert run(ctypes.addressof(n), 3.0) == math.ldexp(3.0, -3) + 2
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    return p.z", "Point has no 'z'"),
+        ("    return p + 1", "not an operator"),
+        ("    return p < p", "not a comparison"),
+        ("    p.pair = p.pair", "written field by field"),
+        ("    return p.x", "float is not int"),
+        ("    p.y = None", "None is not int"),
+        ("    q = 1\n    q = p\n    return q", "Point is not int"),
+        ("    q: Point | None = None\n    return q.z", "Point has no 'z'"),
+        ("    return atomic_load(p.x)", "64-bit integers"),
+        ("    return labs(p)", "Point is not int"),
+        ("    return labs(1, 2)", "labs takes 1 argument"),
+        ("    return p.y(1)", "int is not a function"),
+        ("    return cast(float, p)", "a cast is of pointers"),
+        ("    local(Point, p.y)", "constant number"),
+    ],
+)
+def test_what_a_type_does_not_have_is_an_error(tmp_path, body, message):
+    source = f"""
+from __future__ import annotations
+from arrayfn.backends.native import *
+from arrayfn.backends.native import CFunction
+from arrayfn.backends.native.structures import Inline, Struct, f32
+class Pair(Struct):
+    a: int
+class Point(Struct):
+    x: f32
+    y: int
+    pair: Inline[Pair]
+labs = CFunction[[int], int]("labs")
+@native
+def f(p: Point) -> int:
+{body}
+"""
+    module = native_module(tmp_path / "types.py", source, "native_types")
+    with pytest.raises(compiler.NativeSyntaxError, match=message):
+        compiler.compile_module(vars(module), target.host().triple)
+
+
+def test_a_structure_of_another_module_is_in_the_key(tmp_path):
+    head = "from arrayfn.backends.native.structures import Struct\n"
+    keys = set[str]()
+    for field in ("a", "b"):
+        text = f"{head}class Inner(Struct):\n    {field}: int\n    c: int\n"
+        native_module(tmp_path / f"inner_{field}.py", text, "native_inner")
+        text = f"{head}from native_inner import Inner\nclass Outer(Struct):\n"
+        native_module(tmp_path / "outer.py", text + "    i: Inner\n", "native_outer")
+        user = "from native_outer import Outer\n"
+        user = native_module(tmp_path / "user.py", user, "native_user")
+        keys.add(code._key(vars(user)))
+    assert len(keys) == 2
+
+
+GENERIC = """
+from __future__ import annotations
+from typing import TypeVar
+from arrayfn.backends.native import cast, generic, local, native, size_of
+from arrayfn.backends.native.structures import Array, f32, u16
+
+T = TypeVar("T")
+
+@generic
+def twice(x: Array[T], y: Array[T], count: int) -> int:
+    one = local(T, 1)
+    for k in range(count):
+        one[0] = x[k] + x[k]
+        y[k] = one[0]
+    return size_of(T)
+
+TWICE = {"f4": twice.of(T=f32), "u2": twice.of(T=u16), "f8": twice.of(T=float)}
+"""
+
+
+def test_one_text_serves_several_types(tmp_path):
+    module = native_module(tmp_path / "generic.py", GENERIC, "native_generic")
+    for name, routine in module.TWICE.items():
+        x = np.array([1, 2.5, 40000], name)
+        y = np.empty_like(x)
+        run = function(routine, ctypes.c_int64, *[ctypes.c_int64] * 3)
+        assert run(x.ctypes.data, y.ctypes.data, 3) == x.itemsize
+        np.testing.assert_array_equal(y, x + x)
