@@ -91,9 +91,26 @@ def test_batches_have_the_spectra_of_their_matrices() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def test_spectra_of_what_is_not_finite_are_nan() -> None:
-    x = np.eye(40)
-    x[5, 7] = x[7, 5] = np.inf
-    for part in af.jit(lambda x: tuple(af.linalg.eigh(x)))(x):
-        assert np.isnan(part).all()
-    assert np.isnan(af.jit(af.linalg.eigvalsh)(x)).all()
+@pytest.mark.parametrize("n", [2, 3, 40])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [(0, 0), (1, 0)])
+def test_spectra_of_what_is_not_finite_are_nan(
+    n: int, bad: float, place: tuple[int, int]
+) -> None:
+    x = np.eye(n)
+    x[place] = x[place[::-1]] = bad
+
+    def solve(x: Any) -> Any:
+        return *af.linalg.eigh(x), af.linalg.eigvalsh(x), af.linalg.svdvals(x)
+
+    for device in ("cpu", "reference"):
+        for part in af.jit(solve, device=device)(x):
+            assert np.isnan(part).all()
+
+
+def test_a_number_is_its_own_eigenvalue() -> None:
+    x = np.array([[-np.inf]])
+    for device in ("cpu", "reference"):
+        w, v = af.jit(lambda x: tuple(af.linalg.eigh(x)), device=device)(x)
+        assert w == -np.inf
+        assert v == 1

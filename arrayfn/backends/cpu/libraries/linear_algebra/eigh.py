@@ -2,7 +2,7 @@
 
 The lower triangle, mirrored, is that of the same matrix by columns: so signs of
 eigenvectors are NumPy's. These, by columns and conjugated, are the rows of V^H. What is
-not finite, and what does not converge, is NaN.
+not finite, and what does not converge, is NaN; a single number is its own eigenvalue.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def decompose(arguments: int, table: int, item: int, matrix: int) -> int:
     store(own + 8, values)
     mirror_lower(matrix, n, size, real)
     failed = 1
-    if all_finite(matrix, n * n * size, real):
+    if n == 1 or all_finite(matrix, n * n * size, real):
         failed = lapack(arguments, table, own)
     if failed != 0:
         fill_words(values, n * real, load(arguments + NAN))
