@@ -199,6 +199,7 @@ def succeeds(
         "PYTHONDONTWRITEBYTECODE": "1",
         "ARRAYFN_CACHE_DIR": str(cache),
         "ARRAYFN_VERIFY": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # mutants are for the emulator
     }
     with log.open("w") as output:
         process = subprocess.Popen(

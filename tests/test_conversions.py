@@ -52,6 +52,12 @@ def test_numbers_are_given_to_who_says_so():
     class Settings:
         cast = float
 
+    def in_a_condition(x):
+        count = 0.0
+        while float(x) > count:
+            count += 1.0
+        return count
+
     as_number = float
     ways = [
         lambda x: float(x),
@@ -82,6 +88,7 @@ def test_numbers_are_given_to_who_says_so():
         lambda x: float(max(x, 1.0)),
         lambda x: float(sorted([x, 1.0])[1]),
         lambda x: (float)(x),
+        in_a_condition,
         lambda x: (
             builtins
             # The call's text begins in the next line.

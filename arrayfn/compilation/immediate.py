@@ -33,6 +33,7 @@ from arrayfn.ir import (
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.format import format_param
 from arrayfn.ir.text import format_program, parse_program
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.expand import expand
 from arrayfn.primitives.base import Body, Primitive, has_effect
 from arrayfn.primitives.table import TABLE
@@ -312,6 +313,11 @@ def _executable(text: str) -> Any:
     backend = choose("cpu")
     program = parse_program(text, TABLE)
     return backend.load(backend.lower(program, frozenset()))
+
+
+@KERNELS.tell
+def _forget_kernels(operator: str) -> None:
+    _there.forget()
 
 
 @forgets

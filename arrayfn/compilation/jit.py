@@ -35,7 +35,7 @@ from arrayfn.compilation.static_arguments import (
 )
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
-from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.pickling import pickled
@@ -104,6 +104,11 @@ class Jitted:
         """Forget what was compiled; the next call compiles again."""
         self._cache.clear()
         self._last = self._last_by_trees = None
+
+    def clear_calls_of(self, operator: str) -> None:
+        """Forget what was compiled if it calls ``operator``."""
+        if any(operator in entry.operators for entry in self._cache.values()):
+            self.clear_cache()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         backend = None if self._backend is None else self._backend.name
@@ -280,6 +285,7 @@ class Jitted:
             lowered.out_tree == tree.structure(0),
             (np.ndarray, float, int, bool, *there),
             bool(there),
+            frozenset(operators_of(lowered.program)),
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -315,6 +321,14 @@ class _Entry:
     single: bool
     kept_types: tuple[type, ...]  # that ``run`` takes as they are
     is_on_device: bool
+    operators: frozenset[str]
+
+
+@KERNELS.tell
+def _clear_calls_of(operator: str) -> None:
+    """Have functions that call ``operator`` compiled again, with its kernels of now."""
+    for jitted in list(_all):
+        jitted.clear_calls_of(operator)
 
 
 @contextmanager

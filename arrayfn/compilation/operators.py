@@ -76,7 +76,9 @@ class Operator:
         to be kept. For ``"cuda"`` they are DeviceArrays; what it launches may be on any
         stream that waits for the default one. One that is not ``deterministic`` is for
         ``jit(f, device="cuda", deterministic=False)`` alone. See ``OperatorKernel`` for
-        ``prepared`` and ``lowered`` ones, and for those that take ``views``.
+        ``prepared`` and ``lowered`` ones, and for those that take ``views``. Jitted
+        functions that call the operator are compiled again when they are next called;
+        what ``lower`` and ``compile`` gave keeps the kernels that it has.
 
         The first call of each signature (types and static arguments) is compared with
         the operator's body, on the operands and near them, where a kernel whose

@@ -6,6 +6,7 @@ array as long as it has not changed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -24,17 +25,9 @@ def with_own_constants(program: Program) -> Program:
     """``program`` with copies of what it captured."""
     if not program.constants:
         return program
-    return Program(
-        program.name,
-        program.inputs,
-        program.equations,
-        program.outputs,
-        tuple(program.constants),
-        tuple(
-            x if isinstance(x, ArrayOnDevice) else _own(x)
-            for x in program.constant_values
-        ),
-    )
+    values = program.constant_values
+    own = [x if isinstance(x, ArrayOnDevice) else _own(x) for x in values]
+    return replace(program, constant_values=tuple(own))
 
 
 def _own(array: Array) -> Array:

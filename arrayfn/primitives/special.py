@@ -30,6 +30,12 @@ def _scipy(name: str) -> Callable[..., Any]:
     return call
 
 
+def _logistic(x: Any) -> Any:
+    """Without overflow on the way, which would make subnormal results 0."""
+    power = np.exp(-np.abs(x))
+    return np.where(x < 0, power, np.ones_like(power)) / (1 + power)
+
+
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 _ONE_OVER_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 _HALF_SQRT_PI = math.sqrt(math.pi) / 2.0
@@ -134,7 +140,7 @@ logaddexp = elementwise(
 )
 logistic = elementwise(
     "logistic",
-    _scipy("expit"),
+    _logistic,
     [lambda x, y: e.mul(y, _one_minus(y))],
     accepts=dtypes.FLOATS,
     cost=12,
@@ -371,7 +377,7 @@ ndtr = elementwise(
 )
 erfinv = elementwise(
     "erfinv",
-    _scipy("erfinv"),
+    lambda x: np.copysign(_scipy("erfinv")(x), x),  # SciPy's of -0.0 is 0.0
     [lambda x, y: e.mul(exp(e.square(y)), _HALF_SQRT_PI)],
     accepts=dtypes.FLOATS,
     cost=20,

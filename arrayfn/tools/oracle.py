@@ -16,14 +16,16 @@ comparisons that rounding can decide either way, as no fixed tolerance does.
   is, so that exact computations (of small integers, say) stay exact.
 * A sum or contraction is off by ``(log2(n) + 4) * eps`` relative to the same sum of
   absolute values, ``n`` the number of its terms (a window's, a scatter's: of all).
-  Sums of halves are float32's until they are rounded, but a scatter adds in its dtype.
+  Sums of halves are float32's until they are rounded. A scatter adds, or multiplies,
+  in its dtype and one by one: it is off by ``n / 2 * eps``, ``n`` the number of updates
+  in one place, where that is more.
 * Halves are float32's numbers between the equations of one kernel, or rounded after
   each: half of the runs do so, half not. Rounded they are always where anything but
   arithmetic of halves reads them.
 * A NaN that an equation gives has either sign.
 * A loop has at most twice as many iterations as in float64.
 * A factorisation or a transform is off by the row's tolerance, relative to the greatest
-  element of the result.
+  element of the result. What is not finite may be NaN or either infinity.
 
 The bound is 4 times the greatest distance of ``SAMPLES`` runs from the float64 values,
 and never less than 2 units in the last place. It is an estimate, no proof: that a run
@@ -47,8 +49,10 @@ from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
+from arrayfn.lowering.halves import JUMPS
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.indexing import scatter_add
 
 Array = np.ndarray[Any, Any]
 
@@ -69,7 +73,44 @@ _SUMS: Final = frozenset(
         "reduce_window_sum",
     }
 )
+_ONE_BY_ONE: Final = frozenset({"scatter_add", "scatter_mul"})  # in their dtype
 _WHOLE: Final = frozenset({"linear algebra", "fourier"})
+_EXACT_FAMILIES: Final = frozenset({"view", "structure", "sorting"})
+_EXACT: Final = frozenset(
+    {
+        "neg",
+        "abs",
+        "sign",
+        "max",
+        "min",
+        "clamp",
+        "select",
+        "copysign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "real",
+        "imag",
+        "conj",
+        "complex",
+        "reduce_max",
+        "reduce_min",
+        "cummax",
+        "cummin",
+        "gather",
+        "scatter",
+        "scatter_min",
+        "scatter_max",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "sliding_windows",
+        "window_take",
+        "reduce_window_max",
+        "reduce_window_min",
+    }
+)
+"""Primitives that give some of their operands, or integers: nothing is rounded."""
 
 
 @dataclass(frozen=True)
@@ -268,11 +309,12 @@ class _Rounding:
         """Not needed."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Halves are rounded where they are read by what gives none."""
+        """Halves are rounded where they are read by what gives none, or jumps."""
         given = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
-        if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+        gives_halves = all(v.type.dtype in dtypes.HALVES for v in equation.outputs)
+        if gives_halves and equation.primitive.name not in JUMPS:
             return arrays
         if equation.params.get("excess"):
             return arrays
@@ -306,12 +348,51 @@ class _Rounding:
     ) -> Array:
         with np.errstate(all="ignore"):
             margin = self.margin(row, equation, operands, x, dtype)
+            if row.family in _WHOLE or np.iscomplexobj(x):
+                x = self.unlike(x)
+            if row.name in _SUMS:
+                x = self.signed(self.overflowed(x, margin, dtype))
+            elif row.name == "reduce_prod":
+                x = self.in_any_order(x, operands[0], equation.params["axes"], dtype)
             if self.excess:
                 dtype = dtypes.compute_dtype(dtype)
             if np.iscomplexobj(x):
-                real = self.moved(x.real, margin, dtypes.real_of(dtype))
-                return real + 1j * self.moved(x.imag, margin, dtypes.real_of(dtype))
+                result = np.empty_like(x)  # of parts: 1j * inf is NaN + inf j
+                result.real = self.moved(x.real, margin, dtypes.real_of(dtype))
+                result.imag = self.moved(x.imag, margin, dtypes.real_of(dtype))
+                return result
             return self.moved(x, margin, dtype)
+
+    def overflowed(self, x: Array, margin: Array | float, dtype: DType) -> Array:
+        """``x``, sums; any number where parts of one may be out of range."""
+        limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
+        over = margin >= 2 * float(limits.eps) * float(limits.max)
+        kinds = self.random.choice([np.nan, np.inf, -np.inf, 1.0], x.shape)
+        return np.where(over, x * kinds, x)
+
+    def signed(self, x: Array) -> Array:
+        """``x`` with either sign where it is 0: that of a sum depends on its order."""
+        if np.iscomplexobj(x):
+            return x
+        signs = self.random.choice([-1.0, 1.0], x.shape)
+        return np.where(x == 0, np.copysign(x, signs), x)
+
+    def in_any_order(
+        self, x: Array, factors: Array, axes: tuple[int, ...], dtype: DType
+    ) -> Array:
+        """``x``, the product of ``factors``; any number where parts of it overflow."""
+        logs = np.log2(np.abs(factors).astype(np.float64))
+        logs = np.where(np.isfinite(logs), logs, 0.0)
+        limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
+        above = np.sum(np.maximum(logs, 0.0), axis=axes) >= limits.maxexp - 1
+        below = np.sum(np.minimum(logs, 0.0), axis=axes) <= limits.minexp + 1
+        kinds = self.random.choice([np.nan, np.inf, -np.inf, 0.0, 1.0], x.shape)
+        return np.where(above | below, x * kinds, x)
+
+    def unlike(self, x: Array) -> Array:
+        """``x`` with any of NaN and infinities where it is not finite."""
+        kinds = self.random.choice([np.nan, np.inf, -np.inf], x.shape)
+        return np.where(np.isfinite(x), x, kinds)
 
     def margin(
         self,
@@ -322,15 +403,21 @@ class _Rounding:
         dtype: DType,
     ) -> Array | float:
         """The greatest absolute error of ``x`` by this equation; 0 if it is exact."""
+        if row.name in _EXACT or row.family in _EXACT_FAMILIES:
+            return 0.0
         real = dtypes.real_of(dtype)
         wide = dtypes.compute_dtype(real)
-        eps = float(ml_dtypes.finfo(wide).eps)
+        limits = ml_dtypes.finfo(wide)
+        eps = float(limits.eps)
         double = wide == dtypes.float64
         promised = row.tolerance.float64 if double else row.tolerance.float32
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
+        terms = max(2, *(v.size for v in operands)) if operands else 2
+        factor: Array | float = math.log2(terms) + 4
+        if row.name in _ONE_BY_ONE:
+            eps = float(ml_dtypes.finfo(real).eps)
+            factor = np.maximum(factor, _updates(equation, operands) / 2)
         if row.name in _SUMS:
-            if row.name == "scatter_add":
-                eps = float(ml_dtypes.finfo(real).eps)  # into memory, one by one
             inexact = [np.issubdtype(v.dtype, np.inexact) for v in operands]
             sizes = [
                 np.abs(v) if i else v for v, i in zip(operands, inexact, strict=True)
@@ -338,15 +425,20 @@ class _Rounding:
             mass = np.asarray(_double(row, equation, sizes))
             if _is_small_integer(mass, operands, inexact, eps):
                 return 0.0
-            terms = max(2, *(v.size for v in operands))
-            return (math.log2(terms) + 4) * eps * mass
+            return factor * eps * mass
+        if row.name == "scatter_mul":
+            return np.where(_is_number_of(x, real), 0.0, factor * eps * np.abs(x))
         if row.family in _WHOLE:
             finite = np.isfinite(x)
             return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
         size = np.abs(x)
+        if np.iscomplexobj(x):  # of an infinite number the part that is finite
+            parts = [np.where(np.isfinite(v), np.abs(v), 0.0) for v in (x.real, x.imag)]
+            size = np.where(np.isfinite(size), size, parts[0] + parts[1])
         if row.name == "logaddexp":  # the greater operand and a logarithm may cancel
             size = np.maximum(size, np.maximum(*map(np.abs, operands)))
             size = np.where(np.isfinite(size), size, np.abs(x))
+        size = np.minimum(size, float(limits.max) / 2)  # no unit above the greatest
         margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
         if promised > usual:
             margin = np.maximum(margin, promised * size)
@@ -356,7 +448,9 @@ class _Rounding:
         """``x`` moved by a part of the margin, rounded to the dtype."""
         if real in dtypes.HALVES:
             # Computed in float32, rounded once: to either neighbour.
-            units = np.abs(x) * float(ml_dtypes.finfo(real).eps) / 2
+            limits = ml_dtypes.finfo(real)
+            units = np.abs(x) * float(limits.eps)
+            units = np.maximum(units, float(limits.smallest_subnormal)) / 2
             margin = np.where(_is_number_of(x, real), margin, margin + units)
         moved = np.where(np.isfinite(x), x + self.chance(self.random, x) * margin, x)
         moved = wide_array(moved, real)
@@ -372,6 +466,13 @@ def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> An
     if "preferred_element_type" in params:
         params.pop("preferred_element_type")
     return row.reference(*operands, **params)
+
+
+def _updates(equation: Equation, operands: Sequence[Array]) -> Array:
+    """How many updates of a scatter meet in each of its places."""
+    x, indices, updates = operands
+    zeros, ones = np.zeros(x.shape), np.ones(updates.shape)
+    return np.asarray(scatter_add.reference(zeros, indices, ones, **equation.params))
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:

@@ -127,31 +127,30 @@ def _callee(
 ) -> tuple[str, ...]:
     """The dotted name that is called; empty if it is no name.
 
-    It is what is loaded first of the call's text. That begins at the name's last part
-    where the name is written over several lines.
+    What is called begins first in the call's text. Parts of a name that are on lines of
+    their own begin there, and so may the call.
     """
     begin, end = _begin(call), _end(call)
     if begin is None or end is None:  # no positions: python -X no_debug_ranges
         return ("float",) if {"float", "complex"} & {*code.co_names} else ()
     loads = [at for at in before if at.opname not in _SKIPPED]
-    inside = (
-        k
+    inside = {
+        k: where
         for k, at in enumerate(loads)
-        if (where := _begin(at)) and (until := _end(at)) and begin <= where
-        if until <= end and (where, until) != (begin, end)
-    )
-    first = next(inside, 0)
-    last = first
-    while first and loads[first].opname in _ATTRIBUTES:
-        first -= 1
+        if (where := _begin(at)) and (until := _end(at))
+        if begin <= where and until <= end and (where, until) != (begin, end)
+    }
+    # Of a loop's condition there are two copies: the last is the one that runs.
+    last = max(inside, key=lambda k: ((-inside[k][0], -inside[k][1]), k), default=None)
+    if last is None:
+        return ()
+    first = last
     while last + 1 < len(loads) and loads[last + 1].opname in _ATTRIBUTES:
         last += 1
-    name, *parts = loads[first : last + 1] or [call]
-    # What a subscript or another call of it gives is called: that has no name.
-    made = any(
-        _begin(at) == _begin(name) and _end(at) != end for at in loads[last + 1 :]
-    )
-    if made or not name.opname.startswith(_NAMES):
+    while first and loads[first].opname in _ATTRIBUTES:
+        first -= 1
+    name, *parts = loads[first : last + 1]
+    if not name.opname.startswith(_NAMES):
         return ()
     return (str(name.argval), *(str(part.argval) for part in parts))
 

@@ -488,7 +488,7 @@ def product(
         array((batch, n, k) if b else (batch, k, n), dtype),
         array((batch, m, n), dtype),
     ]
-    tiles = gemm_tiles(m, n, k, batch, dtype, cores=4)
+    tiles = gemm_tiles(m, n, k, batch, dtype)
     numbers = (m, n, k, m if a else k, k if b else n, n, a, b, batch)
     strides = (m * k, k * n, m * n, tiles.tile_m, tiles.tile_n)
     step = call(tiles.items, "b0", "b1", "b2", *numbers, *strides, grain=1)

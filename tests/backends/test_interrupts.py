@@ -18,6 +18,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+from arrayfn.backends.cuda import missing_here
 from tests.processes import python_path
 
 FOREVER = 10**12
@@ -162,6 +163,26 @@ def test_donated_arguments_of_an_interrupted_call() -> None:
     timer.join()
     assert np.isfinite(given).all()  # whatever it has, it is there
     np.testing.assert_array_equal(function(np.ones((48, 48)), 3), wanted)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(bool(missing_here()), reason=missing_here())
+@pytest.mark.parametrize("count", [1, 100_000], ids=["small", "large"])
+def test_reading_what_a_gpu_is_at_is_interrupted(count: int) -> None:
+    turns = 10**8  # some seconds
+    function = af.jit(
+        lambda x, n: lax.fori_loop(0, n, lambda i, c: anp.sin(c), x), device="cuda"
+    )
+    x = np.full(count, 0.5, np.float32)
+    wanted = np.asarray(function(x, 3))
+    slow = function(x, turns)
+    begin = time.monotonic()
+    timer = interrupt_after(0.3)
+    with pytest.raises(KeyboardInterrupt):
+        np.asarray(slow)
+    assert time.monotonic() - begin < 1.3
+    timer.join()
+    np.testing.assert_array_equal(np.asarray(function(x, 3)), wanted)
 
 
 SCRIPT = """

@@ -31,6 +31,8 @@ STEPS: Final = (1e-4, 3e-5, 1e-5)
 AGREE: Final = 1e-4
 DIFFER: Final = 1e-2
 BESIDE: Final = 1e-2
+LARGEST: Final = 2.0**40
+"""Most larger numbers are integers: differences do not see where they are rounded."""
 
 
 def inconsistency(
@@ -84,6 +86,7 @@ def _not_a_limit(
     claimed = sum(
         float(np.sum(g * d)) for g, d in zip(gradients, directions, strict=True)
     )
+    terms = sum(float(np.sum(np.abs(g))) for g in gradients)
     program = af.jit(loss, device="reference").lower(*arguments).program
 
     def along(step: float) -> float:
@@ -93,11 +96,13 @@ def _not_a_limit(
         return float(np.real(in_float64(program, moved)[0]))
 
     centre = along(0.0)
+    if abs(centre) > LARGEST:
+        return None
     slopes: list[float] = []
     for step in STEPS:
         slopes += [(along(step) - centre) / step, (centre - along(-step)) / step]
     scale = max(map(abs, slopes), default=0.0)
-    noise = 1e-14 * abs(centre) / min(STEPS)
+    noise = 1e-14 * abs(centre) / min(STEPS) + 1e-12 * terms
     if not np.isfinite(slopes).all() or not np.isfinite(claimed):
         return None
     if max(slopes) - min(slopes) > AGREE * scale + noise:

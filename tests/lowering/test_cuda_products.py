@@ -349,6 +349,15 @@ def test_kernels_write_the_parts_of_an_array(case: str) -> None:
     assert len(checked(function, *arguments)) == count
 
 
+def test_a_part_is_not_written_by_the_kernel_that_copies_the_whole() -> None:
+    """Another thread of it writes the element that the part replaces."""
+
+    def replaced(x: Any) -> Any:
+        return x.at[4].set(anp.sum(x))
+
+    assert len(checked(replaced, np.arange(5.0, dtype=np.float32))) == 2
+
+
 def test_a_product_that_is_needed_itself_is_copied() -> None:
     def parts(x: Any, y: Any, z: Any) -> Any:
         first = x @ y

@@ -179,7 +179,7 @@ def test_a_bound_is_small_where_nothing_cancels() -> None:
 
 
 def test_a_naive_variance_is_out_of_bounds() -> None:
-    x = (1e4 + np.random.default_rng(0).normal(size=(50_000, 2))).astype(np.float32)
+    x = (1e4 + np.random.default_rng(0).normal(size=(400_000, 2))).astype(np.float32)
     judged = judge(lambda x: anp.var(x, axis=0), x)
     judged.check(x.astype(np.float64).var(0).astype(np.float32))
     with pytest.raises(AssertionError, match="of 2 elements are out of bounds"):
@@ -298,3 +298,46 @@ def test_the_sign_of_a_nan_that_is_computed_is_undecided() -> None:
     judged = judge(anp.signbit, nan)
     assert judged.bound.tolist() == [0.0, 0.0]
     assert judged.value.tolist() == [False, True]
+
+
+def test_what_overflows_is_infinite_on_the_way_too() -> None:
+    x = np.array([91.5, -91.5], np.float32)
+    judge(anp.exp, x).check(np.array([np.inf, np.exp(np.float32(-91.5))], np.float32))
+    judged = judge(lambda x: 1 / anp.exp(x), x)
+    judged.check(np.array([0.0, np.inf], np.float32))
+    with pytest.raises(AssertionError, match="1 of 2 elements"):
+        judged.check(np.array([1e-30, np.inf], np.float32))
+
+
+@pytest.mark.parametrize("tiny", [1e-300, 0.3])
+def test_complex_infinities_are_no_nan(tiny: float) -> None:
+    z = np.array([complex(np.inf, tiny), complex(tiny, -np.inf)])
+    judge(lambda z: anp.abs(anp.conj(z)), z).check(np.array([np.inf, np.inf]))
+    judge(lambda z: 1 / anp.conj(z), z).check(np.array([0j, 0j]))
+
+
+def test_subnormal_halves_may_be_their_neighbours() -> None:
+    x = np.array([3e-7], np.float16)
+    least = 2.0**-24
+    judged = judge(lambda x: x * np.float16(0.3), x)
+    assert judged.bound >= least
+    assert judged.bound <= 6 * least
+
+
+def test_a_transform_of_infinities_may_be_nan_or_infinite() -> None:
+    x = np.array([[np.inf, 2.0], [1.0, 2.0]], np.float32)
+    judged = judge(anp.fft.ifft, x)
+    assert np.isinf(judged.bound[0]).all()
+    assert judged.bound[1].max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["segment_sum", "segment_prod"])
+def test_scatters_round_halves_at_each_update(name: str) -> None:
+    x = (1 + np.random.default_rng(0).normal(size=3000) / 100).astype(np.float16)
+    index = np.zeros(3000, np.int32)
+    segments = lambda x: getattr(af.ops, name)(x, index, num_segments=2)  # noqa: E731
+    judged = judge(segments, x)
+    judged.check(af.jit(segments)(x))
+    eps = float(np.finfo(np.float16).eps)
+    assert 500 * eps < judged.bound[0] / judged.value[0] < 8000 * eps
+    assert judged.bound[1] < 3 * eps

@@ -205,7 +205,7 @@ def write_where_copied(
             or any(_reads(s, root, of) for s in steps[first:position])
             or any(
                 _may_write(s, root, box, of, moved.get(k))
-                for k, s in enumerate(steps[first + 1 : position], first + 1)
+                for k, s in enumerate(steps[first:position], first)
             )
         ):
             continue
