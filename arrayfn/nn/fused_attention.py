@@ -1,10 +1,10 @@
 """Attention as operators: one kernel each on a GPU, forward and backward.
 
-``attention`` is the semantics for float16 and bfloat16; ``attention_gradient`` its
-cotangents, from the logarithms of the softmax's denominators (Dao et al.,
-FlashAttention, 2022). On a GPU cuDNN computes them where nothing but a causal mask is
-given and it takes the heads, and generated kernels do elsewhere. Where neither does,
-their bodies run. Forward mode goes through neither.
+``attention`` is the semantics for float16 and bfloat16. ``attention_gradient`` computes
+its cotangents from the logarithms of the softmax's denominators (Dao et al.,
+FlashAttention, 2022). On a GPU cuDNN computes them if only a causal mask is given and
+cuDNN supports the heads; otherwise generated kernels do. If neither applies, the bodies
+run. Forward mode uses neither.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def attention(
 ) -> tuple[Array, Array]:
     """The attention of q [B, T, N, H] to k and v [B, S, K, H], and [B, N, T] logsumexp.
 
-    K divides N; the logarithms are float32. Of ``terms``, whose names are ``given`` in
-    order, "bias" and "mask" (bool) broadcast to [B, N, T, S], and "query_lengths" and
+    K divides N; the logarithms are float32. ``given`` names the ``terms`` in order:
+    "bias" and "mask" (bool) broadcast to [B, N, T, S], and "query_lengths" and
     "key_lengths" are int32 [B]. Query t attends to keys from t - window[0] to
-    t + window[1]; None is no limit. Where all logits are -inf the result is 0.
+    t + window[1]; None is no limit. If all logits are -inf the result is 0.
     """
     logits = _logits(q, k, terms, scale, window)
     most = anp.max(logits, axis=-1, keepdims=True)
@@ -76,7 +76,7 @@ def attention_gradient(
     window: Window,
     given: tuple[str, ...],
 ) -> tuple[Array, Array, Array]:
-    """The cotangents of q, k and v, given that of ``attention``'s result."""
+    """The cotangents of q, k and v from the cotangent of ``attention``'s result."""
     weights, by_logits = _weights_and_gradient(
         q, k, v, terms, result, logarithms, cotangent, scale, window
     )
@@ -97,7 +97,7 @@ def attention_gradient(
 def where_to_attend(
     B: int, T: int, S: int, window: Window, terms: Mapping[str, Any]
 ) -> Array | None:
-    """What window and lengths leave, broadcasting to [B, K, T, G, S]; None for all."""
+    """The mask of window and lengths, which broadcasts to [B, K, T, G, S], or None."""
     t, s = (lax.broadcasted_iota(dtypes.int32, (T, 1, S), axis) for axis in (0, 2))
     left, right = window
     parts: list[Any] = []
@@ -125,7 +125,7 @@ def grouped(x: Array, K: int, G: int) -> Array:
 
 
 def _logits(q: Array, k: Array, terms: Terms, scale: float, window: Window) -> Array:
-    """Logits in float32, [B, K, T, G, S]; -inf where not to attend."""
+    """Logits in float32, [B, K, T, G, S]; -inf for keys that are not attended to."""
     (B, T, N, _), (S, K) = q.shape, k.shape[1:3]
     logits = lax.dot_general(
         _split_heads(q, K),
@@ -155,7 +155,7 @@ def _weights_and_gradient(
     scale: float,
     window: Window,
 ) -> tuple[Array, Array]:
-    """The softmax again, and the cotangent of the logits, [B, K, T, G, S] both."""
+    """The recomputed softmax, and the logits' cotangent, both [B, K, T, G, S]."""
     B, T, N, _ = q.shape
     K = k.shape[2]
     known = anp.reshape(logarithms, (B, K, N // K, T))
@@ -180,12 +180,12 @@ def _split_heads(x: Array, K: int) -> Array:
 
 
 def _grouped_heads(x: Array, K: int) -> Array:
-    """The same in float32."""
+    """``_split_heads`` in float32."""
     return _split_heads(anp.astype(x, _WIDE), K)
 
 
 def _over_keys(weights: Array, v: Array) -> Array:
-    """Sums of v [B, S, K, H] by weights [B, K, T, G, S], [B, T, K, G, H]."""
+    """Sums of v [B, S, K, H] with weights [B, K, T, G, S], as [B, T, K, G, H]."""
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))
     return anp.transpose(mixed, (0, 2, 1, 3, 4))
 
@@ -203,9 +203,9 @@ def attention_bias_gradient(
     window: Window,
     given: tuple[str, ...],
 ) -> Array:
-    """The cotangent of the bias among ``terms``, of its shape.
+    """The cotangent of the bias among ``terms``, in the bias's shape.
 
-    The body takes memory for all logits; kernels do not.
+    The body needs memory for all logits; kernels do not.
     """
     _, by_logits = _weights_and_gradient(
         q, k, v, terms, result, logarithms, cotangent, scale, window
@@ -243,7 +243,7 @@ def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any
     made = attention_gradient(*residuals, cotangent, **static)
     if "bias" not in terms:
         return *made, None, None
-    # It goes where nobody asks for it.
+    # Dead-code elimination removes it if it is not needed.
     return *made, attention_bias_gradient(*residuals, cotangent, **static), None
 
 
@@ -253,13 +253,13 @@ fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6))
 fused_attention.defvjp(_ahead, _back)
 
 
-# Kernels on a GPU. Of those that accept the operands the last one here is taken.
+# Kernels on a GPU. The last one that accepts the operands is used.
 
 
 def _suits_kernels(
     q: ArrayType, k: ArrayType, *others: ArrayType, scale: float, **static: Any
 ) -> bool:
-    """Halves, and heads whose sums a multiprocessor's registers hold."""
+    """Whether the dtype is half precision, and registers hold the sums of a head."""
     if q.dtype not in dtypes.HALVES or not math.isfinite(scale):
         return False
     return bool(_generated().takes(q.shape, k.shape))
@@ -291,7 +291,7 @@ def attention_gradient_kernels(*arguments: Any) -> Any:
 def _suits_bias_kernel(
     *types: ArrayType, given: tuple[str, ...], **static: Any
 ) -> bool:
-    """What kernels take, if keys do not share the numbers of the bias."""
+    """Whether kernels accept the operands, and the bias varies along the keys."""
     bias = types[3 + given.index("bias")]
     keys = types[1].shape[1]
     return bias.shape[-1] == keys and _suits_kernels(*types, given=given, **static)
@@ -312,7 +312,7 @@ def _has_cudnn() -> bool:
 
 @cache
 def _longest_head() -> int:
-    """Elements of a head that cuDNN takes on the GPU here, or, if none, on an H200."""
+    """The longest head that cuDNN supports on this GPU (an H200 if there is none)."""
     if importlib.import_module(_BACKEND).missing_here():
         return 256
     return importlib.import_module(_CUDNN).longest_head()
@@ -321,7 +321,7 @@ def _longest_head() -> int:
 def _suits_cudnn(
     q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
 ) -> bool:
-    """Heads that are not too long, whole vectors of them, and something to do."""
+    """Whether heads are short enough and whole vectors, and no extent is 0."""
     head = q.shape[-1]
     return (
         q.dtype in dtypes.HALVES
@@ -335,7 +335,7 @@ def _suits_cudnn(
 
 
 def _lies_in_vectors(type: ArrayType, offset: int) -> bool:
-    """Whether all rows of heads begin at whole vectors of 128 bits."""
+    """Whether all rows of heads are aligned to 128 bits."""
     if type.ndim != 4:
         return False
     strides = type.layout.strides(type.shape)
@@ -350,7 +350,7 @@ def _lies_in_vectors(type: ArrayType, offset: int) -> bool:
 def cudnn_attention(
     *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
 ) -> Any:
-    """cuDNN's scaled dot-product attention, for these types."""
+    """cuDNN's scaled dot-product attention for these types."""
     is_causal = window[1] == 0
     return importlib.import_module(_CUDNN).attention(*types, scale, is_causal)
 
@@ -361,7 +361,7 @@ def cudnn_attention(
 def cudnn_attention_gradient(
     *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
 ) -> Any:
-    """cuDNN's gradient of it, for these types."""
+    """cuDNN's gradient of attention for these types."""
     is_causal = window[1] == 0
     made = importlib.import_module(_CUDNN).attention_gradient
     return made(*types, scale, is_causal, is_deterministic=True)
@@ -378,7 +378,7 @@ def cudnn_attention_gradient(
 def cudnn_attention_gradient_in_any_order(
     *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
 ) -> Any:
-    """cuDNN's gradient of it, which adds up what blocks have as they come."""
+    """cuDNN's gradient of attention, which adds up results of blocks in any order."""
     is_causal = window[1] == 0
     made = importlib.import_module(_CUDNN).attention_gradient
     return made(*types, scale, is_causal, is_deterministic=False)

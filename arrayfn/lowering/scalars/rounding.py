@@ -14,12 +14,12 @@ from arrayfn.lowering.scalars.arithmetic import (
 
 
 def maximum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The greater; NaN if either is."""
+    """The maximum; NaN if either is NaN."""
     return m.select(x != x, x, m.select(x > y, x, y))
 
 
 def minimum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The lesser; NaN if either is."""
+    """The minimum; NaN if either is NaN."""
     return m.select(x != x, x, m.select(x < y, x, y))
 
 
@@ -71,8 +71,8 @@ def fmod(m: Arithmetic, x: Value, y: Value) -> Value:
 
     a, b = m.abs(x), m.abs(y)
     quotient = m.trunc(a / b)
-    # Exact: a multiple of the smaller argument's last bit, and below 2 b. A quotient
-    # that was rounded up gives a negative remainder.
+    # Exact, because it is a multiple of the smaller argument's last bit and below 2 b.
+    # If the quotient was rounded up, the remainder is negative.
     rest = m.fma(-quotient, b, a)
     rest = m.select(b == inf, a, m.select(rest < 0.0, rest + b, rest))
     return m.guarded("fmod", is_far, of_far, with_sign_of(m, m.abs(rest), x), x, y)

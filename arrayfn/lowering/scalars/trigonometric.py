@@ -64,7 +64,7 @@ def cos_polynomial(m: Arithmetic, r: Pair, z: Value) -> Pair:
     half = 0.5 * z
     one, one_low = fast_two_sum(m.constant(m.dtype(z), 1.0), -half)
     tail = z * z * polynomial(m, z, COS[m.dtype(z)])
-    # The rounding error of the square matters for the last half bit.
+    # The rounding error of the square affects the last half bit.
     square_low = m.fma(high, high, -z)
     return one, one_low + (tail - m.fma(high, low, 0.5 * square_low))
 
