@@ -1,30 +1,30 @@
-"""What a Program's results are, and how far from them rounding may lead.
+"""The oracle: a Program's results in float64, and bounds of their errors.
 
-``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``),
-and again several times with every result of every equation rounded at random, up or
-down by at most what the table promises of that equation: Monte Carlo arithmetic
-(D. S. Parker, 1997; Verificarlo, 2016). How far those runs come apart tells how far any
-implementation may be that rounds each equation's result well, in whatever order it
-adds: it sees cancellation, ill-conditioned matrices, and comparisons that rounding can
-decide either way, as no fixed tolerance does.
+``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``).
+It interprets it several times more, and perturbs every result of every equation at
+random, by at most the tolerance of that equation: Monte Carlo arithmetic (D. S. Parker,
+1997; Verificarlo, 2016). The spread of these runs estimates the error of any
+implementation that rounds each equation well, in any order of summation. Unlike a fixed
+tolerance, it accounts for cancellation, ill-conditioned matrices, and comparisons that
+rounding can decide either way.
 
-* An elementwise result is off by 2 units in the last place of its dtype, or by the
-  row's tolerance where that promises less. What is a number of the dtype stays as it
-  is, so that exact computations (of small integers, say) stay exact.
-* A sum or contraction is off by ``(log2(n) + 4) * eps`` relative to the same sum of
-  absolute values, ``n`` the number of its terms (a window's, a scatter's: of all).
-  Sums of halves are float32's until they are rounded, but a scatter adds in its dtype.
-* Halves are float32's numbers between the equations of one kernel, or rounded after
-  each: half of the runs do so, half not. Rounded they are always where anything but
-  arithmetic of halves reads them.
-* A factorisation or a transform is off by the row's tolerance, relative to the greatest
-  element of the result.
+* An elementwise result is perturbed by 2 units in the last place of its dtype, or by
+  the row's tolerance if that is larger. A result that the dtype represents exactly is
+  not perturbed, so that exact computations, as of small integers, stay exact.
+* A sum or contraction is perturbed by ``(log2(n) + 4) * eps`` relative to the sum of
+  absolute values, where ``n`` is the number of terms (of a window; for a scatter, of
+  all updates). Sums of float16 and bfloat16 are float32 until they are rounded, but a
+  scatter adds in its own dtype.
+* float16 and bfloat16 values keep float32's precision between equations in one half of
+  the runs, and are rounded after each equation in the other. They are always rounded
+  where anything but half-precision arithmetic reads them.
+* A factorisation or transform is perturbed by the row's tolerance, relative to the
+  largest element of the result.
 
-The bound is 4 times the greatest distance of ``SAMPLES`` runs from the float64 values,
-and never less than 2 units in the last place. It is an estimate, no proof: that a run
-with a distance of a quarter of what occurs is missed ``SAMPLES`` times over is rare. It
-is infinite where the answer is undecided: integers, bools, infinities and NaN that are
-not the same in all runs.
+The bound is 4 times the largest distance of ``SAMPLES`` runs from the float64 values,
+and at least 2 units in the last place. It is an estimate, not a proof: it fails if all
+``SAMPLES`` runs stay within a quarter of the error that occurs, which is rare. It is
+infinite where integers, bools, infinities or NaN differ between runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SAMPLES: Final = 8
 _SAFETY: Final = 4.0
 _DEFAULT: Final = Tolerance()
 
-# Linear in each operand that is inexact: the error is relative to the absolute values.
+# Linear in each inexact operand: errors are relative to sums of absolute values.
 _SUMS: Final = frozenset(
     {
         "reduce_sum",
@@ -69,16 +69,16 @@ _WHOLE: Final = frozenset({"linear algebra", "fourier"})
 
 @dataclass(frozen=True)
 class Judged:
-    """One result: its value in double precision, its dtype, and the bound of errors."""
+    """One result: its value in double precision, its dtype, and its error bound."""
 
     value: Array
     bound: Array
     dtype: DType
 
     def violations(self, have: Any) -> Array:
-        """Where ``have`` is further from the value than the bound; bools.
+        """A mask of the elements of ``have`` that are outside the bound.
 
-        What overflows the dtype is infinite; NaN equals NaN.
+        A value that overflows the dtype is infinite; NaN equals NaN.
         """
         given = np.asarray(have)
         if self.dtype not in dtypes.INEXACT:
@@ -90,7 +90,7 @@ class Judged:
         return far & ~same & np.isfinite(self.bound)
 
     def check(self, have: Any, label: str = "the result") -> None:
-        """Raise AssertionError, which names the worst, if ``have`` is out of bounds."""
+        """Raise AssertionError, with the worst element, if ``have`` is out of bounds."""
         given = np.asarray(have)
         if given.shape != self.value.shape or given.dtype != self.dtype:
             raise AssertionError(
@@ -117,9 +117,9 @@ class Judged:
 def oracle(
     program: Program, inputs: Sequence[Any], *, samples: int = SAMPLES, seed: int = 0
 ) -> list[Judged]:
-    """The results of ``program`` for ``inputs``, each with the bound of its errors.
+    """The results of ``program`` for ``inputs``, each with an error bound.
 
-    Raises ArgumentError if the inputs are not of the Program's types.
+    Raises ArgumentError if the inputs do not have the Program's types.
 
     >>> import numpy as np
     >>> from arrayfn.functions import make_program
@@ -168,7 +168,7 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
                 differs |= run != value
             return Judged(value, np.where(differs, np.inf, 0.0), dtype)
         finite = np.isfinite(value)
-        # What is out of the dtype's range in all runs is so in the result, too.
+        # A value that overflows the dtype in all runs overflows in the result.
         first = runs[0] if runs else value
         agreed = ~np.isfinite(first)
         for run in runs:
@@ -180,8 +180,8 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
             distance = np.maximum(distance, np.where(np.isnan(apart), np.inf, apart))
         limits = ml_dtypes.finfo(dtypes.real_of(dtype))
         size = np.where(finite, np.abs(value), 0.0)
-        least = 2 * (float(limits.eps) * size + float(limits.smallest_subnormal))
-        bound = np.where(agreed, 0.0, np.maximum(_SAFETY * distance, least))
+        smallest = 2 * (float(limits.eps) * size + float(limits.smallest_subnormal))
+        bound = np.where(agreed, 0.0, np.maximum(_SAFETY * distance, smallest))
         return Judged(value, bound, dtype)
 
 
@@ -190,7 +190,7 @@ class _EndlessError(Exception):
 
 
 class _Exact:
-    """Leaves the results of equations as they are, and counts the equations."""
+    """Does not perturb results; counts equations."""
 
     count = 0
 
@@ -207,15 +207,15 @@ class _Exact:
 
 
 class _Rounding:
-    """Rounds the results of up to ``most`` equations at random."""
+    """Perturbs the results of up to ``most`` equations at random."""
 
     def __init__(self, random: np.random.Generator, excess: bool, most: int) -> None:
         self.random = random
         self.most = most
-        self.excess = excess  # halves keep float32's precision and range
+        self.excess = excess  # 16-bit floats keep float32's precision and range
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Halves are rounded where they are read by what gives none."""
+        """Round float16 and bfloat16 operands that other dtypes are computed from."""
         given = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
@@ -229,14 +229,14 @@ class _Rounding:
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """What is inexact, rounded. Raises _EndlessError after too many."""
+        """Perturb inexact results. Raises _EndlessError after too many equations."""
         self.most -= 1
         if self.most < 0:
             raise _EndlessError
         row = equation.primitive
         assert isinstance(row, Primitive)
         if equation.subprograms():
-            return arrays  # its equations were rounded
+            return arrays  # its equations have been perturbed
         return [
             self.rounded(row, equation, operands, x, v.type.dtype)
             if v.type.dtype in dtypes.INEXACT
@@ -269,7 +269,7 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array | float:
-        """The greatest absolute error of ``x`` by this equation; 0 if it is exact."""
+        """The largest absolute error of ``x`` by this equation; 0 if it is exact."""
         real = dtypes.real_of(dtype)
         wide = dtypes.compute_dtype(real)
         eps = float(ml_dtypes.finfo(wide).eps)
@@ -278,7 +278,7 @@ class _Rounding:
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
         if row.name in _SUMS:
             if row.name == "scatter_add":
-                eps = float(ml_dtypes.finfo(real).eps)  # into memory, one by one
+                eps = float(ml_dtypes.finfo(real).eps)  # adds to memory one by one
             inexact = [np.issubdtype(v.dtype, np.inexact) for v in operands]
             sizes = [
                 np.abs(v) if i else v for v, i in zip(operands, inexact, strict=True)
@@ -292,7 +292,7 @@ class _Rounding:
             finite = np.isfinite(x)
             return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
         size = np.abs(x)
-        if row.name == "logaddexp":  # the greater operand and a logarithm may cancel
+        if row.name == "logaddexp":  # the larger operand and a logarithm may cancel
             size = np.maximum(size, np.maximum(*map(np.abs, operands)))
             size = np.where(np.isfinite(size), size, np.abs(x))
         margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
@@ -301,9 +301,9 @@ class _Rounding:
         return np.where(_is_number_of(x, wide), 0.0, margin)
 
     def moved(self, x: Array, margin: Array | float, real: DType) -> Array:
-        """``x`` moved by a part of the margin, rounded to the dtype."""
+        """``x`` perturbed within the margin, rounded to the dtype."""
         if real in dtypes.HALVES:
-            # Computed in float32, rounded once: to either neighbour.
+            # Computed in float32 and rounded once, to either neighbour.
             units = np.abs(x) * float(ml_dtypes.finfo(real).eps) / 2
             margin = np.where(_is_number_of(x, real), margin, margin + units)
         part = self.random.uniform(-1.0, 1.0, x.shape)
@@ -319,9 +319,9 @@ def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> An
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:
-    """Whether elements are numbers of ``dtype``, so that nothing was rounded.
+    """A mask of the elements that ``dtype`` represents, so nothing was rounded.
 
-    Of float64, in which they are computed, those count that float32 has as well.
+    For float64, in which all is computed, these are the elements that float32 has.
     """
     known = dtypes.float32 if dtype == dtypes.float64 else dtype
     if np.iscomplexobj(x):
@@ -332,7 +332,7 @@ def _is_number_of(x: Array, dtype: DType) -> Array:
 def _is_small_integer(
     mass: Array, operands: Sequence[Array], inexact: Sequence[bool], eps: float
 ) -> bool:
-    """Whether every partial sum is an integer that the dtype has."""
+    """Whether every partial sum is an integer that the dtype represents."""
     whole = all(
         bool(np.all(v == np.rint(v)))
         for v, i in zip(operands, inexact, strict=True)

@@ -47,13 +47,13 @@ def f64_to_f32_odd(m: Arithmetic, x: Value) -> Value:
 def saturate(m: Arithmetic, x: Value, target: str) -> Value:
     """A float truncated to an integer dtype, clamped to its range; NaN gives 0."""
     n, signed = width(target), target[0] == "i"
-    least = -(1 << (n - 1)) if signed else 0
-    most = (1 << (n - signed)) - 1
-    # ``most`` may not be a float, but the next power of two is.
-    above, below = x >= float(most + 1), x <= float(least)
+    lowest = -(1 << (n - 1)) if signed else 0
+    highest = (1 << (n - signed)) - 1
+    # ``highest`` may not be a float, but the next power of two is.
+    above, below = x >= float(highest + 1), x <= float(lowest)
     inside = m.select(above | below | (x != x), 0.0, x)
-    result = m.select(above, most, m.convert(inside, target))
-    return m.select(below, least, result)
+    result = m.select(above, highest, m.convert(inside, target))
+    return m.select(below, lowest, result)
 
 
 def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:

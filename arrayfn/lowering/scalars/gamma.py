@@ -118,8 +118,8 @@ def of_pi(m: Arithmetic, function: str, a: Value, quarters: int) -> Value:
     n = m.rint(a + a)
     r = a - 0.5 * n
     pi_pair = m.constant("f64", PI[0]), m.constant("f64", PI[1])
-    turns = n - 2.0 * m.floor(0.5 * n) + float(quarters)
-    quadrant = bits(m, turns + FORMATS["f64"].rounding_shift)
+    quarters_turned = n - 2.0 * m.floor(0.5 * n) + float(quarters)
+    quadrant = bits(m, quarters_turned + FORMATS["f64"].rounding_shift)
     zero = m.constant("f64", 0.0)
     return finish(m, function, quadrant, pair_product(m, (r, zero), pi_pair))
 

@@ -187,9 +187,9 @@ def unit_scale(m: Arithmetic, x: Value) -> Value:
     """A power of two that scales a positive finite ``x`` to [1, 4), roughly if tiny."""
     f = reals(m, x)
     field = bits(m, x) & (f.magnitude_mask - f.mantissa_mask)
-    least, most = 1 << f.mantissa, (2 * f.bias - 1) << f.mantissa
-    field = m.select(field < least, least, field)
-    field = m.select(field > most, most, field)
+    smallest, largest = 1 << f.mantissa, (2 * f.bias - 1) << f.mantissa
+    field = m.select(field < smallest, smallest, field)
+    field = m.select(field > largest, largest, field)
     return m.reinterpret(((2 * f.bias) << f.mantissa) - field, f.dtype)
 
 

@@ -90,11 +90,11 @@ def finish(m: Arithmetic, function: str, n: Value, r: Pair) -> Value:
         return quotient + rest * reciprocal
     s, c = sine[0] + sine[1], cosine[0] + cosine[1]
     if function == "sin":
-        value, turns = m.select(odd, c, s), n
+        value, quadrant = m.select(odd, c, s), n
     else:
-        value, turns = m.select(odd, s, c), n + 1
+        value, quadrant = m.select(odd, s, c), n + 1
     f = reals(m, value)
-    return m.reinterpret(bits(m, value) ^ ((turns & 2) << (f.bits - 2)), f.dtype)
+    return m.reinterpret(bits(m, value) ^ ((quadrant & 2) << (f.bits - 2)), f.dtype)
 
 
 def circular(m: Arithmetic, function: str, x: Value) -> Value:
