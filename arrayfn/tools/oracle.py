@@ -90,7 +90,7 @@ class Judged:
         return far & ~same & np.isfinite(self.bound)
 
     def check(self, have: Any, label: str = "the result") -> None:
-        """Raise AssertionError, with the worst element, if ``have`` is out of bounds."""
+        """Raise AssertionError, with the worst element, if ``have`` is out of bound."""
         given = np.asarray(have)
         if given.shape != self.value.shape or given.dtype != self.dtype:
             raise AssertionError(
