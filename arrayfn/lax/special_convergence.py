@@ -18,7 +18,7 @@ from arrayfn.numpy._operands import Array
 EPSILON = 2.0**-53
 # Replaces a denominator of 0 in a continued fraction.
 TINY = 1e-300
-_MOST_STEPS = 100_000
+_MAX_STEPS = 100_000
 # Derivatives of a fraction converge a few iterations after its value.
 _STEPS_AFTER = 6
 
@@ -39,7 +39,7 @@ def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
     start = ops.as_array(ops.scalar(1.0, dtypes.float64))
     going = ops.as_array(ops.scalar(True, dtypes.bool_))
     state = while_loop(
-        lambda s: s[3] & (s[0] < _MOST_STEPS), step, (start, first, first, going)
+        lambda s: s[3] & (s[0] < _MAX_STEPS), step, (start, first, first, going)
     )
     return state[2]
 
@@ -67,7 +67,7 @@ def continued_fraction(
     one = ops.as_array(ops.scalar(1.0, dtypes.float64))
     none = ops.as_array(ops.scalar(0, dtypes.int64))
     state = while_loop(
-        lambda s: (s[4] < _STEPS_AFTER) & (s[0] < _MOST_STEPS),
+        lambda s: (s[4] < _STEPS_AFTER) & (s[0] < _MAX_STEPS),
         step,
         (one, first, first, anp.zeros_like(first), none),
     )

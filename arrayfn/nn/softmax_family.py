@@ -25,10 +25,10 @@ def softmax(x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None) ->
     x = ops.as_array(ops.as_floating("softmax", x))
     if where is None:
         return _softmax(x, axis)
-    return anp.where(where, _softmax(_least_where_not(x, where), axis), 0)
+    return anp.where(where, _softmax(_smallest_where_not(x, where), axis), 0)
 
 
-def _least_where_not(x: ArrayLike, where: ArrayLike) -> Array:
+def _smallest_where_not(x: ArrayLike, where: ArrayLike) -> Array:
     """x, with the smallest finite number where ``where`` is false."""
     dtype = ops.type_of_operand("softmax", x).dtype
     return anp.where(where, x, float(anp.finfo(dtype).min))
@@ -67,7 +67,7 @@ def log_softmax(
     x = ops.as_array(ops.as_floating("log_softmax", x))
     if where is None:
         return _log_softmax(x, axis)
-    value = _log_softmax(_least_where_not(x, where), axis)
+    value = _log_softmax(_smallest_where_not(x, where), axis)
     return anp.where(where, value, -math.inf)
 
 

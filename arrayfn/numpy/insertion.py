@@ -52,7 +52,7 @@ def insert(
     if single:
         # As in NumPy, a single position gets all values, whose last axes are x's.
         if new.ndim:
-            new = moveaxis(_at_least(new, type.ndim), 0, place)
+            new = moveaxis(_with_minimum_ndim(new, type.ndim), 0, place)
         count = new.shape[place] if new.ndim else 1
     else:
         order = np.insert(np.zeros(extent, bool), where_to, True)
@@ -64,7 +64,7 @@ def insert(
     return take(concatenate([x, new], place), order, place)
 
 
-def _at_least(x: Array, ndim: int) -> Array:
+def _with_minimum_ndim(x: Array, ndim: int) -> Array:
     return reshape(x, (1,) * (ndim - x.ndim) + x.shape) if x.ndim < ndim else x
 
 

@@ -240,5 +240,5 @@ def unwrap(
     extent = type.shape[place]
     rest = slice_along(x, min(1, extent), extent, place)
     first = slice_along(x, 0, min(1, extent), place)
-    turns = ops.convert(cumsum(change, place), x.dtype)
-    return concatenate([first, add(rest, turns)], place)
+    corrections = ops.convert(cumsum(change, place), x.dtype)
+    return concatenate([first, add(rest, corrections)], place)

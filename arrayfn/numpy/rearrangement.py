@@ -42,12 +42,12 @@ def flipud(x: ArrayLike, /) -> Array:
 def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """x rotated by k * 90 degrees in the plane of ``axes``, from first to second."""
     first, second = axes
-    turns = k % 4
-    if turns == 0:
+    quarters = k % 4
+    if quarters == 0:
         return ops.same(x)
-    if turns == 2:
+    if quarters == 2:
         return flip(x, (first, second))
-    if turns == 1:
+    if quarters == 1:
         return swapaxes(flip(x, second), first, second)
     return flip(swapaxes(x, first, second), second)
 

@@ -84,12 +84,12 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
     _, mantissa, bias = _FORMATS[wide.dtype]
     if ops.type_of_operand("ldexp", n).dtype not in dtypes.INTEGERS:
         raise DTypeError("ldexp takes a whole exponent", user_location())
-    least = 1 - bias
+    lowest = 1 - bias
     left: Any = clip(ops.convert(n, dtypes.int64), -4 * bias, 4 * bias)
     for _ in range(3):
         # Subnormal results are reached in one step from normal numbers, to round once.
-        far = left < least
-        step = where(far, least + mantissa + 1, where(left > bias, bias, left))
+        far = left < lowest
+        step = where(far, lowest + mantissa + 1, where(left > bias, bias, left))
         wide = multiply(wide, _power_of_two(step, wide.dtype))
         left = left - step
     return ops.convert(wide, result)

@@ -25,10 +25,10 @@ from arrayfn.passes.dce import dce
 from arrayfn.passes.faults import (
     DETAIL_BITS,
     DIVISION,
-    GREATEST_INDEX,
     INDEX,
     INF,
     KINDS,
+    MAX_INDEX,
     NAN,
     NO_FAULT,
     Site,
@@ -173,8 +173,8 @@ class _Checker:
         value = _as_int64(index)
         bad = discrete.bitwise_or(discrete.lt(value, low), discrete.gt(value, high))
         site = Site(INDEX, "index", index.type, equation.source, **params)
-        near = e.minimum(e.maximum(value, -GREATEST_INDEX), GREATEST_INDEX)
-        return [self._fault([(site, bad)], e.add(near, GREATEST_INDEX))]
+        near = e.minimum(e.maximum(value, -MAX_INDEX), MAX_INDEX)
+        return [self._fault([(site, bad)], e.add(near, MAX_INDEX))]
 
     def _numbers(
         self,

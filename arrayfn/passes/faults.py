@@ -30,7 +30,7 @@ DIVISION: Final = "division"
 KINDS: Final = (INDEX, DIVISION, NAN, INF)
 
 DETAIL_BITS: Final = 40
-GREATEST_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
+MAX_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
 """The largest index that fits into a fault; larger ones are clamped to it."""
 NO_FAULT: Final = (1 << 63) - 1
 
@@ -87,8 +87,8 @@ class Site:
         )
 
     def _of_index(self, detail: int) -> str:
-        value = detail - GREATEST_INDEX
-        beyond = " (or beyond)" if abs(value) == GREATEST_INDEX else ""
+        value = detail - MAX_INDEX
+        beyond = " (or beyond)" if abs(value) == MAX_INDEX else ""
         if self.length:
             return (
                 f"a slice of {self.length} elements from {value}{beyond} is out of "

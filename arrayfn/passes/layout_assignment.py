@@ -122,7 +122,7 @@ class _Assignment:
         self.aligned = aligned
         # Copies that nothing overwrites: row-major, and with permuted axes.
         self.copies: dict[Var, Var] = {}
-        self.turns: dict[tuple[Var, tuple[int, ...]], Var] = {}
+        self.permuted_copies: dict[tuple[Var, tuple[int, ...]], Var] = {}
         self.returned = returned
         self.writable: set[Atom] = set()
         self.writable_numbers = writable
@@ -337,11 +337,11 @@ class _Assignment:
 
     def permuted(self, x: Var, order: tuple[int, ...]) -> Var:
         """A copy of ``x`` with its axes in ``order``, one for all equations."""
-        if (x, order) not in self.turns:
+        if (x, order) not in self.permuted_copies:
             copy = views.relayout(views.transpose(x, permutation=order), layout="C")
             assert isinstance(copy, Var)
-            self.turns[x, order] = copy
-        return self.turns[x, order]
+            self.permuted_copies[x, order] = copy
+        return self.permuted_copies[x, order]
 
     def matrices(
         self, operands: Sequence[Atom], equation: Equation

@@ -13,8 +13,8 @@ from arrayfn.primitives.control_flow import Parts, building, unless
 # Recomputed in the linear loop rather than stacked by the known one: elementwise
 # equations of small cost that read at most two more arrays.
 _CHEAP_COST: Final = 4
-_MOST_EQUATIONS: Final = 4
-_MOST_ARRAYS: Final = 2
+_MAX_EQUATIONS: Final = 4
+_MAX_ARRAYS: Final = 2
 
 
 class Residuals:
@@ -106,12 +106,12 @@ class Residuals:
                 leaves.add(wanted)
                 continue
             made = self.makers.get(wanted)
-            if made is None or not _is_cheap(made) or len(found) == _MOST_EQUATIONS:
+            if made is None or not _is_cheap(made) or len(found) == _MAX_EQUATIONS:
                 return None
             found[wanted] = made
             pending += [a for a in made.inputs if isinstance(a, Var)]
         more = [v for v in leaves if v.type.shape and v not in self.sliced | self.fixed]
-        if len(more) > _MOST_ARRAYS:
+        if len(more) > _MAX_ARRAYS:
             return None
         return [q for v, q in self.makers.items() if v in found]
 

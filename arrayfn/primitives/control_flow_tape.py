@@ -42,15 +42,15 @@ from arrayfn.primitives.control_flow_repeat import (
     write,
 )
 
-_MOST_ENTRIES, _LEAST_ENTRIES = 1024, 16
+_MAX_ENTRIES, _MIN_ENTRIES = 1024, 16
 _TAPE_BYTES = 2**24
 
 
 def entries_of(carry: Sequence[ArrayType]) -> int:
     """The number of entries of a tape: 16 to 1024, by the size of the carry."""
     each = max(1, sum(t.nbytes for t in carry))
-    entries = _MOST_ENTRIES
-    while entries > _LEAST_ENTRIES and entries * each > _TAPE_BYTES:
+    entries = _MAX_ENTRIES
+    while entries > _MIN_ENTRIES and entries * each > _TAPE_BYTES:
         entries //= 2
     return entries
 
@@ -155,14 +155,14 @@ class _Recording:
         ]
         carry = [count_of(0), count_of(1), count_of(0), *tape, *state, going]
         _, stride, trips, *rest = repeat(
-            lambda _, v: v[-1], self.fill_and_thin, fixed, carry
+            lambda _, v: v[-1], self.fill_and_drop, fixed, carry
         )
         return [trips, stride, *rest[:-1]]
 
     def going(self, fixed: Values, state: Values) -> Atom:
         return emitted(self.condition, [*fixed[: self.for_cond], *state])[0]
 
-    def fill_and_thin(self, fixed: Values, carry: Values) -> list[Atom]:
+    def fill_and_drop(self, fixed: Values, carry: Values) -> list[Atom]:
         """Iterate until the tape is half full or the loop ends, then thin the tape."""
         slot, stride, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]

@@ -38,7 +38,7 @@ from arrayfn.primitives.windowed import (
 )
 from arrayfn.primitives.windows import Windows
 
-_MOST_PHASES: Final = 16
+_MAX_PHASES: Final = 16
 _NUMBERS: Final = dtypes.ALL - {dtypes.bool_}
 
 
@@ -242,8 +242,8 @@ def put_in_phases(
     if (
         max(geometry.dilations, default=1) > 1
         or geometry.padding
-        or math.prod(strides) > _MOST_PHASES
-        or math.prod(n + 1 for n in reach) > _MOST_PHASES
+        or math.prod(strides) > _MAX_PHASES
+        or math.prod(n + 1 for n in reach) > _MAX_PHASES
         or not positions.type.size
     ):
         return None

@@ -247,12 +247,12 @@ def operations(program: Program) -> int:
             total += equation.inputs[0].type.size
         elif isinstance(row.kernel, Scalar):
             total += equation.outputs[0].type.size
-        turns = equation.params.get("length", 1) if row.name == "scan" else 1
+        iterations = equation.params.get("length", 1) if row.name == "scan" else 1
         inner = [operations(p) for p in equation.subprograms()]
         if row.name == "cond":
             total += max(inner)
         elif inner:
-            total += turns * inner[0]
+            total += iterations * inner[0]
     return total
 
 

@@ -131,9 +131,9 @@ def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
     ]
     total = fast_two_sum(terms[0], terms[1])
     rest = fast_two_sum(total[1], terms[2] + terms[3])
-    turn_high, turn_low = fast_two_sum(total[0], rest[0])
+    angle_high, angle_low = fast_two_sum(total[0], rest[0])
     first, second, _ = HALF_PI["f64"]
     half_pi = m.constant("f64", first), m.constant("f64", second)
-    r, r_low = pair_product(m, (turn_high, turn_low + rest[1]), half_pi)
+    r, r_low = pair_product(m, (angle_high, angle_low + rest[1]), half_pi)
     r, r_low = (m.select(negative, -v, v) for v in (r, r_low))
     return m.reinterpret(quadrant, "i64"), (r, r_low)

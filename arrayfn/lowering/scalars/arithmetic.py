@@ -65,7 +65,7 @@ class FloatFormat:
         return (1 << self.mantissa) - 1
 
     @property
-    def least_normal(self) -> float:
+    def smallest_normal(self) -> float:
         """The smallest positive normal number."""
         return 2.0 ** (1 - self.bias)
 

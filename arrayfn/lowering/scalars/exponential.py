@@ -229,7 +229,7 @@ def expm1(m: Arithmetic, x: Value) -> Value:
 def decompose(m: Arithmetic, x: Value) -> Pair:
     """``(e, m)``: ``x = 2**e m`` with ``sqrt(1/2) <= m < sqrt(2)``, for ``x > 0``."""
     f = reals(m, x)
-    tiny = x < f.least_normal
+    tiny = x < f.smallest_normal
     x = m.select(tiny, x * 2.0 ** (f.mantissa + 1), x)
     root = SQRT_HALF_BITS[f.dtype]
     offset = bits(m, x) + (f.one - root)

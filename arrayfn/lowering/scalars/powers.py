@@ -152,7 +152,7 @@ def cbrt(m: Arithmetic, x: Value) -> Value:
     """The real cube root."""
     f = reals(m, x)
     a = m.abs(x)
-    tiny = a < f.least_normal
+    tiny = a < f.smallest_normal
     a = m.select(tiny, a * 2.0**54, a)
     field = logical_shift_right(m, bits(m, a), f.mantissa)
     # e + 3 * 2**k is positive and has the same remainder modulo 3 as e.

@@ -371,8 +371,8 @@ def _pinv_jvp(
 
 def _inverse_singular_values(s: Array, rcond: Array) -> Array:
     """1 / s, and 0 for s up to ``rcond`` times the largest."""
-    least = rcond[..., None] * s[..., :1]
-    kept = s > least
+    threshold = rcond[..., None] * s[..., :1]
+    kept = s > threshold
     return where(kept, 1.0 / where(kept, s, 1.0), 0.0)
 
 
@@ -398,8 +398,8 @@ def matrix_rank(
     if tol is None:
         rtol = _relative_spacing(x) if rtol is None else rtol
         tol = max(s, axis=-1) * m.as_array(rtol, s.dtype)
-    least = m.as_array(tol, s.dtype)
-    return sum(s > least[..., None], axis=-1, dtype=np.int64)
+    threshold = m.as_array(tol, s.dtype)
+    return sum(s > threshold[..., None], axis=-1, dtype=np.int64)
 
 
 def lstsq(
